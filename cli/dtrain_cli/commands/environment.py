@@ -47,6 +47,7 @@ def _facts() -> dict[str, dict[str, Any]]:
     import psutil
 
     from dtrain.config import EMBEDDED_DEFAULT
+    from dtrain.config.masked_urls import MASKED, masked
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.console.run_table import bytes_text
     from dtrain_cli.plan.threads import threads_per_task
@@ -82,7 +83,7 @@ def _facts() -> dict[str, dict[str, Any]]:
             "runs_dir": str(default_runs_dir()),
         },
         "environment": {
-            name: "***" if name == "DTRAIN_SECRET" else value
+            name: MASKED if name == "DTRAIN_SECRET" else masked(value)
             for name, value in sorted(os.environ.items())
             if name == "TF_CONFIG" or name.startswith("DTRAIN_") or name.endswith("_NUM_THREADS")
         },

@@ -126,7 +126,6 @@ def _example_plan(
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.plan.ports import example_addresses, pick_master_port
     from dtrain_cli.plan.run_plan import Machine, RunIdentity, Workload, build_plan
-    from dtrain_cli.plan.task_launch import MASKED
     from dtrain_cli.runs.directory import new_run_id
     from dtrain_cli.spec.file import read_spec
 
@@ -144,7 +143,7 @@ def _example_plan(
     return build_plan(
         spec,
         example_addresses(spec.cluster),
-        RunIdentity(run_id, directory.absolute(), MASKED),
+        RunIdentity(run_id, directory.absolute()),
         workload,
         machine,
     )

@@ -29,13 +29,15 @@ _CLASSIC = {
     "job_name": "The role again.",
     "task_index": "The index again.",
 }
+_TLS = {"tls_ca": "ca_file", "tls_cert": "cert_file", "tls_key": "key_file"}
+"""Fields of `security` that a worker which joins a run may have for itself."""
 _SHORTCUTS = (
     "start_timeout",
     "grace",
     *(option.removeprefix("--").replace("-", "_") for option in SECURITY_OPTIONS),
 )
 """Those of `dtrain_cli.spec.file.SHORTCUTS` that a single task takes."""
-_OF_ANOTHER_RUN = ("DTRAIN_RUN_ID", "DTRAIN_RUN_DIR", "DTRAIN_SECRET")
+_OF_ANOTHER_RUN = ("DTRAIN_RUN_ID", "DTRAIN_RUN_DIR", "DTRAIN_SECRET", "DTRAIN_PRIVATE_FD")
 _ABOUT = {
     Role.CHIEF: "Start the chief here: it leads the training.",
     Role.WORKER: "Start one worker here: it trains.",
@@ -140,14 +142,17 @@ def _start(
         flags = (*words.arguments, *classic)
         start = StandaloneStart(role, spec=spec, sets=sets, shortcuts=shortcuts, flags=flags, **options)
         _become_task(start.assignment(os.environ), words)
+    tls = {name: shortcuts.pop(name) for name in _TLS if name in shortcuts}
     if spec or sets or shortcuts or classic or any(value is not None for value in options.values()):
         raise SpecError(
-            "--join takes the worker's place and everything else from the run; give only --runs-dir beside it"
+            "--join takes the worker's place and everything else from the run; give only --runs-dir, "
+            "--tls-ca, --tls-cert and --tls-key beside it"
         )
-    return _join(words, find(join, runs_dir))
+    return _join(words, find(join, runs_dir), {_TLS[name]: path for name, path in tls.items()})
 
 
 def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
+    from dtrain.process import private_variables
     from dtrain.process.tf_config import write_tf_config
     from dtrain.runs.files import RunFiles
     from dtrain_cli.runs.directory import check_fit
@@ -158,18 +163,22 @@ def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
         files.create()
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
     environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+    if assignment.private:
+        private = private_variables.handed_over(assignment.private)
+        os.set_inheritable(private, True)
+        environment[private_variables.DESCRIPTOR] = str(private)
     program = str(words.program) if words.program else "-"  # a server runs none
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "dtrain.task", program, *words.arguments], environment)
 
 
-def _join(words: Words, run: "KnownRun") -> int:
+def _join(words: Words, run: "KnownRun", security: dict[str, Any]) -> int:
     """Own one more worker of a run to its end."""
     from dtrain_cli.launch.join.place import joining_worker
     from dtrain_cli.launch.join.worker import JoiningWorker
 
     assert words.program is not None
-    assignment = joining_worker(run, os.environ)
+    assignment = joining_worker(run, os.environ, security)
     for name in _OF_ANOTHER_RUN:
         os.environ.pop(name, None)
     return JoiningWorker(assignment, run.record, words.program, words.arguments).run()

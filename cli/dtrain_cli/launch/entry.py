@@ -2,6 +2,7 @@
 
 import os
 
+from dtrain.process.private_variables import SECRET
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 
@@ -15,6 +16,7 @@ def launch(options: LaunchOptions) -> int:
         RunError: the run directory cannot be used, or another launch uses it.
     """
     _occupy_standard_files()
+    os.environ.pop(SECRET, None)  # of another run; no child gets it
     line = LifeLine()
     fork_server = None if options.foreign else ForkServer(line)
     try:

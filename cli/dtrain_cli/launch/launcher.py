@@ -14,6 +14,7 @@ import msgspec
 
 from dtrain.cluster import ClusterSpec
 from dtrain.config import RunSpec
+from dtrain.process.access import secret_in_file
 from dtrain.process.living import started_s
 from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import (
@@ -84,12 +85,13 @@ def _runs_dir(options: LaunchOptions) -> Path:
 def _identity(
     options: LaunchOptions, spec: RunSpec, files: RunFiles, earlier: RunRecord | None
 ) -> RunIdentity:
-    """Return the run's id (a resumed run keeps its own) and a new secret; register a directory elsewhere."""
+    """Return the run's id (a resumed run keeps its own) and its secret; register a directory elsewhere."""
     run_id = files.directory.name if options.run_dir is None else new_run_id(spec.name, datetime.now())
     run_id = earlier.run if earlier else run_id
     if options.run_dir is not None:
         register_run(files, _runs_dir(options), run_id)
-    return RunIdentity(run_id, files.directory, secret=secrets.token_hex(16))
+    secret = secret_in_file(spec.security) or secrets.token_hex(16)
+    return RunIdentity(run_id, files.directory, secret=secret)
 
 
 def _plan(

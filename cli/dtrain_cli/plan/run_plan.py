@@ -108,14 +108,14 @@ class RunPlan:
             raise AssertionError("a spec in which no task trains is refused")
         return leader
 
-    def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain data for plan.json and `dtrain plan --json`."""
         return {
             "run": self.run.run_id,
             "name": self.spec.name,
             "run_dir": str(self.run.run_dir),
             "cluster": self.cluster.to_dict(),
-            "tasks": [launch.to_dict(mask_secret) for launch in self.tasks],
+            "tasks": [launch.to_dict() for launch in self.tasks],
         }
 
 
@@ -151,7 +151,7 @@ def build_plan(
             spec,
             run.run_id,
             run_dir=run.run_dir,
-            secret=run.secret,
+            secret=None if workload.foreign else run.secret,
             launched=True,
         )
         environment = assignment.to_environment(write_tf_config(addresses, task)) | limits
@@ -168,6 +168,7 @@ def build_plan(
                 cwd=workload.cwd,
                 run_dir=run.run_dir,
                 needs_grpc=far or task.role is Role.PS,
+                private={} if workload.foreign else assignment.private,
             )
         )
     return RunPlan(run, spec, addresses, tuple(launches))

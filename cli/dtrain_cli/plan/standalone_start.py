@@ -15,8 +15,10 @@ from typing import Any
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
-from dtrain.process.assignment import SECRET, TF_CONFIG, TaskAssignment
+from dtrain.process.access import check_access, secret_in_file
+from dtrain.process.assignment import TF_CONFIG, TaskAssignment
 from dtrain.process.classic_flags import read_classic_flags
+from dtrain.process.private_variables import SECRET
 from dtrain_cli.spec.file import read_spec
 
 NO_CLUSTER = (
@@ -65,7 +67,8 @@ class StandaloneStart:
         """Be one task of a cluster.
 
         Raises:
-            SpecError: nothing says which cluster, or what says so is wrong or contradicts the command.
+            SpecError: nothing says which cluster, or what says so is wrong or contradicts the command, or
+                strangers on a network could talk to its tasks.
         """
         found = self._by_flags() or self._by_spec() or self._by_environment(environment)
         if found is None and TF_CONFIG in environment:
@@ -82,7 +85,8 @@ class StandaloneStart:
                 f"`dtrain {self.role}` was asked for {asked}; TF_CONFIG or the flags say {found.task}"
             )
         spec = found.spec.secured(environment)
-        secret = _secret(spec) or environment.get(SECRET) or None
+        secret = secret_in_file(spec.security) or environment.get(SECRET) or None
+        check_access(found.cluster, secret, spec.security, by_command=True)
         run_dir = self.run_dir.absolute() if self.run_dir else found.run_dir
         return replace(found, spec=spec, run_dir=run_dir, secret=secret)
 
@@ -131,21 +135,6 @@ class StandaloneStart:
         if self.spec is None or self.role is Role.EVALUATOR:
             counts.append(f"cluster.{Role.EVALUATOR}={int(self.role is Role.EVALUATOR)}")
         return replace(found, spec=read_spec(self.spec, [*counts, *self.sets], self.shortcuts))
-
-
-def _secret(spec: RunSpec) -> str | None:
-    if spec.security.secret_file is None:
-        return None
-    path = Path(spec.security.secret_file).expanduser()
-    try:
-        secret = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(
-            f"{path}: cannot read the secret: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    if not secret:
-        raise SpecError(f"{path}: expected the run's secret, found an empty file")
-    return secret
 
 
 def _by_hand(cluster: ClusterSpec, task: TaskId) -> TaskAssignment:

@@ -1,15 +1,13 @@
 """One task of a run, ready to be started."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import TaskId
-from dtrain.process.assignment import ATTEMPT, SECRET
+from dtrain.process.assignment import ATTEMPT
 from dtrain.runs.files import RunFiles
-
-MASKED = "***"
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,7 @@ class TaskLaunch:
         command: the argv that is run; for a program the equivalent ``python -m dtrain.task PROGRAM ARGS``.
         arguments: the program's own arguments, or those of the foreign command (without the executable).
         environment: the variables that dtrain sets, on top of the inherited ones.
+        private: those that only the task itself may see; they are recorded nowhere.
         cwd: the working directory.
         run_dir: the directory of the run.
         needs_grpc: whether a `.py` program's task serves, or its servers may not be on this host.
@@ -38,6 +37,7 @@ class TaskLaunch:
     cwd: Path
     run_dir: Path
     needs_grpc: bool
+    private: Mapping[str, str] = field(default_factory=dict, repr=False)
     attempt: int = 0
 
     @property
@@ -49,16 +49,15 @@ class TaskLaunch:
         """Return the same launch as another attempt, with that attempt's environment and log."""
         return replace(self, attempt=attempt, environment={**self.environment, ATTEMPT: str(attempt)})
 
-    def to_dict(self, mask_secret: bool = True) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain data for plan.json and `dtrain plan --json`."""
-        masked = {SECRET: MASKED} if mask_secret and SECRET in self.environment else {}
         return {
             "task": str(self.task),
             "address": self.address,
             "program": str(self.program) if self.program else None,
             "command": list(self.command),
             "arguments": list(self.arguments),
-            "environment": {**self.environment, **masked},
+            "environment": dict(self.environment),
             "cwd": str(self.cwd),
             "attempt": self.attempt,
             "log": str(self.log),

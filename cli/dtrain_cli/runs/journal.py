@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from dtrain.config.masked_urls import masked
 from dtrain.runs.files import RunFiles, RunRecord, write_record
 
 
@@ -35,7 +36,7 @@ class Journal:
         )
         try:
             with open(self._files.journal, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
+                file.write(masked(line) + "\n")
         except OSError as error:
             self._complain(error)
 

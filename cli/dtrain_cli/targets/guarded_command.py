@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from dtrain.process import start_protocol
+from dtrain.process import private_variables, start_protocol
 from dtrain.process.start_protocol import Exited, Refused, Report
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.fork_server import LifeLine
@@ -24,12 +24,17 @@ class GuardedCommand:
         self._attempt = launch.attempt
         self._reading_end, writing_end = os.pipe()
         self._lines = start_protocol.Lines()
-        fds = (line.reading_end, writing_end)
+        fds: tuple[int, ...] = (line.reading_end, writing_end)
         names = (*map(str, fds), str(launch.task), str(launch.attempt))
+        environment = {**os.environ, **launch.environment}
+        private = private_variables.handed_over(launch.private) if launch.private else None
+        if private is not None:
+            environment[private_variables.DESCRIPTOR] = str(private)
+            fds = (*fds, private)
         with open(launch.log, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "dtrain_cli.targets.guardian", *names, *launch.command],
-                env={**os.environ, **launch.environment},
+                env=environment,
                 cwd=launch.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -38,6 +43,8 @@ class GuardedCommand:
                 start_new_session=True,
             )
         os.close(writing_end)
+        if private is not None:
+            os.close(private)
 
     def fileno(self) -> int:
         """Return the file descriptor that a selector watches."""

@@ -198,6 +198,7 @@ def _start_message(launch: TaskLaunch) -> StartTask:
         attempt=launch.attempt,
         argv=[str(launch.program), *launch.arguments],
         environment=dict(launch.environment),
+        private=dict(launch.private),
         cwd=str(launch.cwd),
         log=str(launch.log),
         needs_grpc=launch.needs_grpc,

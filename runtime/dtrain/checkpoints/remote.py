@@ -27,6 +27,7 @@ from dtrain.checkpoints.folder import (
 from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint
+from dtrain.config.masked_urls import masked
 from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
 
 PREFIX = "ckpt-"
@@ -38,6 +39,7 @@ class RemoteCopies:
     """The copies at one URL. Only the process of the directory that claimed them last writes there.
 
     Attributes:
+        url: without its user and password.
         warning: after `fetch`, names newer copies that were damaged; None if there are none.
     """
 
@@ -47,7 +49,7 @@ class RemoteCopies:
         Raises:
             SpecError: fsspec or the URL's driver is not installed, or the protocol is unknown.
         """
-        self.url = url
+        self.url = masked(url)
         self.warning: str | None = None
         try:
             import fsspec  # takes a third of a second, so only where a URL is given
@@ -55,11 +57,11 @@ class RemoteCopies:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
             raise SpecError(
-                f"checkpoint.remote: {url}: {error}; `pip install dtrain[remote]` brings fsspec itself"
+                f"checkpoint.remote: {self.url}: {error}; `pip install dtrain[remote]` brings fsspec itself"
             ) from None
         except ValueError as error:
             raise SpecError(
-                f"checkpoint.remote: {url}: {error}; expected a URL such as s3://bucket/run"
+                masked(f"checkpoint.remote: {url}: {error}; expected a URL such as s3://bucket/run")
             ) from None
 
     def claim(self, directory: Path, *, heir: bool) -> None:
@@ -221,7 +223,8 @@ class RemoteCopies:
         except CheckpointError:
             raise
         except Exception as error:  # drivers raise whatever their store's library does
-            raise CheckpointError(f"cannot {what} {self.url}: {type(error).__name__}: {error}") from error
+            said = masked(f"{type(error).__name__}: {error}")
+            raise CheckpointError(f"cannot {what} {self.url}: {said}") from error
 
 
 def _owner_file(directory: Path) -> Path:

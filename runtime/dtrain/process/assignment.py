@@ -12,15 +12,17 @@ import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
+from dtrain.config.masked_urls import masked
 from dtrain.errors import SpecError
 from dtrain.messages import Hello
+from dtrain.process.access import secret_in_file
+from dtrain.process.private_variables import SECRET
 from dtrain.process.tf_config import read_tf_config
 
 RUN_ID = "DTRAIN_RUN_ID"
 RUN_DIR = "DTRAIN_RUN_DIR"
 SPEC = "DTRAIN_SPEC"
 ATTEMPT = "DTRAIN_ATTEMPT"
-SECRET = "DTRAIN_SECRET"
 JOINED = "DTRAIN_JOINED"
 TF_CONFIG = "TF_CONFIG"
 TASK = "DTRAIN_TASK"
@@ -74,17 +76,17 @@ class TaskAssignment:
                 'TF_CONFIG names a cluster but no task; expected "task": {"type": ..., "index": ...} beside '
                 '"cluster"'
             )
-        secret = environment.get(SECRET)
+        spec = _read_spec(environment.get(SPEC), cluster).secured(environment)
         run_dir = environment.get(RUN_DIR)
         run_id = environment.get(RUN_ID)
         return cls(
             task=task,
             cluster=cluster,
-            spec=_read_spec(environment.get(SPEC), cluster).secured(environment),
+            spec=spec,
             run_id=run_id or run_id_by_hand(cluster),
             run_dir=Path(run_dir) if run_dir else None,
             attempt=_read_attempt(environment.get(ATTEMPT, "0")),
-            secret=secret or None,
+            secret=environment.get(SECRET) or secret_in_file(spec.security),
             launched=run_id is not None,
         )
 
@@ -122,13 +124,16 @@ class TaskAssignment:
         )
 
     def to_environment(self, tf_config: str) -> dict[str, str]:
-        """Return the variables from which `from_environment` reads this assignment in another process."""
+        """Return the variables from which `from_environment` reads this assignment in another process.
+
+        Those of `private` belong to them.
+        """
         environment = {
             TF_CONFIG: tf_config,
             TASK: str(self.task),
             ROLE: self.task.role.value,
             INDEX: str(self.task.index),
-            SPEC: msgspec.json.encode(self.spec).decode(),
+            SPEC: masked(msgspec.json.encode(self.spec).decode()),
             ATTEMPT: str(self.attempt),
         }
         if self.joined:
@@ -137,9 +142,14 @@ class TaskAssignment:
             environment[RUN_ID] = self.run_id
         if self.run_dir is not None:
             environment[RUN_DIR] = str(self.run_dir)
-        if self.secret is not None:
-            environment[SECRET] = self.secret
         return environment
+
+    @property
+    def private(self) -> dict[str, str]:
+        """The variables that go another way than by an environment (`process.private_variables`)."""
+        spec = msgspec.json.encode(self.spec).decode()
+        variables = {} if masked(spec) == spec else {SPEC: spec}
+        return variables if self.secret is None else {**variables, SECRET: self.secret}
 
 
 def run_id_by_hand(cluster: ClusterSpec) -> str:

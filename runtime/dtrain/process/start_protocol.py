@@ -14,6 +14,7 @@ class StartTask(msgspec.Struct, frozen=True):
     Attributes:
         argv: the program and its arguments, as `sys.argv` of the task.
         environment: variables that are set on top of the launcher's own environment.
+        private: those that only the task may see (`process.private_variables`).
         cwd: the working directory.
         log: the file to which the task's stdout and stderr are appended; it exists.
         needs_grpc: it serves, or its servers may not be on this host. A task that finds out otherwise imports
@@ -24,6 +25,7 @@ class StartTask(msgspec.Struct, frozen=True):
     attempt: int
     argv: list[str]
     environment: dict[str, str]
+    private: dict[str, str]
     cwd: str
     log: str
     needs_grpc: bool

@@ -322,7 +322,7 @@ def write_record(path: Path, record: Any) -> None:
 
 def offer_to_join(files: RunFiles, record: JoinRecord) -> None:
     """Let workers join the run from now on; the file holds the secret and is its owner's alone."""
-    write_record(files.join, record)
+    replace_json(files.join, record, private=True)
 
 
 def default_runs_dir() -> Path:

@@ -1,6 +1,7 @@
 """One record in one small JSON file: replaced as a whole, or overwritten if the disk is full.
 
 Files are made new, of mode 0600, and never through a link; a reader takes regular files of a stated size.
+No record but `join.json` shows the user and the password of a URL.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dtrain.config.masked_urls import masked_bytes
 from dtrain.errors import RunError
 from dtrain.formats.regular_file import read_regular
 
@@ -48,7 +50,7 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
     raise RunError(f"{path} is damaged: {damaged!s:.200}") from None
 
 
-def replace_json(path: Path, record: Any, room: Path | None = None) -> None:
+def replace_json(path: Path, record: Any, room: Path | None = None, *, private: bool = False) -> None:
     """Replace a file as a whole: written aside, then renamed.
 
     Args:
@@ -56,6 +58,7 @@ def replace_json(path: Path, record: Any, room: Path | None = None) -> None:
         record: its new contents.
         room: a file whose blocks are used; blocks that are released first might be taken by others on a full
             disk.
+        private: the file is for its owner alone, and shows everything.
 
     Raises:
         OSError: it cannot be written; it is as it was.
@@ -68,7 +71,8 @@ def replace_json(path: Path, record: Any, room: Path | None = None) -> None:
             room.replace(aside)
         flags = _NEW if room is None else os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(aside, flags, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(record))
+            data = msgspec.json.encode(record)
+            file.write(data if private else masked_bytes(data))
             file.truncate()
         aside.replace(path)
     except OSError as error:
@@ -89,7 +93,7 @@ def overwrite_json(path: Path, record: Any) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         nbytes = os.fstat(descriptor).st_size
-        data = msgspec.json.encode(record).ljust(nbytes)
+        data = masked_bytes(msgspec.json.encode(record)).ljust(nbytes)
         if len(data) > nbytes:
             os.posix_fallocate(descriptor, nbytes, len(data) - nbytes)  # all of it, or nothing is written
         os.pwrite(descriptor, data, 0)

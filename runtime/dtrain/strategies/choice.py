@@ -1,7 +1,6 @@
 """Which strategy this process trains with: from its environment, the classic flags, or alone."""
 
 import contextlib
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,9 +10,11 @@ from dtrain.cluster import Role
 from dtrain.config import PlainSettings, RunSpec, SingleSection, TrainingSettings, with_program
 from dtrain.config.wishes import checked_wishes, different_wish, refuse_new_layout
 from dtrain.errors import SpecError
+from dtrain.process.access import check_access
 from dtrain.process.allocation import keep_freed_memory
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.classic_flags import read_classic_flags
+from dtrain.process.private_variables import own_environment
 from dtrain.process.threads import share_cores
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.strategies.interface import Strategy, current_strategy
@@ -100,9 +101,12 @@ def _with_plain_partitioner(training: Mapping[str, Any]) -> dict[str, Any]:
 
 def _make(wishes: TrainingSettings) -> Strategy:
     """Make the strategy of this process."""
-    assignment = TaskAssignment.from_environment(os.environ)
+    environment = own_environment()
+    assignment = TaskAssignment.from_environment(environment)
     if assignment is None and (found := read_classic_flags(sys.argv[1:])):
-        assignment = TaskAssignment.by_hand(*found, os.environ)
+        assignment = TaskAssignment.by_hand(*found, environment)
+    if assignment is not None:
+        check_access(assignment.cluster, assignment.secret, assignment.spec.security, by_command=False)
     who = CONSTRUCTOR if wishes else "dt.get_strategy()"
     spec = with_program(assignment.spec if assignment else RunSpec(), wishes, who)
     if assignment is not None and assignment.launched:

@@ -28,6 +28,7 @@ from dtrain.errors import SpecError
 from dtrain.process import life_line
 from dtrain.process.allocation import keep_freed_memory
 from dtrain.process.assignment import TaskAssignment
+from dtrain.process.private_variables import own_environment
 from dtrain.runs import failure
 from dtrain.task import program
 
@@ -58,7 +59,7 @@ def run(path: str, arguments: list[str]) -> int:
     os.register_at_fork(before=hold, after_in_parent=heed, after_in_child=_die_of_sigterm)
     assignment = None
     try:
-        assignment = TaskAssignment.from_environment(os.environ)
+        assignment = TaskAssignment.from_environment(own_environment())
         if assignment is not None and not assignment.launched:
             signal.signal(signal.SIGTERM, partial(_leave, first=_limit_of(assignment)))
         if assignment is not None and assignment.task.role is Role.PS:

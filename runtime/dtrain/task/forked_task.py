@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 
-from dtrain.process import life_line
+from dtrain.process import life_line, private_variables
 from dtrain.process.assignment import SPEC
 from dtrain.process.start_protocol import StartTask
 from dtrain.process.threads import NUMPY_LIMITS
@@ -22,6 +22,7 @@ def become(start: StartTask, life_line_fd: int) -> None:
     _close_all_but({0, 1, 2, life_line_fd})
     os.chdir(start.cwd)
     os.environ.update(start.environment)
+    private_variables.keep(start.private)
     _reseed(start)
     _limit_threads()
     life_line.watch(life_line_fd)

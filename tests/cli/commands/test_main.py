@@ -303,7 +303,7 @@ def test_check_knows_that_a_tf_config_without_servers_is_no_cluster_of_ours(prog
     )
 
 
-def test_plan_prints_json_with_the_secret_masked(program, tmp_path):
+def test_plan_prints_json_without_a_secret(program, tmp_path):
     done = dtrain(
         "plan", "--json", "--no-evaluator", "--workers", "3", "--runs-dir", tmp_path, program, "--lr", "1"
     )
@@ -318,7 +318,7 @@ def test_plan_prints_json_with_the_secret_masked(program, tmp_path):
         "worker:2",
     ]
     assert plan["tasks"][0]["command"][1:] == ["-m", "dtrain.task", str(program), "--lr", "1"]
-    assert plan["tasks"][0]["environment"]["DTRAIN_SECRET"] == "***"
+    assert "DTRAIN_SECRET" not in plan["tasks"][0]["environment"]
     assert len({task["address"] for task in plan["tasks"]}) == 6
     assert list(tmp_path.iterdir()) == [program]
 
@@ -374,8 +374,10 @@ def test_a_role_command_becomes_its_task(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(
         "import json, os, sys\n"
+        "from dtrain.process.private_variables import own_environment\n"
         "names = ('TF_CONFIG', 'DTRAIN_RUN_ID', 'DTRAIN_RUN_DIR', 'DTRAIN_SECRET')\n"
-        "print(json.dumps([os.getpid(), sys.argv[1:], *(os.environ.get(name) for name in names)]))\n"
+        "values = [os.environ.get(name) for name in names]\n"
+        "print(json.dumps([os.getpid(), sys.argv[1:], *values, own_environment()['DTRAIN_SECRET']]))\n"
         "sys.exit(7)\n"
     )
     (tmp_path / "secret").write_text("s3cret")
@@ -396,7 +398,7 @@ def test_a_role_command_becomes_its_task(tmp_path):
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
-        pid, arguments, config, run_id, run_dir, secret = json.loads(process.stdout.readline())
+        pid, arguments, config, run_id, run_dir, public, secret = json.loads(process.stdout.readline())
     assert process.returncode == 7
     assert pid == process.pid
     assert arguments == flags
@@ -404,5 +406,5 @@ def test_a_role_command_becomes_its_task(tmp_path):
         "cluster": {"worker": ["b:1", "b:2"], "ps": ["a:1"]},
         "task": {"type": "worker", "index": 1},
     }
-    assert (run_id, secret) == (None, "s3cret")
+    assert (run_id, public, secret) == (None, None, "s3cret")
     assert run_dir == str(tmp_path / "run")

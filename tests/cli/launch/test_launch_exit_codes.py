@@ -182,13 +182,20 @@ def test_two_launches_cannot_share_a_directory(launcher):
 
 
 def test_the_run_directory_is_private_and_keeps_the_secret(launcher):
-    program = launcher.program("status()\nprint(os.environ['DTRAIN_SECRET'])\n")
-    launch = launcher.start(*SMALL, program)
+    program = launcher.program(
+        "status()\n"
+        "from dtrain.process.private_variables import own_environment\n"
+        "secret = own_environment()['DTRAIN_SECRET']\n"
+        "print(secret, secret in str(os.environ) + open('/proc/self/environ').read())\n"
+    )
+    launch = launcher.start(*SMALL, "--set", "checkpoint.remote=memory://user:pass@a/b", program)
     assert launch.end() == 0
     assert (launch.run_dir.stat().st_mode & 0o777) == 0o700
-    secret = launch.log("chief:0").strip()
+    secret, seen = launch.log("chief:0").split()
     assert len(secret) >= 32
-    assert secret not in (launch.run_dir / "plan.json").read_text()
+    assert seen == "False"
+    kept = [path.read_bytes() for path in launch.run_dir.rglob("*.json*")]
+    assert not [text for text in kept if secret.encode() in text or b"user:pass" in text]
     assert sorted(folder.name for folder in (launch.run_dir / "tasks").iterdir()) == [
         "chief-0",
         "ps-0",

@@ -3,12 +3,13 @@ down.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import ClusterSection, RunSpec, training_section
+from dtrain.config import CheckpointSection, ClusterSection, RunSpec, training_section
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.threads import THREAD_LIMITS
 from dtrain_cli.plan.run_plan import (
@@ -63,7 +64,7 @@ def test_a_programs_task_reads_back_what_the_plan_says():
             ("--epochs", "3"),
             Path("/home"),
         )
-        assignment = TaskAssignment.from_environment(launch.environment)
+        assignment = TaskAssignment.from_environment({**launch.environment, **launch.private})
         assert assignment.task == launch.task
         assert assignment.cluster == ADDRESSES
         assert assignment.spec == SPEC
@@ -131,11 +132,20 @@ def test_deterministic_training_uses_one_thread_and_the_users_limits_stay():
     assert {environment[name] for name in THREAD_LIMITS if name != "OMP_NUM_THREADS"} == {"1"}
 
 
-def test_what_is_written_down_masks_the_secret():
-    plan = build_plan(SPEC, ADDRESSES, RUN, COMMAND, MACHINE)
-    assert "s3cret" not in json.dumps(plan.to_dict())
-    assert plan.to_dict()["tasks"][0]["environment"]["DTRAIN_SECRET"] == "***"
-    assert plan.to_dict(mask_secret=False)["tasks"][0]["environment"]["DTRAIN_SECRET"] == "s3cret"
+@pytest.mark.parametrize("workload", [PROGRAM, COMMAND], ids=["program", "command"])
+def test_neither_secret_nor_password_is_in_an_environment_or_written_down(workload):
+    spec = replace(SPEC, checkpoint=CheckpointSection(remote="s3://user:pass@bucket/run"))
+    plan = build_plan(spec, ADDRESSES, RUN, workload, MACHINE)
+    written = json.dumps(plan.to_dict())
+    assert "s3cret" not in written
+    assert "user:pass" not in written
+    assert "s3://***@bucket/run" in plan.tasks[0].environment["DTRAIN_SPEC"]
+    private = [dict(launch.private) for launch in plan.tasks]
+    if workload.foreign:
+        assert not any(private)
+    else:
+        task = TaskAssignment.from_environment({**plan.tasks[0].environment, **private[0]})
+        assert (task.secret, task.spec.checkpoint.remote) == ("s3cret", "s3://user:pass@bucket/run")
 
 
 def test_the_spec_is_resolved_before_it_is_handed_out():

@@ -10,8 +10,10 @@ from dtrain.process.tf_config import write_tf_config
 from dtrain_cli.plan.standalone_start import StandaloneStart
 
 HOSTS = "cluster: {chief: [a:1], worker: [a:2, b:2], ps: [b:3], evaluator: 1}\ntraining: {updates: sync}\n"
+HOSTS += "security: {insecure: true}\n"
 TF_CONFIG = {
-    "TF_CONFIG": write_tf_config(ClusterSpec.from_lists(worker=["x:1", "x:2"]), TaskId.parse("worker:1"))
+    "TF_CONFIG": write_tf_config(ClusterSpec.from_lists(worker=["x:1", "x:2"]), TaskId.parse("worker:1")),
+    "DTRAIN_INSECURE": "1",
 }
 FLAGS = ("--worker_hosts", "y:1,y:2", "--task_index=1")
 
@@ -70,7 +72,9 @@ def test_flags_are_stronger_than_tf_config_and_may_stand_among_the_programs_argu
 
 
 def test_a_set_alone_changes_the_spec_of_a_place_from_elsewhere():
-    found = StandaloneStart(Role.WORKER, sets=("training.updates=sync",), flags=FLAGS).assignment({})
+    found = StandaloneStart(Role.WORKER, sets=("training.updates=sync",), flags=FLAGS).assignment(
+        {"DTRAIN_INSECURE": "1"}
+    )
     assert (found.spec.training.updates, found.spec.cluster.worker, found.spec.cluster.evaluator) == (
         "sync",
         2,

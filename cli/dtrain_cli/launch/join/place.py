@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import RunSpec, SingleSection
 from dtrain.errors import RunError, SpecError
-from dtrain.process.assignment import SECRET, TaskAssignment
+from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tf_config import read_tf_config
 from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import JoinRecord, RunFiles, read_record
@@ -18,8 +20,15 @@ from dtrain_cli.runs.index import KnownRun
 from dtrain_cli.runs.report import is_alive
 
 
-def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignment:
+def joining_worker(
+    run: KnownRun, environment: Mapping[str, str], security: Mapping[str, Any]
+) -> TaskAssignment:
     """Return the place of one more worker: the first index above all workers that the run has had.
+
+    Args:
+        run: the run, on this machine.
+        environment: the user's variables.
+        security: fields of that section which the worker's own options give.
 
     Raises:
         RunError: the run has ended, or is none that a worker can join.
@@ -38,7 +47,7 @@ def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignm
     spec = read_record(files.spec, RunSpec)
     if spec is None or isinstance(spec.training, SingleSection):
         raise SpecError(f"run {name} does not train on parameter servers; only such a run can be joined")
-    spec = spec.secured(environment)
+    spec = replace(spec, security=replace(spec.security, **security)).secured(environment)
     cluster, _ = read_tf_config(msgspec.json.encode({"cluster": offer.cluster}).decode())
     return TaskAssignment(
         task=_free_place(files, cluster),
@@ -46,7 +55,7 @@ def joining_worker(run: KnownRun, environment: Mapping[str, str]) -> TaskAssignm
         spec=spec,
         run_id=offer.run_id,
         run_dir=files.directory,
-        secret=environment.get(SECRET) or offer.secret,
+        secret=offer.secret,
         launched=offer.launched,
     )
 

@@ -230,4 +230,5 @@ def _launch(assignment: TaskAssignment, program: Path, arguments: tuple[str, ...
         cwd=Path.cwd(),
         run_dir=assignment.run_dir,
         needs_grpc=False,
+        private=assignment.private,
     )

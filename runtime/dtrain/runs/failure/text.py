@@ -4,6 +4,7 @@ import re
 import traceback
 from pathlib import Path
 
+from dtrain.config.masked_urls import masked
 from dtrain.errors import DtrainError
 from dtrain.runs.failure.frames import LEFT_OUT, choose_frames, users_frames
 
@@ -29,8 +30,10 @@ def text_of(value: object) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return the text with parts that are no Unicode (a path's bytes that are not UTF-8) as escapes."""
-    return text.encode(errors="backslashreplace").decode()
+    """Return the text with parts that are no Unicode (a path's bytes that are not UTF-8) as escapes, and
+    without the passwords of URLs.
+    """
+    return masked(text.encode(errors="backslashreplace").decode())
 
 
 def shortened(text: str, limit: int) -> str:

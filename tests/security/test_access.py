@@ -1,0 +1,115 @@
+"""A task on a network needs the run's secret, or the word that it may do without; both go their own way."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config.masked_urls import masked
+from dtrain.errors import SpecError
+from dtrain.process import private_variables
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.tf_config import write_tf_config
+
+NETWORK = ClusterSpec.from_lists(worker=["10.0.0.1:1"], ps=["10.0.0.2:1"])
+HERE = ClusterSpec.from_lists(worker=["127.0.0.1:1"], ps=["localhost:1", "[::1]:2"])
+PROGRAM = "import dtrain as dt\ndt.get_strategy()\nprint('has a strategy')\n"
+FLAGS = ["--ps_hosts=10.0.0.2:1", "--worker_hosts=10.0.0.1:1", "--job_name=worker"]
+
+
+def run(*command, **variables) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DTRAIN_")}
+    return subprocess.run(
+        [sys.executable, *map(str, command)], env=environment | variables, capture_output=True, text=True
+    )
+
+
+def tf_config(cluster: ClusterSpec) -> str:
+    return write_tf_config(cluster, TaskId.parse("worker:0"))
+
+
+def test_a_command_refuses_a_network_without_a_secret_and_names_its_option(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text("print('runs')\n")
+    command = ("-m", "dtrain_cli.main", "worker")
+    done = run(*command, program, *FLAGS)
+    assert done.returncode == 2
+    assert "worker:0 is at 10.0.0.1:1, where every process of the network could read" in done.stderr
+    assert "`dtrain secret FILE` and give every task the same --secret-file FILE, or say --insecure" in (
+        done.stderr
+    )
+    assert run(*command, "--insecure", program, *FLAGS).stdout == "runs\n"
+    assert run(*command, program, *FLAGS, DTRAIN_SECRET="0123456789abcdef").stdout == "runs\n"
+
+
+def test_plain_python_refuses_it_too_and_names_the_variables(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    done = run(program, TF_CONFIG=tf_config(NETWORK))
+    assert done.returncode == 1
+    assert 'DTRAIN_SECRET="$(cat FILE)", or say DTRAIN_INSECURE=1 if you trust that network' in done.stderr
+    assert "or say DTRAIN_INSECURE=1" in run(program, *FLAGS, "--task_index=0").stderr
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (HERE, {}),
+        (NETWORK, {"DTRAIN_INSECURE": "1"}),
+        (NETWORK, {"DTRAIN_SPEC": '{"security": {"insecure": true}}'}),
+        (NETWORK, {"DTRAIN_SECRET": "0123456789abcdef"}),
+    ],
+)
+def test_who_may_start(cluster, said):
+    from dtrain.process.access import check_access
+
+    found = TaskAssignment.from_environment({"TF_CONFIG": tf_config(cluster), **said})
+    check_access(cluster, found.secret, found.spec.security, by_command=False)
+
+
+def test_the_secret_file_of_a_spec_holds_for_plain_programs(tmp_path):
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("0123456789abcdef\n")
+    spec = json.dumps({"security": {"secret_file": str(secret)}})
+    environment = {"TF_CONFIG": tf_config(NETWORK), "DTRAIN_SPEC": spec}
+    assert TaskAssignment.from_environment(environment).secret == "0123456789abcdef"
+    secret.unlink()
+    with pytest.raises(SpecError, match="cannot read the secret"):
+        TaskAssignment.from_environment(environment)
+
+
+@pytest.fixture
+def nothing_kept(monkeypatch):
+    monkeypatch.setattr(private_variables, "_kept", {})
+
+
+def test_a_secret_leaves_the_environment_when_it_is_read(nothing_kept, monkeypatch):
+    monkeypatch.setenv("DTRAIN_SECRET", "s3cret")
+    for _ in range(2):
+        assert private_variables.own_environment()["DTRAIN_SECRET"] == "s3cret"
+        assert "DTRAIN_SECRET" not in os.environ
+
+
+def test_private_variables_go_by_a_memory_that_is_closed_when_it_is_read(nothing_kept, monkeypatch):
+    descriptor = private_variables.handed_over({"DTRAIN_SECRET": "s3cret"})
+    monkeypatch.setenv("DTRAIN_PRIVATE_FD", str(descriptor))
+    assert private_variables.own_environment()["DTRAIN_SECRET"] == "s3cret"
+    assert "DTRAIN_PRIVATE_FD" not in os.environ
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "-1", "9" * 30, "1000000"])
+def test_another_descriptor_is_refused(nothing_kept, monkeypatch, wrong):
+    monkeypatch.setenv("DTRAIN_PRIVATE_FD", wrong)
+    with pytest.raises(SpecError, match="DTRAIN_PRIVATE_FD in the environment is not as dtrain sets it"):
+        private_variables.own_environment()
+
+
+def test_urls_are_shown_without_user_and_password():
+    shown = masked('{"remote": "s3://user:p@ss@bucket/run", "other": "https://host/a@b"} ftp://me@x')
+    assert shown == '{"remote": "s3://***@bucket/run", "other": "https://host/a@b"} ftp://***@x'
