@@ -98,7 +98,9 @@ class Supervisor:
         """The state of the run."""
         return self._journal.record.state
 
-    # What follows from an event
+    @property
+    def _states(self) -> dict[TaskId, TaskState]:
+        return {task: life.state for task, life in self.lives.items()}
 
     def _hear(self, patience_s: float) -> None:
         events = self._target.events(self._clock() + patience_s)
@@ -145,10 +147,9 @@ class Supervisor:
             life.restart_s = found.restart.at_s
             life.restarts_used = found.restart.count
             message = first_line(found.failure.message) if found.failure else "ended"
+            wait = f"{found.restart.at_s - now_s:g} s"
             count = f"{found.restart.count} of {self._ends.rule(life.task).max}"
-            self._console.say(
-                f"{life.task} {message}; restarting in {found.restart.at_s - now_s:g} s ({count})"
-            )
+            self._console.say(f"{life.task} {message}; restarting in {wait} ({count})")
         elif found.failure is not None:
             self._lose(life, found.failure, now_s)
 
@@ -159,23 +160,18 @@ class Supervisor:
         word = f"{life.task} has failed: {first_line(why.message)}"
         if life.state == TaskState.STOPPED:
             word = f"{life.task} received a SIGTERM that this launcher did not send, and has stopped"
-        states = {task: other.state for task, other in self.lives.items()}
+        spec = self._spec_in_force()
         if self._order is not None:
             if self._order.patient:
                 self._console.say(f"{word}; the run has succeeded without it")
-        elif success_rule.survives_without(
-            self._spec_in_force(), self._leader, life.task, states, self.foreign
-        ):
-            without = (
-                "evaluation will be missing"
-                if life.task.role is Role.EVALUATOR
-                else "training continues without it"
-            )
+        elif success_rule.survives_without(spec, self._leader, life.task, self._states, self.foreign):
+            evaluator = life.task.role is Role.EVALUATOR
+            without = "evaluation will be missing" if evaluator else "training continues without it"
             self._console.say(f"{word}; {without}")
         else:
             self._causes.append(why)
-            order = RunStop(RunState.FAILED, 1, now_s, self._limits.grace_s, {})
-            self._stop(order, f"{word.replace(' has failed:', ' failed:')}; stopping the others")
+            word = f"{word.replace(' has failed:', ' failed:')}; stopping the others"
+            self._stop(self._new_order(RunState.FAILED, 1, now_s), word)
 
     def _lose_those_left_behind(self, now_s: float) -> None:
         for life in self.lives.values():
@@ -196,13 +192,11 @@ class Supervisor:
             return
         name = "SIGINT (Ctrl-C)" if number == signal.SIGINT else signal.Signals(number).name
         if self._order is None or self._order.patient:
-            order = RunStop(RunState.STOPPED, 128 + number, now_s, self._limits.grace_s, {})
+            order = self._new_order(RunState.STOPPED, 128 + number, now_s)
             self._stop(order, f"{name}: stopping in order; a second signal kills at once")
         else:
             self._order = replace(self._order, at_s=now_s, grace_s=0.0)
             self._console.say(f"{name} again: killing the tasks that are left")
-
-    # What follows from the passing of time
 
     def _tick(self, now_s: float) -> None:
         if now_s >= self._next_status_s:
@@ -233,25 +227,20 @@ class Supervisor:
     def _say_whether_checkpoints_are_saved(self) -> None:
         """Say it when it changes. The leader's own warning is lost where its log is on the same full disk."""
         unsaved = self.progress.unsaved
-        saved_step = self.progress.saved_step
+        step = self.progress.saved_step  # None: of a leader that has just been started again
         if unsaved and not self._unsaved:
             self._unsaved = True
             self._console.say(f"checkpoints can no longer be saved: {unsaved}")
             self._journal.event("unsaved", message=unsaved)
-        elif (
-            self._unsaved and not unsaved and saved_step is not None
-        ):  # None: a leader that has just been started again
+        elif self._unsaved and not unsaved and step is not None:
             self._unsaved = False
-            self._console.say(f"checkpoints are saved again: the last one is of step {saved_step}")
-            self._journal.event("saved again", step=saved_step)
+            self._console.say(f"checkpoints are saved again: the last one is of step {step}")
+            self._journal.event("saved again", step=step)
 
     def _carry_out_kill_requests(self) -> None:
-        for life in self.lives.values():
-            if (
-                life.task.role is Role.PS
-                and life.state == TaskState.RUNNING
-                and (request := life.kill_request())
-            ):
+        servers = [life for life in self.lives.values() if life.task.role is Role.PS]
+        for life in servers:
+            if life.state == TaskState.RUNNING and (request := life.kill_request()):
                 self._console.say(f"{life.task} is killed: {request.reason}")
                 self._journal.event("kill order", task=str(life.task), reason=request.reason)
                 life.signal(signal.SIGKILL)
@@ -270,14 +259,10 @@ class Supervisor:
             self.lives[fault.task].signal(fault.signal)
 
     def _check_success(self, now_s: float) -> None:
-        if success_rule.has_succeeded(
-            self.spec, self._leader, {task: life.state for task, life in self.lives.items()}
-        ):
+        if success_rule.has_succeeded(self.spec, self._leader, self._states):
             limits = self._limits
-            leave_s = {
-                Role.WORKER: min(limits.grace_s, LAST_LINES_S[not self.foreign]),
-                Role.EVALUATOR: limits.evaluator_grace_s,
-            }
+            worker_s = min(limits.grace_s, LAST_LINES_S[not self.foreign])
+            leave_s = {Role.WORKER: worker_s, Role.EVALUATOR: limits.evaluator_grace_s}
             self._stop(RunStop(RunState.SUCCEEDED, 0, now_s, limits.grace_s, leave_s), None)
 
     def _check_patience(self, now_s: float) -> None:
@@ -293,15 +278,10 @@ class Supervisor:
             if text:
                 self._console.say(text)
                 self._journal.event("stalled", message=text)
-                self._ask_for_stacks(
-                    [life for life in self.lives.values() if life.state == TaskState.RUNNING]
-                )
+                self._ask_for_stacks(life for life in self.lives.values() if life.state == TaskState.RUNNING)
 
     def _ask_for_stacks(self, lives: Iterable[TaskLife]) -> None:
-        """Have tasks write the stacks of their threads to their logs.
-
-        A task that does not handle the signal yet, or is a foreign command, would die of it and is left out.
-        """
+        """Have tasks write their threads' stacks to their logs, but for those that the signal would kill."""
         self._console.leave_out_stacks()
         for life in lives:
             if life.status is not None or (life.handle is not None and life.handle.writes_stacks):
@@ -322,11 +302,8 @@ class Supervisor:
                 life.state = TaskState.STOPPING
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
                 if order.patient and task.role is Role.EVALUATOR and not self.foreign:
-                    late = f"{self._limits.evaluator_grace_s:g} s after the leader"
-                    self._console.say(
-                        f"{task} is being stopped: it has not ended {late}; its last evaluation may be "
-                        "missing"
-                    )
+                    late = f"it has not ended {self._limits.evaluator_grace_s:g} s after the leader"
+                    self._console.say(f"{task} is being stopped: {late}; its last evaluation may be missing")
             life.signal(number)
             life.signal(signal.SIGCONT)  # a paused task cannot leave
 
@@ -338,8 +315,6 @@ class Supervisor:
             self._console.say(f"{life.task} has not stopped yet{where}")
         if slow:
             self._ask_for_stacks(slow)
-
-    # What is done
 
     def _start(self, life: TaskLife) -> None:
         life.state = TaskState.STARTING
@@ -387,19 +362,20 @@ class Supervisor:
             self._standing = Standing(self.lives.values(), late.tasks)
             self._ask_for_stacks(late.tasks)
             text += "" if self.foreign else "; the tasks' stacks are in their logs"
-        self._stop(RunStop(RunState.FAILED, late.code, now_s, self._limits.grace_s, {}), text)
+        self._stop(self._new_order(RunState.FAILED, late.code, now_s), text)
+
+    def _new_order(self, state: RunState, code: int, now_s: float) -> RunStop:
+        return RunStop(state, code, now_s, self._limits.grace_s, {})
 
     def _launcher_failure(
         self, kind: FailureKind, text: str, code: int, task: str = "launcher"
     ) -> FailureRecord:
-        return FailureRecord(
-            task, text, kind=kind, time=now_text(), monotonic_s=self._clock(), exit_code=code
-        )
+        now_s = self._clock()
+        return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=now_s, exit_code=code)
 
     def _over(self) -> bool:
-        if self._order is None or not all(life.ended for life in self.lives.values()):
-            return False
-        return not self._joined.there()
+        ended = self._order is not None and all(life.ended for life in self.lives.values())
+        return ended and not self._joined.there()
 
     def _conclude(self) -> Outcome:
         assert self._order is not None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dtrain.types import Array
+from dtrain.types import Arrays
 
 
 @dataclass(frozen=True)
@@ -16,4 +16,4 @@ class OptimizerState:
     """
 
     step: int
-    slots: Mapping[str, Mapping[str, Array]]
+    slots: Mapping[str, Arrays]

@@ -1,6 +1,6 @@
 """A PyTorch module as a model: PyTorch computes the gradients, dtrain trains. Needs ``dtrain[torch]``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from dtrain.errors import ProgramError
 from dtrain.strategies.interface import Array
 from dtrain.training.functions import FunctionModel, from_function
+from dtrain.types import Arrays
 
 
 def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = None) -> FunctionModel:
@@ -30,7 +31,7 @@ def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = 
     buffers = {key: each for key, each in module.named_buffers() if each.is_floating_point()}
     first = {key: each.detach().numpy().copy() for key, each in {**parameters, **buffers}.items()}
 
-    def outputs(weights: Mapping[str, Array], x: Any, *, training: bool) -> Any:
+    def outputs(weights: Arrays, x: Any, *, training: bool) -> Any:
         module.train(training)
         with torch.no_grad():
             for key, tensor in {**parameters, **buffers}.items():
@@ -38,7 +39,7 @@ def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = 
         return module(torch.from_numpy(np.asarray(x)))
 
     def loss_and_gradients(
-        weights: Mapping[str, Array], x: Any, y: Any
+        weights: Arrays, x: Any, y: Any
     ) -> tuple[float, dict[str, Array], dict[str, Array]]:
         value = loss(outputs(weights, x, training=True), torch.from_numpy(np.asarray(y)))
         found = torch.autograd.grad(value, list(parameters.values()))
@@ -47,11 +48,11 @@ def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = 
         copies = {key: each.numpy().copy() for key, each in buffers.items()}
         return value.item(), gradients, copies
 
-    def loss_alone(weights: Mapping[str, Array], x: Any, y: Any) -> float:
+    def loss_alone(weights: Arrays, x: Any, y: Any) -> float:
         with torch.no_grad():
             return float(loss(outputs(weights, x, training=False), torch.from_numpy(np.asarray(y))))
 
-    def predict(weights: Mapping[str, Array], x: Any) -> Array:
+    def predict(weights: Arrays, x: Any) -> Array:
         with torch.no_grad():
             return np.array(outputs(weights, x, training=False).numpy())
 

@@ -6,13 +6,12 @@ where all rows change, as those of dense variables do, the unread ones are copie
 array after array, first row first, and dropped once read; the block that was read last may be read again.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.types import Array
+from dtrain.types import Array, Arrays
 
 
 @dataclass
@@ -90,7 +89,7 @@ class _Part:
 class CopyOnWriteSnapshot:
     """Arrays of equally many rows each, as they were when this was made."""
 
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, arrays: Arrays) -> None:
         self._parts = {name: _Part(array) for name, array in arrays.items()}
 
     def keep(self, ids: Array) -> None:

@@ -11,12 +11,12 @@ Only a variable that lies on several servers cannot be a view of several blocks:
 which `join` fills from the blocks and `split` writes back. Without a partitioner both do nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dtrain.parameters.placement import Plan
-from dtrain.types import Array
+from dtrain.types import Array, Arrays
 
 PLACES_KEPT = 4
 
@@ -114,7 +114,7 @@ class ReplicaMemory:
             self._views[server][name][...] = whole
 
 
-def cut(plan: Plan, values: Mapping[str, Array]) -> list[list[Array]]:
+def cut(plan: Plan, values: Arrays) -> list[list[Array]]:
     """Return whole dense variables as each server's flat arrays, `[server][group]`; unnamed ones are zero."""
     memory = ReplicaMemory(plan)
     for name, array in memory.variables.items():

@@ -346,8 +346,6 @@ class Store:
                 views[name][...] = clipped
         return gradients
 
-    # Checkpoints
-
     def mark(self) -> None:
         """Remember everything as it is now, in place of an earlier moment."""
         slots: dict[int, dict[str, Array]] = {}

@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from dtrain.checkpoints.tensor_file import (
 )
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.saving.destination import write_whole
-from dtrain.types import Array
+from dtrain.types import Array, Arrays
 from dtrain.variables.lazy_table import row_blocks
 
 FORMAT = "dtrain"
@@ -68,9 +68,7 @@ def check_not_of_tensorflow(path: Path) -> None:
         )
 
 
-def write_archive(
-    path: Path, arrays: Mapping[str, Array], description: str, *, overwrite: bool = True
-) -> None:
+def write_archive(path: Path, arrays: Arrays, description: str, *, overwrite: bool = True) -> None:
     """Write a file.
 
     Raises:

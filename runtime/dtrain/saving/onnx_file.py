@@ -1,6 +1,5 @@
 """Files in the ONNX format. The package onnx is an extra, and is loaded only when a model is exported."""
 
-from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from dtrain.errors import DtrainError, SpecError
 from dtrain.learning.graphs.graph import Graph
 from dtrain.saving.destination import FilePath, destination, write_whole
 from dtrain.strategies.interface import Strategy
-from dtrain.types import Array
+from dtrain.types import Arrays
 
 SUFFIX = ".onnx"
 # The limit of a protobuf message.
@@ -18,7 +17,7 @@ MAX_BYTES = (1 << 31) - 1
 def write_onnx(
     path: FilePath,
     graph: Graph,
-    weights: Mapping[str, Array],
+    weights: Arrays,
     name: str,
     strategy: Strategy,
     format: str = "onnx",  # noqa: A002 - Keras's name

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.types import Array
+from dtrain.types import Arrays
 
 SUFFIXES = (".npy", ".npz", ".csv", ".json", ".jsonl")
 
 
-def rows(outputs: Mapping[str, Array]) -> Iterator[Any]:
+def rows(outputs: Arrays) -> Iterator[Any]:
     """Yield each example's outputs as JSON types: nested lists, or an object of such by name if several."""
     for row in zip(*outputs.values(), strict=True):
         values = [plain(each.tolist()) for each in row]
         yield values[0] if len(outputs) == 1 else dict(zip(outputs, values, strict=True))
 
 
-def encoded(path: Path, outputs: Mapping[str, Array]) -> list[bytes]:
+def encoded(path: Path, outputs: Arrays) -> list[bytes]:
     """Return the content of a file of this name.
 
     Raises:

@@ -1,6 +1,6 @@
 """Files of weights: every variable of a model under its name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +10,14 @@ from dtrain.errors import CheckpointError
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination
 from dtrain.strategies.interface import Strategy
-from dtrain.types import Array
+from dtrain.types import Array, Arrays
 from dtrain.variables import VariableSpec
 
 
 def save_weights(
     path: FilePath,
     variables: Sequence[VariableSpec],
-    values: Mapping[str, Array],
+    values: Arrays,
     strategy: Strategy,
     *,
     overwrite: bool = True,
@@ -59,7 +59,7 @@ def load_weights(
 
 
 def fitted(
-    found: Mapping[str, Array],
+    found: Arrays,
     variables: Sequence[VariableSpec],
     where: str,
     *,

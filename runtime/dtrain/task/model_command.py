@@ -12,13 +12,13 @@ import numpy as np
 from dtrain.data.tables import read_examples
 from dtrain.errors import DtrainError, InputError, SpecError
 from dtrain.learning.core.activations import Activation
-from dtrain.learning.core.arrays import Shape
 from dtrain.process.model_request import ModelRequest, decode
 from dtrain.saving import predictions
 from dtrain.saving.destination import write_whole
 from dtrain.strategies.single import SingleStrategy
 from dtrain.training.models import Model
 from dtrain.training.saved_models import load_model
+from dtrain.types import Shape
 
 
 def main(argument: str) -> int:

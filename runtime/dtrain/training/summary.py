@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from math import prod
 
-from dtrain.learning.core.arrays import Shape
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.layers import InputLayer, Layer
+from dtrain.types import Shape
 from dtrain.variables import VariableSpec
 
 LINE_LENGTH = 65

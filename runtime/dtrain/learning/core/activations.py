@@ -8,8 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.arrays import Array, as_float32
+from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.core.configuration import unknown_name
+from dtrain.types import Array
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,13 @@
-"""Types of arrays and shapes, and the conversion of a caller's data to float32 arrays."""
+"""The conversion of a caller's data to float32 arrays."""
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dtrain.errors import InputError
+from dtrain.types import Array, Shape
 
 FLOAT32 = np.dtype(np.float32)
-
-Array: TypeAlias = npt.NDArray[Any]
-Shape: TypeAlias = tuple[int | None, ...]
-"""The shape of one example, without the batch axis; None is a length known only with the data."""
 
 
 def as_float32(x: Any, where: str) -> Array:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.types import Array
 
 Gradient = Array | SparseRows
 

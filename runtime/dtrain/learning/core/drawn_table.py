@@ -11,8 +11,8 @@ import numpy as np
 
 from dtrain.errors import SpecError
 from dtrain.learning.core import initializers
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.core.configuration import from_data, to_data
+from dtrain.types import Array
 from dtrain.variables.lazy_table import LazyTable
 
 BLOCK_ROWS = 256

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.core.configuration import Configurable, from_data, snake_case, unknown_name
+from dtrain.types import Array
 
 # The standard deviation of a unit normal cut off at two; Keras divides by it to keep the variance.
 _TRUNCATED_STDDEV = 0.87962566103423978

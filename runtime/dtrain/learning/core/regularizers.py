@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.core.configuration import Configurable, from_data, unknown_name
+from dtrain.types import Array
 
 
 class Regularizer(Configurable):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array
+from dtrain.types import Array
 
 
 @dataclass(frozen=True, slots=True)

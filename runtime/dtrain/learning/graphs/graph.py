@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Self
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core.arrays import Shape
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graphs import graph_config
 from dtrain.learning.graphs.depth_order import by_depth
@@ -17,6 +16,7 @@ from dtrain.learning.graphs.wiring import Part, Slot, Submodel, Use, flat, flatt
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Node
 from dtrain.learning.layers.pooled_convolution import pooled
+from dtrain.types import Shape
 
 
 class Graph:

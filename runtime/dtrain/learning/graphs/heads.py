@@ -8,9 +8,10 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning.core.activations import Activation
-from dtrain.learning.core.arrays import Array, as_float32
+from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.layers import Layer
 from dtrain.learning.losses import Loss
+from dtrain.types import Array
 
 
 class LossScale(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core import initializers, regularizers
-from dtrain.learning.core.arrays import Array, Shape, fits, of_rank, shape_text
+from dtrain.learning.core.arrays import fits, of_rank, shape_text
 from dtrain.learning.core.chance import Chance
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.core.drawn_table import DrawnTable
@@ -27,6 +27,7 @@ from dtrain.learning.graphs.passes import OnGradients, Pass, ScratchPool, only
 from dtrain.learning.graphs.wiring import Part, Slot, Step
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.losses import Loss
+from dtrain.types import Array, Arrays, Shape
 from dtrain.variables import DTYPE_BYTES, TABLE_BYTES, VariableSpec
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -48,7 +49,7 @@ class StepResult(NamedTuple):
     loss: float
     losses: dict[str, float]
     outputs: Any
-    state_updates: Mapping[str, Array] = NOTHING
+    state_updates: Arrays = NOTHING
     row_gradients: Mapping[str, SparseRows] = NOTHING
 
 
@@ -148,7 +149,7 @@ class Network:
 
     # Running
 
-    def predict(self, weights: Mapping[str, Array], x: Any, *, training: bool = False) -> Any:
+    def predict(self, weights: Arrays, x: Any, *, training: bool = False) -> Any:
         """Return the outputs for a batch `x`: a new array, or a list of them if there are several outputs.
 
         With `training` layers compute as in training, with random numbers of the network's own.
@@ -164,13 +165,13 @@ class Network:
         run.forward(self._entering(x))
         return only([np.array(output) for output in run.outputs])
 
-    def forward(self, weights: Mapping[str, Array], x: Any, rng: Chance) -> Pass:
+    def forward(self, weights: Arrays, x: Any, rng: Chance) -> Pass:
         """Return a pass in training mode whose outputs are known, the first half of `loss_and_gradients`."""
         run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=self.graph.stand_ins)
         run.forward(self._entering(x))
         return run
 
-    def outputs_of_layers(self, weights: Mapping[str, Array], x: Any) -> Iterator[tuple[str, list[Array]]]:
+    def outputs_of_layers(self, weights: Arrays, x: Any) -> Iterator[tuple[str, list[Array]]]:
         """Yield every use's label, in order, with its outputs in inference mode, which are scratch memory."""
         run = Pass(self.graph, self._scratch, weights, training=False, rng=self._own_chance)
         run.forward(self._entering(x))
@@ -178,7 +179,7 @@ class Network:
             yield f"{step.path} ({type(step.layer).__name__})", outputs
 
     def loss_and_outputs(
-        self, weights: Mapping[str, Array], x: Any, y: Any, loss: Losses, sample_weight: Any = None
+        self, weights: Arrays, x: Any, y: Any, loss: Losses, sample_weight: Any = None
     ) -> StepResult:
         """Return a batch's loss, with the penalties of regularizers, and the outputs, in inference mode."""
         heads, stand_ins = self._heads(loss)
@@ -193,11 +194,11 @@ class Network:
 
     def loss_and_gradients(
         self,
-        weights: Mapping[str, Array],
+        weights: Arrays,
         x: Any,
         y: Any,
         loss: Losses,
-        gradients: Mapping[str, Array],
+        gradients: Arrays,
         *,
         sample_weight: Any = None,
         rng: Chance,
@@ -241,7 +242,7 @@ class Network:
             self._total(weights, heads, lost), self._named(heads, lost), outputs, run.state_updates(), rows
         )
 
-    def regularization_loss(self, weights: Mapping[str, Array]) -> float:
+    def regularization_loss(self, weights: Arrays) -> float:
         """Return the sum of all penalties."""
         if not self.graph.regularized:
             return 0.0
@@ -285,7 +286,7 @@ class Network:
         weights = by_output(sample_weight, names, "sample weights")
         return zip(heads, zip(targets, run.outputs, weights, strict=True), strict=True)
 
-    def _total(self, weights: Mapping[str, Array], heads: Sequence[Head], lost: Sequence[float]) -> float:
+    def _total(self, weights: Arrays, heads: Sequence[Head], lost: Sequence[float]) -> float:
         return self.regularization_loss(weights) + sum(
             [head.weight * each for head, each in zip(heads, lost, strict=True)]
         )

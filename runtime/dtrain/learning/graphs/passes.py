@@ -11,12 +11,13 @@ import numpy as np
 
 from dtrain.errors import ProgramError
 from dtrain.learning.core import regularizers
-from dtrain.learning.core.arrays import Array, as_float32
+from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.core.chance import Chance
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.wiring import Slot, Step
 from dtrain.learning.layers import Call, Layer
+from dtrain.types import Array, Arrays
 
 OnGradients = Callable[[tuple[str, ...]], None]
 
@@ -51,7 +52,7 @@ class Pass:
         self,
         graph: Graph,
         pool: ScratchPool,
-        weights: Mapping[str, Array],
+        weights: Arrays,
         *,
         training: bool,
         rng: Chance | None = None,
@@ -117,7 +118,7 @@ class Pass:
     def backward(
         self,
         upstream: Iterable[Array | None],
-        gradients: Mapping[str, Array],
+        gradients: Arrays,
         on_gradients: OnGradients | None,
         penalty_scale: float = 1.0,
     ) -> dict[str, SparseRows]:
@@ -180,9 +181,7 @@ class Arrived:
 class Collected:
     """Gradients by the weights; those of frozen layers and of second uses go to scratch memory first."""
 
-    def __init__(
-        self, gradients: Mapping[str, Array], uses: dict[Layer, int], penalty_scale: float = 1.0
-    ) -> None:
+    def __init__(self, gradients: Arrays, uses: dict[Layer, int], penalty_scale: float = 1.0) -> None:
         self._penalty_scale = penalty_scale
         self.rows: dict[str, SparseRows] = {}
         self._gradients = gradients
@@ -201,9 +200,7 @@ class Collected:
                 places[weight.name] = self._gradients[name]
         return places
 
-    def finish(
-        self, step: Step, weights: Mapping[str, Array], places: Mapping[str, Array], call: Call
-    ) -> bool:
+    def finish(self, step: Step, weights: Arrays, places: Arrays, call: Call) -> bool:
         """Take the gradients that a step's layer wrote; return True if a trained layer's are now complete."""
         layer = step.layer
         self._uses_left[layer] -= 1

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core.arrays import Shape, fits, shape_text
+from dtrain.learning.core.arrays import fits, shape_text
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Node
+from dtrain.types import Shape
 
 
 class Slot(NamedTuple):

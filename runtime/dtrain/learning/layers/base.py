@@ -5,7 +5,7 @@ gradients are written into arrays that are passed in too. Shapes are those of on
 axis.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -19,12 +19,13 @@ import numpy as np
 from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning.core import activations
 from dtrain.learning.core.activations import Activation
-from dtrain.learning.core.arrays import Array, Shape, shape_text
+from dtrain.learning.core.arrays import shape_text
 from dtrain.learning.core.chance import Chance, generator_of
 from dtrain.learning.core.configuration import Configurable, snake_case
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.types import Array, Arrays, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +173,11 @@ class Layer(Configurable):
         """Return the output's shape for inputs of `input_shape`; a list if there are several outputs."""
         return input_shape
 
-    def forward(self, weights: Mapping[str, Array], x: Any, call: Call) -> tuple[Any, Any]:
+    def forward(self, weights: Arrays, x: Any, call: Call) -> tuple[Any, Any]:
         """Return the output for `x` (batch axis first), and a cache for `backward`."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
         """Fill `gradients` from dy, the gradient by the output, and return the gradient by the input."""
         raise NotImplementedError(f"{type(self).__name__}.backward")
 
@@ -281,16 +280,14 @@ class InputLayer(Layer):
         """Return ``input``, Keras's name."""
         return "input"
 
-    def forward(self, weights: Mapping[str, Array], x: Any, call: Call) -> tuple[Any, Any]:
+    def forward(self, weights: Arrays, x: Any, call: Call) -> tuple[Any, Any]:
         """Hand x on."""
         if self.dtype == "string":
             self.expect(x.dtype.kind in "USO", "strings", f"dtype {x.dtype}")
             return x, None
         return (x if self.dtype is None else x.astype(self.dtype, copy=False)), None
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
         """Hand dy on."""
         return dy
 

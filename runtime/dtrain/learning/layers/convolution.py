@@ -6,7 +6,7 @@ neither adding it nor its gradient passes over the output once more. `backward` 
 instead of keeping them: they take kernel-size times the memory of the input.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -16,11 +16,11 @@ import numpy as np
 from dtrain.errors import SpecError
 from dtrain.learning.core import activations
 from dtrain.learning.core.activations import ActivationLike
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
 from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
+from dtrain.types import Array, Arrays, Shape
 
 _ROWS_BYTES = 1 << 20
 
@@ -72,7 +72,7 @@ class _Convolution(ActivatedLayer):
         """Return one place for each window, and `filters` channels."""
         return (*window_counts(self, self.windows, input_shape), self.filters)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Multiply one matrix for each few examples and each group."""
         wide = self.windows.padded(x, 0, call)
         z = call.scratch("z", (len(x), *self.windows.lengths_within(wide), self.filters))
@@ -83,9 +83,7 @@ class _Convolution(ActivatedLayer):
         y, kept = self.function.apply(z)
         return y, (wide, x.shape, kept)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Compute dkernel = rowsᵀ dz, and add dz kernelᵀ to the places of each window; dz is dy f'(z)."""
         wide, shape, kept = cache
         dz = self.function.apply_back(kept, dy)
@@ -110,15 +108,13 @@ class _Convolution(ActivatedLayer):
         for group in range(self.groups):
             yield slice(group * inner, (group + 1) * inner), slice(group * outer, (group + 1) * outer)
 
-    def matrix(self, weights: Mapping[str, Array], outer: slice = slice(None)) -> Array:
+    def matrix(self, weights: Arrays, outer: slice = slice(None)) -> Array:
         """Return the kernel of a group as [places * channels, filters], the bias below it."""
         kernel = weights["kernel"][..., outer]
         matrix = kernel.reshape(-1, kernel.shape[-1])
         return np.vstack([matrix, weights["bias"][outer]]) if self.use_bias else matrix
 
-    def take_gradients(
-        self, dmatrix: Array, gradients: Mapping[str, Array], outer: slice = slice(None)
-    ) -> None:
+    def take_gradients(self, dmatrix: Array, gradients: Arrays, outer: slice = slice(None)) -> None:
         """Write the gradient of `matrix` to those of kernel and bias."""
         size = len(dmatrix) - self.use_bias
         gradients["kernel"][..., outer] = dmatrix[:size].reshape(*self.windows.size, -1, dmatrix.shape[1])
@@ -165,7 +161,7 @@ class Conv2DTranspose(_Convolution):
             self.filters,
         )
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Compute as `backward` of a convolution does for its input."""
         shape = (len(x), *(n or 0 for n in self.output_shape(x.shape[1:])))
         margins = self.windows.margins(shape[1:-1])
@@ -181,9 +177,7 @@ class Conv2DTranspose(_Convolution):
         y, kept = self.function.apply(z)
         return y, (x_rows, x.shape, kept)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Compute as `forward` of a convolution does, on dz."""
         x_rows, shape, kept = cache
         dz = self.function.apply_back(kept, dy)
@@ -235,7 +229,7 @@ class DepthwiseConv2D(Layer):
         lengths = window_counts(self, self.windows, input_shape)
         return (*lengths, self.known_length(input_shape) * self.depth_multiplier)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Sum place times weight over the places of a window."""
         wide = self.windows.padded(x, 0, call)
         lengths = self.windows.lengths_within(wide)
@@ -251,9 +245,7 @@ class DepthwiseConv2D(Layer):
         y, kept = self.function.apply(z)
         return y, (wide, x.shape, kept)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Compute the same sums, by weight and by place."""
         wide, shape, kept = cache
         flat = self.function.apply_back(kept, dy)

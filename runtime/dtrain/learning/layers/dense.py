@@ -1,6 +1,6 @@
 """The dense layer, and layers that apply an activation function."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,10 @@ import numpy as np
 
 from dtrain.learning.core import activations
 from dtrain.learning.core.activations import ActivationLike
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
+from dtrain.types import Array, Arrays, Shape
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Dense(ActivatedLayer):
         self.expect(len(input_shape) > 0, "at least two axes", input_shape)
         return (*input_shape[:-1], self.units)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Multiply one matrix over all leading axes."""
         rows = x.reshape(-1, x.shape[-1])
         z = np.matmul(rows, weights["kernel"], out=call.scratch("z", (len(rows), self.units)))
@@ -51,9 +51,7 @@ class Dense(ActivatedLayer):
         y, kept = self.function.apply(z)
         return y.reshape(*x.shape[:-1], self.units), (rows, x.shape, kept)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Compute dkernel = xᵀ dz, dbias = sum of dz, dx = dz kernelᵀ; dz is dy times the derivative."""
         rows, shape, kept = cache
         dz = self.function.apply_back(kept, dy.reshape(-1, self.units))
@@ -68,15 +66,13 @@ class Dense(ActivatedLayer):
 class _ElementWise(ActivatedLayer):
     """A layer without weights that applies its function."""
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Apply the function."""
         z = call.scratch("z", x.shape)
         z[...] = x
         return self.function.apply(z)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return the function's derivative times dy."""
         return self.function.apply_back(cache, dy)
 
@@ -103,14 +99,12 @@ class Softmax(Layer):
             (Activation("linear", name=self.name), activations.softmax) if self.axis == -1 else (self, None)
         )
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the softmax."""
         y = activations.softmax_along(x, self.axis)
         return y, y
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return its derivative times dy."""
         return activations.softmax_along_derivative(cache, dy, self.axis)
 
@@ -123,7 +117,7 @@ class ReLU(Layer):
     negative_slope: float = 0.0
     threshold: float = 0.0
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Apply the piecewise linear function."""
         below = np.float32(self.negative_slope) * (x - np.float32(self.threshold))
         y = np.where(
@@ -133,9 +127,7 @@ class ReLU(Layer):
         )
         return y, x
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy times 1, 0 beyond the maximum, the slope below the threshold."""
         limit = np.inf if self.max_value is None else self.max_value
         return dy * np.where(cache > self.threshold, cache < limit, np.float32(self.negative_slope))
@@ -147,13 +139,11 @@ class LeakyReLU(Layer):
 
     alpha: float = 0.3
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Apply the piecewise linear function."""
         return np.where(x > 0, x, np.float32(self.alpha) * x), x
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy times 1 where x was positive, times alpha elsewhere."""
         return dy * np.where(cache > 0, np.float32(1), np.float32(self.alpha))
 
@@ -164,14 +154,12 @@ class ELU(Layer):
 
     alpha: float = 1.0
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Apply the function."""
         y = activations.scaled_elu(x, self.alpha)
         return y, y
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy times 1 where x was positive, times y + alpha elsewhere."""
         return activations.scaled_elu_derivative(cache, dy, self.alpha)
 
@@ -192,13 +180,11 @@ class PReLU(Layer):
         )
         return (Weight("alpha", shape, self.alpha_initializer, self.alpha_regularizer),)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Apply the piecewise linear function."""
         return np.where(x > 0, x, weights["alpha"] * x), x
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Sum dy * min(x, 0) over the batch and the shared axes for alpha's gradient."""
         shared = tuple(axis + 1 for axis, length in enumerate(gradients["alpha"].shape) if length == 1)
         gradients["alpha"][...] = np.sum(dy * np.minimum(cache, 0), axis=(0, *shared), keepdims=True)[0]

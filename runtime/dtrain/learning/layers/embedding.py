@@ -1,17 +1,17 @@
 """The embedding layer: a table of vectors, read by row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.types import Array, Arrays, Shape
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Embedding(Layer):
         """Return the shape with one more axis."""
         return (*input_shape, self.output_dim)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the rows."""
         if x.dtype.kind not in "fiub":
             raise InputError(f"{self.label}: expected integers, found dtype {x.dtype}")
@@ -61,9 +61,7 @@ class Embedding(Layer):
             raise InputError(f"{self.label}: expected integers from 0 to {self.input_dim - 1}, found {found}")
         return weights["embeddings"][ids], ids
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Sum dy for each row; integers have no gradient."""
         rows = SparseRows(cache.reshape(-1), dy.reshape(-1, self.output_dim)).summed()
         if "embeddings" in gradients:

@@ -1,13 +1,13 @@
 """Layers that join several inputs, and their forms as functions: Add, Multiply, Concatenate, ..."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers.base import Call, Layer, SymbolicTensor
+from dtrain.types import Array, Arrays, Shape
 
 
 class _Merging(Layer):
@@ -51,16 +51,14 @@ class _Summing(_Merging):
     def _factors(self, count: int) -> list[float]:
         return [1.0] * count
 
-    def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Sum factor times input."""
         total: Any = 0
         for factor, array in zip(self._factors(len(x)), _aligned(x), strict=True):
             total = total + (array if factor == 1 else np.float32(factor) * array)
         return total, x
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy times each factor."""
         parts = [_gathered_back(dy, like) for like in cache]
         for part, factor in zip(parts, self._factors(len(cache)), strict=True):
@@ -98,13 +96,11 @@ class Average(_Summing):
 class Multiply(_Merging):
     """The product."""
 
-    def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Return the product of all inputs."""
         return _product(_aligned(x)), x
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy times the product of the other inputs."""
         factors = _aligned(cache)
         others = (_product([dy, *factors[:k], *factors[k + 1 :]]) for k in range(len(factors)))
@@ -124,7 +120,7 @@ class _Extreme(_Merging):
     def _beats(self, challenger: Array, holder: Array) -> Array:
         raise NotImplementedError
 
-    def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Return the winner's value at each place."""
         first, *others = np.broadcast_arrays(*_aligned(x))
         y = first.copy()
@@ -135,9 +131,7 @@ class _Extreme(_Merging):
             winner[better] = number
         return y, (x, winner)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy to the winner at each place."""
         inputs, winner = cache
         return [_gathered_back(dy * (winner == number), like) for number, like in enumerate(inputs)]
@@ -186,13 +180,11 @@ class Concatenate(Layer):
         known = [n for n in along if n is not None]
         return (*shapes[0][:axis], sum(known) if len(known) == len(along) else None, *shapes[0][axis:])
 
-    def forward(self, weights: Mapping[str, Array], x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Return one array."""
         return np.concatenate(x, axis=self.axis), [array.shape[self.axis] for array in x]
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return each input's part of dy."""
         return np.split(dy, np.cumsum(cache)[:-1], axis=self.axis)
 

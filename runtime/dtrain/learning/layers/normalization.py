@@ -1,15 +1,15 @@
 """Layers that bring values to mean 0 and variance 1: over the batch, or within each example."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.types import Array, Arrays, Shape
 
 # TensorFlow's fused kernel, which takes images, knows no smaller epsilon.
 _FUSED_EPSILON_MIN = 1.001e-5
@@ -69,19 +69,13 @@ class BatchNormalization(_Normalizing):
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return gamma, beta, moving_mean, moving_variance: one number for each place along the axis."""
         shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
-        weights = (
-            [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
-        )
-        weights += (
-            [Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else []
-        )
         return (
-            *weights,
+            *_gamma_and_beta(self, shape),
             Weight("moving_mean", shape, self.moving_mean_initializer, trainable=False),
             Weight("moving_variance", shape, self.moving_variance_initializer, trainable=False),
         )
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Compute ``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
         axes = self.axes_of(self.axis, x.ndim)
         from_batch = call.training and self.trainable
@@ -113,14 +107,12 @@ class BatchNormalization(_Normalizing):
     def _is_fused(self, rank: int) -> bool:
         return rank in (4, 5) and self.axes_of(self.axis, rank) in ((1,), (rank - 1,))
 
-    def _move(self, weights: Mapping[str, Array], batch: dict[str, Array], call: Call) -> None:
+    def _move(self, weights: Arrays, batch: dict[str, Array], call: Call) -> None:
         for name, value in batch.items():
             old = weights[name]
             call.updates[name] = old + (value - old) * np.float32(1 - self.momentum)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Go through the batch's mean and variance too, unless moving averages were used."""
         normal, factor, axes, from_batch = cache
         dbeta = dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in axes))
@@ -154,14 +146,9 @@ class LayerNormalization(_Normalizing):
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return gamma and beta: one number for each place along the axes."""
         shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
-        weights = (
-            [Weight("gamma", shape, self.gamma_initializer, self.gamma_regularizer)] if self.scale else []
-        )
-        return weights + (
-            [Weight("beta", shape, self.beta_initializer, self.beta_regularizer)] if self.center else []
-        )
+        return _gamma_and_beta(self, shape)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Compute ``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
         axes = self.axes_of(self.axis, x.ndim)
         normal = x - x.mean(axis=axes, keepdims=True)
@@ -172,9 +159,7 @@ class LayerNormalization(_Normalizing):
             y += along(weights["beta"], axes, x.ndim)
         return y, (normal, inverse, axes)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Go through each example's mean and variance."""
         normal, inverse, axes = cache
         over = tuple(axis for axis in range(dy.ndim) if axis not in axes)
@@ -188,3 +173,9 @@ class LayerNormalization(_Normalizing):
         dy -= normal * projection
         dy *= inverse
         return dy
+
+
+def _gamma_and_beta(layer: "BatchNormalization | LayerNormalization", shape: tuple[int, ...]) -> list[Weight]:
+    gamma = Weight("gamma", shape, layer.gamma_initializer, layer.gamma_regularizer)
+    beta = Weight("beta", shape, layer.beta_initializer, layer.beta_regularizer)
+    return [weight for weight, used in ((gamma, layer.scale), (beta, layer.center)) if used]

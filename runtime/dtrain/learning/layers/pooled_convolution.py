@@ -6,7 +6,7 @@ applied after the pooling, to a quarter of the values for windows of 2x2: a func
 with a maximum. The numbers are those of the two layers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from dtrain.learning.core import activations
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.layers.base import Call, Layer
 from dtrain.learning.layers.convolution import Conv1D, Conv2D, add_rows, rows_of
 from dtrain.learning.layers.pooling import MaxPooling1D, MaxPooling2D
 from dtrain.learning.layers.windows import Windows
+from dtrain.types import Array, Arrays
 
 _PART_BYTES = 384 * 1024
 """Size of the array between convolution and pooling, which fits a 1 MiB cache beside the windows."""
@@ -34,7 +34,7 @@ class PooledConvolution(Layer):
         self._windows = convolution.windows
         self._pool = pooling.windows.size
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Take the maximum over the places of each pooling window, of a matrix product for each place."""
         wide = self._windows.padded(x, 0, call)
         counts = self._counts(wide)
@@ -57,9 +57,7 @@ class PooledConvolution(Layer):
         y, kept = self._convolution.function.apply(y)
         return y, (wide, x.shape, largest, kept)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Set dz to dy at the largest place of each window and 0 elsewhere; the rest is a convolution's."""
         wide, shape, largest, kept = cache
         dy = self._convolution.function.apply_back(kept, dy)

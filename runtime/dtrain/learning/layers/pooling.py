@@ -1,14 +1,13 @@
 """Pooling: the maximum or average of each window, or of everything."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers.base import Call, Layer
 from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
+from dtrain.types import Array, Arrays, Shape
 
 
 @dataclass(eq=False)
@@ -35,7 +34,7 @@ class _Pooling(Layer):
 class _MaxPooling(_Pooling):
     """The maximum of each window; margins never win."""
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the maximum over the places of a window."""
         wide = self.windows.padded(x, -np.inf, call)
         y = call.scratch("y", (len(x), *self.windows.lengths_within(wide), x.shape[-1]))
@@ -44,9 +43,7 @@ class _MaxPooling(_Pooling):
             np.maximum(y, place, out=y)
         return y, (wide, x.shape, y)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy at the first place of each window that holds its maximum."""
         wide, shape, y = cache
         dwide = call.scratch("dwide", wide.shape)
@@ -65,7 +62,7 @@ class _MaxPooling(_Pooling):
 class _AveragePooling(_Pooling):
     """The average of each window, over the places that are not margin."""
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the sum over the places of a window, divided by their number."""
         wide = self.windows.padded(x, 0, call)
         y = np.zeros((len(x), *self.windows.lengths_within(wide), x.shape[-1]), np.float32)
@@ -75,9 +72,7 @@ class _AveragePooling(_Pooling):
         y /= counts
         return y, (wide.shape, x.shape, counts)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy / count at every place of each window."""
         wide_shape, shape, counts = cache
         dwide = call.scratch("dwide", wide_shape)
@@ -143,13 +138,11 @@ class _GlobalPooling(Layer):
 class _GlobalAveragePooling(_GlobalPooling):
     """The average over all inner axes."""
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the mean."""
         return x.mean(axis=self._axes, keepdims=self.keepdims), x.shape
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return an equal share of dy everywhere."""
         batch, *lengths, channels = cache
         share = dy.reshape(batch, *[1] * self.RANK, channels) / np.float32(np.prod(lengths))
@@ -159,13 +152,11 @@ class _GlobalAveragePooling(_GlobalPooling):
 class _GlobalMaxPooling(_GlobalPooling):
     """The maximum over all inner axes."""
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the maximum."""
         return x.max(axis=self._axes, keepdims=self.keepdims), x
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy shared equally between the places that hold the maximum, as tf.reduce_max does."""
         hits = (cache == cache.max(axis=self._axes, keepdims=True)).astype(np.float32)
         hits /= hits.sum(axis=self._axes, keepdims=True)

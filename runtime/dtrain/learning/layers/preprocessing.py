@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core.arrays import Array, Shape, as_float32
+from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.layers.base import Call, Layer
+from dtrain.types import Array, Arrays, Shape
 
 T = TypeVar("T", str, int)
 
@@ -29,13 +30,11 @@ class Rescaling(Layer):
     scale: float | Sequence[float]
     offset: float | Sequence[float] = 0.0
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the rescaled values."""
         return x * np.asarray(self.scale, np.float32) + np.asarray(self.offset, np.float32), None
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy * scale."""
         return dy * np.asarray(self.scale, np.float32)
 
@@ -91,14 +90,12 @@ class Normalization(Layer):
             variance = variance.reshape(shape)
         return mean, np.maximum(np.sqrt(variance), _EPSILON)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the normalized values."""
         mean, deviation = self.mean_and_deviation(x.ndim)
         return (x * deviation + mean if self.invert else (x - mean) / deviation), deviation
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy divided (or, inverted, multiplied) by the deviation."""
         return dy * cache if self.invert else dy / cache
 
@@ -216,7 +213,7 @@ class _Lookup(Layer):
         replaced = input_shape[-1:] == (1,) if self.output_mode == "one_hot" else len(input_shape) > 0
         return (*(input_shape[:-1] if replaced else input_shape), self.vocabulary_size())
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the integers or encodings; inverted, the tokens."""
         if self.vocabulary is None:
             raise SpecError(f"{self.label}: has no vocabulary; give one, or call adapt(data) first")
@@ -229,9 +226,7 @@ class _Lookup(Layer):
         ids = np.array(flat, np.int64).reshape(x.shape)
         return (ids if self.output_mode == "int" else self._encoded(ids)), None
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return None: tokens have no gradient."""
         return None
 

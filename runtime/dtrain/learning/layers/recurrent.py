@@ -5,7 +5,7 @@ the state's part. Gates lie side by side on the last axis: i, f, c, o (LSTM) and
 pair of functions, forward and back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -14,10 +14,10 @@ import numpy as np
 from dtrain.errors import SpecError
 from dtrain.learning.core import activations, initializers
 from dtrain.learning.core.activations import Activation, ActivationLike
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.core.initializers import Initializer, InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.types import Array, Arrays, Shape
 
 State = tuple[Array, ...]
 """The hidden state h [batch, units], and for an LSTM the cell's c."""
@@ -82,7 +82,7 @@ class _Recurrent(Layer):
         output = (input_shape[0], self.units) if self.return_sequences else (self.units,)
         return [output] + [(self.units,)] * self.STATES if self.return_state else output
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Any, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Any, Any]:
         """Loop over time."""
         batch, times, features = x.shape
         steps = np.ascontiguousarray(x.swapaxes(0, 1)[:: -1 if self.go_backwards else 1])
@@ -104,9 +104,7 @@ class _Recurrent(Layer):
         output = hidden.swapaxes(0, 1) if self.return_sequences else state[0]
         return [output, *state] if self.return_state else output, (steps, mask, caches)
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Any, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
         """Go back through time: each time's gradient comes from its output and from the time after it."""
         steps, mask, caches = cache
         times, batch, features = steps.shape
@@ -146,12 +144,12 @@ class _Recurrent(Layer):
     def _bias_begins(self) -> InitializerLike:
         return self.bias_initializer
 
-    def _step(self, weights: Mapping[str, Array], z: Array, state: State) -> tuple[State, Any]:
+    def _step(self, weights: Arrays, z: Array, state: State) -> tuple[State, Any]:
         """Return the next state and a cache, from the state and the inputs' part `z`, which may change."""
         raise NotImplementedError
 
     def _step_back(
-        self, weights: Mapping[str, Array], cache: Any, dstate: State, gradients: Mapping[str, Array]
+        self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays
     ) -> tuple[Array, State]:
         """Return the gradients by z and by the state before; add to the gradient of the recurrent kernel."""
         raise NotImplementedError
@@ -163,13 +161,13 @@ class SimpleRNN(_Recurrent):
 
     GATES: ClassVar[int] = 1
 
-    def _step(self, weights: Mapping[str, Array], z: Array, state: State) -> tuple[State, Any]:
+    def _step(self, weights: Arrays, z: Array, state: State) -> tuple[State, Any]:
         z += state[0] @ weights["recurrent_kernel"]
         h, kept = self._function.apply(z)
         return (h,), (state[0], kept)
 
     def _step_back(
-        self, weights: Mapping[str, Array], cache: Any, dstate: State, gradients: Mapping[str, Array]
+        self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays
     ) -> tuple[Array, State]:
         h_before, kept = cache
         dz = self._function.apply_back(kept, dstate[0])
@@ -210,7 +208,7 @@ class LSTM(_Gated):
             _ForgetBias(self.bias_initializer, self.units) if self.unit_forget_bias else self.bias_initializer
         )
 
-    def _step(self, weights: Mapping[str, Array], z: Array, state: State) -> tuple[State, Any]:
+    def _step(self, weights: Arrays, z: Array, state: State) -> tuple[State, Any]:
         h_before, c_before = state
         z += h_before @ weights["recurrent_kernel"]
         z_i, z_f, z_c, z_o = self._split(z)
@@ -221,7 +219,7 @@ class LSTM(_Gated):
         return (o * a, c), (h_before, c_before, (i, f, g, o, a), (kept_i, kept_f, kept_g, kept_o, kept_a))
 
     def _step_back(
-        self, weights: Mapping[str, Array], cache: Any, dstate: State, gradients: Mapping[str, Array]
+        self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays
     ) -> tuple[Array, State]:
         h_before, c_before, (i, f, g, o, a), (kept_i, kept_f, kept_g, kept_o, kept_a) = cache
         dh, dc = dstate
@@ -254,7 +252,7 @@ class GRU(_Gated):
     def _bias_shape(self) -> tuple[int, ...]:
         return (2, 3 * self.units) if self.reset_after else (3 * self.units,)
 
-    def _step(self, weights: Mapping[str, Array], z: Array, state: State) -> tuple[State, Any]:
+    def _step(self, weights: Arrays, z: Array, state: State) -> tuple[State, Any]:
         (h,) = state
         recurrent = weights["recurrent_kernel"]
         n = 2 * self.units
@@ -284,7 +282,7 @@ class GRU(_Gated):
         )
 
     def _step_back(
-        self, weights: Mapping[str, Array], cache: Any, dstate: State, gradients: Mapping[str, Array]
+        self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays
     ) -> tuple[Array, State]:
         h, update, reset, candidate, from_state, kept_gates, kept = cache
         (dh_after,) = dstate

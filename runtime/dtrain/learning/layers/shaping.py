@@ -1,6 +1,6 @@
 """Layers that rearrange, drop or pad values: Flatten, Reshape, Dropout, ..."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core.arrays import Array, Shape, shape_text
+from dtrain.learning.core.arrays import shape_text
 from dtrain.learning.layers.base import Call, Layer
 from dtrain.learning.layers.windows import require_channels_last
+from dtrain.types import Array, Arrays, Shape
 
 
 class _Rearranging(Layer):
@@ -18,14 +19,12 @@ class _Rearranging(Layer):
 
     any_dtype: ClassVar[bool] = True
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the same elements in the new shape."""
         length = [-1 if n is None else n for n in self.output_shape(x.shape[1:])]
         return x.reshape(len(x), *length), x.shape
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy in the input's shape."""
         return dy.reshape(cache)
 
@@ -78,7 +77,7 @@ class Dropout(Layer):
         if not 0 <= self.rate <= 1:
             raise SpecError(f"{self.label}: rate: expected a number from 0 to 1, found {self.rate}")
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return x, or x times a random mask."""
         if not call.training or self.rate == 0:
             return x, None
@@ -93,9 +92,7 @@ class Dropout(Layer):
         mask = kept * np.float32(1 / (1 - self.rate) if self.rate < 1 else 0)
         return x * mask, mask
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy times the same mask."""
         return dy if cache is None else dy * cache
 
@@ -117,13 +114,11 @@ class Permute(Layer):
         )
         return tuple(input_shape[axis - 1] for axis in self.dims)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return a view."""
         return x.transpose(0, *self.dims), None
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy in the order before."""
         return dy.transpose(0, *(self.dims.index(axis) + 1 for axis in range(1, dy.ndim)))
 
@@ -139,13 +134,11 @@ class RepeatVector(Layer):
         self.expect(len(input_shape) == 1, "2 axes: batch, features", input_shape)
         return (self.n, *input_shape)
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the repeated vectors."""
         return np.repeat(x[:, np.newaxis], self.n, axis=1), None
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return the sum over the repetitions."""
         return dy.sum(axis=1)
 
@@ -173,13 +166,11 @@ class ZeroPadding2D(Layer):
         lengths = zip(input_shape, self.margins, strict=False)
         return (*(None if n is None else n + sum(margin) for n, margin in lengths), input_shape[-1])
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the padded images."""
         return np.pad(x, [(0, 0), *self.margins, (0, 0)]), None
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy without its margins."""
         inner = (
             slice(before, length - after)
@@ -205,13 +196,11 @@ class UpSampling2D(Layer):
         lengths = zip(input_shape, self._size, strict=False)
         return (*(None if n is None else n * times for n, times in lengths), input_shape[-1])
 
-    def forward(self, weights: Mapping[str, Array], x: Array, call: Call) -> tuple[Array, Any]:
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the larger images."""
         return x.repeat(self._size[0], axis=1).repeat(self._size[1], axis=2), x.shape
 
-    def backward(
-        self, weights: Mapping[str, Array], cache: Any, dy: Array, gradients: Mapping[str, Array], call: Call
-    ) -> Any:
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return the sum over the repetitions."""
         batch, height, width, channels = cache
         return dy.reshape(batch, height, self._size[0], width, self._size[1], channels).sum(axis=(2, 4))

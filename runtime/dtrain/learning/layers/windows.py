@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers.base import Call, Layer
+from dtrain.types import Array, Shape
 
 Lengths: TypeAlias = int | Sequence[int]
 """One length for all sliding axes, or one for each."""

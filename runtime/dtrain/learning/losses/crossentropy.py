@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
+from dtrain.types import Array
 
 
 @dataclass

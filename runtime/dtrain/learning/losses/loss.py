@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.core.configuration import Configurable
+from dtrain.types import Array
 
 Gradient = Callable[[], Array]
 

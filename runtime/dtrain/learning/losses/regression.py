@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
+from dtrain.types import Array
 
 
 @dataclass

@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.metrics.metric import MeanOfExamples
+from dtrain.types import Array
 
 
 @dataclass(eq=False)

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.metrics.metric import Metric, State, divide_no_nan
+from dtrain.types import Array
 
 NEVER = -1e10
 """The prediction of a class that is not among the top k: below every threshold."""
@@ -51,10 +51,8 @@ class Confusion(Metric):
         return np.asarray(y_true != 0, np.float64)
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
-        shape = self._thresholds().shape
-        return dict.fromkeys(
-            ("true_positives", "false_positives", "true_negatives", "false_negatives"), shape
-        )
+        names = ("true_positives", "false_positives", "true_negatives", "false_negatives")
+        return {name: self._thresholds().shape for name in names}
 
     def _counts(self, y_true: Array, y_pred: Array, weights: Array) -> State:
         thresholds = self._thresholds()

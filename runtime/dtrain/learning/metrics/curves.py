@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.metrics.confusion import Confusion, precision, recall, specificity
 from dtrain.learning.metrics.metric import State, divide_no_nan
+from dtrain.types import Array
 
 
 class SpacedThresholds(Confusion):

@@ -6,19 +6,21 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.learning import losses
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.metrics.metric import MeanOfExamples, divide_no_nan
+from dtrain.types import Array
 
 
 class LossMean(MeanOfExamples):
-    """The mean of a loss."""
+    """The mean of a loss, of the class `measured`."""
+
+    measured: ClassVar[type[losses.Loss]]
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         return np.asarray(self._loss()(y_true, y_pred))
 
     def _loss(self) -> losses.Loss:
         """Return the loss, without reduction."""
-        raise NotImplementedError
+        return self.measured(reduction="none")
 
 
 @dataclass(eq=False)
@@ -26,9 +28,7 @@ class MeanSquaredError(LossMean):
     """The mean of (p - t)²."""
 
     default_name: ClassVar[str] = "mean_squared_error"
-
-    def _loss(self) -> losses.Loss:
-        return losses.MeanSquaredError(reduction="none")
+    measured = losses.MeanSquaredError
 
 
 @dataclass(eq=False)
@@ -47,9 +47,7 @@ class MeanAbsoluteError(LossMean):
     """The mean of |p - t|."""
 
     default_name: ClassVar[str] = "mean_absolute_error"
-
-    def _loss(self) -> losses.Loss:
-        return losses.MeanAbsoluteError(reduction="none")
+    measured = losses.MeanAbsoluteError
 
 
 @dataclass(eq=False)
@@ -57,9 +55,7 @@ class MeanAbsolutePercentageError(LossMean):
     """The mean of 100 · |(p - t) / t|."""
 
     default_name: ClassVar[str] = "mean_absolute_percentage_error"
-
-    def _loss(self) -> losses.Loss:
-        return losses.MeanAbsolutePercentageError(reduction="none")
+    measured = losses.MeanAbsolutePercentageError
 
 
 @dataclass(eq=False)
@@ -67,9 +63,7 @@ class MeanSquaredLogarithmicError(LossMean):
     """The mean of (log(1 + p) - log(1 + t))²."""
 
     default_name: ClassVar[str] = "mean_squared_logarithmic_error"
-
-    def _loss(self) -> losses.Loss:
-        return losses.MeanSquaredLogarithmicError(reduction="none")
+    measured = losses.MeanSquaredLogarithmicError
 
 
 @dataclass(eq=False)
@@ -77,9 +71,7 @@ class LogCoshError(LossMean):
     """The mean of log(cosh(p - t))."""
 
     default_name: ClassVar[str] = "logcosh"
-
-    def _loss(self) -> losses.Loss:
-        return losses.LogCosh(reduction="none")
+    measured = losses.LogCosh
 
 
 @dataclass(eq=False)
@@ -87,9 +79,7 @@ class Poisson(LossMean):
     """The mean of p - t · log(p)."""
 
     default_name: ClassVar[str] = "poisson"
-
-    def _loss(self) -> losses.Loss:
-        return losses.Poisson(reduction="none")
+    measured = losses.Poisson
 
 
 @dataclass(eq=False)
@@ -97,9 +87,7 @@ class KLDivergence(LossMean):
     """The mean of Σ t · log(t / p)."""
 
     default_name: ClassVar[str] = "kullback_leibler_divergence"
-
-    def _loss(self) -> losses.Loss:
-        return losses.KLDivergence(reduction="none")
+    measured = losses.KLDivergence
 
 
 @dataclass(eq=False)
@@ -107,9 +95,7 @@ class Hinge(LossMean):
     """The mean of max(0, 1 - t · p)."""
 
     default_name: ClassVar[str] = "hinge"
-
-    def _loss(self) -> losses.Loss:
-        return losses.Hinge(reduction="none")
+    measured = losses.Hinge
 
 
 @dataclass(eq=False)
@@ -117,9 +103,7 @@ class SquaredHinge(LossMean):
     """The mean of max(0, 1 - t · p)²."""
 
     default_name: ClassVar[str] = "squared_hinge"
-
-    def _loss(self) -> losses.Loss:
-        return losses.SquaredHinge(reduction="none")
+    measured = losses.SquaredHinge
 
 
 @dataclass(eq=False)

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.core.configuration import Configurable
+from dtrain.types import Array
 
 State = dict[str, Array]
 

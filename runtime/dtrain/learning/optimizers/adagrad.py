@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
+from dtrain.types import Array
 
 
 @dataclass

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers import adadelta, adagrad, adam, ftrl, rmsprop, sgd
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
+from dtrain.types import Array
 
 
 @dataclass

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
+from dtrain.types import Array
 
 
 @dataclass

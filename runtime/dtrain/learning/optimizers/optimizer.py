@@ -24,10 +24,10 @@ import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core import clipping
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.core.configuration import Configurable, from_data
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule
+from dtrain.types import Array, Arrays
 
 Slots = dict[str, Array]
 
@@ -133,7 +133,7 @@ class Optimizer(Configurable):
 
     def apply(
         self,
-        values: Mapping[str, Array],
+        values: Arrays,
         gradients: Mapping[str, Array | SparseRows],
         slots: Mapping[str, Slots],
         step: int,

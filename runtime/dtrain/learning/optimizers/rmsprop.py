@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
+from dtrain.types import Array
 
 
 @dataclass

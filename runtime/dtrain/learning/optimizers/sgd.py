@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
+from dtrain.types import Array
 
 
 @dataclass

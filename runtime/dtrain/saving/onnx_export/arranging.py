@@ -3,9 +3,9 @@
 import numpy as np
 from onnx import TensorProto
 
-from dtrain.learning.core.arrays import Array
 from dtrain.learning.layers.normalization import along
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use, integers, numbers
+from dtrain.types import Array
 
 
 def unchanged(graph: OnnxGraph, use: Use) -> str:

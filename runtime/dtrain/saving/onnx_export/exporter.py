@@ -1,6 +1,6 @@
 """Conversion of a network and its weights to the ONNX format."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,12 +8,12 @@ from onnx import ModelProto, TensorProto, checker, helper
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import layers as known
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.wiring import Slot, Step
 from dtrain.learning.layers import Embedding, InputLayer, IntegerLookup, Layer, StringLookup
 from dtrain.saving.onnx_export import arranging, functions, lookups, merging, recurrent, windows
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use
+from dtrain.types import Arrays, Shape
 
 # What runtimes of 2024 and later read.
 OPSET = 21
@@ -70,7 +70,7 @@ CONVERTERS: dict[type[Layer], Converter] = {
 """The converter of each layer. `InputLayer` is an input of the graph."""
 
 
-def onnx_model(graph: Graph, weights: Mapping[str, Array], name: str) -> ModelProto:
+def onnx_model(graph: Graph, weights: Arrays, name: str) -> ModelProto:
     """Return a network in inference mode, inputs and outputs named as their layers; the batch size is free.
 
     Raises:
@@ -101,7 +101,7 @@ def onnx_model(graph: Graph, weights: Mapping[str, Array], name: str) -> ModelPr
 class _Writer:
     """Writes every step of a network once."""
 
-    def __init__(self, graph: Graph, weights: Mapping[str, Array]) -> None:
+    def __init__(self, graph: Graph, weights: Arrays) -> None:
         self.onnx = OnnxGraph()
         self._graph = graph
         self._weights = weights

@@ -1,14 +1,14 @@
 """An ONNX graph while it is being written, and one use of a layer in it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers import Layer
+from dtrain.types import Array, Arrays, Shape
 
 Value = str | Array
 """The name of a value in the graph, or an array that becomes a constant."""
@@ -55,7 +55,7 @@ class Use:
     """
 
     layer: Any
-    weights: Mapping[str, Array]
+    weights: Arrays
     inputs: Sequence[str]
     shapes: Sequence[Shape]
     output_shapes: Sequence[Shape]

@@ -8,8 +8,8 @@ import numpy as np
 from dtrain.errors import SpecError
 from dtrain.learning.core import activations
 from dtrain.learning.core.activations import ActivationLike
-from dtrain.learning.core.arrays import Array
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use, integers
+from dtrain.types import Array
 
 # Name, alpha, beta of ONNX's functions within cells.
 _FUNCTIONS: dict[str, tuple[str, float, float]] = {

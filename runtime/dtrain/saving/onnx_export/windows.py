@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.arrays import Array, Shape
 from dtrain.learning.layers.windows import Windows
 from dtrain.saving.onnx_export.functions import activated
 from dtrain.saving.onnx_export.graph import OnnxGraph, Use, integers
+from dtrain.types import Array, Shape
 
 Converter = Callable[[OnnxGraph, Use], str]
 
