@@ -18,6 +18,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 PEERS = Path(__file__).parent / "peers"
 TWO_WORKERS = ("--no-evaluator", "--workers", 2, "--ps", 2, "--set", "training.chief_trains=false")
 """The cluster in which both workers together are counted: the chief leads and does not train."""
+BOTH_WORKERS = ("worker:0", "worker:1")
+BARE_STREAMS = (
+    *("--workers", 2, "--ps", 2, "--set", "cluster.chief=0", "--set", "success=all_workers"),
+    *("--", sys.executable, PROGRAMS / "bare_streams.py"),
+)
+"""gRPC streams between two workers and two servers that do nothing else; their arguments follow."""
 
 
 class ClusterRun:

@@ -5,13 +5,9 @@ and beside the same program of TensorFlow's ParameterServerStrategy.
 """
 
 import re
-import sys
 
 import pytest
-from benchmarks.cluster_run import PROGRAMS, TWO_WORKERS
-
-WORKERS = ("worker:0", "worker:1")
-BARE = ("--workers", 2, "--ps", 2, "--set", "cluster.chief=0", "--set", "success=all_workers")
+from benchmarks.cluster_run import BARE_STREAMS, BOTH_WORKERS, PROGRAMS, TWO_WORKERS
 
 
 def test_steps_per_second(cluster, beside, real, runs, tensorflow_servers):
@@ -20,18 +16,9 @@ def test_steps_per_second(cluster, beside, real, runs, tensorflow_servers):
     for _ in range(runs):
         run = cluster(*TWO_WORKERS, PROGRAMS / "train.py", "--model", "line", "--steps", steps).end()
         assert run.status["global_step"] == steps
-        ours.append(run.steps_per_s(*WORKERS))
-        words = [
-            "--",
-            sys.executable,
-            PROGRAMS / "bare_streams.py",
-            "--steps",
-            steps // 2,
-            "--bytes",
-            100,
-            100,
-        ]
-        bare.append(cluster(*BARE, *words).end().steps_per_s(*WORKERS))
+        ours.append(run.steps_per_s(*BOTH_WORKERS))
+        words = ["--steps", steps // 2, "--bytes", 100, 100]
+        bare.append(cluster(*BARE_STREAMS, *words).end().steps_per_s(*BOTH_WORKERS))
         tensorflow += tensorflow_servers("--model", "line", "--steps", 2000)
     learned = round(float(re.search(r"^sum ([-\d.]+)$", run.log("chief:0"), re.M)[1]), 1)
     others = {"bare grpc streams": bare, "TensorFlow": tensorflow}

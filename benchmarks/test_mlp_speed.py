@@ -5,12 +5,9 @@ beside the same program of TensorFlow's ParameterServerStrategy.
 """
 
 import re
-import sys
 
-from benchmarks.cluster_run import PROGRAMS, TWO_WORKERS
+from benchmarks.cluster_run import BARE_STREAMS, BOTH_WORKERS, PROGRAMS, TWO_WORKERS
 
-WORKERS = ("worker:0", "worker:1")
-BARE = ("--workers", 2, "--ps", 2, "--set", "cluster.chief=0", "--set", "success=all_workers")
 BYTES = (2_670_000, 4_000)
 """By round robin the kernels lie on ps:0, the biases on ps:1."""
 
@@ -23,19 +20,9 @@ def test_steps_per_second(cluster, beside, real, runs, tensorflow_servers):
             *TWO_WORKERS, PROGRAMS / "train.py", "--model", "mlp", "--steps", steps, "--every", every
         ).end()
         assert run.status["global_step"] == steps
-        ours.append(run.steps_per_s(*WORKERS))
-        words = [
-            "--",
-            sys.executable,
-            PROGRAMS / "bare_streams.py",
-            "--steps",
-            steps // 2,
-            "--every",
-            every,
-            "--bytes",
-            *BYTES,
-        ]
-        bare.append(cluster(*BARE, *words).end().steps_per_s(*WORKERS))
+        ours.append(run.steps_per_s(*BOTH_WORKERS))
+        words = ["--steps", steps // 2, "--every", every, "--bytes", *BYTES]
+        bare.append(cluster(*BARE_STREAMS, *words).end().steps_per_s(*BOTH_WORKERS))
         tensorflow += tensorflow_servers("--model", "mlp", "--steps", 500)
     others = {"bare grpc streams": bare, "TensorFlow": tensorflow}
     beside("mlp", ours, "steps/s", others, {"TensorFlow": ">= 4"}, promised=">= 150", result=steps)
@@ -43,16 +30,8 @@ def test_steps_per_second(cluster, beside, real, runs, tensorflow_servers):
 
 def test_the_gradient_alone(cluster, figure, real):
     """One process, one thread: what each of the two workers could do at most."""
-    run = cluster(
-        "--no-evaluator",
-        "--workers",
-        0,
-        "--ps",
-        1,
-        PROGRAMS / "gradient_alone.py",
-        "--steps",
-        300 if real else 5,
-    ).end()
+    alone = ("--no-evaluator", "--workers", 0, "--ps", 1)
+    run = cluster(*alone, PROGRAMS / "gradient_alone.py", "--steps", 300 if real else 5).end()
     milliseconds, losses = re.search(
         r"^gradient ([\d.]+) ms, losses (.*)$", run.log("chief:0"), re.M
     ).groups()

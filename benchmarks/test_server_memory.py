@@ -37,22 +37,16 @@ def sampled_megabytes(run, names: tuple[str, ...]) -> list[tuple[float, ...]]:
     return training or samples  # a short one may pass between two samples
 
 
+def wide(megabytes: int, optimizer: str, steps: int, every: int) -> list[object]:
+    """programs/train.py with one large variable, and its arguments."""
+    model = ["--model", "wide", "--megabytes", megabytes, "--optimizer", optimizer]
+    return [PROGRAMS / "train.py", *model, "--steps", steps, "--every", every]
+
+
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("adagrad", 1)])
 def test_copies_beside_variables_and_slots(cluster, figure, real, optimizer, slots):
     megabytes, steps = (80, 100) if real else (8, 100)
-    words = [
-        "--model",
-        "wide",
-        "--megabytes",
-        megabytes,
-        "--optimizer",
-        optimizer,
-        "--steps",
-        steps,
-        "--every",
-        5,
-    ]
-    run = cluster(*TWO_WORKERS, PROGRAMS / "train.py", *words)
+    run = cluster(*TWO_WORKERS, *wide(megabytes, optimizer, steps, every=5))
     _, large, idle = zip(*sampled_megabytes(run, ("ps:0", "ps:1")), strict=True)
     held, base = megabytes * (1 + slots), statistics.median(idle)
     median, peak = statistics.median(large), max(large)
@@ -88,27 +82,10 @@ def test_a_server_ten_times_too_slow_keeps_its_bound(cluster, figure, real):
     """Variables and slots, a gradient of every replica, one version that is published; and credits."""
     megabytes, steps = (80, 25) if real else (32, 5)
     for updates, transport, optimizer, slots, workers in CASES if real else FEW:
-        slow = (
-            "--set",
-            "simulate.slow.ps:0=10",
-            "--updates",
-            updates,
-            "--set",
-            f"training.transport={transport}",
-        )
-        words = [
-            "--model",
-            "wide",
-            "--megabytes",
-            megabytes,
-            "--optimizer",
-            optimizer,
-            "--steps",
-            steps,
-            "--every",
-            1,
-        ]
-        run = cluster(*TWO_WORKERS, "--workers", workers, *slow, PROGRAMS / "train.py", *words)
+        slow = ("--set", "simulate.slow.ps:0=10", "--updates", updates)
+        way = ("--set", f"training.transport={transport}")
+        program = wide(megabytes, optimizer, steps, every=1)
+        run = cluster(*TWO_WORKERS, "--workers", workers, *slow, *way, *program)
         _, large, idle = zip(*sampled_megabytes(run, ("ps:0", "ps:1")), strict=True)
         peak, median = (used - statistics.median(idle) for used in (max(large), statistics.median(large)))
         copies = 1 + slots + workers + 1

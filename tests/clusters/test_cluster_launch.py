@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clusters.watching import (
+    DETERMINISTIC,
     DIGITS,
     ESTIMATOR,
     LINE,
@@ -119,17 +120,7 @@ def test_a_resumed_run_is_the_same_as_one_without_a_break(launcher):
     def weights(launch, attempt=0):
         return [line for line in launch.log("chief:0", attempt).splitlines() if line.startswith("weights ")]
 
-    words = (
-        "--workers",
-        "1",
-        "--ps",
-        "2",
-        "--no-evaluator",
-        "--updates",
-        "sync",
-        "--set",
-        "training.deterministic=true",
-    )
+    words = DETERMINISTIC
     program = (ESTIMATOR, "--print_weights", "--max_steps")
     whole = launcher.start(*words, *program, "20")
     broken = launcher.start("--run-dir", "broken", *words, *program, "12", run_dir=launcher.folder / "broken")

@@ -5,6 +5,7 @@ a file.
 import numpy as np
 import onnxruntime
 import pytest
+from clusters.watching import DETERMINISTIC
 
 import dtrain as dt
 from dtrain.saving.model_file import read_model
@@ -34,17 +35,6 @@ model.export("trained.onnx" if strategy.is_leader else "by-a-worker.onnx")
 if strategy.is_leader:
     print("loss", float(model.evaluate(x, y)[0]))
 """
-SYNC = (
-    "--workers",
-    "1",
-    "--ps",
-    "2",
-    "--no-evaluator",
-    "--updates",
-    "sync",
-    "--set",
-    "training.deterministic=true",
-)
 
 
 @pytest.fixture
@@ -52,7 +42,7 @@ def train(launcher):
     (launcher.folder / "program.py").write_text(PROGRAM)
 
     def run(*arguments):
-        launch = launcher.start(*SYNC, "program.py", *arguments)
+        launch = launcher.start(*DETERMINISTIC, "program.py", *arguments)
         assert launch.end() == 0, launch.err
         return launch
 

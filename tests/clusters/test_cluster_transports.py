@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from clusters.watching import report_of, succeeded, tasks_of
+from clusters.watching import DETERMINISTIC, report_of, succeeded, tasks_of
 
 PROGRAM = """
 import hashlib
@@ -40,17 +40,6 @@ model.fit(x, y, batch_size=32, epochs=1, steps_per_epoch=int(sys.argv[1]), verbo
 if strategy.is_leader:
     print("weights", hashlib.sha256(b"".join(value.tobytes() for value in model.get_weights())).hexdigest())
 """
-SYNC = (
-    "--workers",
-    "1",
-    "--ps",
-    "2",
-    "--no-evaluator",
-    "--updates",
-    "sync",
-    "--set",
-    "training.deterministic=true",
-)
 
 
 @pytest.fixture
@@ -67,7 +56,9 @@ def test_the_same_results_bit_for_bit(launcher, program):
         ("training.transport=local", "training.partitioner={fixed_shards: 2}"),
         ("simulate.network=[{between: [worker:0, ps:0], latency_ms: 1}]",),
     ):
-        launch = launcher.start(*SYNC, *(part for word in words for part in ("--set", word)), program, "40")
+        launch = launcher.start(
+            *DETERMINISTIC, *(part for word in words for part in ("--set", word)), program, "40"
+        )
         succeeded(launch)
         found.add(re.search(r"^weights (\w+)$", launch.log("chief:0"), re.M)[1])
     assert len(found) == 1

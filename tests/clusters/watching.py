@@ -10,6 +10,11 @@ from dtrain import checkpoints
 from dtrain_cli.runs.report import read_report
 
 ROOT = Path(__file__).parents[2]
+DETERMINISTIC = (
+    *("--workers", "1", "--ps", "2", "--no-evaluator"),
+    *("--updates", "sync", "--set", "training.deterministic=true"),
+)
+"""Options of `launch`: two replicas whose results are the same bits in every run."""
 DIGITS = str(ROOT / "examples" / "digits.py")
 LINE = str(ROOT / "examples" / "linear_regression.py")
 ESTIMATOR = str(ROOT / "examples" / "migrate_estimator.py")

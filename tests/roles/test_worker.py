@@ -399,8 +399,4 @@ def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only
         (1, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))
     ]
     talk.values(1, 6)
-    assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (
-        Ready,
-        Verdict.STALE,
-        [5, 6],
-    )
+    assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (Ready, Verdict.STALE, [5, 6])
