@@ -162,19 +162,19 @@ EXPECTATIONS = [
         "runs.*.bias",
     ),
     *of(
-        "test_end_to_end_golden::test_a_classifier_in_one_process",
+        "test_classifiers_golden::test_a_classifier_in_one_process",
         "j_end_to_end.json",
         "classifiers.*.accuracy_over_all_steps",
     ),
     *of(
-        "test_end_to_end_golden::test_a_classifier_in_one_process",
+        "test_classifiers_golden::test_a_classifier_in_one_process",
         "j_classifier.npz",
         "*/weights/*",
         "*/loss",
         "*/final_logits_inference",
     ),
     *of(
-        "test_end_to_end_golden::test_a_classifier_of_several_replicas_computed_in_one_process",
+        "test_classifiers_golden::test_a_classifier_of_several_replicas_computed_in_one_process",
         "j_classifier.npz",
         "*/weights/*",
         "*/final_logits_inference",
