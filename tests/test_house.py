@@ -70,7 +70,7 @@ CLI_FLOORS = [
     "main",
 ]
 # The launcher sees the lowest rooms of the runtime, and none that computes.
-SEEN_BY_CLI = {"errors", "cluster", "config", "messages", "process", "runs"}
+SEEN_BY_CLI = {"errors", "formats", "cluster", "config", "messages", "process", "runs"}
 
 # What has no clock, chance, socket or thread: the rules, the numerics, and every machine.
 PURE = ("protocol", "learning", "parameters", "control")

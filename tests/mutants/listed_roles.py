@@ -264,11 +264,11 @@ DISK = [
         "if damaged:\n    checkpoint.warning = f\"{'; '.join(damaged)}. Using {checkpoint.path} instead\"",
         says="if damaged -> if False, where another one is used",
     ),
-    bug("checkpoints/manifest.py", "Manifest.decode", "_with_checksum(fields) != data", "False"),
+    bug("checkpoints/manifest.py", "Manifest.decode", "not _is_as_written(fields, data)", "False"),
     bug("checkpoints/keys.py", "_join", "row_start != rows", "False"),
     bug("checkpoints/rotation.py", "rotate", "not is_read(checkpoint.path)", "True"),
     bug("checkpoints/rotation.py", "rotate", "len(candidates) - keep", "len(candidates) - keep + 1"),
-    bug("checkpoints/locks.py", "open_for_reading", "fcntl.flock(descriptor, fcntl.LOCK_SH)"),
+    bug("checkpoints/locks.py", "open_for_reading", "fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)"),
     bug("checkpoints/finals.py", "keep_final", "disk.rename(aside, kept)"),
 ]
 

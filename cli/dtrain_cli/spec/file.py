@@ -13,6 +13,9 @@ from dtrain.config import EMBEDDED_DEFAULT, RunSpec, resolve
 from dtrain.errors import SpecError
 from dtrain_cli.spec.tree import Override, SpecTree, parse_yaml, read_tree
 
+MISTAKES_MAX = 100
+LINE_MAX = 1000
+"""Characters of one mistake: a value of a spec may have 256 KiB."""
 SHORTCUTS = {
     "workers": ("cluster", "worker"),
     "ps": ("cluster", "ps"),
@@ -60,10 +63,17 @@ def read_spec(
     lines = _apply(tree, given, sets)
     spec, problems = resolve(tree.data, foreign, trains)
     problems.sort(key=lambda problem: tree.position(problem[0]))
-    lines += [tree.describe(path, text) for path, text in problems]
+    lines += [tree.describe(path, text) for path, text in problems[:MISTAKES_MAX]]
     if lines or spec is None:
-        raise SpecError("\n".join(lines))
+        raise SpecError("\n".join(_cut(lines, len(problems))))
     return spec
+
+
+def _cut(lines: list[str], problems: int) -> list[str]:
+    """Return lines of a length that a terminal shows, and how many mistakes there are besides."""
+    shown = [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..." for line in lines[:MISTAKES_MAX]]
+    more = max(problems, len(lines)) - len(shown)
+    return [*shown, f"and {more} more mistakes"] if more > 0 else shown
 
 
 def _default_tree(foreign: bool) -> SpecTree:

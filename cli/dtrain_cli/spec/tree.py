@@ -15,6 +15,7 @@ from typing import Any
 
 from dtrain.config import KeyPath, is_none
 from dtrain.errors import SpecError
+from dtrain.formats.regular_file import open_regular
 
 BYTES_MAX = 256 * 1024
 DEPTH_MAX = 32
@@ -120,7 +121,7 @@ def read_tree(path: Path) -> SpecTree:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise SpecError(f"{path}: cannot read the spec: {error.strerror}") from None

@@ -43,12 +43,18 @@ def checkpoint_path(directory: Path, step: int) -> Path:
     return directory / f"ckpt-{step}"
 
 
+def step_of(path: Path) -> int | None:
+    """Return the step in the name of a checkpoint's folder; None for another name."""
+    match = _CHECKPOINT.fullmatch(path.name)
+    return int(match["step"]) if match else None
+
+
 def list_checkpoints(directory: Path) -> list[CheckpointPath]:
     """Return the checkpoints in a directory, oldest (lowest step) first; none where there is no directory."""
     paths = {aside.step: aside.path for aside in _asides(directory) if aside.state == REPLACED}
     for path in _paths(directory):
-        if match := _CHECKPOINT.fullmatch(path.name):
-            paths[int(match["step"])] = path
+        if (step := step_of(path)) is not None:
+            paths[step] = path
     return sorted(CheckpointPath(step, path) for step, path in paths.items())
 
 

@@ -5,12 +5,17 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
 
 from dtrain.checkpoints.run_state import RunState
 from dtrain.checkpoints.tensor_file import FILE_NAME
 from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.formats.json_text import JSON_BYTES_MAX, oversized
+from dtrain.formats.regular_file import read_regular
 
+Step: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 FORMAT = 1
 MANIFEST = "manifest.json"
 
@@ -19,8 +24,8 @@ MANIFEST = "manifest.json"
 class FileRecord:
     """Size and CRC-32 of one data file."""
 
-    nbytes: int
-    crc32: int
+    nbytes: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    crc32: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
 @dataclass(frozen=True)
@@ -36,11 +41,11 @@ class Manifest:
         format: the version of this form.
     """
 
-    step: int
+    step: Step
     final: bool
     written_s: float
     files: Mapping[str, FileRecord]
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     @property
@@ -60,10 +65,10 @@ class Manifest:
             CheckpointError: `extra` is not JSON.
         """
         try:
-            return _with_checksum(asdict(self))
+            return _allowed(_with_checksum(asdict(self)))
         except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
-                f"the extra state of the checkpoint of step {self.step} is not JSON: {error}"
+                f"the extra state of the checkpoint of step {self.step} cannot be written as JSON: {error}"
             ) from None
 
     @classmethod
@@ -75,21 +80,20 @@ class Manifest:
             CheckpointDamagedError: these are not the bytes that were written.
         """
         try:
-            fields = json.loads(data)
-            del fields["crc32"]
-            if _with_checksum(fields) != data:
+            fields = json.loads(_allowed(data))
+            if not _is_as_written(fields, data):
                 raise ValueError("its checksum is wrong")
-            if fields["format"] > FORMAT:
+            del fields["crc32"]
+            if type(fields["format"]) is int and fields["format"] > FORMAT:
                 raise CheckpointError(
-                    f"its format is {fields['format']}; this version of dtrain reads up to {FORMAT}"
+                    f"its format is {fields['format']:.6g}; this version of dtrain reads up to {FORMAT}"
                 )
-            files = {_checked(name): FileRecord(**record) for name, record in fields.pop("files").items()}
-            if type(fields["step"]) is not int or type(fields["extra"]) is not dict:
-                raise ValueError("expected a whole number as step and an object as extra")
-            return cls(files=files, **fields)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if strange := [name for name in fields["files"] if not FILE_NAME.fullmatch(name)]:
+                raise ValueError(f"{strange[0]!r} is no name of a data file")
+            return msgspec.convert(fields, cls)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise CheckpointDamagedError(
-                f"its {MANIFEST} is damaged: {type(error).__name__}: {error}"
+                f"its {MANIFEST} is damaged: {type(error).__name__}: {str(error)[:300]}"
             ) from None
 
 
@@ -100,7 +104,31 @@ def read_manifest(path: Path) -> Manifest:
         OSError: it is not there.
         CheckpointError: a newer version of dtrain wrote it, or it is damaged.
     """
-    return Manifest.decode((path / MANIFEST).read_bytes())
+    return Manifest.decode(read_regular(path / MANIFEST, JSON_BYTES_MAX))
+
+
+def _allowed(data: bytes) -> bytes:
+    """Return a text of a size that a reader takes.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    if why := oversized(data):
+        raise ValueError(why)
+    return data
+
+
+def _is_as_written(fields: dict[str, Any], data: bytes) -> bool:
+    """Return whether a file has the bytes of `_with_checksum`, in a tenth of its time."""
+    checksum = fields["crc32"]
+    rest = {name: value for name, value in fields.items() if name != "crc32"}
+    if type(checksum) is not int or zlib.crc32(json.dumps(rest).encode()) != checksum:
+        return False
+    compact = json.dumps({"crc32": checksum, **rest}, separators=(",", ":")).encode()
+    try:
+        return msgspec.json.format(compact, indent=1) == data
+    except msgspec.DecodeError:  # NaN and infinity, which Python writes and strict JSON does not have
+        return json.dumps({"crc32": checksum, **rest}, indent=1).encode() == data
 
 
 def _with_checksum(fields: dict[str, Any]) -> bytes:
@@ -109,9 +137,3 @@ def _with_checksum(fields: dict[str, Any]) -> bytes:
     plain = json.loads(json.dumps(fields))
     checksum = zlib.crc32(json.dumps(plain).encode())
     return json.dumps({"crc32": checksum, **plain}, indent=1).encode()
-
-
-def _checked(name: str) -> str:
-    if not FILE_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a data file")
-    return name

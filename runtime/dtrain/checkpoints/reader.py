@@ -8,12 +8,14 @@ from types import TracebackType
 
 import numpy as np
 
-from dtrain.checkpoints.folder import readable
+from dtrain.checkpoints.folder import readable, step_of
 from dtrain.checkpoints.keys import StoredArray, is_slot, join_parts
 from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
 from dtrain.checkpoints.tensor_file import Entry, decode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.formats.json_text import JSON_BYTES_MAX
+from dtrain.formats.regular_file import open_regular, read_whole
 from dtrain.types import Array
 from dtrain.variables.sharded_variable import ShardedVariable
 
@@ -42,12 +44,14 @@ class Checkpoint:
         self.path = path
         self.warning: str | None = None
         self._descriptors: dict[str, int] = {}
-        self._lock = open_for_reading(path)
+        self._lock = -1
         try:
-            self.manifest = Manifest.decode(_read_all(self._lock))
+            self._lock = open_for_reading(path)
+            self.manifest = Manifest.decode(read_whole(self._lock, JSON_BYTES_MAX, path / MANIFEST))
             self.state = self.manifest.state
+            _check_step(path, self.manifest.step)
             for name in self.manifest.files:
-                self._descriptors[name] = os.open(path / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                self._descriptors[name] = open_regular(path / name, follow=False)
             self.arrays = join_parts(
                 entry
                 for name, record in self.manifest.files.items()
@@ -55,8 +59,8 @@ class Checkpoint:
             )
         except OSError as error:
             self.close()
-            if not path.exists():
-                raise FileNotFoundError(f"{path} was just removed") from None
+            if not (path / MANIFEST).exists():
+                raise FileNotFoundError(f"{path} has no {MANIFEST}, or was just removed") from None
             raise CheckpointDamagedError(
                 f"{path} cannot be used: {error.strerror}: {error.filename}"
             ) from None
@@ -128,17 +132,17 @@ class Checkpoint:
             CheckpointError: the checkpoint has no such array.
         """
         stored = self._stored(name)
-        return ShardedVariable(
-            [
-                np.memmap(self.path / entry.file, entry.dtype, "r", entry.offset, entry.shape)
-                for entry in stored.parts
-            ]
-        )
+        return ShardedVariable([self._mapped(entry) for entry in stored.parts])
+
+    def _mapped(self, entry: Entry) -> Array:
+        """Return a view of the file that was verified, which another may have replaced under its name."""
+        with open(os.dup(self._descriptors[entry.file]), "rb") as file:
+            return np.memmap(file, entry.dtype, "r", entry.offset, entry.shape)
 
     def _stored(self, name: str) -> StoredArray:
         if name not in self.arrays:
             known = ", ".join(self.arrays)
-            raise CheckpointError(f"{self.path} holds no {name!r}; it holds {known[:400] or 'nothing'}")
+            raise CheckpointError(f"{self.path} holds no {name[:200]!r}; it holds {known[:400] or 'nothing'}")
         return self.arrays[name]
 
     def _read_into(self, target: memoryview, file: str, offset: int) -> None:
@@ -150,8 +154,11 @@ class Checkpoint:
             offset = offset + count
 
 
-def _read_all(descriptor: int) -> bytes:
-    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+def _check_step(path: Path, step: int) -> None:
+    """Raise an error if a folder has the name of another step's checkpoint."""
+    named = step_of(path)
+    if named is not None and named != step:
+        raise CheckpointDamagedError(f"its name says step {named}, its {MANIFEST} says step {step}")
 
 
 def _verified(name: str, descriptor: int, record: FileRecord) -> list[Entry]:

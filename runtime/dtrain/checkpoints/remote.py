@@ -23,14 +23,19 @@ from dtrain.checkpoints.folder import (
     latest,
     list_checkpoints,
     set_aside,
+    step_of,
 )
 from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint
 from dtrain.config.masked_urls import masked
 from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
+from dtrain.formats.json_text import JSON_BYTES_MAX
+from dtrain.formats.regular_file import read_whole
 
 PREFIX = "ckpt-"
+OWNER_BYTES_MAX = 8192
+"""A host, a path, of which Linux allows 4,096 bytes, and a number."""
 OWNER = "owner"
 """The file, there and in the directory that is copied, that says whose the copies are."""
 
@@ -128,7 +133,7 @@ class RemoteCopies:
     def _are_of(self, directory: Path, *, or_refuse: bool) -> bool:
         """Return whether the copies are this directory's; unclaimed ones are not, nor refused."""
         try:
-            owner: bytes = self._files.cat_file(f"{self._root}/{OWNER}")
+            owner: bytes = self._files.cat_file(f"{self._root}/{OWNER}", end=OWNER_BYTES_MAX)
         except FileNotFoundError:
             return False
         own = _owner_file(directory)
@@ -148,8 +153,11 @@ class RemoteCopies:
         aside = free_name(directory, WRITTEN, step)
         aside.mkdir()
         try:
-            manifest: bytes = self._files.cat_file(self._path(step, MANIFEST))
-            names = list(Manifest.decode(manifest).files)
+            manifest: bytes = self._files.cat_file(self._path(step, MANIFEST), end=JSON_BYTES_MAX + 1)
+            described = Manifest.decode(manifest)
+            if described.step != step:
+                raise CheckpointDamagedError(f"its {MANIFEST} is of step {described.step}")
+            names = list(described.files)
             for name in names:
                 self._files.get_file(self._path(step, name), str(aside / name))
             (aside / MANIFEST).write_bytes(manifest)
@@ -175,16 +183,12 @@ class RemoteCopies:
         """Return the steps of all copies, also of those that are not whole."""
         self._files.invalidate_cache()
         try:
-            names = [
-                str(path).rstrip("/").rpartition("/")[2] for path in self._files.ls(self._root, detail=False)
+            steps = [
+                step_of(Path(str(path).rstrip("/"))) for path in self._files.ls(self._root, detail=False)
             ]
         except FileNotFoundError:
             return set()
-        return {
-            int(name.removeprefix(PREFIX))
-            for name in names
-            if name.startswith(PREFIX) and name[len(PREFIX) :].isdecimal()
-        }
+        return {step for step in steps if step is not None}
 
     def _copy(self, step: int, path: Path) -> None:
         try:
@@ -192,7 +196,7 @@ class RemoteCopies:
         except FileNotFoundError:
             return  # it is gone
         try:
-            manifest = (path / MANIFEST).read_bytes()
+            manifest = read_whole(lock, JSON_BYTES_MAX, path / MANIFEST)
             try:
                 names = list(Manifest.decode(manifest).files)
             except CheckpointDamagedError:

@@ -72,13 +72,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         found = data.get("format", 1)
         if isinstance(found, int) and found > FORMAT:
             raise CheckpointError(
-                f"its state of the run has format {found}; this version of dtrain reads up to {FORMAT}: "
+                f"its state of the run has format {found:.6g}; this version of dtrain reads up to {FORMAT}: "
                 "resume it with the version that wrote it"
             )
         try:
             return msgspec.convert(data if "format" in data else _of_format_1(data), cls, str_keys=True)
-        except (msgspec.ValidationError, ValueError, TypeError, KeyError) as error:
-            raise CheckpointDamagedError(f"its state of the run cannot be read: {error}") from None
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+            raise CheckpointDamagedError(f"its state of the run cannot be read: {str(error)[:300]}") from None
 
 
 def _of_format_1(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.formats.json_text import JSON_BYTES_MAX, oversized
 from dtrain.variables import DTYPE_BYTES
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors")
-MAX_HEADER_BYTES = 100_000_000
 METADATA = "__metadata__"
+NAME_MAX = 4096
+"""Characters in the name of an array: as in a path."""
 _LENGTH_BYTES = 8
 _CODES = {
     "float16": "F16",
@@ -75,6 +77,8 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None =
             )
         if entry.key in header or entry.key == METADATA:
             raise CheckpointError(f"a checkpoint cannot hold two arrays called {entry.key!r}")
+        if len(entry.key) > NAME_MAX:
+            raise CheckpointError(f"{entry.key[:80]}...: a name has at most {NAME_MAX} characters")
         end = offset + entry.nbytes
         header[entry.key] = {
             "dtype": _CODES[entry.dtype],
@@ -83,6 +87,8 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None =
         }
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
+    if why := oversized(text):
+        raise CheckpointError(f"the header of {len(entries)} arrays would be too large: {why}")
     text += b" " * (-len(text) % _LENGTH_BYTES)
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
@@ -94,8 +100,11 @@ def header_bytes(start: bytes, file_bytes: int) -> int:
         CheckpointDamagedError: it is longer than the file, or than any header is.
     """
     length = int.from_bytes(start, "little")
-    if len(start) != _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, file_bytes - _LENGTH_BYTES):
-        raise CheckpointDamagedError(f"its header claims {length} bytes; the file has {file_bytes}")
+    if len(start) != _LENGTH_BYTES or length > min(JSON_BYTES_MAX, file_bytes - _LENGTH_BYTES):
+        raise CheckpointDamagedError(
+            f"its header claims {length} bytes; the file has {file_bytes}, and a header at most "
+            f"{JSON_BYTES_MAX}"
+        )
     return _LENGTH_BYTES + length
 
 
@@ -106,25 +115,26 @@ def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
         CheckpointDamagedError: the header does not describe the rest of the file, byte for byte.
     """
     try:
+        if why := oversized(text):
+            raise ValueError(why)
         header = json.loads(text[_LENGTH_BYTES:], object_pairs_hook=_unique_keys)
         described = [(*_offsets(fields), key, fields) for key, fields in header.items() if key != METADATA]
         described.sort(key=lambda item: item[:2])
         entries = []
         position = 0
         for begin, end, key, fields in described:
-            entry = Entry(key, _DTYPES[fields["dtype"]], _shape(fields), file, len(text) + begin)
+            entry = Entry(_checked(key), _DTYPES[fields["dtype"]], _shape(fields), file, len(text) + begin)
             if begin != position or end - begin != entry.nbytes:
                 raise ValueError(
-                    f"{key!r} lies at bytes {begin} to {end} where {entry.nbytes} from {position} on were "
-                    "expected"
+                    f"{key[:100]!r} lies at bytes {begin} to {end}, expected {entry.nbytes} from {position}"
                 )
             position = end
             entries.append(entry)
         if len(text) + position != file_bytes:
             raise ValueError(f"it describes {len(text) + position} bytes, the file has {file_bytes}")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise CheckpointDamagedError(
-            f"its header is not one of arrays: {type(error).__name__}: {error}"
+            f"its header is not one of arrays: {type(error).__name__}: {str(error)[:300]}"
         ) from None
     return entries
 
@@ -138,6 +148,10 @@ def decode_metadata(text: bytes) -> dict[str, str]:
     metadata = json.loads(text[_LENGTH_BYTES:]).get(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise CheckpointDamagedError("the metadata in its header are not text by name")
+    try:
+        "".join(metadata.values()).encode()
+    except UnicodeEncodeError:
+        raise CheckpointDamagedError("the metadata in its header are not text: half a character") from None
     return metadata
 
 
@@ -152,6 +166,16 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         raise ValueError("it has a key twice")
     return result
+
+
+def _checked(name: str) -> str:
+    """Return the name of an array, which is text and fits into a message."""
+    name.encode()  # half a character, such as "\\ud800", is a ValueError
+    if len(name) > NAME_MAX:
+        raise ValueError(
+            f"{name[:80]!r}... has {len(name)} characters, expected a name of at most {NAME_MAX}"
+        )
+    return name
 
 
 def _numbers(values: Any) -> tuple[int, ...]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import dtrain.cluster as clusters
 from dtrain.config.problems import Problem
 
+ADDRESS_MAX = 300
+"""Characters: a DNS name has at most 253."""
 ROLES = tuple(role.value for role in clusters.Role)
 
 
@@ -52,11 +54,13 @@ class ClusterSection:
 def address_problem(address: str) -> str | None:
     """Why a text is no ``host:port`` address (``[::1]:2222`` for IPv6), or None if it is one."""
     host, colon, port = address.rpartition(":")
+    if len(address) > ADDRESS_MAX:
+        return f"expected host:port of at most {ADDRESS_MAX} characters, found {address[:60]!r}..."
     if any(character.isspace() or character == "/" for character in address):
         return f"expected host:port without spaces, slashes or a scheme such as http://, found {address!r}"
     if not colon or not host:
         return f"expected host:port, found {address!r}"
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
         return f"expected a port from 1 to 65535 after the last colon, found {address!r}"
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         return f"an IPv6 address needs brackets, such as [::1]:2222, found {address!r}"

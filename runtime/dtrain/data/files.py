@@ -11,8 +11,11 @@ from dtrain.data.node import Iteration, Node
 from dtrain.data.sources import Slices
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
+from dtrain.formats.regular_file import open_regular
 from dtrain.formats.tfrecord import check_compression, read_records
 
+LINE_BYTES_MAX = 64 << 20
+"""Bytes of one line of text: a file without line breaks is no file of lines."""
 Filenames = str | Path | Sequence[str | Path] | Dataset
 
 
@@ -80,11 +83,13 @@ def read_lines(path: str) -> Iterator[bytes]:
     """Yield the lines of a file without their line breaks.
 
     Raises:
-        InputError: there is no such file.
+        InputError: there is no such file, or a line is too long.
     """
     try:
-        with open(path, "rb") as file:
-            for line in file:
+        with open(open_regular(path), "rb") as file:
+            while line := file.readline(LINE_BYTES_MAX + 1):
+                if len(line) > LINE_BYTES_MAX:
+                    raise InputError(f"{path}: found a line of more than {LINE_BYTES_MAX} bytes.")
                 yield line.removesuffix(b"\n").removesuffix(b"\r")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error

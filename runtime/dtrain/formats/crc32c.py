@@ -5,6 +5,8 @@ from functools import cache
 import numpy as np
 
 POLYNOMIAL = 0x82F63B78
+CHUNK_BYTES = 1 << 16
+"""Bytes that are numbers in memory at once: each two take 8 bytes, and some 32 more."""
 MASK_DELTA = 0xA282EAD8
 
 
@@ -13,8 +15,10 @@ def crc32c(data: bytes) -> int:
     table = _table()
     crc = 0xFFFFFFFF
     even = len(data) & ~1
-    for word in np.frombuffer(data[:even], "<u2").tolist():
-        crc = table[(crc ^ word) & 0xFFFF] ^ (crc >> 16)
+    view = memoryview(data)
+    for start in range(0, even, CHUNK_BYTES):
+        for word in np.frombuffer(view[start : min(start + CHUNK_BYTES, even)], "<u2").tolist():
+            crc = table[(crc ^ word) & 0xFFFF] ^ (crc >> 16)
     if even != len(data):
         crc = _shifted((crc ^ data[-1]) & 0xFF, 8) ^ (crc >> 8)
     return crc ^ 0xFFFFFFFF

@@ -25,7 +25,8 @@ def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None, fol
         follow: whether the last part of the path may be a symbolic link.
 
     Raises:
-        OSError: there is none, it may not be read, or it is no regular file; `strerror` says which.
+        OSError: there is none, it may not be read, it is no regular file, or it consists of holes; `strerror`
+            says which.
     """
     # The look before the opening keeps away from devices that act when they are opened.
     _check_regular(os.stat(path, dir_fd=dir_fd, follow_symlinks=follow), path)
@@ -33,6 +34,8 @@ def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None, fol
     descriptor = os.open(path, flags, dir_fd=dir_fd)
     try:
         _check_regular(os.fstat(descriptor), path)
+        if _is_hollow(descriptor):
+            raise OSError(errno.EINVAL, "expected data, found a file of holes", os.fspath(path))
     except OSError:
         os.close(descriptor)
         raise
@@ -69,8 +72,7 @@ def read_whole(descriptor: int, bytes_max: int, path: str | os.PathLike[str]) ->
     return data
 
 
-def is_hollow(descriptor: int) -> bool:
-    """Return whether a large file consists of holes but for a thousandth: see `HOLES_MAX`."""
+def _is_hollow(descriptor: int) -> bool:
     nbytes = os.fstat(descriptor).st_size
     position = found = 0
     for _ in range(_PIECES_MAX):

@@ -7,6 +7,7 @@ inside the 12 bytes before a record's data ends silently; any other damage is an
 
 import gzip
 import io
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -16,10 +17,14 @@ from typing import BinaryIO, Self, cast
 
 from dtrain.errors import InputError
 from dtrain.formats.crc32c import masked_crc32c
+from dtrain.formats.expansion import room_for
+from dtrain.formats.regular_file import open_regular
 
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 CHUNK_BYTES = 256 * 1024
+RECORD_BYTES_MAX = (1 << 31) - 1
+"""Bytes of one record: protocol buffers, such as tf.train.Example, have no more."""
 COMPRESSIONS = ("", "GZIP", "ZLIB")
 
 
@@ -35,8 +40,10 @@ def read_records(path: str | Path, compression: str = "") -> Iterator[bytes]:
     """
     check_compression(compression)
     try:
-        with open(path, "rb") as file:
-            yield from _records(_decompressed(file, compression), f"{path}")
+        with open(open_regular(path), "rb") as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            room = room_for(nbytes) if compression else nbytes
+            yield from _records(_decompressed(file, compression), f"{path}", room)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
     except (EOFError, zlib.error) as error:
@@ -122,13 +129,21 @@ def _decompressed(file: BinaryIO, compression: str) -> BinaryIO:
     return file
 
 
-def _records(stream: BinaryIO, where: str) -> Iterator[bytes]:
+def _records(stream: BinaryIO, where: str, room: int) -> Iterator[bytes]:
+    """Yield the records of a stream of at most `room` bytes; a larger one is refused before it is read."""
     offset = 0
     while len(header := stream.read(HEADER.size)) == HEADER.size:
         length, checksum = HEADER.unpack(header)
         if masked_crc32c(header[:8]) != checksum:
             raise InputError(
                 f"{where}: the length of the record at byte {offset} is damaged: its checksum is wrong."
+            )
+        end = offset + HEADER.size + length + CHECKSUM.size
+        if length > RECORD_BYTES_MAX or end > room:
+            raise InputError(
+                f"{where}: the file ends inside the record at byte {offset}, which claims {length} bytes, or "
+                f"grows too much when it is decompressed; expected at most {RECORD_BYTES_MAX} bytes a record "
+                f"and {room} in all."
             )
         data = stream.read(length)
         footer = stream.read(CHECKSUM.size)
@@ -139,4 +154,4 @@ def _records(stream: BinaryIO, where: str) -> Iterator[bytes]:
                 f"{where}: the data of the record at byte {offset} are damaged: their checksum is wrong."
             )
         yield data
-        offset += HEADER.size + length + CHECKSUM.size
+        offset = end

@@ -166,11 +166,13 @@ def _read_spec(text: str | None, cluster: ClusterSpec) -> RunSpec:
         return _default_spec(cluster)
     try:
         return _SPECS.decode(text)
-    except msgspec.DecodeError as error:
-        raise SpecError(f"{SPEC} in the environment is not a spec as dtrain writes it: {error}") from None
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, and half a character
+        raise SpecError(
+            f"{SPEC} in the environment is not a spec as dtrain writes it: {str(error)[:300]}"
+        ) from None
 
 
 def _read_attempt(text: str) -> int:
-    if not text.isdecimal():
-        raise SpecError(f"{ATTEMPT} in the environment: expected a number, found {text!r}")
+    if not text.isdecimal() or len(text) > 9:
+        raise SpecError(f"{ATTEMPT} in the environment: expected a number, found {text[:80]!r}")
     return int(text)

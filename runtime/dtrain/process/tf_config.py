@@ -34,6 +34,10 @@ KEYS = (
 )
 TASK_KEYS = ("type", "index", "trial", "cloud")
 ROLES = {**{role.value: role for role in Role}, "master": Role.CHIEF}
+MISTAKES_MAX = 20
+TEXT_MAX = 500
+INDEX_MAX = 10**6
+"""Tasks of one role: more than any network has addresses for."""
 ALONE = (TaskId(Role.WORKER, 0), TaskId(Role.CHIEF, 0))
 """Names of a task without a cluster, which trains in one process."""
 
@@ -66,10 +70,18 @@ def read_tf_config(text: str, joined: bool = False) -> tuple[ClusterSpec, TaskId
         if task is not None and not joined and (task.role in addresses or not mistakes):
             _check_task(task, addresses)
     if mistakes:
-        raise SpecError("\n".join(mistakes))
+        raise SpecError("\n".join(_cut(mistakes)))
     return ClusterSpec(
         {role: tasks for role, tasks in addresses.items() if tasks and role is not Role.EVALUATOR}
     ), task
+
+
+def _cut(mistakes: list[str]) -> list[str]:
+    """Return as many mistakes as a person reads, each of a length that a terminal shows."""
+    more = [f"and {len(mistakes) - MISTAKES_MAX} more mistakes"] if len(mistakes) > MISTAKES_MAX else []
+    return [
+        text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}..." for text in mistakes[:MISTAKES_MAX]
+    ] + more
 
 
 class _Mistakes(list[str]):
@@ -107,7 +119,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in pairs:
         if key in result:
             raise SpecError(
-                f"TF_CONFIG has the key {key!r} twice in one object; only one of them could count"
+                f"TF_CONFIG has the key {key[:80]!r} twice in one object; only one of them could count"
             )
         result[key] = value
     return result
@@ -120,7 +132,7 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    return next(iter(get_close_matches(name.lower(), known, n=1)), None)
+    return next(iter(get_close_matches(name[:80].lower(), known, n=1)), None)
 
 
 def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> None:
@@ -128,7 +140,7 @@ def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> No
     for key in set(found).difference(known):
         nearest = _nearest(key, known)
         if nearest and nearest not in found:
-            raise SpecError(f"{where} has no key {key!r}; did you mean {nearest!r}?")
+            raise SpecError(f"{where} has no key {key[:80]!r}; did you mean {nearest!r}?")
 
 
 def _role(name: Any, where: str) -> Role:
@@ -136,7 +148,7 @@ def _role(name: Any, where: str) -> Role:
         return ROLES[name]
     nearest = _nearest(name, ROLES) if isinstance(name, str) else None
     hint = f"; did you mean {nearest!r}?" if nearest else ""
-    raise SpecError(f"{where}: expected chief, worker, ps or evaluator, found {json.dumps(name)}{hint}")
+    raise SpecError(f"{where}: expected chief, worker, ps or evaluator, found {json.dumps(name)[:80]}{hint}")
 
 
 def _index(value: Any, where: str) -> int:
@@ -145,9 +157,9 @@ def _index(value: Any, where: str) -> int:
     as_number = (
         isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
     )
-    if as_text or as_number:
+    if (as_text or as_number) and float(value) <= INDEX_MAX:
         return int(value)
-    raise SpecError(f"{where}: expected a whole number of at least 0, found {json.dumps(value)[:80]}")
+    raise SpecError(f"{where}: expected a whole number from 0 to {INDEX_MAX}, found {json.dumps(value)[:80]}")
 
 
 def _read_cluster(value: Any, addresses: dict[Role, dict[int, str]], mistakes: _Mistakes) -> None:

@@ -19,6 +19,7 @@ from dtrain.checkpoints.tensor_file import (
     header_bytes,
 )
 from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.formats.regular_file import open_regular
 from dtrain.saving.destination import write_whole
 from dtrain.types import Array, Arrays
 from dtrain.variables.lazy_table import row_blocks
@@ -108,12 +109,14 @@ def read_archive(path: Path) -> Archive:
         CheckpointDamagedError: its bytes are not those that were written.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise CheckpointError(f"{path} cannot be read: expected a file")
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             return _read(path, file)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise CheckpointError(
+            f"{path} cannot be read: there is no memory for its {path.stat().st_size} bytes"
+        ) from None
     except CheckpointDamagedError as error:
         raise CheckpointDamagedError(f"{path} cannot be used: {error}") from None
 
@@ -143,8 +146,8 @@ def _read(path: Path, file: BinaryIO) -> Archive:
         raise CheckpointDamagedError("its bytes are not those that were written: the checksum is wrong")
     if metadata.get("version") != VERSION:
         raise CheckpointError(
-            f"{path} was written by a newer dtrain: format {metadata.get('version')}, this one reads "
-            f"{VERSION}"
+            f"{path} was written by a newer dtrain: format {metadata.get('version', 'none')[:40]}, this one "
+            f"reads {VERSION}"
         )
     return Archive(path, arrays, metadata.get("description"))
 

@@ -18,6 +18,9 @@ from dtrain.training import sequential  # noqa: F401 - which adds its class
 from dtrain.training.models import Model
 from dtrain.training.submodels import CLASSES
 
+OBJECTS_MAX = 50_000
+"""Objects in a model, of which a layer has up to five: 10,000 layers are built in about a second."""
+
 
 def load_model(
     filepath: FilePath,
@@ -55,6 +58,10 @@ def load_model(
 
 def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, compiled: bool) -> Model:
     description = saved.description
+    if (found := _objects(description)) > OBJECTS_MAX:
+        raise SpecError(
+            f"it has {found} objects, expected at most {OBJECTS_MAX} layers and what they consist of"
+        )
     name = description["class_name"]
     known = {**CLASSES, **custom_objects}
     if not isinstance(name, str) or not isinstance(known.get(name), type):
@@ -84,6 +91,20 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
         )
         model.resume_optimizer(_checked(saved.state, model))
     return model
+
+
+def _objects(description: Any) -> int:
+    """Return how many objects data describe, such as layers and their initializers."""
+    count = 0
+    remaining = [description]
+    while remaining:
+        data = remaining.pop()
+        if isinstance(data, dict):
+            count += "class_name" in data
+            remaining += data.values()
+        elif isinstance(data, list):
+            remaining += data
+    return count
 
 
 def _each(data: Any, made: Callable[[Any], Any]) -> Any:

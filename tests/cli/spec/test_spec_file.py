@@ -281,5 +281,5 @@ def test_hostile_and_broken_files_get_one_clear_message(spec, text, said):
 
 def test_missing_files_and_directories(tmp_path):
     assert mistakes(tmp_path / "no.yaml") == ["spec: cannot read the spec: No such file or directory"]
-    assert mistakes(tmp_path) == ["spec: cannot read the spec: Is a directory"]
+    assert mistakes(tmp_path) == ["spec: cannot read the spec: expected a file, found a folder"]
     assert BYTES_MAX == 256 * 1024

@@ -20,6 +20,8 @@ from dtrain.types import Array, Arrays, Shape
 
 T = TypeVar("T", str, int)
 
+OOV_MAX = 10**8
+"""Integers for unknown tokens: an embedding of one number for each has 400 MB."""
 _EPSILON = np.float32(1e-7)
 
 
@@ -133,6 +135,10 @@ class _Lookup(Layer):
             raise SpecError(
                 f"{self.label}: output_mode: expected one of {self.OUTPUT_MODES}, found {self.output_mode!r}"
             )
+        if not 0 <= self.num_oov_indices <= OOV_MAX:
+            raise SpecError(
+                f"{self.label}: num_oov_indices: expected 0 to {OOV_MAX}, found {self.num_oov_indices:.6g}"
+            )
         if isinstance(self.vocabulary, str | os.PathLike):
             self._learn(self._tokens_in(Path(self.vocabulary)))
         elif self.vocabulary is not None:
@@ -177,8 +183,8 @@ class _Lookup(Layer):
         return self._has_mask + self.num_oov_indices
 
     def _learn(self, tokens: Sequence[Any]) -> None:
-        special = self.get_vocabulary()[: self._first]
-        if list(tokens[: self._first]) == special:  # a vocabulary from get_vocabulary
+        special = [self.mask_token] * self._has_mask + [self.oov_token] * (self.num_oov_indices > 0)
+        if self._begins_with_specials(tokens):  # a vocabulary from get_vocabulary
             tokens = tokens[self._first :]
         if len(set(tokens)) != len(tokens):
             raise SpecError(
@@ -188,6 +194,12 @@ class _Lookup(Layer):
             raise SpecError(f"{self.label}: vocabulary: expected all of {special} in front, or none of them")
         self.vocabulary = self._known = list(tokens)
         self._index = {token: self._first + index for index, token in enumerate(tokens)}
+
+    def _begins_with_specials(self, tokens: Sequence[Any]) -> bool:
+        """Return whether the special tokens stand in front, without a list of them: there may be millions."""
+        if len(tokens) < self._first or (self._has_mask and tokens[0] != self.mask_token):
+            return False
+        return all(token == self.oov_token for token in tokens[self._has_mask : self._first])
 
     def _tokens_in(self, path: Path) -> list[Any]:
         """Return the tokens in a text file, one a line."""
