@@ -22,6 +22,7 @@ try:
         shell_completion,
         trace,
     )
+    from dtrain_cli.console import plain_stream
 except KeyboardInterrupt:  # these take a while on a busy machine
     sys.exit(130)
 
@@ -82,6 +83,7 @@ for command in (
 
 def main() -> NoReturn:
     """Run the command line and exit with its code; a user's mistake is a message, never a traceback."""
+    plain_stream.make_plain()
     stdout = sys.stdout
     try:
         shell_completion.install()

@@ -15,7 +15,8 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import DtrainError, PeerLostError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs import failure
-from dtrain.runs.files import RESERVE_BYTES, FailureRecord, RunFiles, read_record
+from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain.runs.json_file import RESERVE_BYTES
 
 TASK = TaskId.parse("worker:0")
 

@@ -16,7 +16,9 @@ from dtrain_cli.commands.shell_completion import complete_run, complete_run_or_t
 from dtrain_cli.commands.spec_options import Count, Seconds, runs_dir_option
 
 if TYPE_CHECKING:
+    from dtrain_cli.console.plain_stream import PlainBytes
     from dtrain_cli.runs.index import KnownRun
+    from dtrain_cli.runs.log_files import TaskOutput
 
 WATCH_EVERY_S = 1.0
 FOLLOW_EVERY_S = 0.2
@@ -84,11 +86,12 @@ def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
 
 
 def _show(report: dict[str, Any], clear: bool = False) -> None:
+    from dtrain_cli.console.plain_stream import CLEAR
     from dtrain_cli.console.run_table import screen_of, status_table, stdout_console
 
     console = stdout_console()
     if clear:
-        console.clear()
+        console.file.write(CLEAR)
     console.print(screen_of(report, console) if clear else status_table(report, console.width))
 
 
@@ -104,6 +107,7 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
 @runs_dir_option
 def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_dir: Path | None) -> None:
     """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run."""
+    from dtrain_cli.console.plain_stream import PlainBytes
     from dtrain_cli.runs.joined_tasks import with_joined
     from dtrain_cli.runs.log_files import TaskOutput
 
@@ -117,6 +121,7 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
                 f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}"
             )
     outputs = [TaskOutput(run.files, task) for task in tasks]
+    shown = [PlainBytes() if sys.stdout.isatty() else None for _ in tasks]
     if not any(output.exists for output in outputs):
         click.echo(
             f"run {run.record.run} has no logs of these tasks; a task that is started without a "
@@ -130,10 +135,8 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
         # Whether more can come is asked before reading: what a task prints as the run ends must not be
         # missed.
         ended = not (follow and _goes_on(run))
-        for output in outputs:
-            _print_output(
-                output, labelled=len(outputs) > 1, width=max(len(str(task)) for task in tasks), ended=ended
-            )
+        for output, plain in zip(outputs, shown, strict=True):
+            _print_output(output, plain, len(outputs) > 1, max(len(str(task)) for task in tasks), ended)
         sys.stdout.buffer.flush()
         if ended:
             return
@@ -154,14 +157,17 @@ def _goes_on(run: "KnownRun") -> bool:
     return read_report(run.files.directory)["state"] in LIVE_RUN_STATES
 
 
-def _print_output(output: Any, labelled: bool, width: int, ended: bool) -> None:
+def _print_output(
+    output: "TaskOutput", shown: "PlainBytes | None", labelled: bool, width: int, ended: bool
+) -> None:
+    """Print what is new of a task: plainly on a terminal, whose state no task may change, else as it is."""
     if not labelled:
         for block in output.blocks():
-            sys.stdout.buffer.write(block)
+            sys.stdout.buffer.write(shown.text(block) if shown else block)
         return
     label = f"{output.task!s:{width}} | ".encode()
     for line in output.lines(ended):
-        sys.stdout.buffer.write(label + line)
+        sys.stdout.buffer.write(label + (shown.text(line) if shown else line))
 
 
 @click.command(

@@ -4,9 +4,9 @@ import re
 from datetime import datetime
 from io import StringIO
 
+from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord
 from dtrain.runs.states import FailureKind
-from dtrain_cli.runs.lost_tasks import CONTROLS
 
 WIDTH_MAX = 110
 LINES_MAX = 40
@@ -45,7 +45,11 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
     if failure.likewise:
         more = f" and {len(failure.likewise) - NAMED_MAX} more" if len(failure.likewise) > NAMED_MAX else ""
         parts.append(
-            Text(f"likewise {', '.join(failure.likewise[:NAMED_MAX])}{more}", style="dim", overflow="fold")
+            Text(
+                plain(f"likewise {', '.join(failure.likewise[:NAMED_MAX])}{more}"),
+                style="dim",
+                overflow="fold",
+            )
         )
     if failure.traceback:
         parts += [Text(), Text(_shorten(failure.traceback.rstrip().splitlines()), overflow="fold")]
@@ -59,11 +63,11 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
     if failure.log:
         facts.append(f"log: {failure.log}")
     if facts:
-        parts.append(Text("\n" + "\n".join(facts), style="dim", overflow="fold"))
+        parts.append(Text(plain("\n" + "\n".join(facts)), style="dim", overflow="fold"))
     when = (
         f" at {datetime.fromisoformat(failure.time).astimezone():%Y-%m-%d %H:%M:%S}" if failure.time else ""
     )
-    title = Text(f" {TITLES.get(failure.kind) or f'{failure.task} failed'}{when} ", style="bold red")
+    title = Text(f" {TITLES.get(failure.kind) or plain(f'{failure.task} failed')}{when} ", style="bold red")
     panel = Panel(Group(*parts), title=title, title_align="left", border_style="red", box=ROUNDED)
     out = StringIO()
     console = Console(
@@ -80,7 +84,7 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
 
 def _cut(line: str) -> str:
     """Return a line that is short enough for a box and leaves the terminal as it is."""
-    line = line.translate(CONTROLS)
+    line = plain(line)
     return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ..."
 
 

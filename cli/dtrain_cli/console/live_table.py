@@ -10,6 +10,7 @@ from io import StringIO
 
 from dtrain.cluster import Role, TaskId
 from dtrain.messages.status import TaskStatus, global_step
+from dtrain.process.plain_text import plain_line
 from dtrain.runs.states import HAS_PROCESS, TaskState
 from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
 
@@ -72,7 +73,7 @@ class LiveTable:
             )
         for row, cell in zip(shown, cells, strict=True):
             styles = {"state": STYLES.get(row.state, ""), REMARK: "yellow"}
-            table.add_row(*(Text(cell[name], style=styles.get(name, "")) for name in names))
+            table.add_row(*(Text(plain_line(cell[name]), style=styles.get(name, "")) for name in names))
         out = StringIO()
         console = Console(
             file=out, width=width - 1, force_terminal=True, no_color=not colour, highlight=False
@@ -89,7 +90,7 @@ class LiveTable:
         last = max((status.max_steps for status in statuses if status.max_steps is not None), default=None)
         self._note_loss(statuses, step)
         elapsed_s = time.monotonic() - self._started_s
-        text = f"{self._headline}  {duration_text(elapsed_s)}"
+        text = f"{plain_line(self._headline)}  {duration_text(elapsed_s)}"
         if step is not None:
             text += f"  step {step}" + (f"/{last}" if last else "")
         under_way = any(row.state == TaskState.RUNNING for row in rows)

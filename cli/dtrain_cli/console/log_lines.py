@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dtrain.cluster import TaskId
+from dtrain.process.plain_text import CONTROLS
 
 LAG_BYTES_MAX = 8 << 20
 LINE_BYTES_MAX = 8 << 10
 _CHUNK_BYTES = 1 << 18
 _STACK = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f]")
+_CONTROLS = re.compile(rf"\x1b\[[0-9;?]*[ -/]*[@-~]|[\n{CONTROLS}]")
 
 
 @dataclass

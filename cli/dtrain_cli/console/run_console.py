@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dtrain.cluster import TaskId
+from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord
 from dtrain_cli.console import failure_box
 from dtrain_cli.console.log_lines import LINE_BYTES_MAX, LogTail, collapse, without_colours
@@ -56,7 +57,7 @@ class RunConsole:
         """Print a line of dtrain's own, after the tasks' earlier output."""
         self._show_lines(until_s=0.0)
         self._erase_table()
-        self._err.write(self._between_words(f"dtrain: {text}") + "\n")
+        self._err.write(self._between_words(f"dtrain: {plain(text)}") + "\n")
 
     def leave_out_stacks(self) -> None:
         """Leave the tasks' stacks to the log files from now on: those of a cluster are thousands of lines."""
@@ -111,9 +112,9 @@ class RunConsole:
         if last_word:
             self.say(last_word)
         if way_on:
-            self._err.write(f"dtrain: resume with  {way_on}\n")
+            self._err.write(f"dtrain: resume with  {plain(way_on)}\n")
         if report is not None:
-            self._out.write(report + "\n")
+            self._out.write((plain(report) if self._lines_to_terminal else report) + "\n")
         if failure is not None:
             self._err.write(failure_box.render(failure, self._size().columns, self._colour))
         while not (self._out.idle and self._err.idle) and time.monotonic() < deadline_s:

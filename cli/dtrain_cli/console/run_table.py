@@ -12,8 +12,10 @@ from rich.text import Text
 
 from dtrain.cluster import TaskId
 from dtrain.messages.status import TaskStatus
+from dtrain.process.plain_text import plain_data, plain_line
 from dtrain.runs.states import LIVE_RUN_STATES, TaskState
 from dtrain_cli.console.live_table import Row, duration_text, evaluation_text, most_telling
+from dtrain_cli.console.plain_stream import own_stdout
 from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
 from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
 
@@ -24,7 +26,7 @@ PIPE_WIDTH = 1000
 
 def stdout_console() -> Console:
     """Return a console as wide as the terminal, or as COLUMNS says. A pipe has room for everything."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, file=own_stdout())
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
     return console
@@ -93,8 +95,9 @@ def status_table(
         tasks: those that have a row, the others being counted; None: all. Without any there is no table at
             all.
     """
+    report = plain_data(report)
     parts: list[Any] = [_headline(report)]
-    tasks = report["tasks"] if tasks is None else tasks
+    tasks = report["tasks"] if tasks is None else plain_data(tasks)
     rows = [{name: _cell(task, name) for name in COLUMNS} for task in tasks]
     table = new_table()
     shown = _columns(rows, width)
@@ -129,7 +132,7 @@ def status_table(
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Return the list of runs."""
     table = new_table()
-    rows = [_run_row(run) for run in runs]
+    rows = [tuple(map(plain_line, _run_row(run))) for run in runs]
     for heading, *cells in zip(("run", "name", "state", "step", "started", "took"), *rows, strict=True):
         whole = max(len(heading), *map(len, cells))
         # The run says the name too: that alone gives way where there is little room.
@@ -183,7 +186,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
 def _cell(task: Mapping[str, Any], name: str) -> str:
     if name == "exit_code" and (task["state"] == TaskState.SUCCEEDED or not (task[name] or task["message"])):
         return ""  # a task that is stopped after the run's success ends with 143
-    return "" if task[name] is None else COLUMNS[name][2](task[name])
+    return "" if task[name] is None else plain_line(COLUMNS[name][2](task[name]))
 
 
 def _columns(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:

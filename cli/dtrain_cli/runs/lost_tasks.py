@@ -3,18 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord
 from dtrain.runs.states import TaskState
 
 NAMED_MAX = 5
 WORD_MAX = 200
-CONTROLS = {code: f"\\x{code:02x}" for code in range(32) if chr(code) not in "\n\t"}
-"""For `str.translate`: what would change the terminal, as an escape."""
 
 
 def first_line(message: str) -> str:
     """Return the first line of a message, short enough for a line of the console."""
-    line = message.partition("\n")[0].translate(CONTROLS)
+    line = plain(message.partition("\n")[0])
     return line if len(line) <= WORD_MAX else f"{line[:WORD_MAX]} ..."
 
 

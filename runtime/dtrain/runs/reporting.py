@@ -19,6 +19,7 @@ from pathlib import Path
 from dtrain.errors import RunError
 from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
+from dtrain.process.plain_text import plain
 from dtrain.runs.announcing import Announcements, Unreached, introduction
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
 from dtrain.runs.trace import VARIABLE, Header, Trace
@@ -123,7 +124,7 @@ class Reporter:
     def warn(self, text: str) -> None:
         """Print a warning on stderr."""
         with contextlib.suppress(OSError):  # a full disk under it
-            print(f"dtrain: {self.status.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+            print(plain(f"dtrain: {self.status.task}: {text}"), file=sys.stderr, flush=True)  # noqa: T201
 
     def tried_to_save(self, step: int, failure: str | None) -> None:
         """Record why the checkpoint of a step could not be written (None: it was), for the launcher to print.

@@ -13,6 +13,7 @@ from dtrain.data.tables import read_examples
 from dtrain.errors import DtrainError, InputError, SpecError
 from dtrain.learning.core.activations import Activation
 from dtrain.process.model_request import ModelRequest, decode
+from dtrain.process.plain_text import plain, plain_line
 from dtrain.saving import predictions
 from dtrain.saving.destination import write_whole
 from dtrain.strategies.single import SingleStrategy
@@ -32,10 +33,10 @@ def main(argument: str) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DtrainError as error:
-        print(error if isinstance(error, SpecError) else f"dtrain: {error}", file=sys.stderr)
+        print(plain(str(error) if isinstance(error, SpecError) else f"dtrain: {error}"), file=sys.stderr)
         return error.exit_code
     except MemoryError:
-        print(f"dtrain: {request.model}: not enough memory", file=sys.stderr)
+        print(plain(f"dtrain: {request.model}: not enough memory"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -70,7 +71,7 @@ def evaluate(request: ModelRequest) -> None:
     elif request.output is None:
         width = max(map(len, results))
         for name, value in results.items():
-            print(f"{name:{width}}  {value:.6g}")
+            print(plain_line(f"{name:{width}}  {value:.6g}"))
 
 
 def predict(request: ModelRequest) -> None:
@@ -120,7 +121,7 @@ def export(request: ModelRequest) -> None:
             )
         )
     else:
-        print(output)
+        print(plain_line(output))
 
 
 ACTIONS = {"evaluate": evaluate, "predict": predict, "export": export}

@@ -26,6 +26,7 @@ from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, writ
 from dtrain.runs.states import RunState, TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.outlet import Outlet
+from dtrain_cli.console.plain_stream import PlainBytes
 from dtrain_cli.launch.join.place import threads_beside
 from dtrain_cli.launch.policies import restart_policy
 from dtrain_cli.launch.signal_inbox import SignalInbox
@@ -73,6 +74,7 @@ class JoiningWorker:
         self._handle: TaskHandle | None = None
         self._output = TaskOutput(self._files, self.launch.task)
         self._outlet = Outlet(1)
+        self._plain = PlainBytes() if self._outlet.is_terminal else None
         self._restarts = 0
         self._restart_s: float | None = None
         self._started_s = 0.0
@@ -204,7 +206,7 @@ class JoiningWorker:
         self._outlet.flush()
         if not self._outlet.clogged:
             for block in self._output.blocks():
-                self._outlet.write_bytes(block)
+                self._outlet.write_bytes(self._plain.text(block) if self._plain else block)
 
     def _show_the_rest(self) -> None:
         deadline_s = time.monotonic() + LAST_LINES_S

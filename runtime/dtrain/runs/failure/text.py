@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dtrain.config.masked_urls import masked
 from dtrain.errors import DtrainError
+from dtrain.process.plain_text import plain
 from dtrain.runs.failure.frames import LEFT_OUT, choose_frames, users_frames
 
 HINTS = {
@@ -30,10 +31,10 @@ def text_of(value: object) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return the text with parts that are no Unicode (a path's bytes that are not UTF-8) as escapes, and
-    without the passwords of URLs.
+    """Return the text with control characters, and parts that are no Unicode (a path's bytes that are not
+    UTF-8), as escapes, and without the passwords of URLs.
     """
-    return masked(text.encode(errors="backslashreplace").decode())
+    return masked(plain(text))
 
 
 def shortened(text: str, limit: int) -> str:

@@ -1,0 +1,37 @@
+"""Text of tasks, peers and files as a terminal may get it: nothing in it moves the cursor or hides a word."""
+
+import re
+from typing import Any
+
+CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+"""As in a character class: C0 but tab and newline, DEL, C1, separators of lines, marks of direction, and lone
+surrogates.
+"""
+_CONTROL = re.compile(f"[{CONTROLS}]")
+
+
+def plain(text: str) -> str:
+    r"""Return a text with every control character as an escape such as ``\x1b`` or ``\u202e``."""
+    return _CONTROL.sub(_escape, text)
+
+
+def plain_line(text: str) -> str:
+    """Return a text as `plain` does, in one line: newlines and tabs are escapes as well."""
+    return plain(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def plain_data(data: Any) -> Any:
+    """Return mappings, lists and texts within each other with every text in them plain."""
+    match data:
+        case str():
+            return plain(str(data)) if _CONTROL.search(data) else data
+        case dict():
+            return {plain_data(key): plain_data(value) for key, value in data.items()}
+        case list():
+            return [plain_data(value) for value in data]
+    return data
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}"  # JSON has the latter and holds no C0
