@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import AddressBook, ClusterSpec, Role, TaskId
 from dtrain.config import CheckpointSection, ClusterSection, RunSpec, SimulateSection, training_section
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage
@@ -22,7 +22,9 @@ from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy
 from dtrain.wire.channel import Caller, Channel
+from dtrain.wire.connector import Connector
 from dtrain.wire.memory import MemoryChannel
+from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.slow_link import through_link
 
 END_S = 240.0
@@ -43,6 +45,24 @@ class Connection(MemoryChannel):
             super().send(message, blocks)
 
 
+class InMemoryConnector(Connector):
+    """Opens connections that stay in this process."""
+
+    def __init__(
+        self,
+        assignment: TaskAssignment,
+        credentials: Credentials,
+        cluster: "InMemoryCluster",
+        book: AddressBook,
+    ) -> None:
+        super().__init__(assignment, credentials, lambda *_: None, "auto", book)
+        self._cluster = cluster
+
+    def _open(self, task: TaskId, timeout_s: float, transport: str) -> Channel:
+        channel = self._cluster.connect(task.index, self._assignment)
+        return through_link(channel, self._assignment.spec.simulate, str(self._assignment.task))
+
+
 class Joined(ParameterServerStrategy):
     """A strategy whose connections stay in this process."""
 
@@ -50,9 +70,8 @@ class Joined(ParameterServerStrategy):
         self._cluster = cluster
         super().__init__(assignment)
 
-    def _connect(self, server: int, timeout_s: float, transport: str) -> Channel:
-        channel = self._cluster.connect(server, self.assignment)
-        return through_link(channel, self.assignment.spec.simulate, str(self.assignment.task))
+    def _connect_by(self, book: AddressBook) -> Connector:
+        return InMemoryConnector(self.assignment, self._credentials, self._cluster, book)
 
 
 class InMemoryCluster:
@@ -96,17 +115,17 @@ class InMemoryCluster:
         callers: set[Caller] = set()
         allocator = ReadBufferAllocator(callers)
         machine = ParameterServer(index, self.cluster, self.spec.training, 0.0, allocator=allocator)
-        first = None if index == 0 else lambda timeout_s, own=assignment: self.connect(0, own)
+        host = self.cluster.control_host.index
+        to_host = None if index == host else lambda timeout_s: self.connect(host, assignment)
         return ServerHandler(
-            machine, assignment.hello(), Reporter(assignment), callers=callers, to_first=first
+            machine, assignment.hello(), Reporter(assignment), callers=callers, to_host=to_host
         )
 
     def restart_server(self, index: int) -> None:
         """Let a server die with all that it held, and start it again."""
         dead, self.servers[index] = self.servers[index], self._server(index)
         dead.ended.set()
-        if dead.link is not None:
-            dead.link.close()
+        dead.close()
         for channel in self._channels:
             if channel.peer == f"ps:{index}":
                 channel.abort(f"ps:{index} has died")
@@ -175,7 +194,6 @@ class InMemoryCluster:
     def _close(self) -> None:
         for server in self.servers:
             server.ended.set()
-            if server.link is not None:
-                server.link.close()
+            server.close()
             server.reporter.close()
         self._give_up("the cluster has ended")

@@ -179,9 +179,9 @@ LEADER = [
     bug(
         "roles/chief/order.py",
         "Order._next",
-        "range(1, self.servers)",
-        "range(self.servers)",
-        says="ps:0 with the others",
+        "[server for server in range(self.servers) if server != self.host]",
+        "list(range(self.servers))",
+        says="the control host with the others",
     ),
     bug(
         "roles/chief/order.py",

@@ -51,6 +51,8 @@ class FirstServer:
 class SecondServer:
     """Holds one contribution, and notes what was decided."""
 
+    host = "ps:0"
+
     def __init__(self):
         self.ended = threading.Event()
         self.decisions = []

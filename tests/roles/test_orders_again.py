@@ -43,7 +43,9 @@ def leader(servers=2, **training):
 
 def process(hand, incarnation=5):
     """A process of the leader, which has seen what is in force."""
-    orders = OrderDriver(len(hand.servers), 1, incarnation, lambda server, timeout_s: Line(hand, server), 1.0)
+    orders = OrderDriver(
+        len(hand.servers), 1, incarnation, lambda task, timeout_s: Line(hand, task.index), 1.0
+    )
     orders.look()
     orders.ask_for_rows()
     return orders

@@ -164,18 +164,17 @@ def second():
     hand = Hand(servers=2, variables=VARIABLES)
     asked = threading.Event()
 
-    def to_first(timeout_s):
+    def to_host(timeout_s):
         asked.set()
         raise PeerLostError("ps:0 is not there in this test")
 
     handler = ServerHandler(
-        hand.servers[1], Hello(run_id="run", cluster_hash="hash", task="ps:1"), Silent(), to_first=to_first
+        hand.servers[1], Hello(run_id="run", cluster_hash="hash", task="ps:1"), Silent(), to_host=to_host
     )
     others = set(threading.enumerate())
     yield hand, handler, asked
     handler.ended.set()
-    if handler.link is not None:
-        handler.link.close()
+    handler.close()
     for thread in set(threading.enumerate()) - others:
         thread.join(PATIENCE_S)
 
@@ -193,13 +192,13 @@ def test_a_server_follows_decisions_where_the_leader_says_that_training_is_synch
     hand, handler, asked = second
     initialise(hand, handler, updates="sync")
     assert asked.wait(PATIENCE_S)
-    assert handler.link is not None
+    assert handler.follows
 
 
 def test_a_server_of_asynchronous_training_needs_no_decisions(second):
     hand, handler, asked = second
     initialise(hand, handler)
-    assert handler.link is None
+    assert not handler.follows
     assert not asked.is_set()
 
 

@@ -128,7 +128,7 @@ def test_what_one_server_alone_contains_is_repaired_or_passed_over(tmp_path):
     save(tmp_path, *TORN)
     hand = Hand(servers=2, updates="async", variables=VARIABLES, max_steps=MAX)
     generation = Generation(1, hand.plan, hand.training, OPTIMIZER, MAX, UNCUT)
-    Leader(2, lambda server, _: Line(hand, server), 1.0).initialise(
+    Leader(2, lambda task, _: Line(hand, task.index), 1.0).initialise(
         generation, restored(tmp_path, TWO, OPTIMIZER), 1, "d"
     )
     assert [hand.version(0), hand.version(1)] == [7, 6]

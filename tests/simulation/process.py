@@ -8,6 +8,7 @@ from simulation.program import Program
 from simulation.servers import Server
 from simulation.setup import Setup
 
+from dtrain.cluster import TaskId
 from dtrain.errors import DtrainError
 
 
@@ -89,9 +90,9 @@ class Process:
 
     # Connections
 
-    def connect(self, kind: str, server: int, timeout_s: float) -> VirtualChannel:
+    def connect(self, kind: str, server: TaskId, timeout_s: float) -> VirtualChannel:
         """Open a connection of a kind to a server; raises WaitTimeoutError."""
-        target = self.servers[server]
+        target = self.servers[server.index]
         return self.network.connect(self.task, kind, target, self.life, timeout_s, self._is_connected)
 
     def _is_connected(self) -> bool:

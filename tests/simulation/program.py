@@ -18,7 +18,7 @@ from simulation.model import MARK, RATES
 from simulation.network import VirtualChannel
 from simulation.reporter import Reporter
 
-from dtrain.cluster import TaskId
+from dtrain.cluster import Role, TaskId
 from dtrain.config import CheckpointSection
 from dtrain.errors import DtrainError
 from dtrain.learning import optimizers
@@ -84,7 +84,7 @@ class Program:
         for server in servers if leads else servers[:1]:
             link = HeartbeatLink(
                 f"ps:{server}",
-                partial(process.connect, "heartbeat", server),
+                partial(process.connect, "heartbeat", TaskId(Role.PS, server)),
                 self.reporter,
                 connect_s=CONNECT_S,
                 patience_s=PATIENCE_S,
@@ -96,7 +96,7 @@ class Program:
             every = CheckpointSection(every_s=process.network.random.uniform(*SAVES_S))
             connect = partial(process.connect, "control")
             about = self.reporter, RUN, self.setup.training, every, PATIENCE_S, process.life
-            self.leading = Leading(self.links, connect, *about)
+            self.leading = Leading(self.links, 0, connect, *about)
 
     def _is_silent(self, server: int) -> None:
         """As the real leader: a server that has not answered for a lease is killed, and what it was asked broken off."""
@@ -164,6 +164,7 @@ class Fit:
             section=self.setup.training,
             link=program.links[0],
             keeper=None if leading is None else leading.keeper,
+            host=0,
             connect=self._connect,
             connect_s=CONNECT_S,
             patience_s=PATIENCE_S,
@@ -175,9 +176,9 @@ class Fit:
             clock=process.life,
         )
 
-    def _connect(self, server: int, timeout_s: float) -> VirtualChannel:
+    def _connect(self, server: TaskId, timeout_s: float) -> VirtualChannel:
         channel = self.process.connect("data", server, timeout_s)
-        self._channels[server].append(channel)
+        self._channels[server.index].append(channel)
         return channel
 
     def _closed(self, training: ServerTraining) -> None:

@@ -43,9 +43,9 @@ class Server:
         setup, allocator = self._setup, ReadBufferAllocator(callers)
         machine = ParameterServer(self.index, setup.cluster, setup.training, life.now(), allocator=allocator)
         hello = Hello(run_id="run", cluster_hash="cluster", task=self.name)
-        to_first = partial(self._connect, life, "decisions") if self._first is not None else None
+        to_host = partial(self._connect, life, "decisions") if self._first is not None else None
         self.handler = ServerHandler(
-            machine, hello, Reporter(self.name, self._network), callers=callers, to_first=to_first, clock=life
+            machine, hello, Reporter(self.name, self._network), callers=callers, to_host=to_host, clock=life
         )
         life.start(partial(self._serve, life, self.handler))
 
@@ -56,13 +56,14 @@ class Server:
         """As `serve`, without sockets."""
         if self._first is not None:
             heart = partial(self._connect, life, "heartbeat")
-            handler.first = HeartbeatLink(
-                "ps:0", heart, handler.reporter, connect_s=START_S, patience_s=float("inf"), clock=life
+            handler.joined(
+                HeartbeatLink(
+                    "ps:0", heart, handler.reporter, connect_s=START_S, patience_s=float("inf"), clock=life
+                )
             )
         while not handler.ended.wait(TICK_S):
             handler.tick()
-        if handler.first is not None:
-            handler.first.close(patient=not handler.machine.control.roster.farewell)
+        handler.close()
         assert handler.failure is None or "is gone" in handler.failure, handler.failure
         self._network.say(f"{self.name} ends")
         self.end()

@@ -11,6 +11,7 @@ from in_memory import InMemoryCluster, step_in_work
 
 import dtrain as dt
 from dtrain import checkpoints
+from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import CheckpointSection
 
 REPLICAS, BATCH, EXAMPLES, EPOCHS = 3, 7, 60, 3
@@ -107,3 +108,13 @@ def test_after_a_stop_and_a_resume(before, after, step, undisturbed, tmp_path):
     with pytest.raises(SystemExit):
         run(cluster(tmp_path, before), {step: stop})
     assert run(cluster(tmp_path, after)) == undisturbed
+
+
+def test_whichever_server_hosts_the_control_plane(undisturbed, tmp_path, monkeypatch):
+    last = property(lambda self: TaskId(Role.PS, self.count(Role.PS) - 1))
+    monkeypatch.setattr(ClusterSpec, "control_host", last)
+    made = cluster(tmp_path, servers=3)
+    lost = made.servers[2]
+    assert run(made, {STEPS: lambda: made.restart_server(2)}) == undisturbed
+    assert [server.machine.control.hosts for server in made.servers] == [False, False, True]
+    assert made.servers[2] is not lost

@@ -75,6 +75,7 @@ FIELDS = {
     dict[str, dict[str, dict[str, Any]]]: st.dictionaries(
         TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2
     ),
+    dict[str, tuple[str, int]]: st.dictionaries(TEXTS, st.tuples(TEXTS, INTS), max_size=2),
     messages.RefusalKind: REFUSALS,
     ServerSection: st.builds(training_section, seed=INTS)
     | st.builds(training_section, updates=st.just("sync"), deterministic=st.booleans()),

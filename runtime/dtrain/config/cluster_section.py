@@ -28,6 +28,13 @@ class ClusterSection:
         value: int | tuple[str, ...] = getattr(self, role)
         return value if isinstance(value, int) else len(value)
 
+    @property
+    def control_host(self) -> clusters.TaskId:
+        """The task that hosts the control plane; see `ClusterSpec.control_host`."""
+        tasks = {clusters.Role(role): dict.fromkeys(range(self.count(role)), "") for role in ROLES[:3]}
+        host = clusters.ClusterSpec(tasks).control_host
+        return clusters.TaskId(clusters.Role.CHIEF, 0) if host is None else host
+
     def problems(self) -> Iterator[Problem]:
         """Yield the mistakes that types do not exclude."""
         for role in ROLES:

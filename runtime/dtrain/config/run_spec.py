@@ -1,5 +1,6 @@
 """A spec: all sections, and the rules between them."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
@@ -98,6 +99,10 @@ class RunSpec:
                     ("simulate", *path),
                     f"the cluster has no {task}: {task.role} is {self.cluster.count(task.role)}",
                 )
+        for index, link in enumerate(self.simulate.network):
+            with contextlib.suppress(SpecError):
+                if self.cluster.count("ps") and (reason := link.misses(self.cluster.control_host)):
+                    yield ("simulate", "network", index, "between"), reason
         yield from ((("training", *path), text) for path, text in self.training_problems())
 
     def training_problems(self) -> Iterator[Problem]:

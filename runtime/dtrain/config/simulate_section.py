@@ -62,6 +62,17 @@ class LinkFault:
             if reason := _never_talk(*self.ends):
                 yield ("between",), reason
 
+    def misses(self, host: clusters.TaskId) -> str | None:
+        """Return why no message goes between the ends of a known link; None if some do.
+
+        Args:
+            host: the task that hosts the control plane.
+        """
+        one, other = self.ends
+        if one == other or one.trains or other.trains or host in (one, other):
+            return None
+        return f"{one} and {other} never talk: servers and the evaluator talk to {host} alone"
+
     @property
     def ends(self) -> tuple[clusters.TaskId, clusters.TaskId]:
         """The two tasks.
@@ -78,8 +89,6 @@ def _never_talk(one: clusters.TaskId, other: clusters.TaskId) -> str | None:
         return f"expected two different tasks, found {one} twice"
     if clusters.Role.PS not in (one.role, other.role):
         return f"{one} and {other} never talk: expected a ps at one end"
-    if not (one.trains or other.trains) and clusters.TaskId(clusters.Role.PS, 0) not in (one, other):
-        return f"{one} and {other} never talk: servers and the evaluator talk to ps:0 alone"
     return None
 
 

@@ -11,7 +11,7 @@ they hold, and the leader brings it with a new term what the last checkpoint rem
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import AddressBook, ClusterSpec, Role, TaskId
 from dtrain.config import AsyncSection, ServerSection, SyncSection, WaitSection
 from dtrain.control.actions import Action, Caller, End, Note, Send
 from dtrain.control.async_steps import AsyncSteps
@@ -51,6 +51,7 @@ class ControlPlane:
         wait: how long others are waited for.
         standing: how training stands; None before the leader has begun a term.
         followers: connections of the servers that follow the decisions.
+        book: where the others serve now.
     """
 
     task: TaskId
@@ -63,9 +64,11 @@ class ControlPlane:
     standing: Standing | None = field(default=None, init=False)
     followers: list[Caller] = field(default_factory=list, init=False)
     _recorded: tuple[int, int] = field(default=(0, 0), init=False)
+    book: AddressBook = field(init=False)
 
     def __post_init__(self) -> None:
         self.hosts = self.task == self.cluster.control_host
+        self.book = AddressBook(self.cluster)
         self.roster = Roster(
             self.hosts, self.cluster, self.training.chief_trains, self.now, self.evaluators, self.wait
         )
@@ -96,7 +99,8 @@ class ControlPlane:
         """
         if not self.hosts:
             return None
-        return _steps(message, training, self.cluster, self.followers)
+        host = self.task.index if self.task.role is Role.PS else 0
+        return _steps(message, training, self.cluster, host, self.followers)
 
     def begin(self, standing: Standing, training: ServerSection, now: float) -> list[Action]:
         """Begin a term."""
@@ -118,7 +122,11 @@ class ControlPlane:
         if incarnation is None:
             reason = f"another process has taken the place of {sender}"
             return [Send(caller, Refusal(reason=reason))]
-        answers: list[Action] = [Send(caller, self.roster.report(sender, incarnation, self.standing))]
+        if message.moved_to is not None:
+            self.book.learn(str(sender), message.moved_to, incarnation)
+        moved = {} if message.book == self.book.digest else self.book.moved
+        reply = self.roster.report(sender, incarnation, self.standing, moved)
+        answers: list[Action] = [Send(caller, reply)]
         if self.hosts and incarnation != known_as:
             answers.append(Note(MemberJoined(member=str(sender), incarnation=incarnation)))
         if self.hosts and message.leaving:
@@ -192,9 +200,12 @@ class ControlPlane:
 
 
 def _steps(
-    message: Initialise, training: ServerSection, cluster: ClusterSpec, followers: Sequence[Caller]
+    message: Initialise, training: ServerSection, cluster: ClusterSpec, host: int, followers: Sequence[Caller]
 ) -> Steps:
-    """Return the steps of a term at the control host; `followers` are sent what is decided."""
+    """Return the steps of a term at the control host.
+
+    The host holds part `host` of the variables; `followers` are sent what is decided.
+    """
     leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
     ranks = frozenset([0] if message.alone else range(len(cluster.replicas(training.chief_trains))))
     dealer = _dealer(message, training)
@@ -227,6 +238,7 @@ def _steps(
         len(ranks),
         dealer.whole,
         training.too_few == "shrink",
+        host=host,
         live=ranks,
     )
     return SyncSteps(

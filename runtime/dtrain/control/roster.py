@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import ClusterSpec, Moved, Role, TaskId
 from dtrain.config import WaitSection
 from dtrain.control.actions import End
 from dtrain.control.steps import Steps
@@ -125,8 +125,8 @@ class Roster:
             self._anew.add(task)
         return incarnation, message.leaving or anew or before not in (MemberState.LIVE, MemberState.EXPECTED)
 
-    def report(self, sender: TaskId, incarnation: int, held: Standing | None) -> HeartbeatReply:
-        """Return the state of the run, for a living task."""
+    def report(self, sender: TaskId, incarnation: int, held: Standing | None, moved: Moved) -> HeartbeatReply:
+        """Return the state of the run, for a living task; `moved` are entries of the address book."""
         leads = sender == self.cluster.leader
         return HeartbeatReply(
             incarnation=incarnation,
@@ -143,6 +143,7 @@ class Roster:
             heard_of=self.membership.tasks(MemberState.LIVE, MemberState.LEFT, MemberState.LOST)
             if leads
             else (),
+            moved=moved,
         )
 
     def awaited(self, held: Standing | None) -> str | None:

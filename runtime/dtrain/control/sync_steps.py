@@ -236,7 +236,7 @@ class SyncSteps:
             decision.offer(contribution, push.part)
             if push.part in dealer.due and contribution[0] in decision.live:
                 dealer.hold(push.part, contribution[0])  # thought lost, the replica need not compute it again
-            self.reported(0, contribution, push.base_version)
+            self.reported(self.decision.host, contribution, push.base_version)
         elif not dealer.whole:
             dealer.settle(push.part)
         if dealer.whole and push.empty:

@@ -6,6 +6,7 @@ Rules *No silent wait* (docs/design/protocol.md#no-silent-wait) and *Orderly end
 
 import msgspec
 
+from dtrain.cluster import Moved
 from dtrain.messages.message import Message, Refusal
 from dtrain.messages.opening import Lineage, Row
 from dtrain.messages.status import TaskStatus
@@ -17,12 +18,16 @@ class Heartbeat(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         process: which process speaks: the attempt and when it began (seconds); a later one is larger.
         incarnation: as the server said last; before that the millisecond at which the process began.
+        moved_to: the address at which the sender serves, if that is not the one in the cluster.
+        book: the digest of the sender's address book.
     """
 
     process: tuple[int, float]
     incarnation: int
     status: TaskStatus | None = None
     leaving: bool = False
+    moved_to: str | None = None
+    book: int = 0
 
 
 class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
@@ -41,6 +46,7 @@ class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
         lineage: of the same.
         max_steps: the last version; 0 before the first.
         heard_of: to the leader: every task that has been heard of, dead or alive.
+        moved: the address book's entries that differ from the cluster, if the sender's has another digest.
     """
 
     incarnation: int
@@ -55,6 +61,7 @@ class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
     lineage: Lineage = Lineage()
     max_steps: int = 0
     heard_of: tuple[str, ...] = ()
+    moved: Moved = msgspec.field(default_factory=dict)
 
 
 class Record(Message, frozen=True, gc=False, kw_only=True):

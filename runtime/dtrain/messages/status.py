@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dtrain.cluster import Role, TaskId
+from dtrain.cluster import Role
 
 
 class TaskPhase(StrEnum):
@@ -29,6 +29,7 @@ class TaskStatus:
         fits_ended: how many of these have reached their last step, or the one with which the leader ended
             them.
         saved_step: the step of the last checkpoint that this attempt has written.
+        hosts_control: whether the task hosts the control plane of the run.
         unsaved: why the one after it could not be written; None: there is none, or it was.
         exit_code: of the task's program; None: it has not ended.
         message: why it did not end well.
@@ -61,17 +62,17 @@ class TaskStatus:
     unsaved: str | None = None
     exit_code: int | None = None
     message: str | None = None
+    hosts_control: bool = False
 
 
 def global_step(statuses: Iterable[TaskStatus]) -> int | None:
-    """Return the global step of a run: ps:0's count, which it also tells the replicas.
+    """Return the global step of a run: the control host's count, which it also tells the replicas.
 
     Other servers' counts are their own: rule *One batch a step* (docs/design/protocol.md#one-batch-a-step).
     """
-    first = str(TaskId(Role.PS, 0))
     heard = (
         status.step
         for status in statuses
-        if status.task == first or not status.task.startswith(f"{Role.PS}:")
+        if status.hosts_control or not status.task.startswith(f"{Role.PS}:")
     )
     return max((step for step in heard if step is not None), default=None)

@@ -24,6 +24,7 @@ RUN_DIR = "DTRAIN_RUN_DIR"
 SPEC = "DTRAIN_SPEC"
 ATTEMPT = "DTRAIN_ATTEMPT"
 JOINED = "DTRAIN_JOINED"
+MOVED_TO = "DTRAIN_MOVED_TO"
 TF_CONFIG = "TF_CONFIG"
 TASK = "DTRAIN_TASK"
 ROLE = "DTRAIN_ROLE"
@@ -48,6 +49,7 @@ class TaskAssignment:
         attempt: how often the launcher has restarted this task.
         secret: the one that every connection must present; None by hand without one.
         launched: whether a launcher owns this process.
+        moved_to: the address at which this task serves, if that is not the cluster's.
     """
 
     task: TaskId
@@ -58,6 +60,7 @@ class TaskAssignment:
     attempt: int = 0
     secret: str | None = None
     launched: bool = False
+    moved_to: str | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "TaskAssignment | None":
@@ -88,6 +91,7 @@ class TaskAssignment:
             attempt=_read_attempt(environment.get(ATTEMPT, "0")),
             secret=environment.get(SECRET) or secret_in_file(spec.security),
             launched=run_id is not None,
+            moved_to=environment.get(MOVED_TO) or None,
         )
 
     @classmethod
@@ -100,6 +104,18 @@ class TaskAssignment:
         spec = _default_spec(cluster).secured(environment)
         secret = environment.get(SECRET) or None
         return cls(task, cluster, spec, run_id=run_id_by_hand(cluster), secret=secret)
+
+    @property
+    def address(self) -> str:
+        """Where this task serves, ``host:port``.
+
+        Raises:
+            SpecError: neither the cluster nor DTRAIN_MOVED_TO names an address.
+        """
+        address = self.moved_to or self.cluster.address(self.task)
+        if address is None:
+            raise SpecError(f"{self.task} cannot serve: the cluster names no address for it; set {MOVED_TO}")
+        return address
 
     @property
     def joined(self) -> bool:
@@ -140,6 +156,8 @@ class TaskAssignment:
             environment[JOINED] = "1"
         if self.launched:
             environment[RUN_ID] = self.run_id
+        if self.moved_to is not None:
+            environment[MOVED_TO] = self.moved_to
         if self.run_dir is not None:
             environment[RUN_DIR] = str(self.run_dir)
         return environment

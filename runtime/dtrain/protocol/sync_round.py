@@ -127,6 +127,7 @@ class SyncDecision:
         live: ranks of the replicas that are alive or still expected for the first time.
         too_few_since_s: the time since which fewer contributions can come than are needed.
         quota: how many parts a replica may contribute to a version.
+        host: the server that hosts the control plane.
     """
 
     version: int
@@ -135,6 +136,7 @@ class SyncDecision:
     replicas: int
     whole: bool = True
     shrink: bool = False
+    host: int = 0
     open: set[int] = field(default_factory=set)
     complete: dict[int, Contribution] = field(default_factory=dict)
     completed_by: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -168,8 +170,8 @@ class SyncDecision:
     def _await_others(self, contribution: Contribution) -> None:
         """Count a contribution with the servers that have not reported it."""
         holders = self._holders.get(contribution, ())
-        for server in range(1, self.servers):
-            self._lacking[server] += server not in holders
+        for server in range(self.servers):
+            self._lacking[server] += server != self.host and server not in holders
 
     def begin(self, parts: Iterable[int]) -> None:
         """Begin a batch with these parts (`whole`)."""

@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable
 
+from dtrain.cluster import AddressBook
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import Heartbeat, HeartbeatReply, Refusal, RefusalKind
 from dtrain.process.clock import SYSTEM, Clock, Running
@@ -35,6 +36,8 @@ class HeartbeatLink:
         patience_s: float,
         on_silence: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
+        book: AddressBook | None = None,
+        moved_to: str | None = None,
     ) -> None:
         """Connect, and renew the lease once, so that `reply` is there.
 
@@ -46,6 +49,8 @@ class HeartbeatLink:
             patience_s: how long it may be away later before it counts as lost.
             on_silence: called whenever another lease is over without an answer, from the first connection on.
             clock: the time, and how to wait.
+            book: told of tasks that serve elsewhere than the cluster says.
+            moved_to: where this task does, if it does.
 
         Raises:
             PeerLostError: no server answers within `connect_s`; a WaitTimeoutError if none is there at all.
@@ -55,6 +60,8 @@ class HeartbeatLink:
         self._peer = Peer(server, connect, patience_s=math.inf, clock=clock)
         self._reporter = reporter
         self._patience_s = patience_s
+        self._book = book
+        self._moved_to = moved_to
         self._process = (reporter.status.attempt, clock.wall())
         self._stopped = clock.event()
         self._wake = clock.event()
@@ -108,13 +115,22 @@ class HeartbeatLink:
         """Return when the question was asked, and its answer."""
         status = self._reporter.current()
         asked_s = self._clock.now()
-        beat = Heartbeat(process=self._process, incarnation=incarnation, status=status, leaving=leaving)
+        beat = Heartbeat(
+            process=self._process,
+            incarnation=incarnation,
+            status=status,
+            leaving=leaving,
+            moved_to=self._moved_to,
+            book=0 if self._book is None else self._book.digest,
+        )
         if leaving:
             self._peer.tell(beat)
             answer = self._peer.receive(deadline=asked_s + within_s).message
         else:
             answer = self._peer.ask(beat, asked_s + within_s).message
         if isinstance(answer, HeartbeatReply):
+            if answer.moved and self._book is not None:
+                self._book.learn_all(answer.moved)
             self._reporter.behind(self._peer.name, answer.waiting_for)
             return asked_s, answer
         raise PeerRefusedError(

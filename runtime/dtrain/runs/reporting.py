@@ -41,7 +41,11 @@ class Reporter:
 
     def __init__(self, assignment: TaskAssignment) -> None:
         self.status = TaskStatus(
-            task=str(assignment.task), pid=os.getpid(), host=socket.gethostname(), attempt=assignment.attempt
+            task=str(assignment.task),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            attempt=assignment.attempt,
+            hosts_control=assignment.task == assignment.cluster.control_host,
         )
         self._path: Path | None = None
         self._order: Path | None = None

@@ -5,7 +5,7 @@ On connections of its own, beside those of training; the `keeper` uses it to sav
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import count, zip_longest
 from typing import TypeVar, cast
@@ -39,12 +39,11 @@ from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.start import Start
 from dtrain.roles.chief.table_loads import descriptions, loads
 from dtrain.types import Array
-from dtrain.wire.channel import Channel
+from dtrain.wire.connector import ConnectTask
 from dtrain.wire.frames import Frame
 from dtrain.wire.peer import Peer
 
 Answer = TypeVar("Answer", Marked, SnapshotReply)
-Connect = Callable[[int, float], Channel]
 
 FAREWELL_S = 5.0
 RECONNECT_S = 10.0
@@ -53,19 +52,27 @@ RECONNECT_S = 10.0
 class Leader:
     """The leader's connections to all servers, for one thread; only `abort` may come from another."""
 
-    def __init__(self, servers: int, connect: Connect, connect_s: float, clock: Clock = SYSTEM) -> None:
-        """Connect to every server.
+    def __init__(
+        self, servers: int, connect: ConnectTask, connect_s: float, clock: Clock = SYSTEM, host: int = 0
+    ) -> None:
+        """Connect to every server; `host` hosts the control plane.
 
         Raises:
             WaitTimeoutError: one is not there within `connect_s`.
         """
         self._clock = clock
+        self._host = host
         self.term = 0
         self._answers_open = False
         self._numbers = count(int(clock.wall() * 1e9))
         self._number = [0] * servers
         self._peers = [
-            Peer(server_name(server), partial(connect, server), patience_s=RECONNECT_S, clock=clock)
+            Peer(
+                server_name(server),
+                partial(connect, TaskId(Role.PS, server)),
+                patience_s=RECONNECT_S,
+                clock=clock,
+            )
             for server in range(servers)
         ]
         for peer in self._peers:
@@ -125,7 +132,7 @@ class Leader:
                     tally=start.tally,
                     history={fit: dict(rows) for fit, rows in start.history.items()},
                     applied=contents[server].batches if contents else None,
-                    repairs=repairs if server == 0 else (),
+                    repairs=repairs if server == self._host else (),
                 )
                 peer.tell(
                     message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)]
@@ -178,8 +185,8 @@ class Leader:
         """
         question = Conclude(generation=generation, rows=dict(rows))
         with self._asking():
-            self._say(0, question)
-            frame = self._hear(0, question)
+            self._say(self._host, question)
+            frame = self._hear(self._host, question)
         _expect(Conclude, frame)
 
     @contextlib.contextmanager

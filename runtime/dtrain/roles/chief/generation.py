@@ -18,6 +18,7 @@ class Generation:
         optimizer: as the program says it.
         cut: how every batch is cut into parts, unless a checkpoint has begun otherwise.
         model: its description, for checkpoints; None if it is no data.
+        host: the server that hosts the control plane.
         steps_per_epoch, first_epoch, alone, feed: as in `Problem`.
     """
 
@@ -32,6 +33,7 @@ class Generation:
     first_epoch: int = 0
     alone: bool = False
     feed: Feed = UNKNOWN
+    host: int = 0
 
     @property
     def sync(self) -> bool:

@@ -62,11 +62,13 @@ class Cut:
     Attributes:
         sync: whether a checkpoint is one version.
         term: in which all servers must be.
+        host: the server that hosts the control plane.
     """
 
     sync: bool
     term: int = 0
     margin_steps: int = FIRST_MARGIN_STEPS
+    host: int = 0
 
     def question(self, newest: int, last: int) -> Snapshot:
         """In sync: what to ask every server; no version is made beyond `last` before the leader allows it."""
@@ -81,9 +83,9 @@ class Cut:
 
         Batches that wait at ps:0 to be computed again are left out: no replica is sending them.
         """
-        first = answers[0]
-        covers = without(union([answer.applied for answer in answers]), first.again)
-        return Snapshot(at_least=0, wait_s=ARRIVAL_S, term=self.term, covers=covers, settled=first.settled)
+        own = answers[self.host]
+        covers = without(union([answer.applied for answer in answers]), own.again)
+        return Snapshot(at_least=0, wait_s=ARRIVAL_S, term=self.term, covers=covers, settled=own.settled)
 
     def whole(self, replies: Sequence[SnapshotReply]) -> bool:
         """Return whether the answers make one cut: in async, equal batches applied on all servers."""

@@ -55,6 +55,7 @@ class Order:
         unanswered: by server, what was asked and not yet answered.
         done: every server has obeyed.
         brings_values: whether the control that is given now comes with the values.
+        host: the server that hosts the control plane.
     """
 
     servers: int
@@ -71,6 +72,7 @@ class Order:
     unanswered: dict[int, AnyMessage] = field(default_factory=dict)
     done: bool = False
     brings_values: bool = False
+    host: int = 0
     _answers: list[Holding] = field(default_factory=list)
     _void: bool = False
 
@@ -115,10 +117,10 @@ class Order:
         match message:
             case Holding():
                 self._answers.append(message)
-                if server == 0:
+                if server == self.host:
                     self.holding = message
             case Controlled():
-                self.done = server == 0
+                self.done = server == self.host
             case NotReady():
                 self._void = True
             case Refusal(reason=reason):
@@ -141,7 +143,8 @@ class Order:
         if self.for_its_values and not self.brings_values:
             self.done = True
             return
-        for server in range(1, self.servers) if self.servers > 1 and not told else (0,):
+        others = [server for server in range(self.servers) if server != self.host]
+        for server in others if others and not told else [self.host]:
             yield self._ask(server, control)
 
     def _told_now(self, control: Control, holding: Holding) -> Control:

@@ -1,6 +1,6 @@
 """Gives the leader's orders, on connections of its own, in the training thread; `order` decides how."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from dtrain.parameters.change import Values
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.in_force import OrdersInForce
 from dtrain.roles.chief.order import Order
-from dtrain.wire.channel import Channel
+from dtrain.wire.connector import ConnectTask
 from dtrain.wire.peer import Peer
 
 PAUSE_S = 0.05
@@ -33,19 +33,24 @@ class OrderDriver:
         servers: int,
         generation: int,
         incarnation: int,
-        connect: Callable[[int, float], Channel],
+        connect: ConnectTask,
         patience_s: float,
         clock: Clock = SYSTEM,
+        host: int = 0,
     ) -> None:
-        """Prepare without a connection; a server may be away for `patience_s`."""
+        """Prepare without a connection.
+
+        A server may be away for `patience_s`; the server `host` hosts the control plane.
+        """
+        self._host = host
         self._clock = clock
         self._generation = generation
         self._number = (incarnation, 0)
         self._patience_s = patience_s
         self._aborted: str | None = None
         self._peers = [
-            Peer(str(TaskId(Role.PS, server)), partial(connect, server), patience_s=patience_s, clock=clock)
-            for server in range(servers)
+            Peer(str(task), partial(connect, task), patience_s=patience_s, clock=clock)
+            for task in (TaskId(Role.PS, server) for server in range(servers))
         ]
         self._in_force = OrdersInForce()
         self._ends_at: int | None = None
@@ -147,9 +152,10 @@ class OrderDriver:
 
     def _ask_first(self, message: Record) -> Recorded:
         deadline = self._clock.now() + self._patience_s
+        host = self._peers[self._host]
         while True:
-            self._peers[0].send(message)
-            answer = self._peers[0].receive().message
+            host.send(message)
+            answer = host.receive().message
             match answer:
                 case Recorded():
                     return answer
@@ -159,7 +165,7 @@ class OrderDriver:
                     raise PeerRefusedError(reason)
                 case _:
                     raise PeerRefusedError(
-                        f"ps:0 answered {type(message).__name__} with {type(answer).__name__}"
+                        f"{host.name} answered {type(message).__name__} with {type(answer).__name__}"
                     )
 
     def _order(
@@ -167,7 +173,7 @@ class OrderDriver:
     ) -> Order:
         number = self._next_number()
         servers = len(self._peers)
-        return Order(servers, self._generation, number, control, term, since, assigns)
+        return Order(servers, self._generation, number, control, term, since, assigns, host=self._host)
 
     def _next_number(self) -> tuple[int, int]:
         self._number = (self._number[0], self._number[1] + 1)

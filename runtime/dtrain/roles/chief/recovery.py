@@ -71,6 +71,7 @@ class TermWatch:
 
     Attributes:
         since_s: when the term had begun everywhere.
+        host: the server that hosts the control plane.
         heard_of: what ps:0 said of this last while it held the term.
     """
 
@@ -78,13 +79,14 @@ class TermWatch:
     term: int
     since_s: float
     heard_of: tuple[str, ...] = ()
+    host: int = 0
 
     def lost(self, answers: Sequence[Answer]) -> list[int]:
         """Return the servers that do not hold the term, by the newest answers."""
         term = (self.generation, self.term)
-        first = answers[0][1]
-        if (first.generation, first.term) == term:
-            self.heard_of = first.heard_of
+        own = answers[self.host][1]
+        if (own.generation, own.term) == term:
+            self.heard_of = own.heard_of
         return [
             i
             for i, (asked_s, said) in enumerate(answers)

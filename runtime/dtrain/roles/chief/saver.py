@@ -131,12 +131,13 @@ class Saver:
             CheckpointError: the servers do not agree on a version, or the disk is full or failing.
             PeerError: a server is gone, or is in another term.
         """
-        attempt = Cut(self.generation.sync, term)
+        attempt = Cut(self.generation.sync, term, host=self.generation.host)
         with self._turn:
             for _ in range(CUT_ATTEMPTS):
                 last = self.generation.max_steps if self.until is None else self.until
                 replies = self._holder.snapshot(attempt, self.step(), last)
-                if replies[0].version < at_least:
+                own = replies[self.generation.host]
+                if own.version < at_least:
                     return None
                 if attempt.accept(
                     [reply.version for reply in replies], [reply.assigned for reply in replies]
@@ -146,15 +147,15 @@ class Saver:
                         () if self.whole else [Contents(reply.version, reply.applied) for reply in replies]
                     )
                     self._save(
-                        replies[0],
-                        self._arrays(replies[0].slots),
+                        own,
+                        self._arrays(own.slots),
                         [reply.seen for reply in replies],
                         final,
                         contents,
                     )
                     if final and self._copies is not None:
                         self._copies.finish(RETRY_S)
-                    return replies[0].version
+                    return own.version
         raise CheckpointError(
             f"the servers did not reach one version, with the same orders, in {CUT_ATTEMPTS} attempts"
         )

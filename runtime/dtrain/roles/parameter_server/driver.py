@@ -39,8 +39,8 @@ from dtrain.runs.events import Decided
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Blocks
 from dtrain.wire.by_grpc.service import GrpcService
-from dtrain.wire.channel import Answer, Caller, Channel
-from dtrain.wire.connecting import connect, heartbeat_transport
+from dtrain.wire.channel import Answer, Caller
+from dtrain.wire.connector import Connector
 from dtrain.wire.frames import Frame, Payload
 from dtrain.wire.handshake import refusal
 from dtrain.wire.one_host.local import LocalService, socket_name
@@ -48,7 +48,6 @@ from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.peer import Connect, Peer
 from dtrain.wire.reaching import wait_for_name
 from dtrain.wire.security.credentials import Credentials
-from dtrain.wire.slow_link import through_link
 
 TICK_S = 0.5
 """How late a lease or a deadline may be noticed; the end is noticed at once."""
@@ -69,7 +68,7 @@ class ServerHandler:
         reporter: Reporter,
         *,
         callers: set[Caller] | None = None,
-        to_first: Connect | None = None,
+        to_host: Connect | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """Begin.
@@ -79,7 +78,8 @@ class ServerHandler:
             hello: this server's own.
             reporter: told of progress.
             callers: filled with the open connections; the machine's allocator looks which of them read.
-            to_first: opens a connection to ps:0, where synchronous training is decided; None: this is ps:0.
+            to_host: opens a connection to the control host, where synchronous training is decided; None: this
+                server is the control host.
             clock: the time, and how to wait.
         """
         self.machine = machine
@@ -88,9 +88,12 @@ class ServerHandler:
         self.reporter = reporter
         self.ended = clock.event()
         self.failure: str | None = None
-        self.link: DecisionLink | None = None
-        self.first: HeartbeatLink | None = None
-        self._to_first = to_first
+        self._decisions: DecisionLink | None = None
+        self._lease: HeartbeatLink | None = None
+        self._to_host = to_host
+        host = machine.cluster.control_host
+        assert host is not None  # a cluster with a server has one
+        self._host = host
         self._hello = hello
         self._lock = threading.Lock()
         self._callers = set() if callers is None else callers
@@ -133,16 +136,25 @@ class ServerHandler:
                 self._follow_decisions()
         return UNANSWERED.get(type(frame.message), Answer.ONE)
 
+    def joined(self, lease: HeartbeatLink) -> None:
+        """Take the lease of this server at the control host: the host's end is this server's end."""
+        self._lease = lease
+
+    @property
+    def follows(self) -> bool:
+        """Whether this server follows the decisions of the control host."""
+        return self._decisions is not None
+
     def _follow_decisions(self) -> None:
-        """Follow ps:0 from the first synchronous term on; the leader says which, as programs may wish it."""
+        """Follow the control host from the first term on that trains synchronously."""
         held = self.machine.held
         if (
-            self.link is None
-            and self._to_first is not None
+            self._decisions is None
+            and self._to_host is not None
             and held is not None
             and isinstance(held.training, SyncSection)
         ):
-            self.link = DecisionLink(self, self._to_first, self.clock)
+            self._decisions = DecisionLink(self, self._to_host, self.clock)
 
     def disconnected(self, caller: Caller) -> None:
         """See `Handler.disconnected`."""
@@ -154,13 +166,13 @@ class ServerHandler:
                 self._carry_out(self.machine.tick(self._now(), connections))
 
     def decided(self, said: Commit | Release) -> None:
-        """Follow ps:0, which has made a version or lets a replica go on with another part."""
+        """Follow the control host, which has made a version or lets a replica go on with another part."""
         with self._lock:
-            self._carry_out(self._receive(None, TaskId(Role.PS, 0), said, (), self._now()))
+            self._carry_out(self._receive(None, self._host, said, (), self._now()))
             self._report_progress(said)
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
-        """Where this server stands, for ps:0."""
+        """Where this server stands, for the control host."""
         with self._lock:
             return self.machine.position()
 
@@ -173,8 +185,8 @@ class ServerHandler:
                 self.reporter.waiting(
                     f"{', '.join(late)} to come and learn that training has ended" if late else None
                 )
-            if self.first is not None and roster.farewell:
-                self.first.hurry()  # it may have gone
+            if self._lease is not None and roster.farewell:
+                self._lease.hurry()  # the control host may have gone
             self._carry_out(self.machine.tick(self._now(), self._connections()))
 
     def fail(self, reason: str) -> None:
@@ -182,11 +194,24 @@ class ServerHandler:
         self.failure = reason
         self.ended.set()
 
+    def close(self) -> None:
+        """End the connections to the control host."""
+        if self._decisions is not None:
+            self._decisions.close()
+        if self._lease is not None:  # after the farewell the control host may be gone for good
+            self._lease.close(patient=not self.machine.control.roster.farewell)
+
+    @property
+    def host(self) -> str:
+        """The name of the control host."""
+        return str(self._host)
+
     def _connections(self) -> int:
         """As `Roster.end` counts them."""
         others = sum(_task(caller.hello.task).role is not Role.PS for caller in self._callers)
-        first_is_there = self.first is None or (self.first.failure is None and not self.first.away)
-        return others + (self.machine.index > 0 and first_is_there)
+        lease = self._lease
+        host_is_there = lease is None or (lease.failure is None and not lease.away)
+        return others + (not self.machine.control.hosts and host_is_there)
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
         """Do one thing after the other; a version that goes to many is one payload."""
@@ -204,8 +229,8 @@ class ServerHandler:
                     caller.send(message)  # type: ignore[attr-defined]
                 case Decide() | Redeliver():
                     self._go_on(action)
-                case Report(message) if self.link is not None:
-                    self.link.report(message)
+                case Report(message) if self._decisions is not None:
+                    self._decisions.report(message)
                 case Note(event):
                     self.reporter.trace.event(event)
                 case End(None):
@@ -258,23 +283,23 @@ class ServerHandler:
 
 
 class DecisionLink:
-    """ps:i's two connections to ps:0: one for reports of complete contributions, one for commits.
+    """A server's two connections to the control host: for reports of complete contributions, and for commits.
 
-    When either breaks, both are opened again, and messages that ps:0 may have missed are sent again: rule
+    When either breaks, both are opened again, and messages that the host may have missed are sent again: rule
     *One decision* (docs/design/protocol.md#one-decision).
     """
 
     def __init__(self, handler: ServerHandler, connect: Connect, clock: Clock = SYSTEM) -> None:
-        """Follow ps:0 in two threads of their own until `close`."""
+        """Follow the control host in two threads of their own until `close`."""
         self._handler = handler
-        new = partial(Peer, "ps:0", connect, patience_s=math.inf, clock=clock)
+        new = partial(Peer, handler.host, connect, patience_s=math.inf, clock=clock)
         self._commits = new(greeting=lambda: [handler.position()[0]])
         self._reports = new(greeting=lambda: handler.position()[1])
         for peer, name in ((self._commits, "commits"), (self._reports, "reports")):
             clock.start(partial(self._follow, peer), name)
 
     def report(self, message: AnyMessage) -> None:
-        """Send it to ps:0, if that is there; else it is sent on reconnecting."""
+        """Send it to the control host, if that is there; else it is sent on reconnecting."""
         self._reports.tell(message)
 
     def close(self) -> None:
@@ -299,7 +324,9 @@ class DecisionLink:
         except (
             Exception
         ) as error:  # without decisions every task would wait for this server, and none would know why
-            self._handler.fail(f"the decisions of ps:0 cannot be followed: {type(error).__name__}: {error}")
+            self._handler.fail(
+                f"the decisions of {self._handler.host} cannot be followed: {type(error).__name__}: {error}"
+            )
             raise
 
 
@@ -310,9 +337,7 @@ def serve(assignment: TaskAssignment) -> None:
         SpecError: its address cannot be bound, or its own name not be resolved in time.
         PeerLostError: the leader is gone for good.
     """
-    address = assignment.cluster.address(assignment.task)
-    if address is None:
-        raise AssertionError("an assignment's task stands in its cluster")
+    address = assignment.address
     allow_open_files()  # a connection is one, and two come of every replica
     policy = ThreadPolicy(time.monotonic())
     reporter = Reporter(assignment)
@@ -327,9 +352,12 @@ def serve(assignment: TaskAssignment) -> None:
     machine = ParameterServer(
         assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait, allocator
     )
-    connect_by = partial(_connect_to_first, assignment, credentials, reporter)
-    to_first = partial(connect_by, assignment.spec.on_servers.transport) if machine.index > 0 else None
-    handler = ServerHandler(machine, credentials.hello, reporter, callers=callers, to_first=to_first)
+    connector = Connector(
+        assignment, credentials, reporter.unreached, spec.on_servers.transport, machine.control.book
+    )
+    host = assignment.cluster.control_host
+    to_host = None if host is None or machine.control.hosts else partial(connector.connect, host)
+    handler = ServerHandler(machine, credentials.hello, reporter, callers=callers, to_host=to_host)
     local = (
         None
         if by_grpc
@@ -347,20 +375,15 @@ def serve(assignment: TaskAssignment) -> None:
         reporter.introduce()
         reporter.running()
         reporter.waiting(f"{assignment.cluster.leader} to initialise the variables")
-        if assignment.task.index > 0:
-            handler.first = _join_first_server(assignment, credentials, reporter)
+        if to_host is not None and host is not None:
+            handler.joined(_lease(assignment, host, connector, reporter))
         while not handler.ended.wait(TICK_S):
             handler.tick()
             if machine.held is not None:
                 policy.look(time.monotonic())
     finally:
         try:
-            if handler.link is not None:
-                handler.link.close()
-            if handler.first is not None:
-                handler.first.close(
-                    patient=not machine.control.roster.farewell
-                )  # after it ps:0 may be gone for good
+            handler.close()
             service.stop()
             if local is not None:
                 local.stop()
@@ -370,23 +393,19 @@ def serve(assignment: TaskAssignment) -> None:
         raise PeerLostError(handler.failure)
 
 
-def _connect_to_first(
-    assignment: TaskAssignment, credentials: Credentials, reporter: Reporter, transport: str, timeout_s: float
-) -> Channel:
-    address = assignment.cluster.servers[0]
-    channel = connect(
-        "ps:0", address, credentials, timeout_s, transport, partial(reporter.unreached, "ps:0", address)
-    )
-    return through_link(channel, assignment.spec.simulate, str(assignment.task))
-
-
-def _join_first_server(
-    assignment: TaskAssignment, credentials: Credentials, reporter: Reporter
+def _lease(
+    assignment: TaskAssignment, host: TaskId, connector: Connector, reporter: Reporter
 ) -> HeartbeatLink:
-    transport = heartbeat_transport(assignment.spec.on_servers.transport, assignment.cluster.servers[0])
     try:
-        heart = partial(_connect_to_first, assignment, credentials, reporter, transport)
-        return HeartbeatLink("ps:0", heart, reporter, connect_s=assignment.connect_s, patience_s=float("inf"))
+        return HeartbeatLink(
+            str(host),
+            partial(connector.connect_heart, host),
+            reporter,
+            connect_s=assignment.connect_s,
+            patience_s=math.inf,
+            book=connector.book,
+            moved_to=assignment.moved_to,
+        )
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
 

@@ -4,7 +4,7 @@ A connection that breaks is opened again and what was unanswered is said again, 
 for too long; see `wire.peer`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -28,7 +28,7 @@ from dtrain.roles.worker.phases import Finished, Outgoing, Pulling, Ready
 from dtrain.runs.reporting import Reporter
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
-from dtrain.wire.channel import Channel
+from dtrain.wire.connector import ConnectTask
 from dtrain.wire.frames import Frame
 from dtrain.wire.peer import Peer
 
@@ -37,8 +37,6 @@ WITH_BLOCKS = (Push, Lookup)
 """What a replica says with blocks of its own."""
 
 Array = np.ndarray[Any, Any]
-Connect = Callable[[int, float], Channel]
-"""Opens a data connection to the server of an index, waiting at most the given seconds."""
 
 
 class ReplicaDriver:
@@ -61,7 +59,7 @@ class ReplicaDriver:
         machine: Replica,
         weights: ReplicaMemory,
         gradients: ReplicaMemory,
-        connect: Connect,
+        connect: ConnectTask,
         reporter: Reporter,
         *,
         connect_s: float,
@@ -113,7 +111,7 @@ class ReplicaDriver:
         self._peers = [
             Peer(
                 name,
-                partial(connect, server),
+                partial(connect, TaskId(Role.PS, server)),
                 patience_s=patience_s,
                 clock=clock,
                 note=reporter.trace.event,

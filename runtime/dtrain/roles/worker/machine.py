@@ -66,6 +66,7 @@ class Replica:
         term: the servers' newest, as far as it was heard; 0 before.
         first_judges: whether the other servers are sent a push only when ps:0 has accepted it.
         patience_s: how long a server may take to answer a pull before it must say why.
+        host: the server that hosts the control plane.
         turn: the last word of ps:0 on what to compute next.
         versions: of the values at hand, a server.
         unanswered: by server, what was asked and not yet answered.
@@ -87,6 +88,7 @@ class Replica:
     first_judges: bool = False
     patience_s: float = 5.0
     sequence: int = 0
+    host: int = 0
     term: int = 0
     phase: Phase = field(default_factory=Pulling)
     turn: Turn = field(default_factory=Turn)
@@ -107,7 +109,11 @@ class Replica:
     @property
     def global_step(self) -> int:
         """The global step, by ps:0's count."""
-        return self.versions[0]
+        return self.versions[self.host]
+
+    def _others(self) -> list[int]:
+        """Return the servers beside the control host."""
+        return [server for server in range(self.servers) if server != self.host]
 
     @property
     def finished(self) -> bool:
@@ -136,13 +142,13 @@ class Replica:
         self.phase = Pulling(aged=True)
         self._pending = (-1, 0)
         self.versions = [0] * self.servers
-        return [self._ask(0, at_least=0)]
+        return [self._ask(self.host, at_least=0)]
 
     def wait_for(self, version: int) -> list[Outgoing]:
         """Look again when this version has been made, or the last one."""
         awaited = min(version, self.max_steps)
         self.phase = Pulling(aged=True, awaited=awaited)
-        return [self._ask(0, awaited)]
+        return [self._ask(self.host, awaited)]
 
     def fetch_again(self, server: int) -> list[Outgoing]:
         """Get the values of this server again, or newer ones: those at hand have not come whole."""
@@ -166,7 +172,7 @@ class Replica:
             raise AssertionError("a leader whose order is waited for may not push")
         self.sequence = self.sequence + 1
         step, held = self._pending
-        ordinal = held if step == self.versions[0] else 0
+        ordinal = held if step == self.versions[self.host] else 0
         for_others: list[Outgoing] = []
         self.phase = Pushing(ordinal, {}, for_others)
         outgoing: list[Outgoing] = []
@@ -183,9 +189,9 @@ class Replica:
                 term=self.term,
                 examples=examples,
                 empty=empty,
-                sums=sums if server == 0 else None,
+                sums=sums if server == self.host else None,
             )
-            if server and self.first_judges:
+            if server != self.host and self.first_judges:
                 for_others.append((server, message))
             else:
                 self.unanswered[server] = message
@@ -267,22 +273,22 @@ class Replica:
         """
         self.outcome = Outcome(Verdict.FINISHED)
         self.versions = [self.max_steps] * self.servers
-        asked = self.unanswered.get(0)
+        asked = self.unanswered.get(self.host)
         self.unanswered.clear()
-        if asked is not None and server > 0:
-            self.unanswered[0] = asked  # its answer is on the way
+        if asked is not None and server != self.host:
+            self.unanswered[self.host] = asked  # its answer is on the way
             return []
         if self.finished:
             return []
         self.phase = Closing()
-        return [self._ask(0, 0, concluded=True)]
+        return [self._ask(self.host, 0, concluded=True)]
 
     def _values(self, server: int, message: Values) -> list[Outgoing]:
         self.versions[server] = message.version
         self._ended_early |= 0 < message.max_steps < self.max_steps
         self.max_steps = message.max_steps
         self.first_step = message.first_step
-        if server == 0:
+        if server == self.host:
             permit = Permit.GRANTED if message.ticket else Permit.HELD if message.held else Permit.NONE
             self.turn = Turn(permit, message.part, message.repairs, message.settled)
             self.cut = BatchCut(message.parts, message.even)
@@ -295,7 +301,7 @@ class Replica:
         pushed.replies[server] = reply
         if reply.verdict is not Verdict.PENDING:
             self.versions[server] = reply.version
-        if server == 0:
+        if server == self.host:
             permit = Permit.GRANTED if reply.ticket else Permit.NONE
             self.turn = Turn(permit, reply.part, reply.repairs, self.sync or self.servers == 1)
             if reply.verdict is not Verdict.PENDING:
@@ -311,25 +317,25 @@ class Replica:
         if outcome.verdict is Verdict.REFUSED and self.nan_policy == "fail":
             raise NonFiniteGradientError(outcome.reason or "a gradient was refused")
         if outcome.verdict is Verdict.PENDING:
-            self._pending = self.versions[0], pushed.ordinal + 1
+            self._pending = self.versions[self.host], pushed.ordinal + 1
         # Servers that were not sent what ps:0 did not accept have only newer values to give.
-        kept_back = bool(pushed.for_others) and pushed.replies[0].verdict is not Verdict.ACCEPTED
+        kept_back = bool(pushed.for_others) and pushed.replies[self.host].verdict is not Verdict.ACCEPTED
         return self._settle(Pulling(aged=kept_back))
 
     def _settle(self, pulled: Pulling) -> list[Outgoing]:
         """Every server has answered: ready, finished, or some must be asked (again)."""
         turn = self.turn
-        first = self.versions[0]
+        first = self.versions[self.host]
         newest = max(self.versions)
         over = first >= self.max_steps
         if over and not (turn.settled or turn.repairs):
-            return self._pull([0], self.max_steps, Pulling(True, pulled.awaited, pulled.last))
+            return self._pull([self.host], self.max_steps, Pulling(True, pulled.awaited, pulled.last))
         if (over and not turn.repairs) or (self.sync and newest >= self.max_steps):
             return self._close(pulled)
         if first < pulled.awaited or not (self.trains or turn.settled):
-            return self._pull([0], pulled.awaited, Pulling(True, pulled.awaited))
+            return self._pull([self.host], pulled.awaited, Pulling(True, pulled.awaited))
         if self.trains and turn.permit is Permit.NONE:
-            return self._pull([0], 0, Pulling(aged=True))
+            return self._pull([self.host], 0, Pulling(aged=True))
         first_is_behind = first < newest
         differ = self.sync and self.versions.count(newest) != self.servers
         if differ and (first_is_behind or not pulled.aged):
@@ -338,7 +344,7 @@ class Replica:
             return self._pull(behind, newest, Pulling(aged=first_is_behind))
         if pulled.aged and self.servers > 1:
             at_least = newest if self.sync else first if turn.permit is Permit.HELD else 0
-            return self._pull(range(1, self.servers), at_least, Pulling())
+            return self._pull(self._others(), at_least, Pulling())
         self.phase = READY
         return []
 
@@ -348,14 +354,15 @@ class Replica:
         Where the leader has ended training it may also have changed the last version, after it was answered
         with.
         """
-        old = [s for s, v in enumerate(self.versions) if v < self.max_steps or (self._ended_early and s > 0)]
+        others = self._others() if self._ended_early else ()
+        old = [s for s, v in enumerate(self.versions) if v < self.max_steps or s in others]
         if old and not pulled.last:
             return self._pull(old, self.max_steps, Pulling(pulled.aged, last=True))
         if self.saves:
             self.phase = Finished()
             return []
         self.phase = Closing()
-        return [self._ask(0, self.max_steps, concluded=True)]
+        return [self._ask(self.host, self.max_steps, concluded=True)]
 
     def _pull(self, servers: Sequence[int], at_least: int, phase: Pulling) -> list[Outgoing]:
         self.phase = phase

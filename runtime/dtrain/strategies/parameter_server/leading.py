@@ -11,7 +11,7 @@ from dtrain.messages import Row
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.batch_cut import BatchCut
-from dtrain.roles.chief.driver import Connect, Leader
+from dtrain.roles.chief.driver import Leader
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper.driver import Keeper, Place
 from dtrain.roles.chief.recovery import Beginning, beginning
@@ -20,6 +20,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.interface import Problem
+from dtrain.wire.connector import ConnectTask
 
 
 class Leading:
@@ -33,7 +34,8 @@ class Leading:
     def __init__(
         self,
         links: Sequence[HeartbeatLink],
-        connect: Connect,
+        host: int,
+        connect: ConnectTask,
         reporter: Reporter,
         run_dir: Path,
         training: ServerSection,
@@ -45,7 +47,8 @@ class Leading:
 
         Args:
             links: the lease at each server.
-            connect: opens a connection to a server.
+            host: the server that hosts the control plane.
+            connect: opens a connection to a task.
             reporter: told of everything.
             run_dir: the run directory.
             training: the rules.
@@ -54,6 +57,7 @@ class Leading:
             clock: the time, and how to wait.
         """
         self._links = links
+        self._host = host
         self._connect = connect
         self._reporter = reporter
         self._run_dir = run_dir
@@ -95,10 +99,10 @@ class Leading:
             self._owner = problem.owner
             return False
         if self._leader is None:
-            self._leader = Leader(len(self._links), self._connect, connect_s, self._clock)
+            self._leader = Leader(len(self._links), self._connect, connect_s, self._clock, self._host)
         start = None if found is Beginning.ATTACH else self._start(number, found, plan, problem)
         self._owner = problem.owner
-        lineage = replies[0].lineage if start is None else start.lineage
+        lineage = replies[self._host].lineage if start is None else start.lineage
         generation = Generation(
             number,
             plan,
@@ -111,6 +115,7 @@ class Leading:
             problem.first_epoch,
             problem.alone,
             problem.feed,
+            self._host,
         )
         reporter = self._reporter
         place = Place(

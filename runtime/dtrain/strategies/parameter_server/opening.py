@@ -14,7 +14,7 @@ from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.worker.driver import Connect, ReplicaDriver
+from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Replica
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.interface import TaskContext
@@ -24,6 +24,7 @@ from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.replica import ServerReplica
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.wire.connecting import arrays_to_send
+from dtrain.wire.connector import ConnectTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class Opening:
         section: the rules.
         link: the task's lease.
         keeper: the leader's; None in other tasks.
-        connect: opens a connection for tensors to a server.
+        host: the server that hosts the control plane.
+        connect: opens a connection for tensors to a task.
         connect_s: how long a server may take to be there at first.
         patience_s: how long one may be away later.
         reporter: told of everything.
@@ -54,7 +56,8 @@ class Opening:
     section: ServerSection
     link: HeartbeatLink
     keeper: Keeper | None
-    connect: Connect
+    host: int
+    connect: ConnectTask
     connect_s: float
     patience_s: float
     reporter: Reporter
@@ -143,6 +146,7 @@ def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
         nan_policy=section.nan_policy,
         first_judges=isinstance(section, AsyncSection) and section.max_staleness is not None,
         sequence=parts.sequence,
+        host=parts.host,
     )
     driver = ReplicaDriver(
         machine,
@@ -169,4 +173,5 @@ def _orders(parts: Opening) -> OrderDriver:
         parts.connect,
         parts.patience_s,
         parts.clock,
+        host=parts.host,
     )

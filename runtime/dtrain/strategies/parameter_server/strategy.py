@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
-from dtrain.cluster import Role, TaskId
+from dtrain.cluster import AddressBook, Role, TaskId
 from dtrain.config import NO_SERVERS, SyncSection
 from dtrain.errors import SpecError
 from dtrain.messages import HeartbeatReply, Row
@@ -37,10 +37,8 @@ from dtrain.strategies.parameter_server.opening import Opening, open_training
 from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.wire.channel import Channel
-from dtrain.wire.connecting import connect, heartbeat_transport
+from dtrain.wire.connector import Connector
 from dtrain.wire.security.credentials import Credentials
-from dtrain.wire.slow_link import through_link
 
 TOLD_EVALUATIONS = 20
 """How many of its last evaluations an evaluator tells of with every heartbeat, so that the leader misses
@@ -99,6 +97,10 @@ class ParameterServerStrategy(Strategy):
         )
         self._leading: Leading | None = None
         self._heartbeats: list[HeartbeatLink] = []
+        host = cluster.control_host
+        assert host is not None  # a cluster with servers has one
+        self._host = host.index
+        self._connector = self._connect_by(AddressBook(cluster))
         self._generation = 0
         self._came_late = False
         self._reading: ReplicaDriver | None = None
@@ -120,20 +122,15 @@ class ParameterServerStrategy(Strategy):
         """
         return self.assignment.connect_s if self._generation <= 1 else self._patience_s
 
-    def _connect_tensors(self, server: int, timeout_s: float) -> Channel:
-        """Open a connection for tensors to a server."""
-        return self._connect(server, timeout_s, self.training.transport)
+    def _connect_by(self, book: AddressBook) -> Connector:
+        return Connector(
+            self.assignment, self._credentials, self.reporter.unreached, self.training.transport, book
+        )
 
-    def _connect_heart(self, server: int, timeout_s: float) -> Channel:
-        """Open a connection for heartbeats."""
-        address = self.assignment.cluster.servers[server]
-        return self._connect(server, timeout_s, heartbeat_transport(self.training.transport, address))
-
-    def _connect(self, server: int, timeout_s: float, transport: str) -> Channel:
-        address = self.assignment.cluster.servers[server]
-        tell = partial(self.reporter.unreached, server_name(server), address)
-        channel = connect(server_name(server), address, self._credentials, timeout_s, transport, tell)
-        return through_link(channel, self.assignment.spec.simulate, str(self.assignment.task))
+    @property
+    def _lease(self) -> HeartbeatLink:
+        """The lease at the control host."""
+        return self._heartbeats[self._host if self.is_leader else 0]
 
     def open(self, problem: Problem) -> Training:
         """See `Strategy.open`."""
@@ -165,7 +162,7 @@ class ParameterServerStrategy(Strategy):
                 keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
             raise
         if self._generation == 1 and self._came_late and training.clock.finished:
-            what = "training" if self._heartbeats[0].reply.ended else "this call of fit"
+            what = "training" if self._lease.reply.ended else "this call of fit"
             ended = f"{what} had ended at step {training.clock.global_step} before this task came"
             self.reporter.warn(f"{ended}: nothing is left for it to do")
         return training
@@ -182,9 +179,10 @@ class ParameterServerStrategy(Strategy):
             plan=plan,
             context=self.context,
             section=self.training,
-            link=self._heartbeats[0],
+            link=self._lease,
             keeper=keeper,
-            connect=self._connect_tensors,
+            host=self._host,
+            connect=self._connector.connect,
             connect_s=self._connect_s,
             patience_s=self._patience_s,
             reporter=self.reporter,
@@ -201,7 +199,7 @@ class ParameterServerStrategy(Strategy):
         if leading is not None and leading.keeper is not None and not leading.keeper.generation.alone:
             leading.recorded[leading.keeper.generation.number] = training.recorded
         self._pushes_sent = training.driver.machine.sequence
-        self._heartbeats[0].on_failure = lambda reason: None
+        self._lease.on_failure = lambda reason: None
 
     def _let_read(self, driver: ReplicaDriver) -> None:
         """Keep the connections of a training that has ended while the rows of its tables may still be
@@ -215,32 +213,34 @@ class ParameterServerStrategy(Strategy):
             self._reading = None
 
     def _join(self) -> None:
-        """Take a lease at ps:0; the leader at every server (each must know when it is gone)."""
+        """Take a lease at the control host; the leader at every server (each must know when it is gone)."""
         if self._heartbeats:
             return
-        servers = len(self.assignment.cluster.servers) if self.is_leader else 1
-        for server in range(servers):
-            self.reporter.waiting(server_name(server))
-            heart = partial(self._connect_heart, server)
+        servers = range(len(self.assignment.cluster.servers)) if self.is_leader else [self._host]
+        for server in servers:
+            task = TaskId(Role.PS, server)
+            self.reporter.waiting(str(task))
             on_silence = partial(self._server_is_silent, server) if self.is_leader else lambda: None
             link = HeartbeatLink(
-                server_name(server),
-                heart,
+                str(task),
+                partial(self._connector.connect_heart, task),
                 self.reporter,
                 connect_s=self._connect_s,
                 patience_s=self._patience_s,
                 on_silence=on_silence,
+                book=self._connector.book if server == self._host else None,
+                moved_to=self.assignment.moved_to,
             )
             self._heartbeats.append(link)
         if self.is_leader:
-            self._heartbeats[0].on_reply = self._write_down
+            self._lease.on_reply = self._write_down
             self._leading = self._as_leader()
-        first = self._heartbeats[0].reply
+        first = self._lease.reply
         self._came_late = not self.is_leader and first.generation > 0 and first.version >= first.max_steps
         self.reporter.waiting(None)
 
     def _write_down(self, reply: HeartbeatReply) -> None:
-        """Leader: log the status of every task, which ps:0 has sent, and keep the evaluations."""
+        """Leader: log the status of every task, which the control host has sent, and keep the evaluations."""
         if self._metrics is not None:
             self._metrics.update(reply)
         for evaluation in (each for status in reply.statuses for each in status.evaluations):
@@ -275,7 +275,8 @@ class ParameterServerStrategy(Strategy):
         spec = self.assignment.spec
         return Leading(
             self._heartbeats,
-            self._connect_tensors,
+            self._host,
+            self._connector.connect,
             self.reporter,
             self._run_dir,
             self.training,
@@ -297,7 +298,7 @@ class ParameterServerStrategy(Strategy):
     def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
         """Yield checkpoints; a task that is to be slow rests after each, in proportion to its evaluation."""
         self._join()
-        link = self._heartbeats[0]
+        link = self._lease
         self.reporter.running()
 
         visible = partial(self._visible_directory, link)

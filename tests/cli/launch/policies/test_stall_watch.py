@@ -39,6 +39,7 @@ def test_a_stall_is_told_once_and_again_after_progress():
 def test_the_step_is_the_one_that_the_servers_have_made():
     statuses = {**running(100.0, step=5), "ps:0": running(100.0, step=8)["worker:0"]}
     statuses["ps:0"].task = "ps:0"
+    statuses["ps:0"].hosts_control = True
     assert StallWatch(timeout_s=10.0).look(statuses, 110.0).startswith("stalled at step 8:")
 
 

@@ -59,7 +59,7 @@ class Keeper(KeeperThread):
         clock = place.clock
         reporter = place.reporter
         schedule = CheckpointSchedule(place.section, clock.now(), -1)
-        watch = TermWatch(generation.number, place.leader.term, 0.0)
+        watch = TermWatch(generation.number, place.leader.term, 0.0, host=generation.host)
         machine = Keeping(schedule, generation.max_steps, place.server_s, watch)
         saver = Saver(
             place.leader,
@@ -90,7 +90,7 @@ class Keeper(KeeperThread):
     def attach(self) -> None:
         """Go on in the background with what the servers train already."""
         self._hear()
-        lineage = self._saver.lineage = self._place.links[0].reply.lineage
+        lineage = self._saver.lineage = self._place.links[self.generation.host].reply.lineage
         # A leader that was started by hand has begun another directory.
         empty = not checkpoints.list_checkpoints(self._place.checkpoints)
         found = self._machine.attach(lineage.rolled_back_steps, nothing_saved=empty, now=self._clock.now())

@@ -201,7 +201,7 @@ class Keeping:
 
     def attach(self, rolled_back_steps: int, *, nothing_saved: bool, now: float) -> list[Action]:
         """Go on with servers that train already: the leader's process is another one."""
-        said = self._said[0]
+        said = self._said[0 if self.watch is None else self.watch.host]
         if self.watch is not None:
             self.watch.term = said.term
             self.watch.since_s = now
@@ -320,7 +320,7 @@ class Keeping:
             return []
         said = self._said
         self._empty = _names([server for server, each in enumerate(said) if each.generation == 0])
-        self.watch.term = next_term(said, self.watch.term, said[0].incarnation)
+        self.watch.term = next_term(said, self.watch.term, said[self.watch.host].incarnation)
         again = self._deadline_s is None
         lost = self._rolled_back(self._reached)
         return [BeginTerm(self.watch.term, self._given, lost, self.watch.heard_of, again)]
