@@ -125,8 +125,8 @@ FOUND_BY_WIDER_TESTS = [
     bug(START, "restored", "state.lineage", "Lineage()"),
     bug(
         START,
-        "restored",
-        "{slot: read(spec.name, slot) for slot in names}",
+        "_restored_slots",
+        "{slot: _read(checkpoint, spec, keys[slot]) for slot in names if spec.trainable}",
         "_fresh_slots(rule, spec, values[spec.name])",
     ),
     bug(OPENING, "_driver", "sequence=parts.sequence"),

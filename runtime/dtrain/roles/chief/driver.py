@@ -87,12 +87,10 @@ class Leader:
         until: int | None = None,
         heard_of: tuple[str, ...] = (),
     ) -> int:
-        """Begin a term: give every server its variables; returns the highest version that was given up for
-        it, or -1.
+        """Begin a term: give every server its variables; return the highest version given up for it, or -1.
 
-        No version is made beyond `until` before the first order; `heard_of` as in `Initialise`.
-
-        It is never repeated within a term: a server might have begun it, trained, and died in the meantime.
+        `until` and `heard_of` are those of `Initialise`. It is never repeated within a term: a server might
+        have begun it, trained, and died in the meantime.
 
         Raises:
             PeerLostError: a server is gone: all servers need a new term.
@@ -100,8 +98,7 @@ class Leader:
         """
         self.term = term
         plan = generation.plan
-        contents = () if generation.sync else start.contents
-        repairs = tuple(lacking([each.batches for each in contents]))
+        repairs = () if generation.sync else tuple(lacking([each.batches for each in start.contents]))
         values = cut(plan, start.values)
         slots = {name: cut(plan, by_variable) for name, by_variable in start.slots.items()}
         tables = {spec.name: start.table(spec.name) for spec in plan.variables if spec.sparse}
@@ -109,40 +106,22 @@ class Leader:
         with self._asking():
             for server, peer in enumerate(self._peers):
                 trainable = [i for i, group in enumerate(plan.layout(server).groups) if group.trainable]
-                message = Initialise(
-                    generation=generation.number,
-                    plan=plan.to_dict(),
-                    training=on_servers(generation.training),
-                    optimizer=start.optimizer,
-                    version=contents[server].version if contents else start.version,
-                    max_steps=generation.max_steps,
-                    directory=directory,
-                    slots=tuple(slots),
-                    seen=list(start.seen[server]) if start.seen else [],
-                    lineage=start.lineage,
-                    dealt=start.dealt.going_on(generation.cut, sync=generation.sync),
+                message = msgspec.structs.replace(
+                    _initialisation(generation, start, server, directory),
                     term=term,
                     drawn=descriptions(tables),
                     loads=bool(parts[server]),
                     until=until,
                     heard_of=heard_of,
-                    alone=generation.alone,
-                    steps_per_epoch=generation.steps_per_epoch,
-                    first_epoch=generation.first_epoch,
-                    tally=start.tally,
-                    history={fit: dict(rows) for fit, rows in start.history.items()},
-                    applied=contents[server].batches if contents else None,
                     repairs=repairs if server == self._host else (),
                 )
-                peer.tell(
-                    message, [*values[server], *(slots[name][server][i] for name in slots for i in trainable)]
-                )
+                own_slots = (slots[name][server][i] for name in slots for i in trainable)
+                peer.tell(message, [*values[server], *own_slots])
             frames = [peer.receive() for peer in self._peers]
             answers = [_expect(Initialised, frame).message for frame in frames]
             for together in zip_longest(*parts):
-                asked = [
-                    (peer, part) for peer, part in zip(self._peers, together, strict=True) if part is not None
-                ]
+                pairs = zip(self._peers, together, strict=True)
+                asked = [(peer, part) for peer, part in pairs if part is not None]
                 for peer, (load, source) in asked:
                     peer.tell(load, source())
                 for peer, _ in asked:
@@ -252,6 +231,30 @@ class Leader:
         """Close the connections."""
         for peer in self._peers:
             peer.close()
+
+
+def _initialisation(generation: Generation, start: Start, server: int, directory: str) -> Initialise:
+    """Return what a server is told in every term of a generation that begins from `start`."""
+    contents = () if generation.sync else start.contents
+    return Initialise(
+        generation=generation.number,
+        plan=generation.plan.to_dict(),
+        training=on_servers(generation.training),
+        optimizer=start.optimizer,
+        version=contents[server].version if contents else start.version,
+        max_steps=generation.max_steps,
+        directory=directory,
+        slots=tuple(start.slots),
+        seen=list(start.seen[server]) if start.seen else [],
+        lineage=start.lineage,
+        dealt=start.dealt.going_on(generation.cut, sync=generation.sync),
+        alone=generation.alone,
+        steps_per_epoch=generation.steps_per_epoch,
+        first_epoch=generation.first_epoch,
+        tally=start.tally,
+        history={fit: dict(rows) for fit, rows in start.history.items()},
+        applied=contents[server].batches if contents else None,
+    )
 
 
 def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:

@@ -142,33 +142,14 @@ def restored(
         for spec in plan.variables:
             found = checkpoint.variables.get(spec.name)
             if found is None or found.shape != spec.shape:
+                there = "is absent" if found is None else found.shape
                 raise CheckpointError(
                     f"{checkpoint.path} does not fit this model: variable {spec.name} has shape "
-                    f"{spec.shape} here and "
-                    f"{'is absent' if found is None else found.shape} there"
+                    f"{spec.shape} here and {there} there"
                 )
-        tables = {spec.name for spec in plan.variables if spec.sparse}
-
-        def read(name: str, slot: str | None = None) -> Any:
-            key = name if slot is None else checkpoints.slot_key(name, slot)
-            return checkpoint.look_into(key) if name in tables else checkpoint.read(key)
-
-        values = {spec.name: read(spec.name) for spec in plan.variables}
+        values = {spec.name: _read(checkpoint, spec, spec.name) for spec in plan.variables}
         state = checkpoint.state
-        rule = optimizers.from_config(optimizer)
-        names = list(rule.initial_slots(np.zeros(1, np.float32)))
-        same_slots = names == list(
-            optimizers.from_config(state.compiled).initial_slots(np.zeros(1, np.float32))
-        )
-        slots: dict[str, dict[str, Any]] = {slot: {} for slot in names}
-        for spec in plan.variables if names else ():
-            was_trained = checkpoints.slot_key(spec.name, names[0]) in checkpoint.arrays
-            if spec.trainable and same_slots and not was_trained:
-                begun = _fresh_slots(rule, spec, values[spec.name])
-            else:
-                begun = {slot: read(spec.name, slot) for slot in names} if spec.trainable else {}
-            for slot, array in begun.items():
-                slots[slot][spec.name] = array
+        slots = _restored_slots(checkpoint, plan, optimizers.from_config(optimizer), values)
         seen = state.seen if len(state.seen) == plan.servers else []
         in_force = state.optimizer if state.compiled == optimizer else dict(optimizer)
         return Start(
@@ -185,6 +166,30 @@ def restored(
             feed.change_from(state.feed),
             state.contents if by_server and _same_batches(state, plan, feed) else (),
         )
+
+
+def _read(checkpoint: checkpoints.Checkpoint, spec: VariableSpec, key: str) -> Any:
+    """Return an array of a variable; of a table, one that reads rows when it is indexed."""
+    return checkpoint.look_into(key) if spec.sparse else checkpoint.read(key)
+
+
+def _restored_slots(
+    checkpoint: checkpoints.Checkpoint, plan: Plan, rule: optimizers.Optimizer, values: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return a checkpoint's slots by slot and variable; those of variables not trained there are fresh."""
+    one = np.zeros(1, np.float32)
+    names = list(rule.initial_slots(one))
+    same_slots = names == list(optimizers.from_config(checkpoint.state.compiled).initial_slots(one))
+    slots: dict[str, dict[str, Any]] = {slot: {} for slot in names}
+    for spec in plan.variables if names else ():
+        keys = {slot: checkpoints.slot_key(spec.name, slot) for slot in names}
+        if spec.trainable and same_slots and keys[names[0]] not in checkpoint.arrays:
+            begun = _fresh_slots(rule, spec, values[spec.name])
+        else:
+            begun = {slot: _read(checkpoint, spec, keys[slot]) for slot in names if spec.trainable}
+        for slot, array in begun.items():
+            slots[slot][spec.name] = array
+    return slots
 
 
 def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: bool) -> checkpoints.Checkpoint:
