@@ -17,7 +17,7 @@ TITLES = {
     FailureKind.START_TIMEOUT: "not started in time",
     FailureKind.LAUNCHER: "the launcher failed",
 }
-"""Of failures that are no task's."""
+"""Titles of failures that are no task's."""
 _MARKS = re.compile(r"[\s|]*[~^]+\s*")
 """The marks under a line of a traceback, which point nowhere when that line is folded."""
 

@@ -24,7 +24,7 @@ _COLUMNS = ("task", "state", *NUMBERS, REMARK)
 _FIRST_TO_GO = ("staleness", "ex/s", "loss", REMARK)
 _LOSSES_MAX = 24
 _OTHER_LINES = 4
-"""Those of the heading, the progress, and one that is not the table's."""
+"""Lines that are not tasks': the heading, the progress, and one that is not the table's."""
 _BAR_MIN = 10
 _BAR_MAX = 30
 

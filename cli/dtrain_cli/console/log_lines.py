@@ -22,7 +22,7 @@ _CONTROLS = re.compile(rf"\x1b\[[0-9;?]*[ -/]*[@-~]|[\n{CONTROLS}]")
 
 @dataclass
 class LogTail:
-    """Where the console is in one attempt's log.
+    """The console's place in one attempt's log.
 
     Attributes:
         task: whose it is.

@@ -21,7 +21,7 @@ from dtrain_cli.console.outlet import Outlet
 BATCH_S = 0.2
 TABLE_EVERY_S = 0.5
 LAST_WORDS_S = {True: 20.0, False: 3.0}
-"""How long the end waits for a slow reader: a terminal (True) that was stopped, any other one (False)."""
+"""The longest wait for a slow reader at the end: a terminal (True) that was stopped, any other (False)."""
 _LABEL_COLOURS = {"chief": 36, "worker": 32, "ps": 34, "evaluator": 35}
 _PUMP_S = 0.05
 

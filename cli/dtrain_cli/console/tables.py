@@ -18,7 +18,7 @@ STYLES: Mapping[str, str] = {
     RunState.STOPPING: "yellow",
     "restarting": "yellow",
 }
-"""By the state of a run or of a task."""
+"""Styles by the state of a run or of a task."""
 _GAP = 2
 
 

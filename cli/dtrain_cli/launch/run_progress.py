@@ -1,4 +1,4 @@
-"""How far a run has come, by what its tasks last said of themselves."""
+"""The progress of a run, by the last status of each task."""
 
 from collections.abc import Mapping
 

@@ -37,7 +37,7 @@ TICK_S = 0.2
 STATUS_EVERY_S = 0.5
 NOT_EXECUTED = 127
 LAST_LINES_S = {True: 5.0, False: 1.0}
-"""How long workers of a program (True) or foreign command may take to end after the leader's success."""
+"""The longest wait for workers of a program (True) or foreign command after the leader's success."""
 
 
 class Supervisor:

@@ -1,4 +1,4 @@
-"""How many threads the arithmetic of each task may use, and the variables that limit it."""
+"""The number of threads that the arithmetic of each task may use, and the variables that limit it."""
 
 from collections.abc import Mapping
 

@@ -22,7 +22,7 @@ from dtrain_cli.runs.index import own_record
 from dtrain_cli.runs.joined_tasks import with_joined
 
 EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
-"""What `dtrain status` ends with, by state; 0 for every other."""
+"""Exit codes of `dtrain status` by state; 0 for every other."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Where tasks run: processes of this machine."""
+"""Targets, on which tasks run: processes of this machine."""

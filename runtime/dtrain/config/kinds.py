@@ -25,7 +25,7 @@ _EXPECTED = {
     "compression": "none, bf16, fp16 or {top_k: fraction}",
     "between": "a list of two tasks",
 }
-"""What a key takes where its type alone does not say it well."""
+"""Descriptions of the values that a key takes where its type alone does not say it well."""
 
 
 def is_section(kind: Any) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Problem = tuple[tuple[str | int, ...], str]
-"""Where (the path of keys from the top of the section) and what is wrong, what was expected."""
+"""The path of keys from the top of the section, and what is wrong and what was expected."""
 
 
 def at_least(section: Any, minimum: float, *names: str) -> Iterator[Problem]:

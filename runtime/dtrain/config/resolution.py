@@ -26,7 +26,7 @@ from dtrain.errors import SpecError
 _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
 """Has every task that a spec may name: it stands in for a cluster section that cannot be read."""
 _FIELD_DEPTH = {"restart": 3}
-"""How many keys lead to a field where they are not two: the section's and the field's."""
+"""The number of keys that lead to a field where it is not two: the section's and the field's."""
 
 
 def resolve(

@@ -149,7 +149,7 @@ class SimulateSection:
         return next((link for link in self.network if set(link.ends) == ends), None)
 
     def named_tasks(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Every place that names a task, with the name."""
+        """Yield every place that names a task, with the name."""
         yield from ((("slow", task), task) for task in self.slow)
         for kind in ("kill", "pause"):
             yield from (((kind, i, "task"), fault.task) for i, fault in enumerate(getattr(self, kind)))

@@ -18,7 +18,7 @@ MINIMA = {
     "seed": 0,
 }
 PROGRAM_MAY_SAY: tuple[TrainingSettings, ...] = ({}, {"updates": "sync"}, {"max_staleness": 0})
-"""What a program's constructor can add so that settings which lack it make sense."""
+"""Settings that a program's constructor can add so that settings which lack them make sense."""
 
 
 def problems(settings: TrainingSettings) -> Iterator[Problem]:

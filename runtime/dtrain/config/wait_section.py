@@ -11,7 +11,7 @@ GRACE_S = {True: 10.0, False: 25.0}
 
 @dataclass(frozen=True)
 class WaitSection:
-    """How long others are waited for, in seconds.
+    """Deadlines for waits on other tasks, in seconds.
 
     Attributes:
         start_s: for tasks to appear, from the start on.

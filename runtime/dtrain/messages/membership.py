@@ -31,7 +31,7 @@ class Heartbeat(Message, frozen=True, gc=False, kw_only=True):
 
 
 class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
-    """How the run stands.
+    """The state of the run.
 
     Attributes:
         incarnation: the one by which the sender is known from now on.

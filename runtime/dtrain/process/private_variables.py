@@ -16,7 +16,7 @@ SECRET = "DTRAIN_SECRET"
 DESCRIPTOR = "DTRAIN_PRIVATE_FD"
 _BYTES_MAX = 1 << 24
 _kept: dict[str, str] = {}
-"""Those of this process."""
+"""The private variables of this process."""
 
 
 def keep(variables: Mapping[str, str]) -> None:

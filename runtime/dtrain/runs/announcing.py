@@ -14,12 +14,12 @@ from dtrain.process.assignment import TaskAssignment
 FIRST_S = 1.0
 """Age of a wait when it is first announced."""
 AGAIN_S = 5.0
-"""When it is announced for the second time; after that each pause is twice as long, up to the longest."""
+"""The time of the second announcement; after that each pause is twice as long, up to the longest."""
 LONGEST_S = 60.0
 LONGEST_OF_OTHERS_S = 600.0
 """The latter for tasks that are there and busy: a healthy run may wait for a slow task for hours."""
 STALE_S = 5.0
-"""After how long without repetition a reason is dropped: its thread no longer tries to reach the server."""
+"""The time without repetition after which a reason is dropped: its thread no longer tries."""
 NAMED_MAX = 3
 
 

@@ -125,4 +125,4 @@ AnyEvent: TypeAlias = (
     | Saved
     | ConfigChanged
 )
-"""To decode a line of a trace."""
+"""The decoder of a line of a trace."""

@@ -26,7 +26,7 @@ from dtrain.runs.trace import VARIABLE, Header, Trace
 
 INTERVAL_S = 0.5
 QUIET_S = 2.0
-"""So old an account may become that has nothing new to say: a cluster that waits burns no CPU."""
+"""The age at which an account without news is written again: a cluster that waits burns no CPU."""
 WAIT_SHOWN_AFTER_S = 0.5
 
 

@@ -152,7 +152,7 @@ class Trace:
 
 
 NO_TRACE = Trace(None)
-"""For what is not a task of a run."""
+"""The trace of what is not a task of a run."""
 
 
 def read_trace(path: Path) -> list[Line]:

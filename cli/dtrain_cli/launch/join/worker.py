@@ -41,7 +41,7 @@ from dtrain_cli.targets.target import Event, TaskHandle
 
 TICK_S = 0.1
 LAST_LINES_S = 5.0
-"""How long a slow reader of the last lines is waited for; the log has them all."""
+"""The longest wait for a slow reader of the last lines; the log has them all."""
 NOT_EXECUTED = 127
 KILLED = 128 + signal.SIGKILL
 

@@ -1,4 +1,4 @@
-"""For whom a cluster that stands still waits in the end. Pure."""
+"""The tasks for which a cluster that stands still waits in the end. Pure."""
 
 import re
 from collections.abc import Mapping

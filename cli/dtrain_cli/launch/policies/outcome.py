@@ -1,4 +1,4 @@
-"""How a run ended: its state, its exit code and the earliest cause. Pure."""
+"""The outcome of a run: its state, its exit code and the earliest cause. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ RECENT_S = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `failure` is its earliest cause."""
+    """The end of a run; `failure` is its earliest cause."""
 
     state: RunState
     exit_code: int

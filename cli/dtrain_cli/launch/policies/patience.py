@@ -1,4 +1,4 @@
-"""How long a launch waits: for tasks to be up, the next step, the end. Pure: the clock is an argument."""
+"""Deadlines of a launch: for tasks to be up, for the next step, for the end. Pure: time is an argument."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

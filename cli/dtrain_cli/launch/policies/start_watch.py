@@ -1,4 +1,4 @@
-"""How long a start may take, and what is said about it meanwhile. Pure: the clock is an argument."""
+"""The deadline of a start, and what is printed about it meanwhile. Pure: the clock is an argument."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

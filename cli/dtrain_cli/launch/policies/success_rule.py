@@ -1,4 +1,4 @@
-"""When a run has succeeded, and which failures it survives. Pure.
+"""The success of a run, and the failures that it survives. Pure.
 
 The leader (the chief, else worker 0) decides; with `success: all_workers` every worker too. A failure for
 good ends the run, except of the evaluator, and of a replica on parameter servers while enough others live.

@@ -1,4 +1,4 @@
-"""Where every task of a run stood when the launcher lost its patience."""
+"""The place at which every task of a run stood when a deadline of the launcher passed."""
 
 import re
 import sysconfig

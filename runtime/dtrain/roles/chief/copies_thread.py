@@ -9,9 +9,9 @@ from dtrain.errors import CheckpointError, CopiesTakenError
 from dtrain.process.clock import SYSTEM, Clock
 
 PATIENCE_S = 600.0
-"""How long one upload may take when a caller waits for it."""
+"""The longest time for one upload when a caller waits for it."""
 RETRY_S = 60.0
-"""For how long the last checkpoint is tried again."""
+"""The time for which an upload of the last checkpoint is repeated."""
 PAUSE_S = 1.0
 
 
@@ -41,7 +41,7 @@ class CopiesThread:
     def of(
         cls, section: CheckpointSection, directory: Path, warn: Callable[[str], None], clock: Clock = SYSTEM
     ) -> "CopiesThread | None":
-        """As the spec says; None if it names no second home."""
+        """Return the copies that the spec asks for; None if it names no remote store."""
         remote = checkpoints.remote_copies(section.remote)
         return None if remote is None else cls(remote, directory, warn, clock)
 

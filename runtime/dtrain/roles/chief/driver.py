@@ -129,7 +129,7 @@ class Leader:
         return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """Rows of an array at the last snapshot, flat.
+        """Return rows of an array at the last snapshot, flat.
 
         Raises:
             PeerError: the server is gone, or has made none.
@@ -139,7 +139,7 @@ class Leader:
             return _expect(Rows, self._hear(server, question)).blocks[0]
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
-        """Every server's state; arguments as in `Cut.question`.
+        """Return every server's state; arguments as in `Cut.question`.
 
         Raises:
             PeerError: a server is gone, or will not answer.
@@ -148,7 +148,7 @@ class Leader:
         return self._ask(question, SnapshotReply)
 
     def _ask(self, question: AnyMessage, kind: type[Answer]) -> list[Answer]:
-        """Every server, before the first answer is awaited."""
+        """Ask every server, before the first answer is awaited."""
         with self._asking():
             for server in range(len(self._peers)):
                 self._say(server, question)
@@ -219,12 +219,12 @@ class Leader:
                 peer.receive(deadline=deadline)
 
     def abort(self, reason: str) -> None:
-        """From another thread: give up whatever is being waited for."""
+        """Give up, from another thread, whatever is being waited for."""
         for peer in self._peers:
             peer.abort(reason)
 
     def break_with(self, server: int, reason: str) -> None:
-        """From another thread: break a server's connection; open questions are asked again on a new one."""
+        """Break a server's connection from another thread; open questions are asked again on a new one."""
         self._peers[server].break_with(reason)
 
     def close(self) -> None:
@@ -268,5 +268,5 @@ def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:
 
 
 def server_name(server: int) -> str:
-    """How a server is called in messages: ``ps:0``."""
+    """Return a server's name in messages: ``ps:0``."""
     return str(TaskId(Role.PS, server))

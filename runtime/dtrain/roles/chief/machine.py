@@ -18,9 +18,9 @@ FIRST_MARGIN_STEPS = 2
 ANSWER_WAIT_S = 0.5
 """Ask for a version two steps ahead. Where steps take longer, servers answer with the one that there is."""
 ARRIVAL_S = 2.0
-"""For a push to arrive on every server."""
+"""The time for a push to arrive on every server."""
 MARK_S = 2.0
-"""From a server's mark to the question for its state: the others are marked in between."""
+"""The time from a server's mark to the question for its state: the others are marked in between."""
 
 
 @dataclass
@@ -71,15 +71,15 @@ class Cut:
     host: int = 0
 
     def question(self, newest: int, last: int) -> Snapshot:
-        """In sync: what to ask every server; no version is made beyond `last` before the leader allows it."""
+        """Return the question to every server in sync; versions beyond `last` wait for the leader."""
         return Snapshot(at_least=min(newest + self.margin_steps, last), wait_s=ANSWER_WAIT_S, term=self.term)
 
     def mark(self) -> Mark:
-        """In async: what to say to every server first."""
+        """Return the first message to every server in async."""
         return Mark(wait_s=MARK_S, term=self.term)
 
     def marked(self, answers: Sequence[Marked]) -> Snapshot:
-        """In async: what to ask every server then: to have all that any of them had applied.
+        """Return the second question to every server in async: for all that any of them had applied.
 
         Batches that wait at ps:0 to be computed again are left out: no replica is sending them.
         """

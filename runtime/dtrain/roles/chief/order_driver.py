@@ -198,7 +198,7 @@ class OrderDriver:
                 self._pause(deadline, "the servers are not all in one term")
 
     def abort(self, reason: str) -> None:
-        """From another thread: give up whatever is being waited for."""
+        """Give up, from another thread, whatever is being waited for."""
         self._aborted = reason
         for peer in self._peers:
             peer.abort(reason)

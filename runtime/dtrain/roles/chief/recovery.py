@@ -21,7 +21,7 @@ from enum import Enum
 from dtrain.messages import HeartbeatReply
 
 Answer = tuple[float, HeartbeatReply]
-"""What a server last said of itself, and when it was asked, in seconds."""
+"""The last answer of a server about itself, and when it was asked, in seconds."""
 
 
 class Beginning(Enum):

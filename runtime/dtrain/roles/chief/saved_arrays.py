@@ -24,7 +24,7 @@ class SavedArray:
     shape: tuple[int, ...]
 
     def questions(self, nbytes: int = BLOCK_BYTES) -> Iterator[SnapshotRows]:
-        """All of it, in blocks of about `nbytes`."""
+        """Yield the questions for all of it, in blocks of about `nbytes`."""
         for start, stop in row_blocks(self.shape, DTYPE_BYTES[self.shards[0].dtype], nbytes):
             yield SnapshotRows(part=self.part, array=self.name, start=start, stop=stop)
 

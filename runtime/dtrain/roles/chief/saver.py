@@ -175,7 +175,7 @@ class Saver:
         return entries
 
     def _blocks(self, server: int, array: SavedArray) -> Iterator[Array]:
-        """As it was at the last snapshot."""
+        """Yield the array as it was at the last snapshot."""
         for question in array.questions():
             yield self._holder.snapshot_rows(server, question)
 

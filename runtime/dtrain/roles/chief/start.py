@@ -79,7 +79,7 @@ class Start:
         return [where] + ([f"steps mean something else than before: {self.changed}"] if self.changed else [])
 
     def table(self, name: str) -> dict[str, Any]:
-        """Of a sparse variable: its rows under ``""``, and each slot under its name."""
+        """Return a sparse variable's rows under ``""``, and each slot under its name."""
         slots = {slot: by_variable[name] for slot, by_variable in self.slots.items() if name in by_variable}
         return {VALUES: self.values[name], **slots}
 
@@ -109,7 +109,7 @@ def fresh(
 
 
 def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> dict[str, Any]:
-    """Those of a sparse variable are drawn on the servers like its rows."""
+    """Return fresh slots; those of a sparse variable are drawn on the servers like its rows."""
     if not spec.sparse:
         return rule.initial_slots(np.asarray(value))
     constants = {

@@ -15,7 +15,7 @@ from dtrain.variables import DTYPE_BYTES
 from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 
 Tables = Mapping[str, Mapping[str, Any]]
-"""By variable, its rows under ``""`` and each slot under its name: whatever can be sliced by rows."""
+"""Arrays by variable: its rows under ``""`` and each slot under its name; sliced by rows."""
 
 Part = tuple[Load, Callable[[], list[Array]]]
 """Rows of a table, and what makes its blocks: none for those that the server draws."""
@@ -30,7 +30,7 @@ def descriptions(tables: Tables) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def loads(plan: Plan, server: int, tables: Tables, term: int, nbytes: int = BLOCK_BYTES) -> list[Part]:
-    """All tables of a server, in parts of about `nbytes`; the last one says so."""
+    """Yield all tables of a server, in parts of about `nbytes`; the last one is marked."""
     parts: list[Part] = []
     for number, shard in enumerate(plan.layout(server).tables):
         for array, source in tables[plan.variables[shard.variable].name].items():

@@ -109,7 +109,7 @@ def _opened(path: Path, reporter: Reporter) -> checkpoints.Checkpoint:
 
 
 def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
-    """Every variable of a checkpoint; of sparse ones the rows are read when they are looked up."""
+    """Return every variable of a checkpoint; rows of sparse ones are read when they are looked up."""
     variables = (checkpoint.state.plan or {}).get("variables", ())
     sparse = {variable["name"] for variable in variables if variable.get("sparse")}
     return {

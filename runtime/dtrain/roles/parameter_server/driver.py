@@ -112,7 +112,7 @@ class ServerHandler:
 
     @property
     def answers_at_once(self) -> bool:
-        """In async every push is; in sync it waits for the others."""
+        """Whether a push is answered at once, as in async; in sync it waits for the others."""
         return isinstance(self.machine.control.training, AsyncSection)
 
     def refuse(self, hello: Hello) -> str | None:
@@ -207,7 +207,7 @@ class ServerHandler:
         return str(self._host)
 
     def _connections(self) -> int:
-        """As `Roster.end` counts them."""
+        """Return the number of connections, as `Roster.end` counts them."""
         others = sum(_task(caller.hello.task).role is not Role.PS for caller in self._callers)
         lease = self._lease
         host_is_there = lease is None or (lease.failure is None and not lease.away)
@@ -303,7 +303,7 @@ class DecisionLink:
         self._reports.tell(message)
 
     def close(self) -> None:
-        """From any thread: end both threads."""
+        """End both threads; from any thread."""
         for peer in (self._commits, self._reports):
             peer.abort("this server ends")
 

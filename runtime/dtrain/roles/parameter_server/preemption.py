@@ -64,7 +64,7 @@ class ThreadPolicy:
     """The kernel's, unless this process was given one or the kernel keeps no account of waits."""
 
     def __init__(self, now: float) -> None:
-        """From now on let the threads that are there, and those that they start, interrupt no others."""
+        """Let this process's threads, and those that they start, interrupt no others from now on."""
         self._preemption: Preemption | None = None
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER and any(True for _ in _accounts()):
@@ -72,7 +72,7 @@ class ThreadPolicy:
                 self._preemption = Preemption(since_s=now)
 
     def look(self, now: float) -> None:
-        """To be called about twice a second."""
+        """Choose the policy anew; to be called about twice a second."""
         if self._preemption is None:
             return
         accounts = list(_accounts())
@@ -84,7 +84,7 @@ class ThreadPolicy:
 
 
 def _accounts() -> Iterator[tuple[float, int]]:
-    """Of each thread: seconds waited for a core, and how often it got one. Source: proc_pid_schedstat(5)."""
+    """Return each thread's seconds of waiting for a core, and its turns. Source: proc_pid_schedstat(5)."""
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError, ValueError):  # it has ended; this kernel keeps no such account
             _, waited_ns, slices = (thread / "schedstat").read_text().split()

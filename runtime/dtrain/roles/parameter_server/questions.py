@@ -84,7 +84,7 @@ class Questions:
             self._waits_for_more = True
 
     def _to_look_at(self, held: TermState | None, now: float) -> Sequence[int]:
-        """Numbers of the questions that may have an answer that they did not have before."""
+        """Return numbers of the questions that may have an answer that they did not have before."""
         numbers, self._look_at = self._look_at, []
         while self._deadlines and self._deadlines[0][0] <= now:
             numbers.append(heapq.heappop(self._deadlines)[1])
@@ -95,7 +95,7 @@ class Questions:
         return sorted(self.open.keys() & numbers)
 
     def _standing(self, held: TermState | None) -> Hashable:
-        """All on which the answer to a question depends that is neither a snapshot nor late."""
+        """Return all on which the answer to a question depends that is neither a snapshot nor late."""
         ended = self._roster.farewell, self._roster.concluded_generation
         if held is None:
             return ended

@@ -36,11 +36,11 @@ LEADERS: dict[type[AnyMessage], str] = {
     Conclude: "conclude a generation",
     Farewell: "say farewell",
 }
-"""What only the leader sends."""
+"""Messages that only the leader sends."""
 SERVERS = frozenset({Complete, Subscribe})
-"""What only servers send, to the control host."""
+"""Messages that only servers send, to the control host."""
 DECISIONS = frozenset({Commit, Release})
-"""What only the control host sends."""
+"""Messages that only the control host sends."""
 
 
 def obstacle(message: AnyMessage, sender: TaskId, cluster: ClusterSpec) -> str | None:

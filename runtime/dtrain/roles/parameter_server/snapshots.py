@@ -27,7 +27,7 @@ Delivery = tuple[Caller, TaskId, Push, Blocks]
 """A push as it arrived."""
 
 UNREAD_S = 60.0
-"""What has not been read on for so long will not be: its leader is gone, or its disk is full."""
+"""A snapshot that has not been read for so long is dropped: its leader is gone, or its disk is full."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Snapshots:
     _covers: AppliedBatches = field(default_factory=AppliedBatches)
 
     def mark(self, question: Mark, now: float) -> None:
-        """From now on new pushes wait."""
+        """Hold new pushes from now on."""
         self._marked_until_s, self._covers = now + question.wait_s, AppliedBatches()
 
     def asked(self, question: Snapshot, now: float) -> None:

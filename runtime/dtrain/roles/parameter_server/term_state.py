@@ -106,12 +106,12 @@ class TermState:
 
     @property
     def failed(self) -> Refusal | None:
-        """At the control host: says why training cannot go on."""
+        """Why training cannot go on; known at the control host."""
         return None if self.steps is None else self.steps.failed
 
     @property
     def awaits_others(self) -> bool:
-        """At the control host: whether the version at which it stands has not been made on every server."""
+        """Whether the present version has not been made on every server; known at the control host."""
         return self.steps is not None and self.steps.awaits_others
 
     @property
@@ -128,12 +128,12 @@ class TermState:
 
     @property
     def cut(self) -> BatchCut:
-        """How every batch is cut into parts; the control host says it."""
+        """The way in which every batch is cut into parts; the control host decides it."""
         return BatchCut() if self.steps is None else BatchCut(self.steps.dealer.parts, self.steps.dealer.even)
 
     @property
     def history(self) -> dict[int, dict[int, Row]]:
-        """At the control host: the numbers of every epoch that has ended, by call of `fit`."""
+        """The numbers of every epoch that has ended, by call of `fit`; known at the control host."""
         if self.steps is None or not (self.steps.tally.kept and self.steps.tally.rows):
             return self.earlier_rows
         return {**self.earlier_rows, self.generation: self.steps.tally.rows}
@@ -158,12 +158,12 @@ class TermState:
 
     @property
     def applied(self) -> AppliedBatches | None:
-        """In async: the batches that the variables contain."""
+        """The batches that the variables contain, in async."""
         return self.rule.applied if isinstance(self.rule, AsyncRule) else None
 
     @property
     def halved(self) -> bool:
-        """At the control host, in async: whether the servers contain different batches for good."""
+        """Whether the servers contain different batches for good, in async; known at the control host."""
         return isinstance(self.steps, AsyncSteps) and self.steps.halved is not None
 
     def marked(self) -> Marked:

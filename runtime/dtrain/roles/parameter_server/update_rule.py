@@ -9,7 +9,7 @@ from dtrain.types import Array
 
 
 class UpdateRule(Protocol):
-    """How gradients become versions of one server's variables; `AsyncRule` and `SyncRule` are the two.
+    """The way from gradients to versions of one server's variables; `AsyncRule` and `SyncRule` are the two.
 
     Attributes:
         version: the newest version.

@@ -153,7 +153,7 @@ class Keeper(KeeperThread):
         return self._machine.restored(start.version, start.lineage.rolled_back_steps)
 
     def _begin_term(self, action: BeginTerm) -> Sequence[Action]:
-        """On every server; nothing is made before the leader's order, its first or the one in force."""
+        """Begin a term on every server; no version is made before the leader's order."""
         start = self._start
         leader = self._place.leader
         assert start is not None

@@ -14,7 +14,7 @@ from dtrain.roles.chief.start import Start
 from dtrain.runs.trace import Trace
 
 STOP_S = 5.0
-"""How long what is under way may take to end when the thread is stopped."""
+"""The longest wait for work under way when the thread is stopped."""
 
 
 class KeeperThread:
