@@ -30,7 +30,7 @@ from dtrain.wire.security.credentials import Credentials
 
 BYTES_PER_S = 125e6
 CHUNK_BYTES = 128 * 1024
-WORKER = Credentials(Hello(run_id="long-link", cluster_hash="", task="worker:0"))
+WORKER = Credentials.made(Hello(run_id="long-link", cluster_hash="", task="worker:0"))
 
 
 def carry(source: socket.socket, sink: socket.socket, delay_s: float) -> None:

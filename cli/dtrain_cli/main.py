@@ -19,6 +19,7 @@ try:
         removal,
         roles,
         runs,
+        secret,
         shell_completion,
         trace,
     )
@@ -75,6 +76,7 @@ for command in (
     *chaos.COMMANDS,
     *checks.COMMANDS,
     *certificates.COMMANDS,
+    *secret.COMMANDS,
     *environment.COMMANDS,
     show_help,
 ):

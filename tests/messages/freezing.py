@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain import messages
-from dtrain.messages import PROTOCOL_VERSION, AnyMessage
+from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Challenge, Opening, Proof
 from dtrain.wire.ahead import Ahead
 
 FOLDER = Path(__file__).parent
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 def described() -> dict[str, list[str]]:
     """Return, of every message and of every type within one, its fields in their order with types and defaults."""
     found: dict[str, list[str]] = {}
-    waiting: list[object] = [*typing.get_args(AnyMessage), Ahead]
+    waiting: list[object] = [*typing.get_args(AnyMessage), Ahead, Opening, Challenge, Proof]
     while waiting:
         kind = waiting.pop()
         waiting += typing.get_args(kind)

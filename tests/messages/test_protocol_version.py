@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from messages.freezing import described, path
 
-from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Hello, Push
+from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Challenge, Opening, Push
 
 ADVICE = (
     "the messages have changed: raise PROTOCOL_VERSION in runtime/dtrain/messages/opening.py and run "
@@ -26,9 +26,11 @@ def test_no_two_versions_have_one_form():
     assert len(set(forms)) == len(forms)
 
 
-def test_the_version_is_the_first_thing_that_a_connection_says():
-    hello = Hello(run_id="run", cluster_hash="hash", task="worker:0", secret="secret")
-    assert msgspec.to_builtins(hello)[:2] == ["Hello", PROTOCOL_VERSION]
+def test_the_version_is_the_first_thing_that_either_end_says():
+    opening = Opening(task="worker:0", nonce=b"")
+    assert msgspec.to_builtins(opening)[:2] == ["Opening", PROTOCOL_VERSION]
+    challenge = Challenge(salt=b"", nonce=b"", proof=b"")
+    assert msgspec.to_builtins(challenge)[:2] == ["Challenge", PROTOCOL_VERSION]
 
 
 @pytest.mark.parametrize("kind", get_args(AnyMessage), ids=lambda kind: kind.__name__)

@@ -13,7 +13,9 @@ from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
 from dtrain.wire.security.credentials import Credentials
 
-SECOND = Credentials(Hello(run_id="run", cluster_hash="hash", task="ps:1"))
+FIRST, SECOND = (
+    Credentials.made(Hello(run_id="run", cluster_hash="hash", task=task)) for task in ("ps:0", "ps:1")
+)
 HELD = Complete(generation=1, rank=2, incarnation=1, version=7, ordinal=0)
 TIMEOUT_S = 20.0
 
@@ -84,7 +86,7 @@ def address(first):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    service = GrpcService(first, address, SECOND, connections=16, share_port=False)
+    service = GrpcService(first, address, FIRST, connections=16, share_port=False)
     yield address
     service.stop()
 

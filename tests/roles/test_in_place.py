@@ -22,7 +22,7 @@ NBYTES = 4 * (SIZE + 500)
 
 
 def credentials(task):
-    return Credentials(Hello(run_id="run", cluster_hash="hash", task=task))
+    return Credentials.made(Hello(run_id="run", cluster_hash="hash", task=task))
 
 
 class Silent:

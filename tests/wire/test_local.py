@@ -24,8 +24,8 @@ from dtrain.wire.one_host.shared_memory import SharedMemory, shared_bytes
 from dtrain.wire.security.credentials import Credentials
 
 SERVER, WORKER = (
-    Credentials(Hello(run_id="run", cluster_hash="hash", task="ps:0")),
-    Credentials(Hello(run_id="run", cluster_hash="hash", task="worker:0")),
+    Credentials.made(Hello(run_id="run", cluster_hash="hash", task="ps:0")),
+    Credentials.made(Hello(run_id="run", cluster_hash="hash", task="worker:0")),
 )
 PUSH = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
 LARGE = 1 << 20
@@ -260,13 +260,13 @@ def test_a_server_on_another_host_is_met_over_grpc_or_refused(echo):
     elsewhere = GrpcService(
         echo, address, SERVER, connections=8, share_port=False, local_name=lambda: "dtrain-elsewhere"
     )
-    channel = connecting.connect("ps:3", address, WORKER, 20.0)
+    channel = connecting.connect("ps:0", address, WORKER, 20.0)
     assert isinstance(channel, GrpcChannel)
     channel.close()
     with pytest.raises(
-        PeerRefusedError, match=f"transport: local cannot lead to ps:3 at {address}: ps:3 is not on this host"
+        PeerRefusedError, match=f"transport: local cannot lead to ps:0 at {address}: ps:0 is not on this host"
     ):
-        connecting.connect("ps:3", address, WORKER, 20.0, "local")
+        connecting.connect("ps:0", address, WORKER, 20.0, "local")
     elsewhere.stop()
 
 
@@ -284,7 +284,7 @@ def met(echo):
 
 
 def test_tasks_of_a_run_on_one_host_meet_without_grpc(met, monkeypatch):
-    monkeypatch.setattr(client, "local_name", None)
+    monkeypatch.setattr(client, "GrpcChannel", None)
     channel = connecting.connect("ps:0", met, WORKER, 20.0)
     assert isinstance(channel, LocalChannel)
     channel.send(PUSH)
@@ -300,11 +300,9 @@ def test_tasks_of_a_run_on_one_host_meet_without_grpc(met, monkeypatch):
     ],
 )
 def test_a_task_of_another_run_does_not_know_the_socket_and_asks_over_grpc(met, hello, monkeypatch):
-    asked = []
-    monkeypatch.setattr(client, "local_name", lambda *question: asked.append(question) or "")
-    channel = connecting.connect("ps:0", met, Credentials(hello), 20.0)
+    monkeypatch.setattr(GrpcChannel, "local_name", lambda *_: "")
+    channel = connecting.connect("ps:0", met, Credentials.made(hello), 20.0)
     assert isinstance(channel, GrpcChannel)
-    assert asked == [("ps:0", met, Credentials(hello), 20.0)]
     channel.close()
 
 
@@ -318,7 +316,7 @@ def test_a_socket_that_accepts_and_says_nothing_is_nobody(address, channel):
 
 
 def test_where_nobody_serves_yet_the_wait_ends_without_grpc(monkeypatch):
-    monkeypatch.setattr(client, "local_name", None)
+    monkeypatch.setattr(client, "GrpcChannel", None)
     with pytest.raises(
         WaitTimeoutError, match=r"ps:0 at \[::1\]:9 did not accept a connection within 0\.05 s"
     ):
@@ -353,6 +351,7 @@ def test_who_does_not_say_hello_is_not_served(service, echo):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.connect(b"\0" + service.name().encode())
         PacketSocket(stranger).send(Pull(generation=1, at_least=0, wait_s=0.0))
+        assert b"did not open with a dtrain hello" in stranger.recv(100)
         assert stranger.recv(100) == b""
     assert echo.caller is None
 

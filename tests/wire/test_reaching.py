@@ -11,7 +11,7 @@ from dtrain.wire import connecting, reaching
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.security.credentials import Credentials
 
-WORKER = Credentials(Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret"))
+WORKER = Credentials.made(Hello(run_id="run-1", cluster_hash="hash", task="worker:0"), "a secret of the run")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,15 +14,16 @@ from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Commit, Farewell, Hello, Pull, Push, Subscribe
 from dtrain.wire import connecting
 from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.options import HELLO_KEY, METHOD_SERVICE, TALK
+from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Streams
 from dtrain.wire.handshake import refusal
 from dtrain.wire.one_host.local import LocalService
 from dtrain.wire.security.credentials import Credentials
 
-SERVER = Credentials(Hello(run_id="run-1", cluster_hash="hash", task="ps:0", secret="secret"))
-WORKER = Credentials(Hello(run_id="run-1", cluster_hash="hash", task="worker:0", secret="secret"))
+SECRET = "a secret of the run"
+SERVER = Credentials.made(Hello(run_id="run-1", cluster_hash="hash", task="ps:0"), SECRET)
+WORKER = Credentials.made(Hello(run_id="run-1", cluster_hash="hash", task="worker:0"), SECRET)
 TIMEOUT_S = 20.0
 
 
@@ -180,38 +182,39 @@ def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
     assert channel.bytes_sent < 17_000_000
 
 
+STRANGER = "this server belongs to another run, or the secret is another"
+
+
+def said_by(secret=SECRET, **changes):
+    return Credentials.made(msgspec.structs.replace(WORKER.hello, **changes), secret)
+
+
 @pytest.mark.parametrize(
-    ("hello", "said"),
+    ("credentials", "said"),
     [
-        (
-            Hello(run_id="run-2", cluster_hash="hash", task="worker:0", secret="secret"),
-            "this is ps:0 of run run-1; worker:0 belongs to run run-2",
-        ),
-        (
-            Hello(run_id="run-1", cluster_hash="other", task="worker:0", secret="secret"),
-            "another cluster than ps:0",
-        ),
-        (Hello(run_id="run-1", cluster_hash="hash", task="worker:0"), "did not present the secret of ps:0"),
-        (
-            Hello(run_id="run-1", cluster_hash="hash", task="unknown", secret="secret"),
-            "'unknown' is not a task",
-        ),
+        (said_by(run_id="run-2"), "this is ps:0 of run run-1; worker:0 belongs to run run-2"),
+        (said_by(cluster_hash="other"), "another cluster than ps:0"),
+        (said_by(task="nobody"), "'nobody' is not a task"),
+        (said_by(None), STRANGER),
+        (said_by("another secret, as long"), STRANGER),
+        (said_by(None, run_id="run-2", cluster_hash="other"), STRANGER),
     ],
 )
-def test_a_stranger_is_refused_with_the_plain_reason(connect, room, hello, said):
+def test_a_stranger_is_refused_and_a_task_of_the_run_hears_why(connect, room, credentials, said):
     with pytest.raises(PeerRefusedError, match="ps:0 at 127") as refused:
-        connect(Credentials(hello)).receive()
-    assert said in str(refused.value)
+        connect(credentials).receive()
+    assert str(refused.value).endswith(said) or (credentials.keyring.proves and said in str(refused.value))
     assert room.waiting == []
 
 
-@pytest.mark.parametrize("hello", [b"", b"\xff\xfe", b"\x95\xa5Hello\xa2\xff\xfe\xa1x\xa1y\xc0"])
-def test_who_does_not_say_hello_is_refused(address, hello):
+@pytest.mark.parametrize("method", [TALK, MEET])
+@pytest.mark.parametrize("hello", [b"", b"\xff\xfe", b"\x95\xa5Hello\xa2\xff\xfe\xa1x\xa1y\xc0", b"x" * 5000])
+def test_who_does_not_open_as_dtrain_does_is_refused(address, method, hello):
     with grpc.insecure_channel(address) as channel:
-        talk = channel.stream_stream(f"/{METHOD_SERVICE}/{TALK}")
+        call = channel.stream_stream(f"/{METHOD_SERVICE}/{method}")
         with pytest.raises(grpc.RpcError) as refused:
-            list(talk(iter([b""]), metadata=((HELLO_KEY, hello),)))
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            list(call(iter([b""]), metadata=((HELLO_KEY, hello),)))
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
     assert "did not open with a dtrain hello" in refused.value.details()
 
 
@@ -248,14 +251,11 @@ def test_a_stranger_s_grpc_server_is_not_dtrain_s():
         server = grpc.server(pool)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
-        channel = GrpcChannel("ps:3", f"127.0.0.1:{port}", WORKER, TIMEOUT_S)
-        channel.send(Pull(generation=1, at_least=0, wait_s=0.0))
         with pytest.raises(
             PeerRefusedError,
             match=rf"127\.0\.0\.1:{port}, where ps:3 is expected, answers a server that is not dtrain's",
         ):
-            channel.receive()
-        channel.close()
+            GrpcChannel("ps:3", f"127.0.0.1:{port}", WORKER, TIMEOUT_S)
         server.stop(None)
 
 

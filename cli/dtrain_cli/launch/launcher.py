@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from dtrain.cluster import ClusterSpec
 from dtrain.config import RunSpec
 from dtrain.process.access import secret_in_file
 from dtrain.process.living import started_s
+from dtrain.process.secret import new_secret
 from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import (
     JoinRecord,
@@ -90,7 +90,7 @@ def _identity(
     run_id = earlier.run if earlier else run_id
     if options.run_dir is not None:
         register_run(files, _runs_dir(options), run_id)
-    secret = secret_in_file(spec.security) or secrets.token_hex(16)
+    secret = secret_in_file(spec.security) or new_secret()
     return RunIdentity(run_id, files.directory, secret=secret)
 
 

@@ -19,6 +19,7 @@ from dtrain.process.access import check_access, secret_in_file
 from dtrain.process.assignment import TF_CONFIG, TaskAssignment
 from dtrain.process.classic_flags import read_classic_flags
 from dtrain.process.private_variables import SECRET
+from dtrain.process.secret import said_secret
 from dtrain_cli.spec.file import read_spec
 
 NO_CLUSTER = (
@@ -85,7 +86,7 @@ class StandaloneStart:
                 f"`dtrain {self.role}` was asked for {asked}; TF_CONFIG or the flags say {found.task}"
             )
         spec = found.spec.secured(environment)
-        secret = secret_in_file(spec.security) or environment.get(SECRET) or None
+        secret = secret_in_file(spec.security) or said_secret(environment.get(SECRET))
         check_access(found.cluster, secret, spec.security, by_command=True)
         run_dir = self.run_dir.absolute() if self.run_dir else found.run_dir
         return replace(found, spec=spec, run_dir=run_dir, secret=secret)

@@ -8,7 +8,8 @@ arrives can be anything but one of them.
 
 The life of a run, in messages:
 
-    every task -> every server   Hello on opening a connection; the server refuses or lets in
+    every task -> every server   Opening / Challenge, then Proof on opening a connection; the server refuses
+                                 or lets in
     leader     -> every server   Initialise (plan, optimizer, values), answered by Initialised; again, in a
                                  new *term*, when a server died
     leader     -> every server   Load / Loaded: rows of tables, to be drawn or as they come, before the term
@@ -35,6 +36,7 @@ from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatR
 from dtrain.messages.message import Message, Refusal, RefusalKind
 from dtrain.messages.opening import PROTOCOL_VERSION, Hello, Initialise, Initialised, Lineage, Row
 from dtrain.messages.orders import Control, Controlled, Hold, Holding
+from dtrain.messages.proving import Challenge, Opening, Proof
 from dtrain.messages.snapshots import Mark, Marked, Snapshot, SnapshotReply, SnapshotRows
 from dtrain.messages.steps import NotReady, Pull, Push, Reply, Sums, Values
 from dtrain.messages.tables import Load, Loaded, Lookup, Rows
@@ -78,6 +80,7 @@ AnyMessage = (
 __all__ = [
     "PROTOCOL_VERSION",
     "AnyMessage",
+    "Challenge",
     "Commit",
     "Complete",
     "Conclude",
@@ -99,6 +102,8 @@ __all__ = [
     "Marked",
     "Message",
     "NotReady",
+    "Opening",
+    "Proof",
     "Pull",
     "Push",
     "Record",

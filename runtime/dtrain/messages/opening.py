@@ -18,18 +18,12 @@ Row = dict[str, Any]
 
 
 class Hello(Message, frozen=True, gc=False, kw_only=True):
-    """The opening of every connection: the task that wants to talk, and the run that it belongs to.
-
-    Attributes:
-        version: of the sender's protocol. It is the first field in every version, so that builds of different
-            versions can name both.
-    """
+    """The task at one end of a connection, and the run that it belongs to; it travels with a proof."""
 
     version: int = PROTOCOL_VERSION
     run_id: str
     cluster_hash: str
     task: str
-    secret: str | None = None
 
 
 class Lineage(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,26 +6,17 @@ from dtrain.cluster import ClusterSpec
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import SecuritySection
 from dtrain.errors import SpecError
+from dtrain.process.secret import read_secret
 
 
 def secret_in_file(security: SecuritySection) -> str | None:
     """Return the secret in `security.secret_file`; None where no file is named.
 
     Raises:
-        SpecError: the file cannot be read, or is empty.
+        SpecError: the file cannot be used; see `read_secret`.
     """
-    if security.secret_file is None:
-        return None
-    path = Path(security.secret_file).expanduser()
-    try:
-        secret = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(
-            f"{path}: cannot read the secret: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    if not secret:
-        raise SpecError(f"{path}: expected the run's secret, found an empty file")
-    return secret
+    file = security.secret_file
+    return None if file is None else read_secret(Path(file).expanduser())
 
 
 def check_access(

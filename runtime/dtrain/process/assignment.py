@@ -17,6 +17,7 @@ from dtrain.errors import SpecError
 from dtrain.messages import Hello
 from dtrain.process.access import secret_in_file
 from dtrain.process.private_variables import SECRET
+from dtrain.process.secret import said_secret
 from dtrain.process.tf_config import read_tf_config
 
 RUN_ID = "DTRAIN_RUN_ID"
@@ -47,7 +48,7 @@ class TaskAssignment:
         run_id: equal on all tasks of a run, different for any two runs; by hand it is made from the cluster.
         run_dir: the directory of this task's files; None when the program was started by hand without one.
         attempt: how often the launcher has restarted this task.
-        secret: the one that every connection must present; None by hand without one.
+        secret: that both ends of every connection prove to have; None by hand without one.
         launched: whether a launcher owns this process.
         moved_to: the address at which this task serves, if that is not the cluster's.
     """
@@ -89,7 +90,7 @@ class TaskAssignment:
             run_id=run_id or run_id_by_hand(cluster),
             run_dir=Path(run_dir) if run_dir else None,
             attempt=_read_attempt(environment.get(ATTEMPT, "0")),
-            secret=environment.get(SECRET) or secret_in_file(spec.security),
+            secret=said_secret(environment.get(SECRET)) or secret_in_file(spec.security),
             launched=run_id is not None,
             moved_to=environment.get(MOVED_TO) or None,
         )
@@ -99,10 +100,10 @@ class TaskAssignment:
         """Return the assignment of a task that was started without a launcher and without a spec.
 
         Raises:
-            SpecError: the environment says something of `security` that cannot be used.
+            SpecError: the environment says something of `security`, or a secret, that cannot be used.
         """
         spec = _default_spec(cluster).secured(environment)
-        secret = environment.get(SECRET) or None
+        secret = said_secret(environment.get(SECRET))
         return cls(task, cluster, spec, run_id=run_id_by_hand(cluster), secret=secret)
 
     @property
@@ -134,10 +135,8 @@ class TaskAssignment:
         return wait.start_s + wait.server_s if self.watched else wait.start_s
 
     def hello(self) -> Hello:
-        """Return this task's message on opening a connection."""
-        return Hello(
-            run_id=self.run_id, cluster_hash=self.cluster.hash, task=str(self.task), secret=self.secret
-        )
+        """Return what this task says of itself on a connection."""
+        return Hello(run_id=self.run_id, cluster_hash=self.cluster.hash, task=str(self.task))
 
     def to_environment(self, tf_config: str) -> dict[str, str]:
         """Return the variables from which `from_environment` reads this assignment in another process.

@@ -75,25 +75,31 @@ def connect(
 
 def _by_grpc(peer: str, address: str, credentials: Credentials, timeout_s: float, transport: str) -> Channel:
     """Open the way over gRPC, or the one whose name comes over it."""
-    from dtrain.wire.by_grpc.client import (
-        GrpcChannel,
-        local_name,
-    )  # 5 MB and 70 ms that a task does not take whose servers are met
+    # 5 MB and 70 ms that a task does not take whose servers are met.
+    from dtrain.wire.by_grpc.client import GrpcChannel
 
+    channel = GrpcChannel(peer, address, credentials, timeout_s)
     if transport == "grpc":
-        return GrpcChannel(peer, address, credentials, timeout_s)
-    name = local_name(peer, address, credentials, timeout_s)
-    reason = shared_memory.shortage or ("" if name else f"{peer} offers no way for tasks on its host")
-    if not reason:
-        try:
-            return LocalChannel(peer, name, credentials)
-        except PeerLostError as error:
-            reason = str(error)
-    if transport == "local":
-        raise PeerRefusedError(
-            f"transport: local cannot lead to {peer} at {address}: {reason}; use auto or grpc"
-        )
-    return GrpcChannel(peer, address, credentials, timeout_s)
+        return channel
+    try:
+        name = channel.local_name(timeout_s)
+        reason = shared_memory.shortage or ("" if name else f"{peer} offers no way for tasks on its host")
+        if not reason:
+            try:
+                local = LocalChannel(peer, name, credentials)
+            except (PeerLostError, PeerRefusedError) as error:
+                reason = str(error)
+            else:
+                channel.close()
+                return local
+        if transport == "local":
+            raise PeerRefusedError(
+                f"transport: local cannot lead to {peer} at {address}: {reason}; use auto or grpc"
+            )
+    except BaseException:
+        channel.close()
+        raise
+    return channel
 
 
 def heartbeat_transport(transport: str, address: str) -> str:

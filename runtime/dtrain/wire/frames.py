@@ -1,6 +1,7 @@
 """Messages and their blocks as bytes, in chunks; and back.
 
-    first chunk:  header length (u32, little endian) | header | the whole payload, if it is small
+    first chunk:  header length (u32, little endian) | header | the whole payload, if it is small; a header
+                  that is longer than `CHUNK_BYTES` goes on in the next chunks, with no payload behind it
     next chunks:  the payload's next bytes, at most `CHUNK_BYTES` each
     header:       msgpack of [message, [[dtype, elements], ...]], and `true` if the rest of the first block
                   has come ahead
@@ -34,6 +35,7 @@ _RECENT_CHUNKS = 4
 """So far apart may those be who are sent the same: what is kept for them is memory."""
 _LENGTH = struct.Struct("<I")
 _HEADER_LIMIT_BYTES = 64 * 1024 * 1024
+_HEADER_PIECE_BYTES = CHUNK_BYTES
 _BLOCKS_LIMIT = 4096
 
 _NAMES = {np.dtype(name): name for name in DTYPE_BYTES}  # numpy makes the name anew each time
@@ -96,7 +98,11 @@ def with_payload(
     """Yield the chunks of a message, the payload's among them."""
     header = _encode((message, described(blocks), True) if ahead else (message, described(blocks)))
     start = _LENGTH.pack(len(header)) + header
-    if sum(block.nbytes for block in blocks) <= SMALL_BYTES:
+    if len(start) > _HEADER_PIECE_BYTES:
+        places = range(0, len(start), _HEADER_PIECE_BYTES)
+        yield from (start[place : place + _HEADER_PIECE_BYTES] for place in places)
+        yield from payload
+    elif sum(block.nbytes for block in blocks) <= SMALL_BYTES:
         yield start + b"".join(payload)
     else:
         yield start
@@ -180,6 +186,12 @@ def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
     return into
 
 
+def _end(head: bytes | bytearray) -> int:
+    """Return where the header ends that a message begins with."""
+    (header_bytes,) = _LENGTH.unpack_from(head)
+    return _LENGTH.size + int(header_bytes)
+
+
 class FrameDecoder:
     """Puts chunks together again; one decoder a connection and direction.
 
@@ -196,6 +208,7 @@ class FrameDecoder:
         self._received = 0
         self._expected = 0
         self._ahead = BlockAhead()
+        self._head = bytearray()
 
     @property
     def pending_bytes(self) -> int:
@@ -209,7 +222,12 @@ class FrameDecoder:
             PeerRefusedError: the bytes are not what `encode` writes, or too many.
         """
         begins = self._frame is None
-        frame, part = self._start(chunk) if self._frame is None else (self._frame, memoryview(chunk))
+        if self._frame is not None:
+            frame, part = self._frame, memoryview(chunk)
+        elif (whole_head := self._with_head(chunk)) is not None:
+            frame, part = self._start(whole_head)
+        else:
+            return None
         self._write(part)
         whole = self._received == self._expected
         self._frame = None if whole else frame
@@ -225,17 +243,29 @@ class FrameDecoder:
         if self._frame is not None and self._frame.arriving is not None:
             self._frame.arriving.broken(error)
 
+    def _with_head(self, chunk: bytes) -> bytes | None:
+        """Return the first chunk of a message, once its whole header is there: long ones come in pieces."""
+        head = self._head
+        if not head:
+            if len(chunk) < _LENGTH.size:
+                raise PeerRefusedError(
+                    f"a message cannot start with {len(chunk)} bytes; the peer does not speak dtrain's "
+                    "protocol"
+                )
+            if (end := _end(chunk)) <= len(chunk):
+                return chunk
+            if len(chunk) != _HEADER_PIECE_BYTES or end > _HEADER_LIMIT_BYTES:
+                raise PeerRefusedError(
+                    f"a header of {end} bytes in a chunk of {len(chunk)}; the peer is not dtrain"
+                )
+        head += chunk
+        if len(head) < _end(head):
+            return None
+        self._head = bytearray()
+        return bytes(head)
+
     def _start(self, chunk: bytes) -> tuple[Frame, memoryview]:
-        if len(chunk) < _LENGTH.size:
-            raise PeerRefusedError(
-                f"a message cannot start with {len(chunk)} bytes; the peer does not speak dtrain's protocol"
-            )
-        (header_bytes,) = _LENGTH.unpack_from(chunk)
-        end = _LENGTH.size + header_bytes
-        if header_bytes > _HEADER_LIMIT_BYTES or end > len(chunk):
-            raise PeerRefusedError(
-                f"a header of {header_bytes} bytes in a chunk of {len(chunk)}; the peer is not dtrain"
-            )
+        end = _end(chunk)
         try:
             header = _decode(memoryview(chunk)[_LENGTH.size : end])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:

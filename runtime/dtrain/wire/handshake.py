@@ -1,36 +1,56 @@
-"""The rules by which a server lets a task in: rule *Authentication* (docs/design/protocol.md#authentication).
+"""The handshake of every transport, at both ends: rule *Authentication*
+(docs/design/protocol.md#authentication).
 
-A stranger is refused, and two runs on one machine never mix.
+Both ends prove that they have the run's key (`security.proof`); then the server compares run and cluster. A
+stranger hears one sentence, and the details stand in the server's own log.
 """
 
-import hmac
+import secrets
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import PROTOCOL_VERSION, Hello, Refusal
+from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof, Refusal
+from dtrain.wire.security import proof
+from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.security.strangers import Strangers
 
-_decoder: msgspec.msgpack.Decoder[Hello | Refusal] = msgspec.msgpack.Decoder(Hello | Refusal)
+Greeting = Opening | Challenge | Proof | Hello | Refusal
+"""What may come on a connection before its client is let in."""
+
+GREETING_LIMIT_BYTES = 4096
+_FIRST_SAID = {kind.__name__ for kind in (Hello, Opening, Challenge)}
+_decoder: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
 _decode_any = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-def read_opening(data: bytes | msgspec.Raw) -> Hello | Refusal:
-    """Read the first message that comes on a connection, at either end.
+encode_greeting: Callable[[Greeting], bytes] = msgspec.msgpack.Encoder().encode
 
-    Of a hello of another protocol version only the version is read: everything else may mean something else.
+
+def read_greeting(data: bytes) -> Greeting:
+    """Read what comes before the client is let in, at either end.
+
+    Of another protocol version only the version is read, and `only_version` returned: everything else may
+    mean something else.
 
     Raises:
         PeerRefusedError: the bytes are no such message.
     """
     try:
-        match _decode_any(data):
-            case [Hello.__name__, int(version), *_] if version != PROTOCOL_VERSION and version is not True:
-                return only_version(version)
-        return _decoder.decode(data)
+        if len(data) <= GREETING_LIMIT_BYTES:
+            match _decode_any(data):
+                case [str(name), int(version), *_] if name in _FIRST_SAID and version != PROTOCOL_VERSION:
+                    if version is not True:
+                        return only_version(version)
+            return _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise PeerRefusedError("the connection did not open with a dtrain hello") from None
+        pass
+    raise PeerRefusedError("the connection did not open with a dtrain hello")
 
 
 def only_version(version: int = PROTOCOL_VERSION) -> Hello:
@@ -38,7 +58,7 @@ def only_version(version: int = PROTOCOL_VERSION) -> Hello:
     return Hello(version=version, run_id="", cluster_hash="", task="")
 
 
-def other_version(peer: str, version: int, own: int) -> str:
+def other_version(peer: str, version: int, own: int = PROTOCOL_VERSION) -> str:
     """Say that a peer's protocol has another version than the own one."""
     return (
         f"{peer} speaks version {version} of dtrain's protocol, and the other end version "
@@ -47,24 +67,127 @@ def other_version(peer: str, version: int, own: int) -> str:
 
 
 def refusal(expected: Hello, hello: Hello) -> str | None:
-    """Return why a server does not talk to `hello`; None if it does. `expected` is its own hello."""
+    """Return why a server does not talk to a task that has the run's key; None if it does.
+
+    Args:
+        expected: the server's own hello.
+        hello: the task's. An empty run id and cluster hash are those of a task that does not know them yet.
+    """
     if hello.version != expected.version:
         return other_version("the task that connects", hello.version, expected.version)
-    if hello.run_id != expected.run_id:
+    if hello.run_id not in (expected.run_id, ""):
         return f"this is {expected.task} of run {expected.run_id}; {hello.task} belongs to run {hello.run_id}"
-    if hello.cluster_hash != expected.cluster_hash:
+    if hello.cluster_hash not in (expected.cluster_hash, ""):
         return (
             f"{hello.task} was started with another cluster than {expected.task} (hashes "
             f"{hello.cluster_hash} and "
             f"{expected.cluster_hash}); give every task the same chief, worker and ps addresses"
-        )
-    if not hmac.compare_digest((expected.secret or "").encode(), (hello.secret or "").encode()):
-        return (
-            f"{hello.task} did not present the secret of {expected.task}; give every task the same "
-            "DTRAIN_SECRET or secret_file"
         )
     try:
         TaskId.parse(hello.task)
     except ValueError as error:
         return str(error)
     return None
+
+
+class Door:
+    """The server's end of the handshake; one for each service. Threads share it.
+
+    The messages of its errors are for the peer; what a stranger may not hear is noted for the server's log.
+    """
+
+    def __init__(self, credentials: Credentials, refuse: Callable[[Hello], str | None]) -> None:
+        """Begin to compute the key, if that takes time.
+
+        Args:
+            credentials: of this server.
+            refuse: says why a task of the run is not let in, as `Handler.refuse`.
+        """
+        self._keyring = keyring = credentials.keyring
+        self._refuse = refuse
+        self._strangers = Strangers()
+        self._examiner = proof.Examiner(credentials.hello.task, secrets.token_bytes(proof.NONCE_BYTES))
+        if keyring.is_slow:
+            threading.Thread(target=keyring.key, args=(keyring.salt,), name="key", daemon=True).start()
+
+    def challenge(self, data: bytes, peer: str) -> Challenge:
+        """Answer the opening of a connection.
+
+        Raises:
+            PeerRefusedError: it is none, or of another version.
+        """
+        opening = self._read(data, peer)
+        try:
+            if not isinstance(opening, Opening):
+                raise PeerRefusedError(f"it opened with a {type(opening).__name__}")
+            random = secrets.token_bytes(proof.RANDOM_BYTES)
+            keyring = self._keyring
+            return self._examiner.challenge(opening, keyring.salt, keyring.key, random, time.monotonic())
+        except PeerRefusedError as error:
+            raise self._stranger(peer, error) from None
+
+    def admit(self, data: bytes, peer: str) -> Hello:
+        """Return the hello of a client that has proven itself and belongs to this run.
+
+        Raises:
+            PeerRefusedError: it has not, or does not.
+        """
+        answer = self._read(data, peer)
+        try:
+            if not isinstance(answer, Proof):
+                raise PeerRefusedError("it has proven nothing")
+            hello = self._examiner.admit(answer, self._keyring.key, time.monotonic())
+        except PeerRefusedError as error:
+            raise self._stranger(peer, error) from None
+        if reason := self._refuse(hello):
+            refused = PeerRefusedError(reason)
+            raise refused if self._keyring.proves else self._stranger(peer, refused)
+        return hello
+
+    def _read(self, data: bytes, peer: str) -> Greeting:
+        try:
+            greeting = read_greeting(data)
+        except PeerRefusedError as error:
+            self._strangers.note(peer, str(error))
+            raise
+        if isinstance(greeting, Hello) and greeting.version != PROTOCOL_VERSION:
+            raise PeerRefusedError(other_version("the task that connects", greeting.version))
+        return greeting
+
+    def _stranger(self, peer: str, error: PeerRefusedError) -> PeerRefusedError:
+        self._strangers.note(peer, str(error))
+        return PeerRefusedError(proof.STRANGER)
+
+
+def opening_of(credentials: Credentials) -> Opening:
+    """Return the first message of a client."""
+    return Opening(task=credentials.hello.task, nonce=secrets.token_bytes(proof.NONCE_BYTES))
+
+
+def proof_for(peer: str, place: str, credentials: Credentials, opening: Opening, data: bytes) -> Proof:
+    """Return a client's answer to what the server at a peer's address has said to its opening.
+
+    Args:
+        peer: the task that is expected there.
+        place: the peer, and where it is, for messages.
+        credentials: of the client.
+        opening: that the client has sent.
+        data: what came back.
+
+    Raises:
+        PeerRefusedError: the server has not proven that it is this peer; nothing it said is believed.
+    """
+    try:
+        challenge = read_greeting(data)
+        if isinstance(challenge, Refusal):
+            raise PeerRefusedError(challenge.reason)
+        if isinstance(challenge, Challenge):
+            keyring = credentials.keyring
+            answer = proof.answer(credentials.hello, peer, opening, challenge, keyring.key)
+            keyring.adopt(challenge.salt)
+            return answer
+    except PeerRefusedError as error:
+        raise PeerRefusedError(f"{place}: {error}") from None
+    if isinstance(challenge, Hello) and challenge.version != PROTOCOL_VERSION:
+        raise PeerRefusedError(other_version(peer, challenge.version))
+    raise PeerRefusedError(f"{place}: {proof.STRANGER}")

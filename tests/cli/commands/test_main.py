@@ -380,7 +380,8 @@ def test_a_role_command_becomes_its_task(tmp_path):
         "print(json.dumps([os.getpid(), sys.argv[1:], *values, own_environment()['DTRAIN_SECRET']]))\n"
         "sys.exit(7)\n"
     )
-    (tmp_path / "secret").write_text("s3cret")
+    (tmp_path / "secret").write_text("the secret of a run")
+    (tmp_path / "secret").chmod(0o600)
     flags = ["--ps_hosts", "a:1", "--worker-hosts=b:1,b:2", "--steps", "3"]
     command = [
         *DTRAIN,
@@ -406,5 +407,5 @@ def test_a_role_command_becomes_its_task(tmp_path):
         "cluster": {"worker": ["b:1", "b:2"], "ps": ["a:1"]},
         "task": {"type": "worker", "index": 1},
     }
-    assert (run_id, public, secret) == (None, None, "s3cret")
+    assert (run_id, public, secret) == (None, None, "the secret of a run")
     assert run_dir == str(tmp_path / "run")

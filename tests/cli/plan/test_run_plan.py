@@ -22,7 +22,7 @@ from dtrain_cli.plan.threads import threads_per_task
 
 ADDRESSES = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4", "a:5"])
 SPEC = RunSpec(name="x", cluster=ClusterSection(chief=1, worker=2, ps=2, evaluator=1))
-RUN = RunIdentity("run-1", Path("/runs/run-1"), "s3cret")
+RUN = RunIdentity("run-1", Path("/runs/run-1"), "s3cret of a launched run")
 PROGRAM = Workload(Path("train.py"), ("--epochs", "3"), Path("/home"))
 COMMAND = Workload(None, ("python", "tf.py", "--fast"), Path("/home"))
 MACHINE = Machine("/usr/bin/python", 8, {"PATH": "/bin"}, master_port=29999)
@@ -71,7 +71,7 @@ def test_a_programs_task_reads_back_what_the_plan_says():
         assert (assignment.run_id, assignment.run_dir, assignment.secret) == (
             "run-1",
             Path("/runs/run-1"),
-            "s3cret",
+            "s3cret of a launched run",
         )
         assert assignment.launched
         assert "RANK" not in launch.environment
@@ -145,7 +145,10 @@ def test_neither_secret_nor_password_is_in_an_environment_or_written_down(worklo
         assert not any(private)
     else:
         task = TaskAssignment.from_environment({**plan.tasks[0].environment, **private[0]})
-        assert (task.secret, task.spec.checkpoint.remote) == ("s3cret", "s3://user:pass@bucket/run")
+        assert (task.secret, task.spec.checkpoint.remote) == (
+            "s3cret of a launched run",
+            "s3://user:pass@bucket/run",
+        )
 
 
 def test_the_spec_is_resolved_before_it_is_handed_out():

@@ -83,19 +83,31 @@ def test_a_set_alone_changes_the_spec_of_a_place_from_elsewhere():
 
 
 def test_what_a_launcher_says_is_kept():
-    environment = {**TF_CONFIG, "DTRAIN_RUN_ID": "r", "DTRAIN_SECRET": "s", "DTRAIN_ATTEMPT": "2"}
+    environment = {
+        **TF_CONFIG,
+        "DTRAIN_RUN_ID": "r",
+        "DTRAIN_SECRET": "the secret of a run",
+        "DTRAIN_ATTEMPT": "2",
+    }
     found = StandaloneStart(Role.WORKER).assignment(environment)
-    assert (found.run_id, found.launched, found.secret, found.attempt) == ("r", True, "s", 2)
+    assert (found.run_id, found.launched, found.secret, found.attempt) == (
+        "r",
+        True,
+        "the secret of a run",
+        2,
+    )
 
 
 def test_the_secret_comes_from_the_file_then_the_spec_then_the_environment(spec, tmp_path):
-    (tmp_path / "one").write_text("first\n")
-    (tmp_path / "two").write_text("second\n")
+    first, second, third = (f"the {number} secret of a run" for number in ("first", "second", "third"))
+    for name, text in (("one", f"{first}\n"), ("two", f"{second}\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
     start = StandaloneStart(Role.CHIEF, spec=spec, sets=(f"security.secret_file={tmp_path / 'two'}",))
-    assert start.assignment({"DTRAIN_SECRET": "third"}).secret == "second"
+    assert start.assignment({"DTRAIN_SECRET": third}).secret == second
     one = StandaloneStart(Role.CHIEF, spec=spec, shortcuts={"secret_file": str(tmp_path / "one")})
-    assert one.assignment({}).secret == "first"
-    assert StandaloneStart(Role.CHIEF, spec=spec).assignment({"DTRAIN_SECRET": "third"}).secret == "third"
+    assert one.assignment({}).secret == first
+    assert StandaloneStart(Role.CHIEF, spec=spec).assignment({"DTRAIN_SECRET": third}).secret == third
     (tmp_path / "one").write_text("\n")
     assert refused(one).endswith("expected the run's secret, found an empty file")
     assert "cannot read the secret" in refused(

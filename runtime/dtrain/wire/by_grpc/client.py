@@ -2,18 +2,19 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
-import msgspec
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Rows
 from dtrain.wire.answers import next_of
-from dtrain.wire.by_grpc.options import CLIENT, HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.by_grpc.options import CLIENT, HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.channel import silent
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, encode_ahead
+from dtrain.wire.handshake import encode_greeting, opening_of, proof_for
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.security.credentials import Credentials
 
@@ -23,6 +24,7 @@ _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT,
 )
 _LIMIT_BYTES = 1 << 40
+_PAUSE_S = 0.05
 
 
 class GrpcChannel:
@@ -35,6 +37,7 @@ class GrpcChannel:
 
         Raises:
             WaitTimeoutError: no process answers at the address within `timeout_s`.
+            PeerRefusedError: the process there has not proven that it is this peer.
         """
         self.peer = peer
         self.address = address
@@ -44,12 +47,15 @@ class GrpcChannel:
         self._ended = False
         self._tell_loss: Callable[[], None] = lambda: None
         self._into: Sequence[Array] = ()
-        self._channel = in_own_thread(lambda: _open(peer, address, timeout_s), "connecting")
+        self._channel, proof = in_own_thread(
+            lambda: _open(peer, address, credentials, timeout_s), "connecting"
+        )
         self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         self._decoder = FrameDecoder(_LIMIT_BYTES, offer=self._offer)
         talk = self._channel.stream_stream(f"/{METHOD_SERVICE}/{TALK}")
         self._answers: queue.SimpleQueue[Frame | Exception] = queue.SimpleQueue()
-        self._call: Any = talk(self._chunks(), metadata=_metadata(credentials))
+        self._admitted: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call: Any = talk(self._chunks(), metadata=((HELLO_KEY, proof),))
         threading.Thread(target=self._read, name=f"answers of {peer}", daemon=True).start()
 
     def _chunks(self) -> Iterator[bytes]:
@@ -99,6 +105,26 @@ class GrpcChannel:
         self._answers.put(answer)  # the next call hears it again
         raise self._explained(answer)
 
+    def local_name(self, timeout_s: float) -> str:
+        """Wait until the server has let this task in, and told its socket for tasks on its host; "": it has
+        none. Call it once.
+
+        Raises:
+            WaitTimeoutError: the server does not answer within `timeout_s`.
+            PeerRefusedError: it does not want this task.
+        """
+        try:
+            name = next_of(self._admitted, time.monotonic() + timeout_s)
+        except queue.Empty:
+            raise silent(self.peer) from None
+        if name is not None:
+            return name.decode(errors="replace")
+        try:
+            self._next_frame((), time.monotonic() + timeout_s, early=False)
+        except PeerLostError as error:
+            raise WaitTimeoutError(str(error)) from None
+        raise AssertionError("a server that has not let a task in says nothing to it")
+
     def watch(self, lost: Callable[[], None]) -> None:
         """See `NoticesLoss.watch`."""
         self._tell_loss = lost
@@ -115,6 +141,7 @@ class GrpcChannel:
         lock locked.
         """
         try:
+            self._admitted.put(dict(self._call.initial_metadata()).get(LOCAL_KEY))
             for chunk in self._call:
                 self.bytes_received += len(chunk)
                 if (frame := self._decoder.feed(chunk)) is not None:
@@ -138,54 +165,45 @@ class GrpcChannel:
         self._channel.close()
 
 
-def local_name(peer: str, address: str, credentials: Credentials, timeout_s: float) -> str:
-    """Ask a server for its socket for tasks on the same host; empty if it has none.
+def _open(peer: str, address: str, credentials: Credentials, timeout_s: float) -> tuple[grpc.Channel, bytes]:
+    """Return a channel to a server that has proven itself, and what proves this task to it.
 
-    Raises:
-        WaitTimeoutError: no process answers at the address within `timeout_s`.
-        PeerRefusedError: the server does not want this task.
+    The call itself waits for the server: closing a channel whose readiness was watched takes another 0.2 s.
     """
-    return in_own_thread(lambda: _meet(peer, address, credentials, timeout_s), "connecting")
-
-
-def _meet(peer: str, address: str, credentials: Credentials, timeout_s: float) -> str:
     channel = grpc.insecure_channel(address, options=CLIENT)
+    deadline_s = time.monotonic() + timeout_s
     try:
-        # The call itself waits for the server: closing a channel whose readiness was watched takes another
-        # 0.2 s.
-        meet = channel.unary_unary(f"/{METHOD_SERVICE}/{MEET}")
-        name: bytes = meet(b"", metadata=_metadata(credentials), timeout=timeout_s, wait_for_ready=True)
-        return name.decode()
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise WaitTimeoutError(
-                f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s"
-            ) from None
-        translated = _translated(error, peer, address)
-        raise (
-            translated if isinstance(translated, PeerRefusedError) else WaitTimeoutError(str(translated))
-        ) from None
-    finally:
-        channel.close()
-
-
-def _open(peer: str, address: str, timeout_s: float) -> grpc.Channel:
-    channel = grpc.insecure_channel(address, options=CLIENT)
-    try:
-        grpc.channel_ready_future(channel).result(timeout=timeout_s)
-    except grpc.FutureTimeoutError:
-        channel.close()
-        raise WaitTimeoutError(
-            f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s"
-        ) from None
+        while True:
+            try:
+                return channel, _proof(channel, peer, address, credentials, deadline_s)
+            except grpc.RpcError as error:
+                reason = _translated(error, peer, address)
+                if isinstance(reason, PeerRefusedError):
+                    raise reason from None
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise WaitTimeoutError(
+                        f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s"
+                    ) from None
+                if time.monotonic() + _PAUSE_S >= deadline_s:
+                    raise WaitTimeoutError(str(reason)) from None
+            time.sleep(_PAUSE_S)  # it is just ending, or has too many calls
     except BaseException:
         channel.close()
         raise
-    return channel
 
 
-def _metadata(credentials: Credentials) -> tuple[tuple[str, bytes]]:
-    return ((HELLO_KEY, msgspec.msgpack.encode(credentials.hello)),)
+def _proof(
+    channel: grpc.Channel, peer: str, address: str, credentials: Credentials, deadline_s: float
+) -> bytes:
+    opening = opening_of(credentials)
+    meet = channel.unary_unary(f"/{METHOD_SERVICE}/{MEET}")
+    challenge: bytes = meet(
+        b"",
+        metadata=((HELLO_KEY, encode_greeting(opening)),),
+        timeout=max(0.0, deadline_s - time.monotonic()),
+        wait_for_ready=True,
+    )
+    return encode_greeting(proof_for(peer, f"{peer} at {address}", credentials, opening, challenge))
 
 
 def _translated(error: grpc.RpcError, peer: str, address: str) -> PeerLostError | PeerRefusedError:

@@ -1,13 +1,21 @@
 """The methods, the metadata key and the channel options of both gRPC ends, with their reasons."""
 
+from dtrain.wire.frames import CHUNK_BYTES, SMALL_BYTES
+
 METHOD_SERVICE = "dtrain.Task"
 TALK = "Talk"
 MEET = "Meet"
 HELLO_KEY = "dtrain-hello-bin"
+"""What a client says before it is let in: its opening to `Meet`, its proof to `Talk`."""
+LOCAL_KEY = "dtrain-local-bin"
+"""In what the server says to whom it lets in: the name of its socket for tasks on its host."""
+
+MESSAGE_LIMIT_BYTES = CHUNK_BYTES + SMALL_BYTES
+"""The longest message of gRPC's: a chunk, or a header's piece with a small payload behind it."""
 
 COMMON = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
     # A retry of gRPC's own would keep every message's history; dtrain's retries are idempotent instead (rule
     # 5).
     ("grpc.enable_retries", 0),
@@ -45,4 +53,9 @@ SERVER = (
     ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
+    # A client has one call at a time on a connection; a stranger's costs memory until it is refused.
+    ("grpc.max_concurrent_streams", 4),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # A connection that has no call for so long is no task's.
+    ("grpc.max_connection_idle_ms", 15_000),
 )

@@ -6,6 +6,7 @@ no slot of a fixed pool: there are as many threads as connections.
 """
 
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,23 +15,32 @@ import grpc
 
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, SERVER, TALK
+from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, SERVER, TALK
 from dtrain.wire.by_grpc.transfers import LARGE_BYTES, Traffic, Turn
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import SMALL_BYTES, Array, FrameDecoder, Payload, with_payload
-from dtrain.wire.handshake import read_opening
+from dtrain.wire.handshake import Door, encode_greeting
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import listening_obstacle
 from dtrain.wire.security.credentials import Credentials
+
+_STRANGERS = 8
+"""Threads beside those of the connected tasks, for calls that are answered or refused at once."""
+_CALLS_WAITING = 256
+"""Calls that may wait for such a thread; more are turned away, and a task asks again."""
 
 
 class GrpcCaller:
     """One connection; see `Caller`. Large blocks are cut into chunks while they are sent; until then they are
     being read.
+
+    Attributes:
+        heard: whether it has sent anything, so that the handler may know it.
     """
 
     def __init__(self, hello: Hello) -> None:
         self.hello = hello
+        self.heard = False
         self.reading: Sequence[Array] = ()
         self.outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
 
@@ -85,15 +95,17 @@ class GrpcService:
         ):  # of gRPC nothing could be heard but that it failed
             raise SpecError(f"cannot listen at {address}: {why}")
         self._handler = handler
-        self._credentials = credentials
+        self._door = Door(credentials, handler.refuse)
+        self._places = threading.BoundedSemaphore(connections)
         self._local_name = local_name
         self._traffic = Traffic()
-        self._pool = ThreadPoolExecutor(max_workers=connections, thread_name_prefix="connection")
+        self._pool = ThreadPoolExecutor(connections + _STRANGERS, thread_name_prefix="connection")
         options = (*SERVER, ("grpc.so_reuseport", int(share_port)))
-        self._server = grpc.server(self._pool, options=options)
+        calls = connections + _STRANGERS + _CALLS_WAITING
+        self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=calls)
         methods = {
             TALK: grpc.stream_stream_rpc_method_handler(self._talk),
-            MEET: grpc.unary_unary_rpc_method_handler(self._meet),
+            MEET: grpc.stream_unary_rpc_method_handler(self._meet),
         }
         self._server.add_registered_method_handlers(METHOD_SERVICE, methods)
         self._server.add_generic_rpc_handlers(
@@ -115,19 +127,33 @@ class GrpcService:
         self._server.stop(grace=None).wait(timeout=5.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _meet(self, _request: bytes, context: Any) -> bytes:
-        """Send an admitted task the name of the local socket, for tasks on this host."""
-        if reason := self._handler.refuse(_hello(context)):
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
-        return self._local_name().encode()
+    def _meet(self, _unread: Iterator[bytes], context: Any) -> bytes:
+        """Answer an opening. The request is never read: a stranger's may be of any size, or never end."""
+        try:
+            return encode_greeting(self._door.challenge(_said(context), context.peer()))
+        except PeerRefusedError as error:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise
 
     def _talk(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        caller = GrpcCaller(_hello(context))
-        if reason := self._handler.refuse(caller.hello):
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        """Serve a connection. Nothing of it is read before its client has proven itself."""
+        try:
+            caller = GrpcCaller(self._door.admit(_said(context), context.peer()))
+        except PeerRefusedError as error:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            raise
+        if not self._places.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many connections")
+        try:
+            yield from self._served(caller, requests, context)
+        finally:
+            self._places.release()
+
+    def _served(self, caller: GrpcCaller, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         if not context.add_callback(caller.hang_up):
             return
         try:
+            context.send_initial_metadata(((LOCAL_KEY, self._local_name().encode()),))
             yield from self._answers(caller, requests)
         except PeerRefusedError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -135,7 +161,8 @@ class GrpcService:
             return  # the client is gone; `disconnected` below is all that follows from it
         finally:
             caller.has_read()
-            self._handler.disconnected(caller)
+            if caller.heard:
+                self._handler.disconnected(caller)
 
     def _answers(self, caller: GrpcCaller, requests: Iterator[bytes]) -> Iterator[bytes]:
         decoder = FrameDecoder(self._handler.limit_bytes)
@@ -143,6 +170,7 @@ class GrpcService:
         receiving, sending = Turn(traffic, traffic.receiving), Turn(traffic, traffic.sending)
         try:
             for chunk in requests:
+                caller.heard = True
                 decoder.limit_bytes = self._handler.limit_bytes
                 frame = decoder.feed(chunk)
                 if decoder.pending_bytes >= LARGE_BYTES and self._handler.answers_at_once:
@@ -174,14 +202,7 @@ class GrpcService:
             sending.give_back()
 
 
-def _hello(context: Any) -> Hello:
-    data = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
-    try:
-        hello = read_opening(data)
-        if isinstance(hello, Hello):
-            return hello
-        reason = "the connection opened with a refusal"
-    except PeerRefusedError as error:
-        reason = str(error)
-    context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
-    raise AssertionError("gRPC's abort raises")
+def _said(context: Any) -> bytes:
+    """Return what the client has said with its call; gRPC bounds its size."""
+    said: bytes = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
+    return said

@@ -5,8 +5,6 @@ it, and it travels over gRPC to whom the server knows; the hello is said on the 
 vouches besides that both ends are one user's.
 """
 
-import contextlib
-import hashlib
 import os
 import secrets
 import select
@@ -19,21 +17,27 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, SharedMemoryError
-from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Hello, Refusal
+from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
+from dtrain.messages import AnyMessage, Hello, Refusal
 from dtrain.wire.answers import LOOK_S
 from dtrain.wire.channel import Handler, silent
 from dtrain.wire.frames import Array, Frame, Payload, written
-from dtrain.wire.handshake import only_version, other_version
+from dtrain.wire.handshake import (
+    GREETING_LIMIT_BYTES,
+    Door,
+    encode_greeting,
+    opening_of,
+    proof_for,
+    read_greeting,
+)
 from dtrain.wire.one_host import shared_memory
+from dtrain.wire.one_host.lobby import Lobby, user_of
 from dtrain.wire.one_host.packets import SMALL_BYTES, PacketSocket
 from dtrain.wire.security.credentials import Credentials
 
 HELLO_LIMIT_S = 10.0
-RETRY_S = 0.05
 STOP_LIMIT_S = 0.5
 _LIMIT_BYTES = 1 << 40
-_CREDENTIALS = struct.Struct("3i")
 _TIME = struct.Struct("2l")
 _nbytes = attrgetter("nbytes")
 
@@ -53,17 +57,16 @@ class LocalChannel:
             PeerRefusedError: another user's process is, or the server does not want this task.
         """
         self.peer = peer
-        hello = credentials.hello
         self._aborted: str | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._packets = PacketSocket(self._socket)
         try:
-            self._socket.settimeout(timeout_s)
+            self._socket.setblocking(False)  # a server that accepts nothing is not waited for
             self._socket.connect(_abstract(name))
-            if _user_of(self._socket) != os.getuid():
+            if user_of(self._socket) != os.getuid():
                 raise PeerRefusedError(f"{peer}'s socket on this host belongs to another user")
-            self.send(hello)
-            answer = self._packets.receive_opening()
+            self._socket.settimeout(timeout_s)
+            self._shake_hands(credentials)
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIME.pack(0, int(LOOK_S * 1e6)))
         except OSError as error:
@@ -72,19 +75,22 @@ class LocalChannel:
         except BaseException:
             self.close()
             raise
-        if not isinstance(answer, Hello) or answer.version != hello.version:
-            self.close()
-            raise self._refused(answer, hello.version)
 
-    def _refused(self, answer: Hello | Refusal | None, own_version: int) -> PeerError:
-        """Return the error for what came instead of a hello of this version."""
-        match answer:
-            case None:
-                return self._lost(None)
-            case Refusal(reason=reason):
-                return PeerRefusedError(f"{self.peer}: {reason}")
-            case Hello(version=version):
-                return PeerRefusedError(other_version(self.peer, version, own_version))
+    def _shake_hands(self, credentials: Credentials) -> None:
+        opening = opening_of(credentials)
+        challenge = self._told(encode_greeting(opening))
+        proof = proof_for(self.peer, self.peer, credentials, opening, challenge)
+        answer = read_greeting(self._told(encode_greeting(proof)))
+        if isinstance(answer, Refusal):
+            raise PeerRefusedError(f"{self.peer}: {answer.reason}")
+
+    def _told(self, said: bytes) -> bytes:
+        """Send a packet of the handshake, and return the one that answers it."""
+        self._socket.send(said)
+        told = self._socket.recv(GREETING_LIMIT_BYTES)
+        if not told:
+            raise self._lost(None)
+        return told
 
     @property
     def bytes_sent(self) -> int:
@@ -196,7 +202,6 @@ class LocalService:
         empty.
         """
         self._handler = handler
-        self._credentials = credentials
         self._open: set[PacketSocket] = set()
         self._talks: dict[int, _Talk] = {}
         self._ready = select.epoll()
@@ -210,9 +215,9 @@ class LocalService:
             self._listener.bind(_abstract(self._name))
         self._listener.listen(1024)
         self._ready.register(self._listener, 0)  # its end is heard
-        threading.Thread(target=self._accept, name="local connections", daemon=True).start()
         self._hearing = threading.Thread(target=self._hear, name="local messages", daemon=True)
         self._hearing.start()
+        self._lobby = Lobby(self._listener, Door(credentials, self._refuse), self._admit)
 
     def name(self) -> str:
         """Of the socket; empty since there has been no memory to share."""
@@ -221,49 +226,21 @@ class LocalService:
     def stop(self) -> None:
         """Stop serving; open connections are closed."""
         self._stopped.set()
-        with contextlib.suppress(OSError):  # it has been stopped before
-            self._listener.shutdown(socket.SHUT_RDWR)
+        self._lobby.stop(STOP_LIMIT_S)
         for packets in list(self._open):
             packets.close()
         self._hearing.join(STOP_LIMIT_S)
         self._listener.close()
 
-    def _accept(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                self._stopped.wait(RETRY_S)  # one that has gone again, or no descriptor left for it
-                continue
-            threading.Thread(
-                target=self._admit, args=(connection,), name="local connection", daemon=True
-            ).start()
+    def _refuse(self, hello: Hello) -> str | None:
+        return shared_memory.shortage or self._handler.refuse(hello)
 
-    def _admit(self, connection: socket.socket) -> None:
-        """Shake hands; from then on the connection is heard with all others."""
+    def _admit(self, connection: socket.socket, hello: Hello) -> None:
+        """Hear a connection from now on, with all others."""
         packets = PacketSocket(connection)
         self._open.add(packets)
-        caller = None
-        with contextlib.suppress(OSError, SharedMemoryError, PeerRefusedError):
-            caller = self._meet(connection, packets) if _user_of(connection) == os.getuid() else None
-        if caller is None or self._stopped.is_set():
-            self._open.discard(packets)
-            connection.close()
-        else:
-            self._talks[connection.fileno()] = _Talk(connection, packets, caller)
-            self._ready.register(connection, select.EPOLLIN)
-
-    def _meet(self, connection: socket.socket, packets: PacketSocket) -> LocalCaller | None:
-        connection.settimeout(HELLO_LIMIT_S)
-        hello = packets.receive_opening()
-        if not isinstance(hello, Hello) or not self.name():
-            return None
-        if reason := self._handler.refuse(hello):
-            packets.send(only_version() if hello.version != PROTOCOL_VERSION else Refusal(reason=reason))
-            return None
-        packets.send(hello)
-        connection.setblocking(False)
-        return LocalCaller(hello, packets)
+        self._talks[connection.fileno()] = _Talk(connection, packets, LocalCaller(hello, packets))
+        self._ready.register(connection, select.EPOLLIN)
 
     def _hear(self) -> None:
         """Take what comes, one message after the other; at the end close the connections that are still
@@ -298,19 +275,14 @@ class LocalService:
 
 
 def socket_name(server: str, credentials: Credentials) -> str:
-    """Return the name of a server's socket, which only tasks with the run's secret can know."""
+    """Return the name of a server's socket, which all users of a machine can read.
+
+    Of a secret that dtrain has made it is a keyed hash, so that only the run's tasks can compute it. Of a
+    person's secret, which could be guessed from it, it says nothing.
+    """
     hello = credentials.hello
-    told = "\0".join((server, hello.run_id, hello.cluster_hash))
-    key = (hello.secret or "").encode()[:64]
-    return f"dtrain-{hashlib.blake2b(told.encode(), key=key, digest_size=16).hexdigest()}"
+    return f"dtrain-{credentials.keyring.named(server, hello.run_id, hello.cluster_hash)}"
 
 
 def _abstract(name: str) -> bytes:
     return b"\0" + name.encode()
-
-
-def _user_of(connection: socket.socket) -> int:
-    _, user, _ = _CREDENTIALS.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    return int(user)

@@ -31,10 +31,9 @@ import msgspec
 import numpy as np
 
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import AnyMessage, Hello, Refusal, Rows
+from dtrain.messages import AnyMessage, Rows
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import Array, Frame, check, described, padded
-from dtrain.wire.handshake import read_opening
 from dtrain.wire.one_host.shared_memory import SharedMemory, address, memory_of
 
 PACKET_BYTES = 64 * 1024
@@ -159,22 +158,6 @@ class PacketSocket:
                     f"more than {_MEMORIES} memories to be mapped at a time; the peer is not dtrain"
                 )
         return None
-
-    def receive_opening(self) -> Hello | Refusal | None:
-        """Wait for the first message of the connection; None if the peer has closed it.
-
-        Raises:
-            OSError: the connection is broken.
-            PeerRefusedError: it is no such message; see `read_opening`.
-        """
-        if not (packet := self._socket.recv(PACKET_BYTES)):
-            return None
-        self.bytes_received += len(packet)
-        try:
-            header = _decode_parts(packet[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(packet)[0]])
-            return read_opening(header[0])
-        except (msgspec.DecodeError, struct.error, IndexError):
-            raise PeerRefusedError("the connection did not open with a dtrain hello") from None
 
     def _receive_memory(self) -> SharedMemory:
         _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)

@@ -1,0 +1,28 @@
+"""The lines in a server's own log about peers that it has turned away: a few, however many come."""
+
+import sys
+import threading
+import time
+
+PAUSE_S = 10.0
+
+
+class Strangers:
+    """Counts refused connections, and prints one line about them each `PAUSE_S` at most. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._silent_until_s = 0.0
+        self._unsaid = 0
+
+    def note(self, peer: str, reason: str) -> None:
+        """Note that a peer was turned away, and why."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._silent_until_s:
+                self._unsaid += 1
+                return
+            more, self._unsaid = self._unsaid, 0
+            self._silent_until_s = now_s + PAUSE_S
+        others = f" ({more} more since the last such line)" if more else ""
+        print(f"dtrain: refused a connection from {peer}: {reason}{others}", file=sys.stderr, flush=True)  # noqa: T201
