@@ -31,6 +31,8 @@ def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
     assert printed.end() == 0
     assert printed.out == joined.out != ""
     succeeded(launch)
+    assert launch.err.count("dtrain: worker:1 has joined from ") == 1
+    assert '"event": "joined", "task": "worker:1"' in (launch.run_dir / "events.jsonl").read_text()
     report = report_of(launch.run_dir)
     tasks = tasks_of(report)
     assert report["global_step"] == 100
@@ -114,7 +116,7 @@ def test_what_cannot_be_joined_is_said(launcher):
     assert "cannot be joined: its state is succeeded" in late.err
     both = launcher.dtrain("worker", "--join", str(launch.run_dir), "--index", "3", PACED)
     assert both.end() == 2
-    assert "give only --runs-dir beside it" in both.err
+    assert "give only --runs-dir, --tls-ca, --tls-cert and --tls-key beside it" in both.err
     nowhere = launcher.dtrain("worker", "--join", "no-such-run", PACED)
     assert nowhere.end() == 3
 

@@ -26,6 +26,7 @@ from dtrain.runs.files import (
     read_record,
     write_record,
 )
+from dtrain.runs.journal import now_text
 from dtrain.runs.states import RunState
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.outlet import Outlet
@@ -40,7 +41,7 @@ from dtrain_cli.plan.ports import pick_master_port
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.runs.directory import locked_run_directory, new_run_id
 from dtrain_cli.runs.index import find_run, register_run
-from dtrain_cli.runs.journal import Journal, now_text
+from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import lost_on_the_way, lost_tasks
 from dtrain_cli.runs.report import read_report
 from dtrain_cli.spec.file import read_spec

@@ -15,8 +15,11 @@ from dtrain.config import RunSpec
 from dtrain.errors import RunError
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain.runs.joined import arrival_text
+from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
+from dtrain_cli.launch.join.arrivals import Arrivals
 from dtrain_cli.launch.join.stop import JoinedWorkers
 from dtrain_cli.launch.policies import ordered_stop, success_rule
 from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
@@ -29,7 +32,7 @@ from dtrain_cli.launch.task_ends import TaskEnds
 from dtrain_cli.launch.tasks.standing import Standing
 from dtrain_cli.launch.tasks.task_life import TaskLife
 from dtrain_cli.plan.run_plan import RunPlan
-from dtrain_cli.runs.journal import Journal, now_text
+from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import first_line
 from dtrain_cli.targets.target import Event, Target, TargetFailed
 
@@ -74,6 +77,7 @@ class Supervisor:
         self._next_status_s = 0.0
         self._unsaved = False
         self._joined = JoinedWorkers(RunFiles(plan.run.run_dir))
+        self._arrivals = Arrivals(RunFiles(plan.run.run_dir))
         self._ends = TaskEnds(self.spec, self._leader, self.foreign, self.lives)
         self._standing: Standing | None = None
         self._patience = Patience(limits, self.lives, self.started_s)
@@ -219,10 +223,16 @@ class Supervisor:
             life.read_status()
             if life.state == TaskState.STARTING and life.is_up:
                 life.state = TaskState.RUNNING
+        self._announce_joined_workers()
         self._say_whether_checkpoints_are_saved()
         if self.state is RunState.STARTING and all(life.is_up for life in self.lives.values()):
             self._journal.record.state = RunState.RUNNING
             self._journal.event("up")
+
+    def _announce_joined_workers(self) -> None:
+        for record in self._arrivals.new():
+            self._console.say(arrival_text(record))
+            self._journal.event("joined", task=record.task, pid=record.pid, host=record.host)
 
     def _say_whether_checkpoints_are_saved(self) -> None:
         """Say it when it changes. The leader's own warning is lost where its log is on the same full disk."""

@@ -10,6 +10,7 @@ from dtrain.config import RestartSection, RunSpec
 from dtrain.messages.status import TaskStatus
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles
+from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind, TaskState
 from dtrain.runs.task_states import where_in_training
 from dtrain_cli.launch.policies import restart_policy
@@ -17,7 +18,6 @@ from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.restart_policy import Restart
 from dtrain_cli.launch.tasks.root_cause import failure_of, last_lines, own_record
 from dtrain_cli.launch.tasks.task_life import TaskLife
-from dtrain_cli.runs.journal import now_text
 
 TOLD_TO_STOP = 143
 

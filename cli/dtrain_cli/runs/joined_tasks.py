@@ -1,36 +1,26 @@
 """The records of workers that have joined a run, for the launcher that stops the run, `status`, `logs` and
 `chaos`.
 
-Each worker is owned by the command that started it (`dtrain_cli.launch.join`), which keeps a `JoinedRecord`
-beside the worker's status.
+A worker that was started here is owned by its command (`dtrain_cli.launch.join`), which keeps its record.
 """
 
 import contextlib
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.process.living import lives
 from dtrain.runs.files import RunFiles, TaskRecord, read_record
+from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_TASK_STATES, TaskState
-
-
-@dataclass
-class JoinedRecord:
-    """A worker that joined the run; `owner_pid`, `owner_started` (`started_s`): the command that owns it."""
-
-    owner_pid: int
-    owner_started: float
-    task: TaskRecord
 
 
 def joined_records(files: RunFiles) -> list[JoinedRecord]:
     """Return the record of every worker that has joined. One whose command was killed has stopped."""
     found = [record for task in files.joined_tasks() if (record := joined_record(files, task)) is not None]
     for record in found:
-        if record.task.state in LIVE_TASK_STATES and not is_owned(record):
+        if record.owner_pid and record.task.state in LIVE_TASK_STATES and not is_owned(record):
             record.task.state = TaskState.STOPPED
     return found
 

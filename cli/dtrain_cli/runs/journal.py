@@ -1,18 +1,10 @@
 """The files of a launch for readers: the event journal, and run.json, the state of run and processes."""
 
-import json
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
-from dtrain.config.masked_urls import masked
 from dtrain.runs.files import RunFiles, RunRecord, write_record
-
-
-def now_text() -> str:
-    """Return the time of day in ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+from dtrain.runs.journal import append_event
 
 
 class Journal:
@@ -30,13 +22,9 @@ class Journal:
         self._warned = False
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Append one line, for example ``{"event": "exited", "task": "worker:0", "status": -9, ...}``."""
-        line = json.dumps(
-            {"time": now_text(), "monotonic_s": round(time.monotonic(), 4), "event": kind, **facts}
-        )
+        """Append one line; see `append_event`."""
         try:
-            with open(self._files.journal, "a", encoding="utf-8") as file:
-                file.write(masked(line) + "\n")
+            append_event(self._files, kind, **facts)
         except OSError as error:
             self._complain(error)
 

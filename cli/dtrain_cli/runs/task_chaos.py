@@ -12,8 +12,9 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain.messages.status import TaskStatus
 from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, read_record, write_record
+from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES
-from dtrain_cli.runs.joined_tasks import JoinedRecord, with_joined
+from dtrain_cli.runs.joined_tasks import with_joined
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.report import is_alive
 

@@ -28,9 +28,11 @@ from dtrain.runs.files import (
     offer_to_join,
     write_record,
 )
+from dtrain.runs.joined import ROWS_MAX, arrival_text, joined_name, note
+from dtrain.runs.journal import append_event
 from dtrain.runs.json_file import give_room_back, keep_room
 from dtrain.runs.states import RunState, TaskState
-from dtrain.runs.task_states import STOPPED, state_of, why_lost
+from dtrain.runs.task_states import STOPPED
 
 
 class HandRun:
@@ -82,22 +84,23 @@ class HandRun:
         """Write the states of all tasks from ps:0's answer; return the news: tasks that came or were lost."""
         known = {record.task: record for record in self._record.tasks}
         come = []
+        joined = []
         lost = []
         self._step = reply.version
+        for name in reply.heard_of:
+            if name not in known and joined_name(name, self._assignment.cluster) and len(known) < ROWS_MAX:
+                known[name] = TaskRecord(name, TaskState.RUNNING)
+                self._record.tasks.append(known[name])
+                joined.append(name)
         for status in reply.statuses:
             record = known.get(status.task)
             if record is None:
-                record = TaskRecord(status.task)
+                record = known[status.task] = TaskRecord(status.task)
                 self._record.tasks.append(record)
-            if record.pid is None and status.task != str(self._assignment.task):
+            if record.pid is None and status.task not in (str(self._assignment.task), *joined):
                 come.append(status.task)
             before = record.message
-            record.message = why_lost(status)
-            record.state = state_of(status)
-            record.pid = status.pid
-            record.host = status.host
-            record.attempt = status.attempt
-            record.exit_code = status.exit_code
+            note(record, status)
             self._lost.pop(status.task, None)
             if record.message is not None and status.task != str(self._assignment.task):
                 self._lost[status.task] = _lost_text(status, record)
@@ -105,7 +108,14 @@ class HandRun:
             self._write_status(TaskId.parse(status.task), status)
         with contextlib.suppress(OSError):
             write_record(self.files.run, self._record)
-        return [*([f"{', '.join(come)} {'is' if len(come) == 1 else 'are'} there"] if come else []), *lost]
+        there = [f"{', '.join(come)} {'is' if len(come) == 1 else 'are'} there"] if come else []
+        return [*there, *[self._arrival(known[name]) for name in joined], *lost]
+
+    def _arrival(self, record: TaskRecord) -> str:
+        """Note in the journal that a worker has joined; return the line about it."""
+        with contextlib.suppress(OSError):
+            append_event(self.files, "joined", task=record.task, pid=record.pid, host=record.host)
+        return arrival_text(record)
 
     def _write_status(self, task: TaskId, status: TaskStatus) -> None:
         if task == self._assignment.task:

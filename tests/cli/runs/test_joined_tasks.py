@@ -10,8 +10,9 @@ import pytest
 from dtrain.cluster import TaskId
 from dtrain.process.living import lives, started_s
 from dtrain.runs.files import RunFiles, TaskRecord, write_record
+from dtrain.runs.joined import JoinedRecord
 from dtrain_cli.launch.join.stop import JoinedWorkers
-from dtrain_cli.runs.joined_tasks import JoinedRecord, joined_records, with_joined
+from dtrain_cli.runs.joined_tasks import joined_records, with_joined
 
 WORKER = TaskId.parse("worker:2")
 

@@ -23,6 +23,7 @@ from dtrain.process.living import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, write_record
+from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import RunState, TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.outlet import Outlet
@@ -32,7 +33,6 @@ from dtrain_cli.launch.policies import restart_policy
 from dtrain_cli.launch.signal_inbox import SignalInbox
 from dtrain_cli.launch.tasks.root_cause import failure_of
 from dtrain_cli.plan.task_launch import TaskLaunch
-from dtrain_cli.runs.joined_tasks import JoinedRecord
 from dtrain_cli.runs.log_files import TaskOutput
 from dtrain_cli.runs.report import launcher_lives
 from dtrain_cli.targets.fork_server import LifeLine

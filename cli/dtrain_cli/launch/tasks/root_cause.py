@@ -13,9 +13,9 @@ from pathlib import Path
 from dtrain.errors import RunError
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind
 from dtrain_cli.plan.task_launch import TaskLaunch
-from dtrain_cli.runs.journal import now_text
 
 LAST_LINES = 20
 LINE_MAX = 400

@@ -27,6 +27,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs import failure
 from dtrain.runs.files import RunFiles
+from dtrain.runs.joined import JoinedFromElsewhere
 from dtrain.runs.metrics_log import MetricsLog
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.standalone import HandRun
@@ -94,6 +95,11 @@ class ParameterServerStrategy(Strategy):
         self._begun_with = replicas_in_sync(RunFiles(run_dir).checkpoints) if run_dir is not None else 0
         self._metrics = (
             MetricsLog(RunFiles(run_dir).metrics, time.monotonic) if self.is_leader and run_dir else None
+        )
+        self._joined = (
+            JoinedFromElsewhere(RunFiles(run_dir), assignment.cluster)
+            if self.is_leader and assignment.launched and run_dir
+            else None
         )
         self._leading: Leading | None = None
         self._heartbeats: list[HeartbeatLink] = []
@@ -246,6 +252,8 @@ class ParameterServerStrategy(Strategy):
         for evaluation in (each for status in reply.statuses for each in status.evaluations):
             numbers = dict(evaluation)
             self.evaluations[int(numbers.pop("global_step"))] = numbers
+        if self._joined is not None:
+            self._joined.update(reply)
         for text in self._hand_run.update(reply) if self._hand_run is not None else ():
             self.reporter.announce(text)
 
