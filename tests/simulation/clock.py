@@ -109,6 +109,7 @@ class Clock:
         self._fibers: list[Fiber] = []
         self._failure: Exception | None = None
         self._over: Callable[[], bool] = lambda: False
+        self._looks = False
         self._main = Fiber(self, None, lambda: None)
         self._main.turn = threading.Lock()
         self._main.turn.acquire()
@@ -132,6 +133,10 @@ class Clock:
             self._end_all()
         if self._failure is not None:
             raise self._failure
+
+    def look(self) -> None:
+        """Something has ended: look after this event whether everything has."""
+        self._looks = True
 
     def fail(self, error: Exception) -> None:
         """End the run with this error."""
@@ -221,8 +226,9 @@ class Clock:
         self.now, _, act, arguments = heapq.heappop(self._events)
         try:
             act(*arguments)
-            if self._over():
+            if self._looks and self._over():
                 self._wake_main()
+            self._looks = False
         except Exception as error:  # whatever a machine raises is a broken rule too
             self.fail(error)
 

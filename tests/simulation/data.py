@@ -64,7 +64,14 @@ class Cut:
 
     def rows(self, part: int) -> range:
         """Return the numbers of the rows that the part of this number has."""
-        return _rows(self, part)
+        known = self._known.get(part)
+        if known is None:
+            known = self._known[part] = _rows(self, part)
+        return known
+
+    @cached_property
+    def _known(self) -> dict[int, range]:
+        return _known(self)
 
     def empty(self, part: int) -> int:
         """Return how many parts of the batch of a part have no rows."""
@@ -84,6 +91,10 @@ class Cut:
 
 
 @cache
+def _known(cut: Cut) -> dict[int, range]:
+    return {}
+
+
 def _rows(cut: Cut, part: int) -> range:
     batch, place = divmod(part, cut.parts)
     first, size = cut.data.first(batch), cut.data.size(batch)

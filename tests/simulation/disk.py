@@ -6,7 +6,9 @@ they do on a real one.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,7 +68,13 @@ class Written:
     def __exit__(self, *error: object) -> None: ...
     def close(self) -> None: ...
 
-    @property
+    def kept_as(self, path: Path) -> "Written":
+        """Return the same checkpoint under another name."""
+        kept = copy(self)
+        kept.path = path
+        return kept
+
+    @cached_property
     def state(self) -> RunState:
         return RunState.of(msgspec.json.decode(self._extra))
 
@@ -140,6 +148,7 @@ class Disk:
 
     def __init__(self) -> None:
         self._kept: dict[int, Written] = {}
+        self._finals: dict[int, Written] = {}
         self._last_read: Written | None = None
         self.written: Callable[[Written], None] = lambda checkpoint: None
         self.restored: Callable[[Written], None] = lambda checkpoint: None
@@ -147,7 +156,15 @@ class Disk:
     @contextmanager
     def mounted(self) -> Iterator[None]:
         """Stand in the place of the real one."""
-        names = ["save", "rotate", "keep_final", "open_checkpoint", "list_checkpoints"]
+        names = [
+            "save",
+            "rotate",
+            "keep_final",
+            "open_checkpoint",
+            "list_checkpoints",
+            "read_manifest",
+            "final_of",
+        ]
         before = {name: getattr(checkpoints, name) for name in names}
         try:
             for name in names:
@@ -194,10 +211,23 @@ class Disk:
         if not self._kept:
             raise CheckpointError(f"there is no checkpoint in {path}")
         newest = self._kept[max(self._kept)]
-        return next((kept for kept in self._kept.values() if kept.path == path), newest)
+        everything = (*self._kept.values(), *self._finals.values())
+        return next((kept for kept in everything if kept.path == path), newest)
 
     def rotate(self, directory: Path, **rules: Any) -> None:
         """All are kept."""
 
     def keep_final(self, directory: Path, fit: int) -> None:
-        """Nothing is read of it."""
+        """The newest stays, beside those of later calls."""
+        newest = self._kept[max(self._kept)]
+        self._finals[fit] = newest.kept_as(FOLDER / f".final-{fit}-ckpt-{newest.step}")
+
+    def final_of(self, directory: Path, fit: int) -> CheckpointPath | None:
+        kept = self._finals.get(fit)
+        return None if kept is None else CheckpointPath(kept.step, kept.path)
+
+    def read_manifest(self, path: Path) -> Written:
+        for kept in (*self._kept.values(), *self._finals.values()):
+            if kept.path == path:
+                return kept
+        raise FileNotFoundError(path)

@@ -9,7 +9,6 @@ them there. Element 0 is no example: a callback may assign it.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -79,7 +78,11 @@ class State:
         return image(arrays_of(self.values, self.slots, self.tables))
 
     def copy(self) -> "State":
-        return deepcopy(self)
+        return State(
+            [array.copy() for array in self.values],
+            {name: [array.copy() for array in arrays] for name, arrays in self.slots.items()},
+            [{name: array.copy() for name, array in table.items()} for table in self.tables],
+        )
 
     @property
     def blocks(self) -> list[Array]:

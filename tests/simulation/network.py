@@ -4,10 +4,10 @@ of each as drivers have it (`dtrain.wire.channel.Channel`).
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from random import Random
 from typing import Any
 
+import msgspec
 from simulation.clock import Clock, Life
 
 from dtrain.errors import PeerLostError, WaitTimeoutError
@@ -216,7 +216,11 @@ class Network:
 
     def as_it_is(self, message: AnyMessage) -> AnyMessage:
         """A message as it is now: what it holds may change before it arrives."""
-        return deepcopy(message) if isinstance(message, CHANGING) else message
+        return (
+            msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
+            if isinstance(message, CHANGING)
+            else message
+        )
 
     def say(self, text: str) -> None:
         """Pass a line of the story on, where a listener is set."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from simulation.clock import Life
+from simulation.evaluator import EVALUATOR, Evaluation
 from simulation.network import Network, VirtualChannel
 from simulation.program import Program
 from simulation.servers import Server
@@ -42,7 +43,7 @@ class Process:
         self._kill = kill
         self._unreachable_until_s = 0.0
         network.say(f"{task} starts")
-        self.program = Program(self)
+        self.program = Evaluation(self) if task == EVALUATOR else Program(self)
         if task == "chief:0":
             network.judge.leader_starts()
         self.life.start(self._run)
@@ -86,6 +87,7 @@ class Process:
 
     def _end(self) -> None:
         self.life.end()
+        self.network.clock.look()
         self.network.hang_up(self.life)
 
     # Connections

@@ -34,7 +34,7 @@ class Fault:
         kind: ``break`` a connection, ``crash`` a replica that is started again, let one ``die`` for good,
             ``pause`` it, cut it off from all others (``partition``), make it ``slow``; ``stall`` a server, let
             it ``fall`` and be started again, or ``hang`` until it is killed.
-        target: index of the replica or server.
+        target: index of the replica or server; -1: the evaluator.
         for_s: until the task is back; a factor for ``slow``; for ``break`` it chooses the connection.
     """
 
@@ -70,6 +70,7 @@ class Scenario:
         steps_per_epoch: global steps.
         joins: when a worker joins that the cluster does not name.
         assigns: whether the leader assigns values now and then, where training waits for it.
+        evaluation_s: how long the evaluator takes for a checkpoint; None: there is no evaluator.
         alone: whether the replica of rank 0 computes every part.
     """
 
@@ -94,6 +95,7 @@ class Scenario:
     resume: Resume | None = None
     assigns: bool = False
     alone: bool = False
+    evaluation_s: float | None = None
 
     @property
     def tasks(self) -> int:
@@ -104,6 +106,13 @@ class Scenario:
     def data(self) -> Data:
         """What it trains on."""
         return Data(self.rows_per_batch, self.last_rows, self.batches)
+
+    @property
+    def hears_the_end(self) -> bool:
+        """Whether nothing happens by which a server may miss the leader's farewell."""
+        away = {"pause", "partition"}
+        kinds = [fault.kind for fault in self.faults if fault.kind not in away or fault.target == 0]
+        return set(kinds) <= {"crash", "die", "slow"}
 
     @property
     def harmless(self) -> bool:
@@ -120,6 +129,7 @@ class Scenario:
             f"{self.batches} batches of {self.rows_per_batch}, the last of {self.last_rows}, "
             f"{self.steps_per_epoch} steps an epoch, joins {self.joins}, {self.resume}, "
             f"{'with' if self.assigns else 'without'} values assigned, {'alone, ' if self.alone else ''}"
+            f"evaluations of {self.evaluation_s} s, "
             f"delay {self.mean_delay_s} s, compute {self.compute_s} s, NaN {self.nan_rate}"
         )
 
@@ -146,7 +156,23 @@ def draw(seed: int) -> Scenario:
         fits=random.choice((1, 1, 1, 2)),
     )
     scenario = _with_data(Random(f"data {seed}"), replace(scenario, faults=_draw_faults(random, scenario)))
-    return _with_absences(Random(f"absences {seed}"), _with_changes(Random(f"changes {seed}"), scenario))
+    scenario = _with_changes(Random(f"changes {seed}"), scenario)
+    scenario = _with_absences(Random(f"absences {seed}"), scenario)
+    return _with_evaluator(Random(f"evaluator {seed}"), scenario)
+
+
+def _with_evaluator(random: Random, scenario: Scenario) -> Scenario:
+    """In some runs an evaluator follows, which is sometimes away, for less than a lease."""
+    if random.random() > 0.15:
+        return scenario
+    faults = list(scenario.faults)
+    for _ in range(random.choice((0, 1, 2))):
+        at_s = random.uniform(0.0, 1.5 * scenario.max_steps * scenario.fits * scenario.compute_s)
+        kind = random.choice(("crash", "crash", "pause", "partition"))
+        faults.append(Fault(at_s, kind, -1, random.uniform(0.0, 1.0 if kind == "crash" else 3.0)))
+    evaluation_s = random.choice((0.02, 0.3, 2.0))
+    faults.sort(key=lambda fault: fault.at_s)
+    return replace(scenario, evaluation_s=evaluation_s, faults=tuple(faults))
 
 
 def _with_absences(random: Random, scenario: Scenario) -> Scenario:

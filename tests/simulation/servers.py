@@ -34,6 +34,7 @@ class Server:
         self._setup = setup
         self._network = network
         self._first = first
+        self._last_life: Life | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -41,7 +42,9 @@ class Server:
         self.down = False
         callers: set[Caller] = set()
         setup, allocator = self._setup, ReadBufferAllocator(callers)
-        machine = ParameterServer(self.index, setup.cluster, setup.training, life.now(), allocator=allocator)
+        machine = ParameterServer(
+            self.index, setup.cluster, setup.training, life.now(), setup.evaluators, allocator=allocator
+        )
         hello = Hello(run_id="run", cluster_hash="cluster", task=self.name)
         to_host = partial(self._connect, life, "decisions") if self._first is not None else None
         self.handler = ServerHandler(
@@ -72,6 +75,16 @@ class Server:
     def machine(self) -> ParameterServer:
         return self.handler.machine
 
+    def is_told_of_the_end(self) -> None:
+        """The leader has ended well: this life ends too, unless it waits for a task that never came."""
+        self._last_life = None if self.down else self.life
+
+    @property
+    def has_to_end(self) -> bool:
+        """Whether it is still there though all is over."""
+        latecomers = self.machine.control.roster.latecomers(self.machine.held)
+        return not (self.ended or self.down) and self.life is self._last_life and not latecomers
+
     def stall(self, for_s: float) -> None:
         """Stand still; what arrives meanwhile waits."""
         self._network.say(f"{self.name} stalls for {for_s:.3f} s")
@@ -88,6 +101,7 @@ class Server:
     def end(self) -> None:
         """Be gone for good."""
         self.ended = True
+        self._network.clock.look()
         self._leave()
 
     def _leave(self) -> None:

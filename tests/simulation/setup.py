@@ -30,6 +30,7 @@ class Setup:
             chief=["c:0"], worker=workers, ps=[f"p:{i}" for i in range(servers)]
         )
         self.tasks = [str(task) for task in self.cluster.replicas()]
+        self.evaluators = int(scenario.evaluation_s is not None)
         self.data = scenario.data
         needed = self.training.replicas_needed(replicas) if self.sync else 1
         self.parts = needed if begun is None else begun.parts

@@ -1,19 +1,22 @@
 """The real machines over a network that breaks, with tasks that crash: every seed keeps the rules and comes
 to its end.
 
-DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones.
+DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones. With DTRAIN_TRACE=1 and `-s` every seed is told: what
+happened, by the words of docs/reference/trace.md and with the virtual time.
 """
 
 import os
 
 import pytest
 from simulation.scenario import Fault, Scenario, draw
-from simulation.world import World, broken_rule, told
+from simulation.world import World, broken_rule, told, whole_story
 
 from dtrain.config import training_section
+from dtrain.runs.trace import VARIABLE
 
 USUAL_SEEDS = "0:1000"
 BATCHES = 10
+TRACED = os.environ.get(VARIABLE, "") not in ("", "0")
 
 
 def seeds():
@@ -26,6 +29,8 @@ def seeds():
 def test_safety_after_every_event_and_progress_in_the_end(batch):
     for seed in seeds()[batch::BATCHES]:
         scenario = draw(seed)
+        if TRACED:
+            print(whole_story(scenario))
         if broken_rule(scenario) is not None:
             pytest.fail(told(scenario), pytrace=False)
 
@@ -44,3 +49,17 @@ def test_one_who_is_dead_for_good_is_not_waited_for_again_when_ps_0_was_started_
     world = World(Scenario(1, 3, 2, 40, rule, mean_delay_s=0.005, compute_s=0.5, nan_rate=0.0, faults=faults))
     world.run()
     assert world.clock.now < 60.0, "40 steps of half a second, and two leases"
+
+
+def test_a_story_has_the_words_of_a_trace_in_the_order_of_virtual_time():
+    rule = training_section(updates="sync")
+    scenario = Scenario(1, 2, 2, 6, rule, mean_delay_s=0.005, compute_s=0.5, nan_rate=0.0, evaluation_s=0.1)
+    lines = [line.split(maxsplit=1) for line in whole_story(scenario).splitlines()[1:-1]]
+    told = [float(at_s) for at_s, _ in lines]
+    assert told == sorted(told)
+    events = ("term begun", "member joined", "decided", "config changed", "cut taken", "saved", "member left")
+    spans = ("wait", "send", "apply")
+    for word in (*events, *spans):
+        assert any(f" {word}" in text for _, text in lines), word
+    decided = [text for _, text in lines if text.startswith("ps:0 decided: ")]
+    assert [text.split(",")[0] for text in decided] == [f"ps:0 decided: step {step}" for step in range(1, 7)]

@@ -6,6 +6,7 @@ from random import Random
 
 from simulation.clock import Clock
 from simulation.disk import FOLDER, Disk, Written
+from simulation.evaluator import EVALUATOR
 from simulation.judging.judge import Judge
 from simulation.network import Network
 from simulation.process import Process
@@ -24,7 +25,7 @@ RESTART_S = 0.3
 ORDERED_STOP_S = 10.0
 """How long after the chief's end the launcher stops the tasks that are left."""
 
-STORY_LINES = 60
+STORY_LINES = 120
 REPLICAS = ("crash", "die", "pause", "partition", "slow")
 """Faults of replicas; the others are those of servers and connections."""
 
@@ -38,6 +39,7 @@ class World:
         self.scenario = scenario
         self.clock = Clock()
         self._stopping = False
+        self._limit_s = LIMIT_S * (1 + scenario.alone)  # one replica computes for all
         self.judge = judge or Judge(scenario)
         self.network = Network(self.clock, Random(scenario.seed), scenario.mean_delay_s, self.judge, story)
         self.disk = Disk()
@@ -60,8 +62,9 @@ class World:
             self.servers.append(Server(index, setup, self.network, self.servers[0] if index else None))
         self.tasks = list(setup.tasks)
         self.processes: dict[str, Process] = {}
-        self.starting = set(self.tasks)
-        for task in self.tasks:
+        started = [*self.tasks, *[EVALUATOR] * setup.evaluators]
+        self.starting = set(started)
+        for task in started:
             self.clock.later(self.network.random.uniform(0.0, 0.5), self._start, task, setup)
 
     def _resume(self, resume: Resume) -> None:
@@ -87,7 +90,9 @@ class World:
         self.judge.written(checkpoint.on(self.setup.model))
 
     def _restored(self, checkpoint: Written) -> None:
-        self.judge.restored(checkpoint.on(self.setup.model))
+        reader, evaluator = self.clock.current, self.processes.get(EVALUATOR)
+        if reader is None or evaluator is None or reader.life is not evaluator.life:
+            self.judge.restored(checkpoint.on(self.setup.model))
 
     def _join(self, number: int) -> None:
         """A worker comes that the cluster does not name."""
@@ -101,7 +106,7 @@ class World:
             return
         self.starting.discard(task)
         chief = self.processes.get(self.tasks[0])
-        if chief is None or chief.alive or not chief.finished:
+        if chief is None or chief.alive or not chief.finished or task == EVALUATOR:
             rank = setup.cluster.rank(TaskId.parse(task), setup.training.chief_trains)
             rank = -1 if rank is None else rank
             self.processes[task] = Process(task, rank, setup, self.servers, self.network, self._kill)
@@ -111,15 +116,17 @@ class World:
         server.crash(RESTART_S + self.network.random.uniform(0.0, 2.0))
 
     def _stop_the_others(self) -> None:
+        ends_well = self.processes[self.tasks[0]].finished
         for process in self.processes.values():
-            if process.alive:
+            if process.alive and not (ends_well and process.task == EVALUATOR):
                 process.finished = self.processes[self.tasks[0]].finished
                 process.stop(None)
 
     def _befall(self, fault: Fault) -> None:
         if fault.kind in REPLICAS and fault.target >= len(self.tasks):
             return  # it is not in the cluster with which the run was resumed
-        process = self.processes.get(self.tasks[fault.target % len(self.tasks)])
+        task = EVALUATOR if fault.target < 0 else self.tasks[fault.target % len(self.tasks)]
+        process = self.processes.get(task)
         if fault.kind == "stall":
             self.servers[fault.target % len(self.servers)].stall(fault.for_s)
         elif fault.kind == "hang":
@@ -147,6 +154,7 @@ class World:
 
     def run(self) -> None:
         """To the end; raises AssertionError if a rule is broken or it does not come."""
+        self.clock.later(self._limit_s, self.clock.look)
         with self.disk.mounted():
             self.clock.run(self._over)
         assert self._ended(), f"no end after {self.clock.now:.0f} s: {self._waiting()}"
@@ -157,22 +165,30 @@ class World:
         else:
             assert chief.finished
             self.judge.check_end()
+            if (evaluator := self.processes.get(EVALUATOR)) is not None:
+                self.judge.evaluations.check_end(evaluator.finished, evaluator.failure)
 
     def _over(self) -> bool:
         chief = self.processes.get(self.tasks[0])
         if chief is not None and not chief.alive:
             if not self._stopping and (chief.finished or chief.failure):
                 self._stopping = True
+                for server in self.servers if chief.finished and self.scenario.hears_the_end else ():
+                    server.is_told_of_the_end()
                 self.clock.later(ORDERED_STOP_S, self._stop_the_others)
             if self._ended():
                 return True
-        return self.clock.now >= LIMIT_S * (1 + self.scenario.alone)  # one replica computes for all
+        return self.clock.now >= self._limit_s
 
     def _ended(self) -> bool:
-        return not self.starting and not any(process.alive for process in self.processes.values())
+        """Whether all tasks have ended; servers that know of the end go after them."""
+        ended = not self.starting and not any(process.alive for process in self.processes.values())
+        return ended and not any(server.has_to_end for server in self.servers)
 
     def _waiting(self) -> str:
-        return ", ".join(f"{p.task}: {p.program.stands}" for p in self.processes.values() if p.alive)
+        tasks = [f"{p.task}: {p.program.stands}" for p in self.processes.values() if p.alive]
+        servers = [f"{server.name} has not ended" for server in self.servers if server.has_to_end]
+        return ", ".join([*tasks, *servers])
 
     def _check_failure(self, failures: set[str]) -> None:
         rule = self.scenario.training
@@ -209,6 +225,11 @@ def told(scenario: Scenario) -> str:
         candidates += [replace(scenario, max_steps=steps - 1)] * (steps > 1)
         shorter = next((candidate for candidate in candidates if broken_rule(candidate)), None)
         scenario = shorter or scenario
+    return whole_story(scenario, STORY_LINES)
+
+
+def whole_story(scenario: Scenario, lines: int = 0) -> str:
+    """Return what happens in a run, the last `lines` of it or everything, and what is wrong with it."""
     story: list[str] = []
     reason = outcome(World(scenario, story))
-    return "\n".join([str(scenario), *map(str, scenario.faults), *story[-STORY_LINES:], f"=> {reason}"])
+    return "\n".join([str(scenario), *map(str, scenario.faults), *story[-lines:], f"=> {reason}"])

@@ -99,13 +99,14 @@ class HeartbeatLink:
         """Wait for the first answer. A server that dies before it is waited for like one that is not there
         yet.
         """
-        began_s = told_s = self._clock.now()
+        told_s = self._clock.now()
+        until_s = told_s + connect_s
         while True:
             try:
-                return self._beat(incarnation, min(LEASE_S, began_s + connect_s - self._clock.now()))
+                return self._beat(incarnation, min(LEASE_S, until_s - self._clock.now()))
             except (PeerLostError, WaitTimeoutError) as error:
                 now_s = self._clock.now()
-                if now_s - began_s >= connect_s:
+                if now_s >= until_s:
                     raise type(error)(f"{error}; waited {connect_s:g} s in all") from None
                 if now_s - told_s >= LEASE_S:
                     told_s = now_s

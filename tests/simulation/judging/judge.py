@@ -13,6 +13,7 @@ import numpy as np
 from simulation.disk import Saved
 from simulation.judging.assignments import Assignments
 from simulation.judging.dealing import Dealing
+from simulation.judging.evaluations import Evaluations
 from simulation.judging.histories import Histories
 from simulation.judging.promises import OPEN, Broken, Promise
 from simulation.judging.term import TermSeen
@@ -28,7 +29,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Judge:
-    """Every method raises `Broken` where a promise is broken that is not among those that are open."""
+    """Every method raises `Broken` where a promise is broken that is not among those that are open.
+
+    Attributes:
+        evaluations: what the evaluator does.
+    """
 
     def __init__(self, scenario: Scenario, open_promises: frozenset[tuple[str, Promise]] = OPEN) -> None:
         self.scenario = scenario
@@ -44,6 +49,7 @@ class Judge:
         self._dealing: dict[int, Dealing] = {}
         self._histories = Histories(self)
         self._assignments = Assignments(self)
+        self.evaluations = Evaluations(self)
 
     def demand(self, promise: Promise, kept: Any, text: str) -> None:
         """Raise `Broken` unless a promise is kept, or is known not to be yet."""
@@ -252,9 +258,11 @@ class Judge:
 
     def written(self, saved: Saved) -> None:
         """A checkpoint was written."""
+        assert self._setup is not None
         self._disk = saved
+        if self.scenario.evaluation_s is not None:
+            self.evaluations.written(self._setup.model, saved)
         if saved.start:
-            assert self._setup is not None
             self._begun[saved.generation] = self._setup
             return
         term = max(

@@ -19,6 +19,7 @@ class Promise(Enum):
     ASSIGNED = "values that a callback assigned are not lost"
     ORDER = "an order in force stays in force in a new term"
     AVERAGES = "with use_ema the trained values are the averages, on all servers"
+    EVALUATED = "the evaluator evaluates the final checkpoint of every fit, once, and then ends by itself"
     RULE = "staleness and warm-up are within the limits that the spec sets"
 
 
