@@ -7,6 +7,7 @@ from simulation.program import CONNECT_S, PATIENCE_S, RUN
 from simulation.reporter import Reporter
 
 from dtrain.checkpoints import Pace
+from dtrain.cluster import Role, TaskId
 from dtrain.config import CheckpointSection
 from dtrain.roles.evaluator.driver import follow_fit
 from dtrain.roles.evaluator.followed_run import FollowedRun
@@ -28,7 +29,7 @@ class Evaluation:
         process, scenario, random = self.process, self.process.setup.scenario, self.process.network.random
         evaluations, clock = process.network.judge.evaluations, process.life
         evaluations.begins()
-        connect = partial(process.connect, "heartbeat", 0)
+        connect = partial(process.connect, "heartbeat", TaskId(Role.PS, 0))
         link = HeartbeatLink(
             "ps:0", connect, self.reporter, connect_s=CONNECT_S, patience_s=PATIENCE_S, clock=clock
         )
