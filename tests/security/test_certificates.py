@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from click.testing import CliRunner
 
 from dtrain.cluster import ClusterSpec
 from dtrain.errors import SpecError
-from dtrain.wire.security.certificates import Certificate, CertificateFiles, Certificates, Material, checked
+from dtrain.process.tls_material import TlsMaterial
+from dtrain.wire.security.certificates import Certificate, CertificateFiles, Certificates, checked
 from dtrain_cli.certificates import authority as makers
 from dtrain_cli.certificates.authority import Authority, LeafNames, make_authority, read_authority
 from dtrain_cli.certificates.by_library import LibraryAuthority
@@ -28,12 +30,12 @@ def authority() -> Authority:
     return make_authority("digits")
 
 
-def material(authority: Authority, name: str = "ps-0", days: int = 30, trusted: bytes = b"") -> Material:
+def material(authority: Authority, name: str = "ps-0", days: int = 30, trusted: bytes = b"") -> TlsMaterial:
     leaf = authority.issue(LeafNames.of("digits", name), days)
-    return Material(trusted or authority.certificate, leaf.certificate, leaf.key)
+    return replace(leaf, authorities=trusted or authority.certificate)
 
 
-def refused(wrong: Material) -> str:
+def refused(wrong: TlsMaterial) -> str:
     with pytest.raises(SpecError) as caught:
         checked(wrong, "here")
     return str(caught.value)
@@ -70,14 +72,14 @@ def test_the_command_openssl_is_used_where_the_library_is_not(monkeypatch):
 
 
 def test_what_does_not_fit_is_refused_with_the_reason(authority):
-    good, other = material(authority), make_authority("other")
+    good, other = material(authority), make_authority("digits")
     assert "unable to get local issuer" in refused(material(authority, trusted=other.certificate))
     assert "expired" in refused(material(authority, days=0))
-    assert "key belongs to another" in refused(Material(good.authorities, good.certificate, other.key))
+    assert "key belongs to another" in refused(TlsMaterial(good.authorities, good.certificate, other.key))
     for text in (b"", b"\xff", b"-----BEGIN CERTIFICATE-----\nxx\n-----END CERTIFICATE-----\n"):
-        assert "no certificates of authorities" in refused(Material(text, good.certificate, good.key))
-        assert "a certificate and a key" in refused(Material(good.authorities, text, good.key))
-        assert "a certificate and a key" in refused(Material(good.authorities, good.certificate, text))
+        assert "no certificates of authorities" in refused(TlsMaterial(text, good.certificate, good.key))
+        assert "a certificate and a key" in refused(TlsMaterial(good.authorities, text, good.key))
+        assert "a certificate and a key" in refused(TlsMaterial(good.authorities, good.certificate, text))
 
 
 def test_a_key_with_a_password_asks_no_terminal(authority, tmp_path):
@@ -88,17 +90,17 @@ def test_a_key_with_a_password_asks_no_terminal(authority, tmp_path):
         capture_output=True,
         check=True,
     ).stdout
-    assert "without a password" in refused(Material(good.authorities, good.certificate, locked))
+    assert "without a password" in refused(TlsMaterial(good.authorities, good.certificate, locked))
 
 
 def test_an_authority_is_replaced_by_way_of_a_file_with_both(authority):
-    later = make_authority("later")
+    later = make_authority("digits")
     both = authority.certificate + later.certificate
     for one in (authority, later):
         assert checked(material(one, trusted=both), "here").hosts[0] == "dtrain"
 
 
-def written(folder: Path, material: Material) -> CertificateFiles:
+def written(folder: Path, material: TlsMaterial) -> CertificateFiles:
     files = CertificateFiles(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
     for path, content in (
         (files.authorities, material.authorities),
@@ -139,7 +141,7 @@ def test_a_named_file_that_cannot_be_read_is_an_error(authority, tmp_path, name)
         Certificates(files)
     os.mkfifo(path, 0o600)
     with pytest.raises(
-        SpecError, match=f"{name}: cannot read this file of TLS|{name}: expected a file of TLS"
+        SpecError, match=f"{name}: cannot read this file of TLS: expected a file, found a FIFO"
     ):
         Certificates(files)
     path.unlink()

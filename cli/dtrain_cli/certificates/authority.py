@@ -1,26 +1,20 @@
 """A run's certificate authority, made by the package `cryptography`, else by the command `openssl`."""
 
 import importlib.util
+import secrets
 import shutil
 from dataclasses import dataclass
 from typing import Protocol
 
 from dtrain.cluster.certificate_names import NETWORK, host_name, task_uri
 from dtrain.errors import SpecError
+from dtrain.process.tls_material import TlsMaterial
 
 AUTHORITY_DAYS = 365
 NO_MAKER = (
     "making certificates needs the package cryptography or the command openssl, and neither is there: "
     "`pip install 'dtrain[tls]'`, or install openssl"
 )
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """The certificate and the key of a task, both in PEM."""
-
-    certificate: bytes
-    key: bytes
 
 
 @dataclass(frozen=True)
@@ -54,8 +48,8 @@ class Authority(Protocol):
     def key(self) -> bytes:
         """The authority's private key, in PEM, with which anybody is every task of the run."""
 
-    def issue(self, names: LeafNames, days: int) -> Leaf:
-        """Make a leaf for a task, on the curve P-256, for servers and clients alike.
+    def issue(self, names: LeafNames, days: int) -> TlsMaterial:
+        """Make a certificate for a task, on the curve P-256, for servers and clients alike.
 
         Raises:
             SpecError: `openssl` failed.
@@ -71,14 +65,15 @@ def make_authority(run_id: str, days: int = AUTHORITY_DAYS) -> Authority:
     Raises:
         SpecError: there is nothing to make it with.
     """
-    name = run_id.encode("ascii", "replace").decode()[:40]
+    # No two authorities may have one name: a ca.crt that holds both would be searched by it.
+    name = f"dtrain {run_id.encode('ascii', 'replace').decode()[:40]} {secrets.token_hex(4)}"
     if _has_library():
         from dtrain_cli.certificates.by_library import LibraryAuthority
 
-        return LibraryAuthority.make(f"dtrain {name}", days)
+        return LibraryAuthority.make(name, days)
     from dtrain_cli.certificates.by_openssl import OpensslAuthority
 
-    return OpensslAuthority.make(f"dtrain {name}", days)
+    return OpensslAuthority.make(name, days)
 
 
 def read_authority(certificate: bytes, key: bytes) -> Authority:

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dtrain.errors import SpecError
-from dtrain_cli.certificates.authority import Leaf, LeafNames
+from dtrain.process.tls_material import TlsMaterial
+from dtrain_cli.certificates.authority import LeafNames
 
 _CLOCKS_APART = timedelta(minutes=5)
 """A certificate is valid from so long ago: another host's clock may be late."""
@@ -65,7 +66,7 @@ class LibraryAuthority:
         """See `Authority.key`."""
         return _pem(self._key)
 
-    def issue(self, names: LeafNames, days: int) -> Leaf:
+    def issue(self, names: LeafNames, days: int) -> TlsMaterial:
         """See `Authority.issue`."""
         key = ec.generate_private_key(ec.SECP256R1())
         others: list[x509.GeneralName] = [x509.DNSName(host) for host in names.hosts]
@@ -82,7 +83,7 @@ class LibraryAuthority:
             .add_extension(authority, critical=False)
         )
         leaf = builder.sign(self._key, hashes.SHA256())
-        return Leaf(leaf.public_bytes(Encoding.PEM), _pem(key))
+        return TlsMaterial(self.certificate, leaf.public_bytes(Encoding.PEM), _pem(key))
 
     def lives(self, days: int) -> bool:
         """See `Authority.lives`."""

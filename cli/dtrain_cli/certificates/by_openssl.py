@@ -7,7 +7,8 @@ import subprocess
 from dataclasses import dataclass
 
 from dtrain.errors import SpecError
-from dtrain_cli.certificates.authority import Leaf, LeafNames
+from dtrain.process.tls_material import TlsMaterial
+from dtrain_cli.certificates.authority import LeafNames
 
 _DAY_S = 24 * 3600
 _REQUEST = """
@@ -50,7 +51,7 @@ class OpensslAuthority:
         )
         return cls(made, key)
 
-    def issue(self, names: LeafNames, days: int) -> Leaf:
+    def issue(self, names: LeafNames, days: int) -> TlsMaterial:
         """See `Authority.issue`."""
         key = _new_key()
         wish = _openssl(
@@ -67,7 +68,7 @@ class OpensslAuthority:
                 "-extfile": _LEAF.format(names=text).encode(),
             },
         )
-        return Leaf(leaf, key)
+        return TlsMaterial(self.certificate, leaf, key)
 
     def lives(self, days: int) -> bool:
         """See `Authority.lives`."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from dtrain.cluster import TaskId
 from dtrain.cluster.certificate_names import joined_worker, task_name
 from dtrain.errors import SpecError
+from dtrain.formats.regular_file import read_regular
 from dtrain_cli.certificates.authority import (
     AUTHORITY_DAYS,
     Authority,
@@ -122,8 +123,7 @@ def _authority_in(out: Path, days: int) -> Authority:
     found = []
     for path in (out / CERTIFICATE, out / KEY):
         try:
-            with path.open("rb") as file:
-                found.append(file.read(_LONGEST_BYTES))
+            found.append(read_regular(path, _LONGEST_BYTES))
         except OSError as error:
             raise SpecError(
                 f"{path}: cannot read the authority that --renew needs: {error.strerror}"

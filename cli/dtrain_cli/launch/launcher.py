@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain.cluster import ClusterSpec
+from dtrain.cluster.certificate_names import joined_worker
 from dtrain.config import RunSpec
 from dtrain.process.access import secret_in_file
 from dtrain.process.living import started_s
@@ -28,6 +29,7 @@ from dtrain.runs.files import (
 )
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import RunState
+from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.outlet import Outlet
 from dtrain_cli.console.run_console import RunConsole
@@ -92,7 +94,10 @@ def _identity(
     if options.run_dir is not None:
         register_run(files, _runs_dir(options), run_id)
     secret = secret_in_file(spec.security) or new_secret()
-    return RunIdentity(run_id, files.directory, secret=secret)
+    # Its key is in the memory of this process alone, and ends with it.
+    makes_certificates = spec.security.tls == "required" and not spec.security.ca_file and not options.foreign
+    authority = make_authority(run_id) if makes_certificates else None
+    return RunIdentity(run_id, files.directory, secret, authority)
 
 
 def _plan(
@@ -145,7 +150,9 @@ def _open_to_workers(plan: RunPlan, journal: Journal, files: RunFiles) -> Iterat
     """Let workers join a run of a program; they find its record, which is written first."""
     journal.save()
     if plan.tasks[0].program is not None:
-        offer_to_join(files, JoinRecord(plan.run.run_id, True, plan.cluster.to_dict(), plan.run.secret))
+        joining = plan.run.certificate(joined_worker())
+        offer = JoinRecord(plan.run.run_id, True, plan.cluster.to_dict(), plan.run.secret, joining)
+        offer_to_join(files, offer)
     try:
         yield
     finally:

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
+from dtrain.cluster.certificate_names import task_name
 from dtrain.cluster.loopback import LOOPBACK, is_loopback
 from dtrain.config import RunSpec, SingleSection
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tf_config import write_tf_config
+from dtrain.process.tls_material import TlsMaterial
+from dtrain_cli.certificates.authority import AUTHORITY_DAYS, Authority, LeafNames
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.plan.threads import thread_variables
 
@@ -33,11 +36,19 @@ class RunIdentity:
         run_id: different for any two runs.
         run_dir: where everything about it is kept.
         secret: what its connections present.
+        authority: makes the certificates of its tasks; None: they have none, or files.
     """
 
     run_id: str
     run_dir: Path
     secret: str | None = None
+    authority: Authority | None = None
+
+    def certificate(self, name: str) -> TlsMaterial | None:
+        """Return a new certificate for a task, by its `task_name`; it lives as long as the authority."""
+        if self.authority is None:
+            return None
+        return self.authority.issue(LeafNames.of(self.run_id, name), AUTHORITY_DAYS)
 
 
 @dataclass(frozen=True)
@@ -153,6 +164,7 @@ def build_plan(
             run_dir=run.run_dir,
             secret=None if workload.foreign else run.secret,
             launched=True,
+            tls=run.certificate(task_name(task)),
         )
         environment = assignment.to_environment(write_tf_config(addresses, task)) | limits
         if workload.foreign:

@@ -218,6 +218,7 @@ def _task_report(
         "stalled_s": _age(now_s, said.progress_monotonic_s) if speaks and said.step is not None else None,
         "exit_code": record.exit_code,
         "message": record.message,
+        "certificate_ends": said.certificate_ends if speaks else None,
         "log": str(files.log(TaskId.parse(record.task), record.attempt)),
     }
 

@@ -69,7 +69,7 @@ class SecuritySection:
             )
         return section
 
-    def of_task(self, role: str, index: int) -> "SecuritySection":
+    def of_task(self, role: str, index: int | str) -> "SecuritySection":
         """Return the section with the paths of one task's certificate and key."""
 
         def path(template: str | None) -> str | None:

@@ -33,6 +33,7 @@ class TaskStatus:
         unsaved: why the one after it could not be written; None: there is none, or it was.
         exit_code: of the task's program; None: it has not ended.
         message: why it did not end well.
+        certificate_ends: the end of its certificate, as ISO 8601 writes it, where it has one.
     """
 
     task: str
@@ -63,6 +64,7 @@ class TaskStatus:
     exit_code: int | None = None
     message: str | None = None
     hosts_control: bool = False
+    certificate_ends: str | None = None
 
 
 def global_step(statuses: Iterable[TaskStatus]) -> int | None:

@@ -19,6 +19,7 @@ from dtrain.process.access import secret_in_file
 from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import said_secret
 from dtrain.process.tf_config import read_tf_config
+from dtrain.process.tls_material import HANDED_OVER, TlsMaterial
 
 RUN_ID = "DTRAIN_RUN_ID"
 RUN_DIR = "DTRAIN_RUN_DIR"
@@ -51,6 +52,7 @@ class TaskAssignment:
         secret: that both ends of every connection prove to have; None by hand without one.
         launched: whether a launcher owns this process.
         moved_to: the address at which this task serves, if that is not the cluster's.
+        tls: the certificate that a launcher has made for this task.
     """
 
     task: TaskId
@@ -62,6 +64,7 @@ class TaskAssignment:
     secret: str | None = None
     launched: bool = False
     moved_to: str | None = None
+    tls: TlsMaterial | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "TaskAssignment | None":
@@ -93,6 +96,7 @@ class TaskAssignment:
             secret=said_secret(environment.get(SECRET)) or secret_in_file(spec.security),
             launched=run_id is not None,
             moved_to=environment.get(MOVED_TO) or None,
+            tls=TlsMaterial.from_text(handed) if (handed := environment.get(HANDED_OVER)) else None,
         )
 
     @classmethod
@@ -166,7 +170,11 @@ class TaskAssignment:
         """The variables that go another way than by an environment (`process.private_variables`)."""
         spec = msgspec.json.encode(self.spec).decode()
         variables = {} if masked(spec) == spec else {SPEC: spec}
-        return variables if self.secret is None else {**variables, SECRET: self.secret}
+        if self.secret is not None:
+            variables[SECRET] = self.secret
+        if self.tls is not None:
+            variables[HANDED_OVER] = self.tls.to_text()
+        return variables
 
 
 def run_id_by_hand(cluster: ClusterSpec) -> str:

@@ -34,6 +34,7 @@ from typing import Any
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
+from dtrain.process.tls_material import TlsMaterial
 from dtrain.runs.json_file import FULL, overwrite_json, replace_json
 from dtrain.runs.json_file import read_record as read_record
 from dtrain.runs.ownership import PRIVATE, make_private
@@ -128,12 +129,14 @@ class JoinRecord:
         launched: whether a launcher keeps the run directory.
         cluster: as TF_CONFIG has it.
         secret: of the run.
+        tls: a certificate for workers that join, where the launcher makes certificates.
     """
 
     run_id: str
     launched: bool
     cluster: dict[str, list[str] | dict[str, str]]
     secret: str | None = None
+    tls: TlsMaterial | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.plain_text import plain
 from dtrain.runs.announcing import Announcements, Unreached, introduction
+from dtrain.runs.certificate_life import CertificateLife, time_text
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
 from dtrain.runs.trace import VARIABLE, Header, Trace
 
@@ -36,6 +37,8 @@ class Reporter:
     Attributes:
         status: fields may be set by any thread at any time.
         bytes_moved: how many bytes the task has sent and received on the connections that are open now.
+        certificate: the first and the last moment of the task's certificate, in seconds since 1970;
+            None: it has none.
         trace: what happens to the task, and what it spends its time on.
     """
 
@@ -56,6 +59,8 @@ class Reporter:
             self._path = files.status(assignment.task)
             self._order = files.slow(assignment.task, assignment.attempt)
             self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.certificate: Callable[[], tuple[float, float] | None] = lambda: None
+        self._certificate_life = CertificateLife()
         self.bytes_moved: Callable[[], tuple[int, int]] | None = None
         self._waiting: tuple[str, float] | None = None
         self._behind: dict[str, str | None] = {}
@@ -211,6 +216,7 @@ class Reporter:
         while not self._stopped.wait(INTERVAL_S):
             self._read_order()
             self._announce_waits()
+            self._look_at_certificate()
             self.trace.flush()
             now_s = time.monotonic()
             news = (self.status.step, self.status.phase, self.current().waiting_for)
@@ -218,6 +224,13 @@ class Reporter:
                 self.write()
                 last = news
                 last_s = now_s
+
+    def _look_at_certificate(self) -> None:
+        if (valid := self.certificate()) is not None:
+            begins_s, ends_s = valid
+            self.status.certificate_ends = time_text(ends_s)
+            if text := self._certificate_life.look(begins_s, ends_s, time.time()):
+                self.warn(text)
 
     def _read_order(self) -> None:
         with contextlib.suppress(OSError, RunError):  # a file that cannot be read changes nothing

@@ -26,13 +26,12 @@ from dtrain.wire.one_host.local import LocalChannel, socket_name
 from dtrain.wire.one_host.packets import SMALL_BYTES
 from dtrain.wire.one_host.shared_memory import shared_arrays
 from dtrain.wire.own_thread import in_own_thread
-from dtrain.wire.reaching import Tell, not_reached, obstacle, reach
+from dtrain.wire.reaching import SILENT, Tell, not_reached, obstacle, reach, silence
 from dtrain.wire.security.credentials import Credentials
 
 _PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
 """How soon to look again for a server that is not up, at first and later."""
-_SILENT = "it accepts connections and does not answer"
 
 
 def _drop_reason(reason: str | None) -> None:
@@ -65,9 +64,11 @@ def connect(
     on_this_host = transport != "grpc" and is_loopback(address) and not shared_memory.shortage
     channel = _met(peer, address, credentials, timeout_s, tell) if on_this_host else None
     if channel is None:
-        if not on_this_host:  # a name server that does not answer cannot be interrupted
-            in_own_thread(partial(reach, peer, address, timeout_s, tell), "connecting")
-        tell(_SILENT)
+        tls = credentials.tls if credentials.tls and credentials.tls.covers(address) else None
+        if not on_this_host or tls:  # a name server that does not answer cannot be interrupted
+            look = tls.look(peer, address) if tls else None
+            in_own_thread(partial(reach, peer, address, timeout_s, tell, look), "connecting")
+        tell(silence(address, tls=tls is not None))
         channel = _by_grpc(peer, address, credentials, timeout_s, transport)
     tell(None)
     return channel
@@ -118,13 +119,13 @@ def _met(peer: str, address: str, credentials: Credentials, timeout_s: float, te
     pause_s = _PAUSE_S
     while True:
         reason = obstacle(address)  # its own socket has been there for longer
-        tell(reason or _SILENT)
+        tell(reason or SILENT)
         try:
             return LocalChannel(peer, name, credentials, max(deadline_s - time.monotonic(), _PAUSE_S))
         except (PeerLostError, PeerRefusedError):
             left_s = deadline_s - time.monotonic()
         if left_s <= 0:
-            raise not_reached(peer, address, timeout_s, reason or _SILENT)
+            raise not_reached(peer, address, timeout_s, reason or SILENT)
         if reason is None:
             return None  # whatever the reason is, the answer comes over gRPC
         time.sleep(min(pause_s, left_s))

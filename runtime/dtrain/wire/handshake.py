@@ -8,7 +8,7 @@ stranger hears one sentence, and the details stand in the server's own log.
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -104,6 +104,7 @@ class Door:
             refuse: says why a task of the run is not let in, as `Handler.refuse`.
         """
         self._keyring = keyring = credentials.keyring
+        self._tls = credentials.tls
         self._refuse = refuse
         self._strangers = Strangers()
         self._examiner = proof.Examiner(credentials.hello.task, secrets.token_bytes(proof.NONCE_BYTES))
@@ -126,8 +127,13 @@ class Door:
         except PeerRefusedError as error:
             raise self._stranger(peer, error) from None
 
-    def admit(self, data: bytes, peer: str) -> Hello:
+    def admit(self, data: bytes, peer: str, names: Sequence[str] | None = None) -> Hello:
         """Return the hello of a client that has proven itself and belongs to this run.
+
+        Args:
+            data: what it has said.
+            peer: where it comes from, for the log.
+            names: in its certificate; None: the connection has no TLS.
 
         Raises:
             PeerRefusedError: it has not, or does not.
@@ -139,10 +145,13 @@ class Door:
             hello = self._examiner.admit(answer, self._keyring.key, time.monotonic())
         except PeerRefusedError as error:
             raise self._stranger(peer, error) from None
-        if reason := self._refuse(hello):
+        if reason := self._misnamed(hello, names) or self._refuse(hello):
             refused = PeerRefusedError(reason)
             raise refused if self._keyring.proves else self._stranger(peer, refused)
         return hello
+
+    def _misnamed(self, hello: Hello, names: Sequence[str] | None) -> str | None:
+        return self._tls.refusal(hello.task, names) if self._tls and names is not None else None
 
     def _read(self, data: bytes, peer: str) -> Greeting:
         try:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from dtrain.cluster.loopback import is_loopback
 from dtrain.errors import SpecError, WaitTimeoutError
 
 Tell = Callable[[str | None], None]
@@ -13,6 +14,10 @@ Tell = Callable[[str | None], None]
 it is reached.
 """
 
+Look = Callable[[socket.socket], str | None]
+"""Says why a connection that is open, and that it uses up, cannot be used; None if it can."""
+
+SILENT = "it accepts connections and does not answer"
 PROBE_S = 2.0
 """How long an address may take to accept a connection: as long as an attempt of gRPC."""
 PAUSE_S = 0.01
@@ -21,12 +26,13 @@ LONGEST_PAUSE_S = 0.5
 _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
-def obstacle(address: str, timeout_s: float = PROBE_S) -> str | None:
+def obstacle(address: str, timeout_s: float = PROBE_S, look: Look | None = None) -> str | None:
     """Return why no connection can be opened to an address; None if one was accepted.
 
     Args:
         address: ``host:port``, or ``[::1]:port``.
         timeout_s: for each of the addresses that the name stands for.
+        look: at the connection; None: it is good enough that there is one.
     """
     try:
         places = _places(address)
@@ -41,11 +47,11 @@ def obstacle(address: str, timeout_s: float = PROBE_S) -> str | None:
             except OSError as error:
                 reason = _named(error)
             else:
-                return None
+                return look(probe) if look is not None else None
     return reason
 
 
-def reach(peer: str, address: str, timeout_s: float, tell: Tell) -> None:
+def reach(peer: str, address: str, timeout_s: float, tell: Tell, look: Look | None = None) -> None:
     """Wait until a server accepts connections.
 
     Raises:
@@ -53,7 +59,7 @@ def reach(peer: str, address: str, timeout_s: float, tell: Tell) -> None:
     """
     deadline_s = time.monotonic() + timeout_s
     pause_s = PAUSE_S
-    while (reason := obstacle(address)) is not None:
+    while (reason := obstacle(address, look=look)) is not None:
         tell(reason)
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
@@ -67,6 +73,11 @@ def not_reached(peer: str, address: str, timeout_s: float, reason: str) -> WaitT
     return WaitTimeoutError(
         f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s: {reason}"
     )
+
+
+def silence(address: str, *, tls: bool) -> str:
+    """Say what may be wrong with a server that accepts connections and does not answer."""
+    return SILENT if tls or is_loopback(address) else f"{SILENT}, or expects TLS: see --tls-cert"
 
 
 def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:

@@ -24,7 +24,7 @@ RUN_FIELDS = (
 TASK_FIELDS = (
     "task state pid host address step loss examples_per_s staleness_mean stale_gradients bytes_sent "
     "bytes_received cpu_percent "
-    "memory_bytes restarts heartbeat_age_s waiting_for waiting_share stalled_s exit_code message log"
+    "memory_bytes restarts heartbeat_age_s waiting_for waiting_share stalled_s exit_code message certificate_ends log"
 )
 
 

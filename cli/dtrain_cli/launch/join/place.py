@@ -57,6 +57,7 @@ def joining_worker(
         run_dir=files.directory,
         secret=offer.secret,
         launched=offer.launched,
+        tls=offer.tls,
     )
 
 

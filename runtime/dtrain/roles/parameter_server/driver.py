@@ -343,7 +343,8 @@ def serve(assignment: TaskAssignment) -> None:
     reporter = Reporter(assignment)
     tell = partial(reporter.unreached, "its own name", address)
     in_own_thread(partial(wait_for_name, address, assignment.spec.wait.start_s, tell), "own name")
-    credentials = Credentials.of(assignment)
+    credentials = Credentials.of(assignment, reporter.warn)
+    reporter.certificate = credentials.certificate_life
     spec, now_s = assignment.spec, time.monotonic()
     evaluators = spec.cluster.count(Role.EVALUATOR)
     by_grpc = assignment.spec.on_servers.transport == "grpc"

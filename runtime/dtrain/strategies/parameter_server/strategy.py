@@ -87,7 +87,8 @@ class ParameterServerStrategy(Strategy):
         )
         self.evaluations: dict[int, Mapping[str, float]] = {}
         self._patience_s = assignment.spec.wait.server_s
-        self._credentials = Credentials.of(assignment)
+        self._credentials = Credentials.of(assignment, self.reporter.warn)
+        self.reporter.certificate = self._credentials.certificate_life
         self.reporter.introduce()
         if self._hand_run is not None:
             self.reporter.announce(f"leads the run; its files are in {run_dir}")

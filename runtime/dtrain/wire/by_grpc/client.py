@@ -11,11 +11,13 @@ import grpc
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Rows
 from dtrain.wire.answers import next_of
-from dtrain.wire.by_grpc.options import CLIENT, HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.by_grpc.encryption import open_channel
+from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.channel import silent
 from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, encode_ahead
 from dtrain.wire.handshake import encode_greeting, opening_of, proof_for
 from dtrain.wire.own_thread import in_own_thread
+from dtrain.wire.reaching import not_reached, silence
 from dtrain.wire.security.credentials import Credentials
 
 _REFUSED = (
@@ -170,7 +172,7 @@ def _open(peer: str, address: str, credentials: Credentials, timeout_s: float) -
 
     The call itself waits for the server: closing a channel whose readiness was watched takes another 0.2 s.
     """
-    channel = grpc.insecure_channel(address, options=CLIENT)
+    channel = open_channel(peer, address, credentials.tls)
     deadline_s = time.monotonic() + timeout_s
     try:
         while True:
@@ -181,9 +183,8 @@ def _open(peer: str, address: str, credentials: Credentials, timeout_s: float) -
                 if isinstance(reason, PeerRefusedError):
                     raise reason from None
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    raise WaitTimeoutError(
-                        f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s"
-                    ) from None
+                    tls = credentials.tls is not None and credentials.tls.covers(address)
+                    raise not_reached(peer, address, timeout_s, silence(address, tls=tls)) from None
                 if time.monotonic() + _PAUSE_S >= deadline_s:
                     raise WaitTimeoutError(str(reason)) from None
             time.sleep(_PAUSE_S)  # it is just ending, or has too many calls

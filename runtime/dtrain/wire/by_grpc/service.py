@@ -15,6 +15,7 @@ import grpc
 
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
+from dtrain.wire.by_grpc.encryption import add_port, names_of
 from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, SERVER, TALK
 from dtrain.wire.by_grpc.transfers import LARGE_BYTES, Traffic, Turn
 from dtrain.wire.channel import Answer, Handler
@@ -111,11 +112,7 @@ class GrpcService:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(METHOD_SERVICE, methods),)
         )
-        try:
-            bound = self._server.add_insecure_port(address)
-        except RuntimeError:
-            bound = 0
-        if not bound:
+        if not add_port(self._server, address, credentials.tls):
             raise SpecError(f"cannot listen at {address}: gRPC cannot bind it")
         self._server.start()
 
@@ -138,7 +135,7 @@ class GrpcService:
     def _talk(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Serve a connection. Nothing of it is read before its client has proven itself."""
         try:
-            caller = GrpcCaller(self._door.admit(_said(context), context.peer()))
+            caller = GrpcCaller(self._door.admit(_said(context), context.peer(), names_of(context)))
         except PeerRefusedError as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.errors import SpecError
+from dtrain.formats.regular_file import open_regular, read_whole
+from dtrain.process.tls_material import TlsMaterial
 
 LONGEST_BYTES = 1 << 20
 """No file of certificates is longer than this."""
@@ -21,23 +23,8 @@ _LONGEST_HANDSHAKE = 10
 
 
 @dataclass(frozen=True)
-class Material:
-    """A certificate and all that belongs to it, in PEM.
-
-    Attributes:
-        authorities: one or several certificates, of which each peer's must descend from one.
-        certificate: the task's own, and those between it and an authority.
-        key: its private key.
-    """
-
-    authorities: bytes
-    certificate: bytes
-    key: bytes
-
-
-@dataclass(frozen=True)
 class Certificate:
-    """Material that has been checked, and what its certificate says.
+    """TlsMaterial that has been checked, and what its certificate says.
 
     Attributes:
         hosts: its DNS names.
@@ -46,7 +33,7 @@ class Certificate:
         ends_s: until when.
     """
 
-    material: Material
+    material: TlsMaterial
     hosts: tuple[str, ...]
     uris: tuple[str, ...]
     begins_s: float
@@ -65,13 +52,13 @@ class CertificateFiles:
         """Return something that changes when a file is replaced."""
         return tuple(map(_state, (self.authorities, self.certificate, self.key)))
 
-    def read(self) -> Material:
+    def read(self) -> TlsMaterial:
         """Read the files.
 
         Raises:
             SpecError: one cannot be read, or the key can be read by others.
         """
-        return Material(_read(self.authorities), _read(self.certificate), _read(self.key, private=True))
+        return TlsMaterial(_read(self.authorities), _read(self.certificate), _read(self.key, private=True))
 
     def __str__(self) -> str:
         return f"{self.authorities}, {self.certificate}, {self.key}"
@@ -81,7 +68,7 @@ class Certificates:
     """The certificate of a task as it is now; every new connection asks for it, from any thread."""
 
     def __init__(
-        self, source: CertificateFiles | Material, warn: Callable[[str], None] = lambda text: None
+        self, source: CertificateFiles | TlsMaterial, warn: Callable[[str], None] = lambda text: None
     ) -> None:
         """Read and check it.
 
@@ -113,7 +100,7 @@ class Certificates:
             return self._current
 
 
-def checked(material: Material, where: str) -> Certificate:
+def checked(material: TlsMaterial, where: str) -> Certificate:
     """Check that a certificate, its key and the authorities fit each other.
 
     Args:
@@ -139,7 +126,7 @@ def checked(material: Material, where: str) -> Certificate:
     )
 
 
-def context(material: Material, *, server: bool) -> ssl.SSLContext:
+def context(material: TlsMaterial, *, server: bool) -> ssl.SSLContext:
     """Return what one end of a connection needs; it demands a certificate of the other end.
 
     Raises:
@@ -167,7 +154,7 @@ def context(material: Material, *, server: bool) -> ssl.SSLContext:
     return made
 
 
-def _rehearsed(material: Material) -> dict[str, Any]:
+def _rehearsed(material: TlsMaterial) -> dict[str, Any]:
     """Shake hands with itself; return the certificate as its peer sees it."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context(material, server=False).wrap_bio(to_client, to_server)
@@ -196,19 +183,13 @@ def _state(path: Path) -> tuple[int, ...]:
 
 def _read(path: Path, private: bool = False) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise SpecError(f"{path}: expected a file of TLS, found something else")
-            if private and found.st_mode & 0o077:
-                raise SpecError(
-                    f"{path}: others can read this key (mode {stat.S_IMODE(found.st_mode):04o}); "
-                    f"run `chmod 600 {path}`"
-                )
-            content = file.read(LONGEST_BYTES + 1)
+        descriptor = open_regular(path)
+        try:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            if private and mode & 0o077:
+                raise SpecError(f"{path}: others can read this key (mode {mode:04o}); run `chmod 600 {path}`")
+            return read_whole(descriptor, LONGEST_BYTES, path)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise SpecError(f"{path}: cannot read this file of TLS: {error.strerror}") from None
-    if len(content) > LONGEST_BYTES:
-        raise SpecError(f"{path}: expected a file of TLS of at most {LONGEST_BYTES} bytes")
-    return content

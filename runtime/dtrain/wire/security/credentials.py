@@ -1,12 +1,17 @@
 """The credentials of a task: what it says of itself and proves itself with on every connection."""
 
 import secrets
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
+from dtrain.cluster.loopback import is_loopback
 from dtrain.messages import Hello
 from dtrain.process.assignment import TaskAssignment
 from dtrain.wire.security.keys import SALT_BYTES, Keyring
+
+if TYPE_CHECKING:
+    from dtrain.wire.security.tls import Tls
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,17 +21,47 @@ class Credentials:
     Attributes:
         hello: the task, its run and its cluster.
         keyring: the keys of the run.
+        tls: of this task; None: it connects and serves in plaintext.
     """
 
     hello: Hello
     keyring: Keyring
+    tls: "Tls | None" = None
 
     @classmethod
-    def of(cls, assignment: TaskAssignment) -> Self:
-        """Return the credentials of one process's task."""
-        return cls.made(assignment.hello(), assignment.secret)
+    def of(cls, assignment: TaskAssignment, warn: Callable[[str], None]) -> Self:
+        """Return the credentials of one process's task.
+
+        Args:
+            assignment: the task's.
+            warn: told when files that were replaced cannot be used.
+
+        Raises:
+            SpecError: TLS is required and there is no certificate; or it cannot be used, or is another
+                task's.
+        """
+        made = cls.made(assignment.hello(), assignment.secret)
+        if not _may_have_tls(assignment):
+            return made
+        from dtrain.wire.security.tls import tls_of  # ssl: 1 MB and 10 ms, which no task on one host takes
+
+        return replace(made, tls=tls_of(assignment, warn))
 
     @classmethod
     def made(cls, hello: Hello, secret: str | None = None) -> Self:
         """Return credentials with a new random salt."""
         return cls(hello, Keyring(secret, secrets.token_bytes(SALT_BYTES)))
+
+    def certificate_life(self) -> tuple[float, float] | None:
+        """Return the certificate's first and last moment, in seconds since 1970; None: there is none."""
+        if self.tls is None:
+            return None
+        now = self.tls.certificates.current()
+        return now.begins_s, now.ends_s
+
+
+def _may_have_tls(assignment: TaskAssignment) -> bool:
+    mode, cluster = assignment.spec.security.tls, assignment.cluster
+    addresses = [cluster.address(task) or "" for task in cluster.tasks()]
+    addresses += [assignment.moved_to] if assignment.moved_to else []
+    return mode == "required" or (mode == "auto" and not all(map(is_loopback, addresses)))
