@@ -35,6 +35,24 @@ def test_in_sync_a_batch_is_cut_as_before_and_the_new_worker_takes_its_turn():
     assert hand.servers[0].held.steps.dealer.export() == (3, 9, (6, 7, 8), False)
 
 
+def test_one_that_asks_for_values_and_is_never_heard_of_is_waited_for_no_longer_than_a_lease():
+    hand = begun(updates="sync")
+    hand.pull("worker:2")
+    for task in TASKS:
+        hand.pull(task)
+        hand.push(task)
+    for task in ("worker:2", "chief:0", "worker:0"):
+        hand.pull(task)
+    for task in ("chief:0", "worker:0"):
+        hand.push(task, base=1, sequence=2)
+    assert hand.pull("worker:1", wait_s=60.0) == []
+    hand.now += LEASE_S + 0.1
+    for task in TASKS:
+        hand.beat(task, incarnation=1, process=1)
+    [answer] = hand.tick()
+    assert (answer.caller, answer.message.part) == ("worker:1", 5)
+
+
 def test_it_takes_the_place_of_one_that_is_lost():
     hand = begun(updates="sync")
     for task in TASKS:

@@ -75,6 +75,12 @@ def test_an_evaluation_of_no_step_is_refused(hand, evaluation):
     assert refused.message.reason == "evaluator:0 reports an evaluation of no step"
 
 
+@pytest.mark.parametrize("began_s", [float("nan"), float("inf")])
+def test_a_process_that_began_at_no_time_is_refused(hand, began_s):
+    (refused,) = hand.beat("worker:0", process=began_s)
+    assert refused.message.reason == "worker:0 reports no time at which its process began"
+
+
 def test_a_status_of_another_form_is_no_message():
     beat = Heartbeat(process=(0, 1.0), incarnation=1, status=TaskStatus("worker:0", 1, "here"))
     told = msgspec.to_builtins(beat)

@@ -33,6 +33,7 @@ from dtrain.messages import (
     Subscribe,
 )
 from dtrain.protocol.async_updates import TicketGate
+from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.protocol.repairs import Repairs
 from dtrain.protocol.sync_round import SyncDecision
@@ -132,6 +133,13 @@ class ControlPlane:
         if self.hosts and message.leaving:
             answers.append(Note(MemberLeft(member=str(sender))))
         return [*answers, *self._members_changed(now)] if news else answers
+
+    def expect(self, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
+        """Wait for the first heartbeat of a worker that has joined with another message, for a lease."""
+        if not self.hosts or isinstance(message, Heartbeat):
+            return []
+        self.roster.membership.expect(str(sender), now + LEASE_S)
+        return self._members_changed(now)
 
     def _members_changed(self, now: float) -> list[Action]:
         """Count anew, at the host, after a task has come, was lost or has left."""

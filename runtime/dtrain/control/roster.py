@@ -98,15 +98,15 @@ class Roster:
         self.ranks |= {name: rank for name, rank in joined if rank is not None}
         self._names = {rank: name for name, rank in self.ranks.items()}
 
-    def let_join(self, sender: TaskId) -> None:
-        """Give a rank to a worker that the cluster does not name: the handshake has let it in."""
-        if (
-            sender.role is Role.WORKER
-            and sender.index >= self.cluster.first_joined
-            and str(sender) not in self.ranks
-        ):
+    def let_join(self, sender: TaskId) -> bool:
+        """Give a rank to a worker that the cluster does not name: the handshake has let it in. Return whether
+        it is new.
+        """
+        new = sender.index >= self.cluster.first_joined and str(sender) not in self.ranks
+        if new:
             self._joined.append(sender)
             self.rank(self.chief_trains)
+        return new
 
     def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
         """Note that a task is alive; return its incarnation (None: another process has taken its place), and

@@ -78,6 +78,10 @@ class Membership:
         member.deadline_s = now + self.lease_s
         return member.incarnation
 
+    def expect(self, task: str, deadline_s: float) -> None:
+        """Add a task of which no heartbeat has come yet; by the deadline it is lost."""
+        self.members.setdefault(task, Member(MemberState.EXPECTED, 0, deadline_s))
+
     def heard_before(self, tasks: Iterable[str], now: float) -> None:
         """Expect these tasks within a lease, which the server that kept this table before had known."""
         for member in (self.members[task] for task in tasks if task in self.members):

@@ -101,8 +101,9 @@ class ParameterServer:
     def _take(
         self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
     ) -> list[Action]:
-        if sender.role is Role.WORKER:
-            self.control.roster.let_join(sender)
+        if sender.role is Role.WORKER and self.control.roster.let_join(sender):
+            expected = self.control.expect(sender, message, now)
+            return expected + self._take(caller, sender, message, blocks, now)
         match message:
             case Push():
                 return self._push(caller, sender, message, blocks, now)

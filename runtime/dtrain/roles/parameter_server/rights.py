@@ -4,6 +4,8 @@ Every task of the run has its secret. A task that sends what its role never send
 ours: it is refused, and changes nothing.
 """
 
+import math
+
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.messages import (
     AnyMessage,
@@ -52,14 +54,15 @@ def obstacle(message: AnyMessage, sender: TaskId, cluster: ClusterSpec) -> str |
         return f"only servers report to {cluster.control_host}, not {sender}"
     if kind in DECISIONS and sender != cluster.control_host:
         return f"only {cluster.control_host} decides, not {sender}"
-    if isinstance(message, Heartbeat) and message.status is not None:
-        return _false_status(message, sender)
-    return None
+    return _false_beat(message, sender) if isinstance(message, Heartbeat) else None
 
 
-def _false_status(message: Heartbeat, sender: TaskId) -> str | None:
+def _false_beat(message: Heartbeat, sender: TaskId) -> str | None:
+    if not math.isfinite(message.process[1]):  # it would be neither earlier nor later than any other
+        return f"{sender} reports no time at which its process began"
     status = message.status
-    assert status is not None
+    if status is None:
+        return None
     if status.task != str(sender):
         return f"{sender} reports the status of {status.task[:40]!r}"
     if status.evaluations and sender.role is not Role.EVALUATOR:
