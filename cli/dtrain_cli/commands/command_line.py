@@ -46,11 +46,7 @@ class Words:
     foreign: bool = False
 
     def check_program(self) -> None:
-        """Make sure that there is something to run, and somewhere to run it.
-
-        Raises:
-            SpecError: nothing is named, or what is named does not exist.
-        """
+        """Raise a `SpecError` unless there is something to run, and somewhere to run it."""
         try:
             Path.cwd()
         except FileNotFoundError:
@@ -68,11 +64,7 @@ class Words:
 
 
 def check_program_file(program: Path) -> None:
-    """Make sure that a Python program can be run.
-
-    Raises:
-        SpecError: it is no ``.py`` file that can be read and compiles.
-    """
+    """Raise a `SpecError` unless a program is a ``.py`` file that can be read and compiles."""
     if program.suffix in SPEC_SUFFIXES:
         raise SpecError(f"{program}: expected a Python program PROGRAM.py, found a second spec")
     if program.suffix != ".py":
@@ -94,11 +86,7 @@ def _instead(path: Path) -> str:
 
 
 def _check_executable(name: str) -> None:
-    """Make sure that the shell would find a command.
-
-    Raises:
-        SpecError: it would not.
-    """
+    """Raise a `SpecError` unless the shell would find a command."""
     if shutil.which(name) is not None:
         return
     if "/" in name and Path(name).is_file():
@@ -109,11 +97,7 @@ def _check_executable(name: str) -> None:
 
 
 def _check_that_it_compiles(program: Path, source: bytes) -> None:
-    """Compile a program as its tasks would.
-
-    Raises:
-        SpecError: it does not compile.
-    """
+    """Compile a program as its tasks would; raise a `SpecError` if that fails."""
     try:
         with _no_warnings():
             compile(source, program, "exec", dont_inherit=True)

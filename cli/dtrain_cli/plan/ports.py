@@ -42,11 +42,7 @@ class HeldPorts:
         return tuple(holder.getsockname()[1] for holder in self._sockets)
 
     def hold(self, host: str, port: int) -> None:
-        """Take one given port.
-
-        Raises:
-            OSError: another process has it, or the host is not this machine.
-        """
+        """Take one given port; raise an `OSError` if it is taken, or its host is not this machine."""
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         try:
             holder = _bound(socket.socket(family, kind, protocol), address)
@@ -63,11 +59,7 @@ class HeldPorts:
         self._sockets.append(holder)
 
     def pick(self) -> int:
-        """Take any free port of the loopback interface.
-
-        Raises:
-            RunError: none could be had.
-        """
+        """Take any free port of the loopback interface; raise a `RunError` if there is none."""
         for _ in range(_PICKS_MAX):
             port = pick_port()
             try:
@@ -130,11 +122,7 @@ def _bound_after_others(holder: socket.socket, address: Any) -> socket.socket:
 
 
 def hold_ports(count: int) -> HeldPorts:
-    """Pick and hold `count` free ports of the loopback interface.
-
-    Raises:
-        RunError: they could not be had; none is held then.
-    """
+    """Pick and hold `count` free loopback ports; raise a `RunError` and hold none if that fails."""
     allow_open_files(count + _OTHER_FILES)
     held = HeldPorts()
     try:
@@ -161,11 +149,7 @@ def pick_master_port() -> int:
 
 
 def pick_port() -> int:
-    """Return a port that is free now and not held.
-
-    Raises:
-        RunError: there is none, or no socket can be opened.
-    """
+    """Return a port that is free now and not held; raise a `RunError` if there is none."""
     try:
         port: int = portpicker.pick_unused_port()
     except portpicker.NoFreePortFoundError:

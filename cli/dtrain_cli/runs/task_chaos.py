@@ -47,11 +47,7 @@ class RunningTask:
         self._attempt = record.attempt
 
     def signal(self, action: str) -> None:
-        """Kill, pause or resume the task's whole group.
-
-        Raises:
-            RunError: the process is not, or no longer, what the launcher started.
-        """
+        """Signal the task's whole group; raise a `RunError` if its process is not the launcher's."""
         self._check_identity()
         try:
             os.killpg(self.pid, SIGNALS[action])

@@ -49,11 +49,7 @@ class SpecTree:
     overrides: list[Override] = field(default_factory=list)
 
     def override(self, override: Override) -> None:
-        """Put a value into the tree, making the sections above it.
-
-        Raises:
-            SpecError: something on the way is not a section.
-        """
+        """Put a value into the tree and make sections above it; raise a `SpecError` if one is no section."""
         node: Any = self.data
         *above, last = override.path
         for depth, key in enumerate(above):
@@ -146,11 +142,7 @@ def parse_toml(text: str, source: str) -> SpecTree:
 
 
 def parse_yaml_tree(text: str, source: str) -> SpecTree:
-    """Read YAML or JSON whose top level is a mapping (or empty).
-
-    Raises:
-        SpecError: it is anything else.
-    """
+    """Read YAML or JSON whose top level is a mapping or empty; raise a `SpecError` for anything else."""
     positions: dict[KeyPath, tuple[int, int]] = {}
     data = parse_yaml(text, source, positions)
     if data is None:

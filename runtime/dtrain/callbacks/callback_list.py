@@ -10,11 +10,7 @@ ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_b
 
 
 def as_callbacks(given: Any) -> list[Callback]:
-    """Return the callbacks given to `fit`, `evaluate` or `predict` as a list: None, one, or nested lists.
-
-    Raises:
-        InputError: these are no callbacks.
-    """
+    """Return callbacks (None, one, or nested lists) as a list; raise an `InputError` for others."""
     if given is None:
         return []
     if isinstance(given, list | tuple):
@@ -24,11 +20,7 @@ def as_callbacks(given: Any) -> list[Callback]:
 
 
 def check_callbacks(callbacks: Iterable[object]) -> None:
-    """Check that these are callbacks.
-
-    Raises:
-        InputError: one is something else, such as a class or a name.
-    """
+    """Raise an `InputError` if one of these is no callback, but a class or a name."""
     for found in callbacks:
         if not isinstance(found, Callback):
             raise InputError(f"callbacks: expected instances of dtrain.callbacks.Callback, found {found!r}")

@@ -18,11 +18,7 @@ class LambdaCallback(Callback):
         on_train_end: Callable[..., object] | None = None,
         **functions: Callable[..., object],
     ) -> None:
-        """Take any other hook of `Callback` by its name too.
-
-        Raises:
-            TypeError: there is no such hook.
-        """
+        """Take any other hook of `Callback` by its name; raise a `TypeError` if there is none."""
         given = {
             "on_epoch_begin": on_epoch_begin,
             "on_epoch_end": on_epoch_end,

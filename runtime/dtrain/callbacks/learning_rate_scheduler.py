@@ -56,11 +56,7 @@ def _takes_two(schedule: Callable[..., float]) -> bool:
 
 
 def settable_rate(model: object, owner: str) -> float:
-    """Return the learning rate of the model's optimizer.
-
-    Raises:
-        InputError: it is a schedule.
-    """
+    """Return the optimizer's learning rate; raise an `InputError` if it is a schedule."""
     rate = model.optimizer.learning_rate  # type: ignore[attr-defined]  # a Model, which callbacks do not know
     if not isinstance(rate, Real):
         raise InputError(

@@ -21,11 +21,7 @@ class Monitor:
     def __init__(
         self, owner: str, name: str, mode: str, rising: Sequence[str] = ("acc",), min_delta: float = 0.0
     ) -> None:
-        """Larger is better where `mode` says so, or is ``auto`` and the name holds one of `rising`.
-
-        Raises:
-            SpecError: there is no such mode.
-        """
+        """Whether larger is better: as `mode` (else a `SpecError`) or, if ``auto``, the name says."""
         if mode not in MODES:
             raise SpecError(f"{owner}: expected a mode among {', '.join(MODES)}, found {mode!r}")
         self.owner = owner

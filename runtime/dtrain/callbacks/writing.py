@@ -9,11 +9,7 @@ from dtrain.errors import DtrainError
 
 @contextmanager
 def writing(owner: object, path: str | Path) -> Iterator[Path]:
-    """Let a callback write to `path`; name the callback and the path if it cannot.
-
-    Raises:
-        DtrainError: the file cannot be written.
-    """
+    """Let a callback write to `path`; name both in the `DtrainError` if it cannot."""
     try:
         yield Path(path)
     except OSError as error:

@@ -8,11 +8,7 @@ from dtrain.checkpoints.writer import save
 
 
 def copy_latest(source: Path, target: Path, now: float) -> None:
-    """Replace the contents of a folder by the newest sound checkpoint of another one.
-
-    Raises:
-        CheckpointError: there is none, or the disk is full or failing.
-    """
+    """Replace a folder's contents by another's newest sound checkpoint, or raise a `CheckpointError`."""
     with open_checkpoint(source) as checkpoint:
         arrays = {name: checkpoint.read(name) for name in checkpoint.arrays}
         save(target, checkpoint.step, arrays, checkpoint.manifest.extra, now=now)

@@ -48,11 +48,7 @@ class StoredArray:
 
 
 def join_parts(entries: Iterable[Entry]) -> dict[str, StoredArray]:
-    """Return the arrays that entries make up, by name.
-
-    Raises:
-        CheckpointError: parts leave rows out, overlap, or differ in dtype or shape.
-    """
+    """Return the arrays that entries make up by name; raise a `CheckpointError` if parts do not fit."""
     by_name: dict[str, list[tuple[int, Entry]]] = {}
     for entry in entries:
         match = _PART.fullmatch(entry.key)

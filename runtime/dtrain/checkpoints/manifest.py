@@ -59,11 +59,7 @@ class Manifest:
         return RunState.of(self.extra)
 
     def encode(self) -> bytes:
-        """Return the bytes of the file, with their own checksum.
-
-        Raises:
-            CheckpointError: `extra` is not JSON.
-        """
+        """Return the file's bytes with their checksum; raise a `CheckpointError` if `extra` is not JSON."""
         try:
             return _allowed(_with_checksum(asdict(self)))
         except (TypeError, ValueError, RecursionError) as error:
@@ -108,11 +104,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _allowed(data: bytes) -> bytes:
-    """Return a text of a size that a reader takes.
-
-    Raises:
-        ValueError: it has another one.
-    """
+    """Return a text of a size that a reader takes; raise a `ValueError` for another size."""
     if why := oversized(data):
         raise ValueError(why)
     return data

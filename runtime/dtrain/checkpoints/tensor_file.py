@@ -63,11 +63,7 @@ class Entry:
 
 
 def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return the beginning of a file whose arrays follow in the order of `entries`.
-
-    Raises:
-        CheckpointError: two entries have the same key, or the format has no such dtype.
-    """
+    """Return a file's beginning for arrays in the order of `entries`; a `CheckpointError` if it has none."""
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     offset = 0
     for entry in entries:
@@ -94,11 +90,7 @@ def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None =
 
 
 def header_bytes(start: bytes, file_bytes: int) -> int:
-    """Return the length of the header with its length field, from the first 8 bytes of a file.
-
-    Raises:
-        CheckpointDamagedError: it is longer than the file, or than any header is.
-    """
+    """Return the length of header and length field, from 8 bytes; a `CheckpointDamagedError` if too long."""
     length = int.from_bytes(start, "little")
     if len(start) != _LENGTH_BYTES or length > min(JSON_BYTES_MAX, file_bytes - _LENGTH_BYTES):
         raise CheckpointDamagedError(
@@ -140,11 +132,7 @@ def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
 
 
 def decode_metadata(text: bytes) -> dict[str, str]:
-    """Return the metadata of a file, from a beginning that `decode_header` has read.
-
-    Raises:
-        CheckpointDamagedError: the metadata are not text by name.
-    """
+    """Return a file's metadata from a decoded beginning; a `CheckpointDamagedError` if they are no texts."""
     metadata = json.loads(text[_LENGTH_BYTES:]).get(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise CheckpointDamagedError("the metadata in its header are not text by name")

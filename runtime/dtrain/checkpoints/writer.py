@@ -49,11 +49,7 @@ class DataFile:
         self._crc32 = 0
 
     def write(self, block: Array | bytes | memoryview) -> None:
-        """Append a block: bytes, or the elements of an array of any layout, little-endian in C order.
-
-        Raises:
-            CheckpointError: the disk is full or failing.
-        """
+        """Append a block, little-endian in C order; raise a `CheckpointError` on a full or failing disk."""
         data = array_bytes(block) if isinstance(block, np.ndarray) else memoryview(block).cast("B")
         for start in range(0, len(data), BLOCK_BYTES):
             part = data[start : start + BLOCK_BYTES]
@@ -62,11 +58,7 @@ class DataFile:
             self._nbytes += len(part)
 
     def finish(self) -> FileRecord:
-        """Sync the file to the disk.
-
-        Raises:
-            CheckpointError: more or fewer bytes were written than its entries have.
-        """
+        """Sync the file; raise a `CheckpointError` if other than its entries' bytes were written."""
         if self._nbytes != self._expected_bytes:
             raise CheckpointError(
                 f"{self._file.name} got {self._nbytes} bytes; its arrays have {self._expected_bytes}"

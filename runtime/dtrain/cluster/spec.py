@@ -59,11 +59,7 @@ class TaskId:
 
     @classmethod
     def parse(cls, text: str) -> "TaskId":
-        """Read ``worker:0``, ``worker/0`` or ``/job:worker/task:0``.
-
-        Raises:
-            SpecError: the text is none of these.
-        """
+        """Read ``worker:0``, ``worker/0`` or ``/job:worker/task:0``, else raise a `SpecError`."""
         match = _TASK_NAME.fullmatch(text.strip())
         if match is None or match["role"] not in set(Role):
             roles = ", ".join(Role)

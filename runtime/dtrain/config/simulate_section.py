@@ -75,11 +75,7 @@ class LinkFault:
 
     @property
     def ends(self) -> tuple[clusters.TaskId, clusters.TaskId]:
-        """The two tasks.
-
-        Raises:
-            SpecError: a name is no task.
-        """
+        """Return the two tasks; raise a `SpecError` if a name is no task."""
         return clusters.TaskId.parse(self.between[0]), clusters.TaskId.parse(self.between[1])
 
 

@@ -11,11 +11,7 @@ Array = np.ndarray[Any, Any]
 
 
 def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32") -> Array:
-    """Return class numbers as one-hot vectors [..., num_classes]; a last axis of length 1 is taken off.
-
-    Raises:
-        InputError: a number is no class.
-    """
+    """Return class numbers as one-hot vectors [..., num_classes]; raise an `InputError` for others."""
     classes = np.array(y, np.int64)
     if classes.ndim > 1 and classes.shape[-1] == 1:
         classes = classes[..., 0]

@@ -66,11 +66,7 @@ class TextLineDataset(Dataset):
 
 
 def list_files(file_pattern: str | Sequence[str], shuffle: bool = True, seed: int | None = None) -> Dataset:
-    """Return the paths (text) that match a pattern or several, shuffled or in order.
-
-    Raises:
-        InputError: no file matches.
-    """
+    """Return the paths that match patterns, shuffled or in order; raise an `InputError` if none does."""
     patterns = [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
     paths = sorted({path for pattern in patterns for path in glob(pattern)})  # noqa: PTH207 -- Path.glob takes no absolute pattern
     if not paths:
@@ -80,11 +76,7 @@ def list_files(file_pattern: str | Sequence[str], shuffle: bool = True, seed: in
 
 
 def read_lines(path: str) -> Iterator[bytes]:
-    """Yield the lines of a file without their line breaks.
-
-    Raises:
-        InputError: there is no such file, or a line is too long.
-    """
+    """Yield a file's lines without line breaks; raise an `InputError` if it cannot be read so."""
     try:
         with open(open_regular(path), "rb") as file:
             while line := file.readline(LINE_BYTES_MAX + 1):

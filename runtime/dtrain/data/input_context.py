@@ -20,11 +20,7 @@ class InputContext:
     num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """Return the batch size of one replica.
-
-        Raises:
-            InputError: the global batch size is not divisible by the number of replicas.
-        """
+        """Return one replica's batch size; raise an `InputError` if the replicas do not divide the batch."""
         if global_batch_size % self.num_replicas_in_sync:
             raise InputError(
                 "expected a global_batch_size divisible by num_replicas_in_sync "

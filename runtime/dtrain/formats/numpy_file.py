@@ -62,11 +62,7 @@ def read_npy(file: BinaryIO, nbytes: int) -> Array:
 
 
 def read_npz(file: BinaryIO) -> dict[str, Array]:
-    """Return the arrays of a .npz file by name.
-
-    Raises:
-        ValueError: it is damaged, encrypted, holds objects, or would grow too much.
-    """
+    """Return a .npz file's arrays by name; raise a `ValueError` if it is damaged or dangerous."""
     try:
         nbytes = os.fstat(file.fileno()).st_size
         with zipfile.ZipFile(file) as archive:

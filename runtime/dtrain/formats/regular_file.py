@@ -43,11 +43,7 @@ def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None, fol
 
 
 def read_regular(path: str | os.PathLike[str], bytes_max: int, *, follow: bool = True) -> bytes:
-    """Return the bytes of a regular file.
-
-    Raises:
-        OSError: as `open_regular`, or it has more than `bytes_max` bytes.
-    """
+    """Return the bytes of a regular file; raise an `OSError` as `open_regular`, or above `bytes_max`."""
     descriptor = open_regular(path, follow=follow)
     try:
         return read_whole(descriptor, bytes_max, path)
@@ -56,11 +52,7 @@ def read_regular(path: str | os.PathLike[str], bytes_max: int, *, follow: bool =
 
 
 def read_whole(descriptor: int, bytes_max: int, path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of an open regular file, from its beginning.
-
-    Raises:
-        OSError: it has more than `bytes_max` bytes.
-    """
+    """Return all bytes of an open regular file; raise an `OSError` above `bytes_max`."""
     data = b""
     if (nbytes := os.fstat(descriptor).st_size) <= bytes_max:
         data = os.pread(descriptor, bytes_max + 1 if nbytes == 0 else nbytes, 0)

@@ -83,11 +83,7 @@ class Compression:
                 place[...] = block
 
     def restore_push(self, layout: ServerLayout, blocks: Blocks) -> list[Array]:
-        """Return a push's blocks as they would be without compression.
-
-        Raises:
-            InputError: they are not those of a compressed push.
-        """
+        """Return a push's blocks without compression; raise an `InputError` if they are no push."""
         left = iter(blocks)
         try:
             scale = _scale(next(left)) if self.gradients_scaled else 1.0

@@ -165,11 +165,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
-        """Return the plan that `to_dict` described.
-
-        Raises:
-            InputError: the data is no plan.
-        """
+        """Return the plan that `to_dict` described; raise an `InputError` for other data."""
         try:
             entries = data["variables"]
             variables = [

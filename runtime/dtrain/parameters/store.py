@@ -227,11 +227,7 @@ class Store:
         return sum(array.nbytes for array in arrays) + sum(table.nbytes for table in self.tables)
 
     def table(self, number: int) -> Table:
-        """Return the table with this number in the layout.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return the table with this number in the layout; raise an `InputError` if there is none."""
         if not 0 <= number < len(self.tables):
             raise InputError(f"expected the number of a table below {len(self.tables)}, found {number}")
         return self.tables[number]
@@ -242,11 +238,7 @@ class Store:
         return {number: table.values for number, table in enumerate(self.tables) if table.shard.trainable}
 
     def look_up(self, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]:
-        """Return copies of rows of the tables with these numbers, flat.
-
-        Raises:
-            InputError, ValueError: there are no such tables, or no such rows.
-        """
+        """Return flat copies of rows of these tables; raise an `InputError` if there are none such."""
         return [self.table(table).look_up(listed) for table, listed in zip(tables, ids, strict=True)]
 
     def compressed_rows(self, tables: Sequence[int], rows: Sequence[Array]) -> list[Array]:
@@ -261,11 +253,7 @@ class Store:
         ]
 
     def received(self, blocks: Sequence[Array]) -> Sequence[Array]:
-        """Return the blocks of a push without compression: groups; row numbers and rows of trainable tables.
-
-        Raises:
-            InputError: they are not those of a push.
-        """
+        """Return a push's blocks (groups; ids and rows of trainable tables), or raise an `InputError`."""
         blocks = blocks if self._compression is None else self._compression.restore_push(self.layout, blocks)
         groups = len(self.groups)
         tables = len(self._trained_tables)

@@ -87,11 +87,7 @@ class Table:
         self.values[...] = rows.reshape(self.values.shape)
 
     def look_up(self, ids: Array) -> Array:
-        """Return a copy of these rows, as one flat array.
-
-        Raises:
-            InputError: they are no ascending row numbers of this table.
-        """
+        """Return a flat copy of these rows; raise an `InputError` unless ids ascend and exist."""
         if reason := self._id_mismatch(ids):
             raise InputError(reason)
         rows: Array = self.values[ids].reshape(-1)

@@ -68,11 +68,7 @@ class TaskAssignment:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "TaskAssignment | None":
-        """Read the assignment; None where the environment names no cluster (one process trains alone).
-
-        Raises:
-            SpecError: TF_CONFIG or one of dtrain's own variables is wrong.
-        """
+        """Read the assignment; None without a cluster. Raise a `SpecError` if the environment is wrong."""
         if TF_CONFIG not in environment:
             return None
         cluster, task = read_tf_config(environment[TF_CONFIG], joined=JOINED in environment)

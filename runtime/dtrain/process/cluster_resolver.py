@@ -58,22 +58,14 @@ class TFClusterSpec:
         return sorted(self._job(job))
 
     def task_address(self, job: str | None, index: int | None) -> str:
-        """Return the address of one task.
-
-        Raises:
-            ValueError: there is no such job or task.
-        """
+        """Return the address of one task; raise a `ValueError` if there is no such job or task."""
         tasks = self._job(job)
         if index not in tasks:
             raise ValueError(f"No task with index {index!r} in job {job!r}")
         return tasks[index]
 
     def job_tasks(self, job: str) -> list[str | None]:
-        """Return the addresses of a job by index; None where a sparse job has no task.
-
-        Raises:
-            ValueError: the job has no tasks.
-        """
+        """Return a job's addresses by index (None: no task); raise a `ValueError` for an empty job."""
         tasks = self._job(job)
         return [tasks.get(index) for index in range(max(tasks) + 1)]
 

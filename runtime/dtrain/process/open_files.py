@@ -9,11 +9,7 @@ from dtrain.errors import RunError
 
 
 def allow_open_files(needed: int | None = None) -> None:
-    """Raise the soft limit to at least `needed`, or as far as possible without it.
-
-    Raises:
-        RunError: the hard limit is lower than `needed`.
-    """
+    """Raise the soft limit to `needed`, or a `RunError` if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if needed is None:
         needed = hard

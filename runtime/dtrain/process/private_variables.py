@@ -25,11 +25,7 @@ def keep(variables: Mapping[str, str]) -> None:
 
 
 def own_environment() -> dict[str, str]:
-    """Return this process's variables with the private ones, which are in `os.environ` no more.
-
-    Raises:
-        SpecError: DTRAIN_PRIVATE_FD is not what dtrain sets.
-    """
+    """Return this process's variables with the private ones, which are in `os.environ` no more."""
     if secret := os.environ.pop(SECRET, None):
         _kept[SECRET] = secret
     if (descriptor := os.environ.pop(DESCRIPTOR, None)) is not None:

@@ -72,11 +72,7 @@ def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
 
 
 def _lock(path: Path, run_id: str) -> str | None:
-    """Lock a path's byte; return its holder if it is taken.
-
-    Raises:
-        OSError: there is no file to lock, or no locks in this file system.
-    """
+    """Lock a path's byte; return its holder if it is taken. An `OSError` says that locks do not work."""
     byte = int.from_bytes(sha256(os.fsencode(path.name)).digest()[:7])
     while True:
         descriptor = _opened(path.parent)

@@ -30,11 +30,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_record(path: Path, kind: type[Record]) -> Record | None:
-    """Read a record; None if the file is not there.
-
-    Raises:
-        RunError: it cannot be read, or its contents are not of this kind.
-    """
+    """Read a record; None if the file is not there. Raise a `RunError` if it is not of this kind."""
     damaged: Exception | None = None
     for _ in range(READS_MAX):
         try:

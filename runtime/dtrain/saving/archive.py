@@ -70,11 +70,7 @@ def check_not_of_tensorflow(path: Path) -> None:
 
 
 def write_archive(path: Path, arrays: Arrays, description: str, *, overwrite: bool = True) -> None:
-    """Write a file.
-
-    Raises:
-        CheckpointError: it cannot be written, or safetensors has no such dtype.
-    """
+    """Write a file; raise a `CheckpointError` on a full disk, or for a dtype without a form."""
     entries = [Entry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
     metadata = {"format": FORMAT, "version": VERSION, "description": description, "crc32": f"{0:08x}"}
     header = encode_header(entries, metadata)

@@ -23,11 +23,7 @@ def rows(outputs: Arrays) -> Iterator[Any]:
 
 
 def encoded(path: Path, outputs: Arrays) -> list[bytes]:
-    """Return the content of a file of this name.
-
-    Raises:
-        SpecError: there is no such format, or it holds one output and there are several.
-    """
+    """Return the bytes of a file of this name; raise a `SpecError` if its format does not fit."""
     if path.suffix not in SUFFIXES:
         raise SpecError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     if path.suffix in (".npy", ".csv") and len(outputs) > 1:

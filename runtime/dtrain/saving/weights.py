@@ -22,11 +22,7 @@ def save_weights(
     *,
     overwrite: bool = True,
 ) -> None:
-    """Write every variable's value, in the order of creation.
-
-    Raises:
-        CheckpointError: the file cannot be written.
-    """
+    """Write all variables in the order of creation; raise a `CheckpointError` if that fails."""
     arrays = {spec.name: values[spec.name] for spec in variables}
     write_archive(destination(strategy, path), arrays, '{"kind":"weights"}', overwrite=overwrite)
 

@@ -10,11 +10,7 @@ from dtrain.errors import ProgramError
 
 
 def run(program: str, arguments: list[str]) -> None:
-    """Run the file `program` as ``__main__``; its exceptions pass through.
-
-    Raises:
-        ProgramError: it came to its end without ever having called dtrain.
-    """
+    """Run a program as ``__main__``; raise a `ProgramError` if it ended without using dtrain."""
     try:
         _run_as_main(program, arguments)
     except SystemExit as error:

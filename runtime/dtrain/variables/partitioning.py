@@ -85,11 +85,7 @@ class MaxSizePartitioner:
         )
 
     def __call__(self, shape: Sequence[int], dtype: str, axis: int = 0) -> list[int]:
-        """Return the number of parts along each axis.
-
-        Raises:
-            ZeroDivisionError: the variable has no elements, as in TensorFlow.
-        """
+        """Return the parts along each axis; without elements raise a `ZeroDivisionError`, as TensorFlow."""
         rows = shape[axis]
         if None in shape:
             raise SpecError(f"only a fully known shape can be partitioned, found {tuple(shape)}")

@@ -50,11 +50,7 @@ class DrawnTable(LazyTable):
 
     @classmethod
     def described(cls, description: Mapping[str, Any], shape: tuple[int, ...]) -> "DrawnTable":
-        """Return the table that `describe` described.
-
-        Raises:
-            SpecError: the description is that of no table.
-        """
+        """Return the table that `describe` described; raise a `SpecError` for another description."""
         match dict(description):
             case {"initializer": data, "seed": list(seed)} if all(
                 isinstance(word, int) and word >= 0 for word in seed

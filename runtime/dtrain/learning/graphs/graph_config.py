@@ -22,11 +22,7 @@ Make = Callable[[Sequence[Use], Sequence[Slot]], G]
 
 
 def to_config(graph: InnerGraph) -> dict[str, Any]:
-    """Return a graph as data.
-
-    Raises:
-        SpecError: an argument of a layer cannot be written as data.
-    """
+    """Return a graph as data; raise a `SpecError` if a layer's argument cannot be written."""
     layers: dict[Part, int] = {}
     models: dict[Part, int] = {}
     described: list[dict[str, Any]] = []

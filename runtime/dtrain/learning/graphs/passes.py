@@ -122,11 +122,7 @@ class Pass:
         on_gradients: OnGradients | None,
         penalty_scale: float = 1.0,
     ) -> dict[str, SparseRows]:
-        """Run the steps in reverse: fill `gradients`, and return those that are sparse.
-
-        Raises:
-            ProgramError: the pass has gone back before, and others use its memory.
-        """
+        """Fill `gradients` in reverse and return sparse ones; once only, else a `ProgramError`."""
         if self._scratch is None:
             raise ProgramError("backward was called twice on one pass; call forward before each backward")
         arrived = Arrived(self._values)

@@ -74,11 +74,7 @@ class Normalization(Layer):
         return sorted(axis % rank for axis in ([self.axis] if isinstance(self.axis, int) else self.axis))
 
     def mean_and_deviation(self, rank: int) -> tuple[Array, Array]:
-        """Return what is subtracted and what divides, broadcastable to an array of `rank` axes.
-
-        Raises:
-            SpecError: nothing was given or learned.
-        """
+        """Return what is subtracted and what divides, for `rank` axes; a `SpecError` if neither is known."""
         if self.mean is None:
             raise SpecError(
                 f"{self.label}: has neither mean and variance nor been adapted; call adapt(data) first"

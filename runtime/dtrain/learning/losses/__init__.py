@@ -70,11 +70,7 @@ BY_NAME: dict[str, type[Loss]] = {
 
 
 def get(identifier: str | Mapping[str, Any] | Loss, custom_objects: CustomObjects = NO_OBJECTS) -> Loss:
-    """Return a loss from one of its Keras names, from data, or itself.
-
-    Raises:
-        SpecError: no loss has that name, or its arguments are wrong, or it is a plain function.
-    """
+    """Return a loss by Keras's name, from data, or itself; raise a `SpecError` if it is none."""
     if callable(identifier) and not isinstance(identifier, Loss):
         raise SpecError(
             f"loss: {identifier!r} has no gradient; expected a name or a Loss, for example a class derived "

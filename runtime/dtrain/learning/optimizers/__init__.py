@@ -42,11 +42,7 @@ RULES: dict[str, type[Optimizer]] = {
 
 
 def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Optimizer:
-    """Return the optimizer that `serialize` described.
-
-    Raises:
-        SpecError: no optimizer has that name, or its arguments are wrong.
-    """
+    """Return the optimizer that `serialize` described; raise a `SpecError` if it is none."""
     return from_data(
         config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES, custom_objects
     )

@@ -51,11 +51,7 @@ class CopiesThread:
         self._wake.set()
 
     def finish(self, retry_s: float = 0.0) -> None:
-        """Copy what there is now, and wait for it; try again for so long.
-
-        Raises:
-            CheckpointError: it cannot be copied.
-        """
+        """Copy what there is now, with repetitions; raise a `CheckpointError` in the end."""
         deadline = self._clock.now() + retry_s
         self._awaited = True
         try:

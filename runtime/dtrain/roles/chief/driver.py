@@ -129,11 +129,7 @@ class Leader:
         return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """Return rows of an array at the last snapshot, flat.
-
-        Raises:
-            PeerError: the server is gone, or has made none.
-        """
+        """Return rows of the last snapshot, flat; raise a `PeerError` if the server has none."""
         with self._asking():
             self._say(server, question)
             return _expect(Rows, self._hear(server, question)).blocks[0]
@@ -196,11 +192,7 @@ class Leader:
         return peer.receive()
 
     def reconnect(self) -> None:
-        """Open every connection again.
-
-        Raises:
-            WaitTimeoutError: a server is not there.
-        """
+        """Open every connection again; raise a `WaitTimeoutError` if a server is not there."""
         for peer in self._peers:
             peer.open(RECONNECT_S)
         self._answers_open = False

@@ -93,11 +93,7 @@ class Saver:
         self.rows: Mapping[int, Row] = {}
 
     def save_start(self, start: Start) -> None:
-        """Save the checkpoint of a beginning, from the leader's own memory.
-
-        Raises:
-            CheckpointError: the disk is full or failing.
-        """
+        """Save a beginning from the leader's own memory; raise a `CheckpointError` on a failing disk."""
         self.lineage = start.lineage
         if self.generation.number > 1:
             checkpoints.keep_final(self._directory, self.generation.number - 1)

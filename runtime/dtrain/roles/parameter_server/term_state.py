@@ -178,11 +178,7 @@ class TermState:
     # Pushes
 
     def received(self, replica: str, message: Push, blocks: Blocks) -> Blocks:
-        """Return the blocks of a push of this term as they are without compression.
-
-        Raises:
-            InputError: it cannot be taken, and why.
-        """
+        """Return a push's blocks without compression; raise an `InputError` if it does not fit."""
         if message.plan_hash != self.plan.hash:
             raise InputError(
                 f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks "

@@ -34,11 +34,7 @@ FUNCTIONS: dict[str, Callable[[OnnxGraph, str], str]] = {
 
 
 def activated(graph: OnnxGraph, use: Use, x: str, activation: ActivationLike) -> str:
-    """Apply `activation` to a value.
-
-    Raises:
-        SpecError: it is a function of the program's own.
-    """
+    """Apply `activation` to a value; raise a `SpecError` for the program's own functions."""
     function = activations.get(activation)
     if function is not activations.get(function.name if function.name in FUNCTIONS else None):
         raise SpecError(
