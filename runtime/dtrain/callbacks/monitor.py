@@ -21,7 +21,7 @@ class Monitor:
     def __init__(
         self, owner: str, name: str, mode: str, rising: Sequence[str] = ("acc",), min_delta: float = 0.0
     ) -> None:
-        """Whether larger is better: as `mode` (else a `SpecError`) or, if ``auto``, the name says."""
+        """Take the direction from `mode` (any other: `SpecError`) or, if ``auto``, from the name."""
         if mode not in MODES:
             raise SpecError(f"{owner}: expected a mode among {', '.join(MODES)}, found {mode!r}")
         self.owner = owner

@@ -2,26 +2,18 @@
 """A node that keeps elements in memory once they have been computed."""
 
 from collections.abc import Iterator
-from typing import Any
 
-from dtrain.data.node import Iteration, Node
+from dtrain.data.node import Derived, Iteration, Node
 from dtrain.data.structure import Element
 
 
-class Cached(Node):
+class Cached(Derived):
     """The source's first iteration, repeated in every iteration: an earlier shuffle keeps its order."""
 
     def __init__(self, source: Node) -> None:
-        self._source = source
-        self.batch_size = source.batch_size
-        self.addressable = source.addressable
-        self.cardinality = source.cardinality
+        super().__init__(source)
         self._by_index: dict[int, Element] = {}
         self._all: list[Element] | None = None
-
-    @property
-    def spec(self) -> Any:
-        return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:

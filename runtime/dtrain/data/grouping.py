@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, RowsOf, spec_of_first
+from dtrain.data.node import INFINITE, UNKNOWN, Derived, Iteration, Node, RowsOf, spec_of_first
 from dtrain.data.sources import Slices
 from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, concatenate, map_arrays, stack
 from dtrain.errors import InputError
@@ -16,15 +16,12 @@ def call(function: Callable[..., Any], element: Element) -> Any:
     return function(*element) if isinstance(element, tuple) else function(element)
 
 
-class Mapped(Node):
+class Mapped(Derived):
     """A function of each element."""
 
     def __init__(self, source: Node, function: Callable[..., Any]) -> None:
-        self._source = source
+        super().__init__(source)
         self._function = function
-        self.batch_size = source.batch_size
-        self.addressable = source.addressable
-        self.cardinality = source.cardinality
 
     @property
     def spec(self) -> Any:
@@ -53,18 +50,16 @@ class Filtered(Node):
         return (element for element in self._source.iterate(iteration) if call(self._predicate, element))
 
 
-class Batched(Node):
+class Batched(Derived):
     """Groups of `size` elements, stacked; the last may be smaller, or is dropped."""
 
     def __init__(self, source: Node, size: int, drop_remainder: bool) -> None:
         if size < 1:
             raise InputError(f"batch: expected a size >= 1, found {size}.")
-        self._source = source
+        super().__init__(source)
         self._size = size
         self._drop = drop_remainder
         self.batch_size = size
-        self.addressable = source.addressable
-        self.cardinality = source.cardinality
         if self.cardinality >= 0:
             self.cardinality = self.cardinality // size if drop_remainder else -(-self.cardinality // size)
 

@@ -68,6 +68,21 @@ class Node:
         return rows_of(self.element(index, iteration), rows)
 
 
+class Derived(Node):
+    """Base of steps on one source, which have its spec, length and batches unless they say otherwise."""
+
+    def __init__(self, source: Node) -> None:
+        self._source = source
+        self.batch_size = source.batch_size
+        self.addressable = source.addressable
+        self.cardinality = source.cardinality
+
+    @property
+    def spec(self) -> Any:
+        """Return the source's."""
+        return self._source.spec
+
+
 RowsOf = Callable[[int], range]
 """A function from the number of a batch's rows to the rows that are wanted."""
 

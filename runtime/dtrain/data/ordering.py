@@ -7,26 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, RowsOf, affine
+from dtrain.data.node import INFINITE, UNKNOWN, Derived, Indices, Iteration, Node, RowsOf, affine
 from dtrain.data.structure import Element, concatenate
 from dtrain.errors import InputError
 
 
-class Picked(Node):
+class Picked(Derived):
     """Every `stride`-th element from `start` on, at most `limit` (None: all); makes take, skip and shard."""
 
     def __init__(self, source: Node, start: int = 0, stride: int = 1, limit: int | None = None) -> None:
-        self._source = source
+        super().__init__(source)
         self._start = start
         self._stride = stride
         self._limit = limit
-        self.batch_size = source.batch_size
-        self.addressable = source.addressable
         self.cardinality = self._count(source.cardinality)
-
-    @property
-    def spec(self) -> Any:
-        return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:
@@ -52,13 +46,12 @@ class Picked(Node):
         return rest if self._limit is None else min(rest, self._limit)
 
 
-class Repeated(Node):
+class Repeated(Derived):
     """The source, repeated `times` times; None: without end."""
 
     def __init__(self, source: Node, times: int | None) -> None:
-        self._source = source
+        super().__init__(source)
         self._times = times
-        self.batch_size = source.batch_size
         once = source.cardinality
         self.addressable = source.addressable and once != INFINITE
         if times == 0 or once == 0:
@@ -67,10 +60,6 @@ class Repeated(Node):
             self.cardinality = INFINITE
         else:
             self.cardinality = UNKNOWN if once == UNKNOWN else once * times
-
-    @property
-    def spec(self) -> Any:
-        return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         for past in count() if self._times is None else range(self._times):
@@ -105,7 +94,7 @@ class Repeated(Node):
         )
 
 
-class Shuffled(Node):
+class Shuffled(Derived):
     """The source in an order drawn from (seed, iteration).
 
     As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source. A buffer
@@ -116,18 +105,12 @@ class Shuffled(Node):
     def __init__(self, source: Node, buffer_size: int, seed: int, reshuffle_each_iteration: bool) -> None:
         if buffer_size < 1:
             raise InputError(f"shuffle: expected buffer_size >= 1, found {buffer_size}.")
-        self._source = source
+        super().__init__(source)
         self._buffer_size = buffer_size
         self._seed = seed
         self._reshuffle = reshuffle_each_iteration
-        self.batch_size = source.batch_size
-        self.cardinality = source.cardinality
         self.addressable = source.addressable and self.cardinality != INFINITE
         self._newest: tuple[Iteration, np.ndarray[Any, np.dtype[np.int64]]] | None = None
-
-    @property
-    def spec(self) -> Any:
-        return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:

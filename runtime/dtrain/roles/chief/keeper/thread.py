@@ -72,7 +72,7 @@ class KeeperThread:
         return self._ask(Request.FINISH)
 
     def save_now(self) -> None:
-        """Write a checkpoint out of turn, unless the last one is written; see `save_last` for errors."""
+        """Write a checkpoint out of turn, unless the last one is written; raise its error."""
         self._ask(Request.SAVE)
 
     def stop(self, *, save: bool = False) -> None:
