@@ -4,6 +4,7 @@ of each as drivers have it (`dtrain.wire.channel.Channel`).
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import log
 from random import Random
 from typing import Any
 
@@ -190,7 +191,7 @@ class Network:
         """Mostly the usual, sometimes ten times as long, never so long that a lease runs out by it alone."""
         random = self.random
         often = 10.0 if random.random() < 0.05 else 1.0
-        return min(1.0, random.expovariate(1.0) * self._mean_delay_s * often)
+        return min(1.0, -log(1.0 - random.random()) * self._mean_delay_s * often)
 
     def connect(
         self, task: str, kind: str, server: Any, life: Life, timeout_s: float, there: Callable[[], bool]

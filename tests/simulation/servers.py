@@ -35,6 +35,7 @@ class Server:
         self._network = network
         self._first = first
         self._last_life: Life | None = None
+        self._starts_again = True
         self._begin()
 
     def _begin(self) -> None:
@@ -64,20 +65,27 @@ class Server:
                     "ps:0", heart, handler.reporter, connect_s=START_S, patience_s=float("inf"), clock=life
                 )
             )
-        while not handler.ended.wait(TICK_S):
-            handler.tick()
+        self._network.clock.later(TICK_S, self._tick, life, handler)
+        handler.ended.wait()
         handler.close()
         assert handler.failure is None or "is gone" in handler.failure, handler.failure
         self._network.say(f"{self.name} ends")
         self.end()
 
+    def _tick(self, life: Life, handler: ServerHandler) -> None:
+        """Let time pass for one life, as an event: a thread for it would cost more than what it does."""
+        if not (handler.ended.is_set() or life.not_now(self._tick, life, handler)):
+            handler.tick()
+            self._network.clock.later(TICK_S, self._tick, life, handler)
+
     @property
     def machine(self) -> ParameterServer:
         return self.handler.machine
 
-    def is_told_of_the_end(self) -> None:
-        """The leader has ended well: this life ends too, unless it waits for a task that never came."""
-        self._last_life = None if self.down else self.life
+    def leader_has_ended(self, *, told: bool) -> None:
+        """Be started no more; a life that was `told` ends too, unless it waits for a task that never came."""
+        self._starts_again = False
+        self._last_life = self.life if told and not self.down else None
 
     @property
     def has_to_end(self) -> bool:
@@ -111,14 +119,14 @@ class Server:
             wire.breaks()
 
     def _start_again(self) -> None:
-        if not self.ended:
+        if self._starts_again and not self.ended:
             self._network.say(f"{self.name} starts again")
             self._begin()
 
     def heard(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         """A message has arrived; one that was meant for an earlier life is lost."""
         if wire.server_life is self.life and not self.life.not_now(self.heard, wire, message, blocks):
-            if not isinstance(message, Heartbeat):
+            if self._network.tells and not isinstance(message, Heartbeat):
                 self._network.say(f"{wire} {message}")
             self.handler.received(wire.caller, Frame(message, blocks))
 

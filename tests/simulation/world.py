@@ -165,7 +165,8 @@ class World:
         else:
             assert chief.finished
             self.judge.check_end()
-            if (evaluator := self.processes.get(EVALUATOR)) is not None:
+            evaluator, ps_0_stays = self.processes.get(EVALUATOR), self.scenario.hears_the_end
+            if evaluator is not None and (ps_0_stays or evaluator.failure is None):
                 self.judge.evaluations.check_end(evaluator.finished, evaluator.failure)
 
     def _over(self) -> bool:
@@ -173,8 +174,8 @@ class World:
         if chief is not None and not chief.alive:
             if not self._stopping and (chief.finished or chief.failure):
                 self._stopping = True
-                for server in self.servers if chief.finished and self.scenario.hears_the_end else ():
-                    server.is_told_of_the_end()
+                for server in self.servers:
+                    server.leader_has_ended(told=chief.finished and self.scenario.hears_the_end)
                 self.clock.later(ORDERED_STOP_S, self._stop_the_others)
             if self._ended():
                 return True

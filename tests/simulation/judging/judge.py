@@ -26,6 +26,8 @@ from simulation.setup import Setup
 from dtrain.messages import AnyMessage, Control, Initialise, Push, Reply, Row, Rows, Values, Verdict
 
 Array = np.ndarray[Any, Any]
+SENT = {Push, Initialise, Control}
+ANSWERED = {Values, Reply, Rows}
 
 
 class Judge:
@@ -64,6 +66,8 @@ class Judge:
 
     def sent(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         """A task has sent this to a server."""
+        if type(message) not in SENT:
+            return
         server = wire.server.index
         if isinstance(message, Push):
             self._asked[wire] = message
@@ -77,6 +81,8 @@ class Judge:
 
     def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         """A server has answered this."""
+        if type(message) not in ANSWERED:
+            return
         server = wire.server.index
         if isinstance(message, Values) and blocks:
             term = self.terms[message.term]
