@@ -113,3 +113,18 @@ def test_another_descriptor_is_refused(nothing_kept, monkeypatch, wrong):
 def test_urls_are_shown_without_user_and_password():
     shown = masked('{"remote": "s3://user:p@ss@bucket/run", "other": "https://host/a@b"} ftp://me@x')
     assert shown == '{"remote": "s3://***@bucket/run", "other": "https://host/a@b"} ftp://***@x'
+
+
+@pytest.mark.parametrize(
+    ("address", "said"), [("here", "expected host:port"), ("10.0.0.9:1", "give every task the run's secret")]
+)
+def test_a_task_that_has_moved_needs_an_address_and_on_a_network_the_secret(address, said):
+    environment = {"TF_CONFIG": tf_config(HERE), "DTRAIN_MOVED_TO": address}
+    with pytest.raises(SpecError, match=said):
+        TaskAssignment.from_environment(environment)
+
+
+def test_a_task_serves_where_it_has_moved_to():
+    environment = {"TF_CONFIG": tf_config(HERE), "DTRAIN_SECRET": "s" * 32, "DTRAIN_MOVED_TO": "10.0.0.9:1"}
+    assert TaskAssignment.from_environment(environment).address == "10.0.0.9:1"
+    assert TaskAssignment.from_environment({"TF_CONFIG": tf_config(HERE)}).address == "127.0.0.1:1"

@@ -15,6 +15,7 @@ from dtrain.cluster import AddressBook, ClusterSpec, Role, TaskId
 from dtrain.config import AsyncSection, ServerSection, SyncSection, WaitSection
 from dtrain.control.actions import Action, Caller, End, Note, Send
 from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.rights import obstacle
 from dtrain.control.roster import Roster, Standing
 from dtrain.control.steps import Steps
 from dtrain.control.sync_steps import SyncSteps
@@ -39,6 +40,9 @@ from dtrain.protocol.repairs import Repairs
 from dtrain.protocol.sync_round import SyncDecision
 from dtrain.protocol.tally import Tally
 from dtrain.runs.events import MemberJoined, MemberLeft, MemberLost
+
+TAKEN = frozenset({Complete, Heartbeat, Subscribe, Record, Conclude, Farewell})
+"""The messages that are for the control plane; a part of the task that holds arrays takes all others."""
 
 
 @dataclass
@@ -75,7 +79,17 @@ class ControlPlane:
         )
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
-        """Deal with one message. Every action and decision must be carried out before the next call."""
+        """Deal with one message, if its sender may send it.
+
+        Every action and decision must be carried out before the next call.
+        """
+        if reason := obstacle(message, sender, self.cluster):
+            return [Send(caller, Refusal(reason=reason))]
+        self.roster.let_join(sender)
+        return self.take(caller, sender, message, now)
+
+    def take(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
+        """Deal with one message of a task that may send it."""
         match message:
             case Complete():
                 return self._complete(sender, message)

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import ClusterSection, RunSpec
+from dtrain.cluster.loopback import is_loopback
+from dtrain.config import ClusterSection, RunSpec, address_problem
 from dtrain.config.masked_urls import masked
 from dtrain.errors import SpecError
 from dtrain.messages import Hello
@@ -82,6 +83,7 @@ class TaskAssignment:
         spec = _read_spec(environment.get(SPEC), cluster).secured(environment)
         run_dir = environment.get(RUN_DIR)
         run_id = environment.get(RUN_ID)
+        secret = said_secret(environment.get(SECRET)) or secret_in_file(spec.security)
         return cls(
             task=task,
             cluster=cluster,
@@ -89,9 +91,11 @@ class TaskAssignment:
             run_id=run_id or run_id_by_hand(cluster),
             run_dir=Path(run_dir) if run_dir else None,
             attempt=_read_attempt(environment.get(ATTEMPT, "0")),
-            secret=said_secret(environment.get(SECRET)) or secret_in_file(spec.security),
+            secret=secret,
             launched=run_id is not None,
-            moved_to=environment.get(MOVED_TO) or None,
+            moved_to=_read_moved_to(
+                environment.get(MOVED_TO), trusted=bool(secret or spec.security.insecure)
+            ),
             tls=TlsMaterial.from_text(handed) if (handed := environment.get(HANDED_OVER)) else None,
         )
 
@@ -191,6 +195,15 @@ def _read_spec(text: str | None, cluster: ClusterSpec) -> RunSpec:
         raise SpecError(
             f"{SPEC} in the environment is not a spec as dtrain writes it: {str(error)[:300]}"
         ) from None
+
+
+def _read_moved_to(address: str | None, *, trusted: bool) -> str | None:
+    reason = address_problem(address) if address else None
+    if address and reason is None and not (trusted or is_loopback(address)):
+        reason = f"{address} can be reached by other hosts: give every task the run's secret"
+    if reason is not None:
+        raise SpecError(f"{MOVED_TO} in the environment: {reason}")
+    return address or None
 
 
 def _read_attempt(text: str) -> int:

@@ -32,30 +32,27 @@ from dtrain.parameters.shared_buffers import ReadBufferAllocator, SharedBufferAl
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.process.open_files import allow_open_files
+from dtrain.roles.control_host import TICK_S, UNANSWERED
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
 from dtrain.runs.events import Decided
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Blocks
-from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.connector import Connector
 from dtrain.wire.frames import Frame, Payload
 from dtrain.wire.handshake import refusal
-from dtrain.wire.one_host.local import LocalService, socket_name
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.peer import Connect, Peer
 from dtrain.wire.reaching import wait_for_name
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.service import TaskService
 
-TICK_S = 0.5
-"""How late a lease or a deadline may be noticed; the end is noticed at once."""
 UNINITIALISED_LIMIT_BYTES = 1 << 37
 MESSAGE_LIMIT_BYTES = 1 << 20
 
 _task = cache(TaskId.parse)
-UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Subscribe: Answer.STREAM}
 
 
 class ServerHandler:
@@ -359,19 +356,7 @@ def serve(assignment: TaskAssignment) -> None:
     host = assignment.cluster.control_host
     to_host = None if host is None or machine.control.hosts else partial(connector.connect, host)
     handler = ServerHandler(machine, credentials.hello, reporter, callers=callers, to_host=to_host)
-    local = (
-        None
-        if by_grpc
-        else LocalService(handler, credentials, socket_name(str(assignment.task), credentials))
-    )
-    service = GrpcService(
-        handler,
-        address,
-        credentials,
-        connections=_connections(assignment),
-        share_port=assignment.launched and assignment.spec.hold_ports,
-        local_name=local.name if local else str,
-    )
+    service = TaskService(handler, assignment, credentials, spec.on_servers.transport)
     try:
         reporter.introduce()
         reporter.running()
@@ -386,8 +371,6 @@ def serve(assignment: TaskAssignment) -> None:
         try:
             handler.close()
             service.stop()
-            if local is not None:
-                local.stop()
         finally:  # also when the order to stop comes just now: the last account is what `status` shows
             reporter.close()
     if handler.failure:
@@ -409,9 +392,3 @@ def _lease(
         )
     except DtrainError as error:
         raise type(error)(f"{assignment.task} cannot join the run: {error}") from None
-
-
-def _connections(assignment: TaskAssignment) -> int:
-    """Return how many connections may be open at once: four a task (data, heartbeat, successors) and some."""
-    tasks = sum(1 for _ in assignment.cluster.tasks()) + 2
-    return 4 * tasks + 64

@@ -13,6 +13,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ServerSection, WaitSection
 from dtrain.control.actions import Action, Caller, End, Later, Redeliver, Send
 from dtrain.control.machine import ControlPlane
+from dtrain.control.rights import obstacle
 from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
     AnyMessage,
@@ -40,7 +41,6 @@ from dtrain.protocol.part_dealer import NO_RANK
 from dtrain.roles.parameter_server.config_change import obey
 from dtrain.roles.parameter_server.questions import Questions, moved_on
 from dtrain.roles.parameter_server.request import Question, Request
-from dtrain.roles.parameter_server.rights import obstacle
 from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.sync_rule import SyncRule
 from dtrain.roles.parameter_server.table_answers import table_answer
@@ -134,7 +134,7 @@ class ParameterServer:
                 return obey(caller, self.held, message, blocks, now)
             case Mark():
                 return [self._mark(caller, message, now)]
-        return self.control.receive(caller, sender, message, now)
+        return self.control.take(caller, sender, message, now)
 
     def go_on(self, later: Later, now: float) -> list[Action]:
         """Do what was left for later, now that all before it has been carried out."""

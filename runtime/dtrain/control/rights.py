@@ -7,6 +7,7 @@ ours: it is refused, and changes nothing.
 import math
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import address_problem
 from dtrain.messages import (
     AnyMessage,
     Commit,
@@ -60,6 +61,8 @@ def obstacle(message: AnyMessage, sender: TaskId, cluster: ClusterSpec) -> str |
 def _false_beat(message: Heartbeat, sender: TaskId) -> str | None:
     if not math.isfinite(message.process[1]):  # it would be neither earlier nor later than any other
         return f"{sender} reports no time at which its process began"
+    if message.moved_to is not None and (reason := address_problem(message.moved_to)):
+        return f"{sender} reports where it serves: {reason}"
     status = message.status
     if status is None:
         return None

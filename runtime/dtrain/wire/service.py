@@ -1,0 +1,105 @@
+"""The service of a task: one handler, for tasks of its host on a Unix socket, and for all by gRPC.
+
+No task listens by itself. Parameter servers do, and other tasks where their strategy opens a `TaskService`.
+"""
+
+from collections.abc import Collection
+
+from dtrain.cluster.loopback import is_loopback
+from dtrain.errors import SpecError
+from dtrain.messages import AnyMessage, Hello
+from dtrain.process.assignment import TaskAssignment
+from dtrain.wire.by_grpc.service import GrpcService
+from dtrain.wire.channel import Answer, Caller, Handler
+from dtrain.wire.frames import Frame
+from dtrain.wire.one_host.local import LocalService, socket_name
+from dtrain.wire.security.credentials import Credentials
+
+
+class TaskService:
+    """Serves one handler at the task's address until `stop`."""
+
+    def __init__(
+        self, handler: Handler, assignment: TaskAssignment, credentials: Credentials, transport: str
+    ) -> None:
+        """Bind the address and start; `transport` as in `wire.connecting`.
+
+        Raises:
+            SpecError: the task has no address, may not listen there, or it cannot be bound.
+        """
+        address = assignment.address
+        _refuse_strangers(assignment, address)
+        name = socket_name(str(assignment.task), credentials)
+        self._local = None if transport == "grpc" else LocalService(handler, credentials, name)
+        try:
+            self._grpc = GrpcService(
+                handler,
+                address,
+                credentials,
+                connections=_connections(assignment),
+                share_port=assignment.launched and assignment.spec.hold_ports,
+                local_name=self._local.name if self._local else str,
+            )
+        except BaseException:
+            if self._local is not None:
+                self._local.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop serving; open connections are closed."""
+        self._grpc.stop()
+        if self._local is not None:
+            self._local.stop()
+
+
+class SideBySide:
+    """Two handlers on one service: the control plane's, and that of the part which holds arrays."""
+
+    def __init__(self, control: Handler, data: Handler, controls: Collection[type[AnyMessage]]) -> None:
+        """Give `control` the messages of these types, and `data` all others."""
+        self._control = control
+        self._data = data
+        self._controls = frozenset(controls)
+
+    @property
+    def limit_bytes(self) -> int:
+        """See `Handler.limit_bytes`."""
+        return max(self._control.limit_bytes, self._data.limit_bytes)
+
+    @property
+    def answers_at_once(self) -> bool:
+        """See `Handler.answers_at_once`: large messages are those for the part that holds arrays."""
+        return self._data.answers_at_once
+
+    def refuse(self, hello: Hello) -> str | None:
+        """See `Handler.refuse`."""
+        return self._control.refuse(hello) or self._data.refuse(hello)
+
+    def received(self, caller: Caller, frame: Frame) -> Answer:
+        """See `Handler.received`."""
+        handler = self._control if type(frame.message) in self._controls else self._data
+        return handler.received(caller, frame)
+
+    def disconnected(self, caller: Caller) -> None:
+        """See `Handler.disconnected`."""
+        self._data.disconnected(caller)
+        self._control.disconnected(caller)
+
+
+def _refuse_strangers(assignment: TaskAssignment, address: str) -> None:
+    """Let no task listen where other hosts can connect, unless connections are authenticated.
+
+    No other place checks this for tasks that are no parameter servers.
+    """
+    trusted = assignment.secret is not None or assignment.spec.security.insecure
+    if not (trusted or is_loopback(address)):
+        raise SpecError(
+            f"{assignment.task} cannot serve at {address}, which other hosts can reach, in a run without a "
+            "secret: give every task the same secret, or this one a loopback address, 127.0.0.1:PORT"
+        )
+
+
+def _connections(assignment: TaskAssignment) -> int:
+    """Return how many connections may be open at once: four a task (data, heartbeat, successors) and some."""
+    tasks = sum(1 for _ in assignment.cluster.tasks()) + 2
+    return 4 * tasks + 64
