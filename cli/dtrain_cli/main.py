@@ -125,8 +125,10 @@ def _show(error: click.ClickException) -> None:
 
 
 def _say(message: str) -> None:
+    from dtrain.config.masked_urls import masked  # not above: the room is large
+
     with contextlib.suppress(BrokenPipeError):
-        click.echo(message, err=True)
+        click.echo(masked(message), err=True)
 
 
 def _drop_unread_output() -> None:

@@ -110,6 +110,16 @@ def test_another_descriptor_is_refused(nothing_kept, monkeypatch, wrong):
         private_variables.own_environment()
 
 
+@pytest.mark.parametrize("key", ["checkpoint.remote", "checkpoint.every_s", "checkpoint.remot"])
+def test_no_error_shows_the_password_of_a_url(key, tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("cluster: {worker: 1, ps: 1}\n")
+    said = "s3://user:pass@bucket/run"
+    done = run("-m", "dtrain_cli.main", "check", "--set", f"{key}={said}", "--set", "name=-", spec)
+    assert done.returncode == 2
+    assert "user:pass" not in done.stdout + done.stderr
+
+
 def test_urls_are_shown_without_user_and_password():
     shown = masked('{"remote": "s3://user:p@ss@bucket/run", "other": "https://host/a@b"} ftp://me@x')
     assert shown == '{"remote": "s3://***@bucket/run", "other": "https://host/a@b"} ftp://***@x'

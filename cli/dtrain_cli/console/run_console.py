@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dtrain.cluster import TaskId
+from dtrain.config.masked_urls import masked
 from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord
 from dtrain_cli.console import failure_box
@@ -57,7 +58,7 @@ class RunConsole:
         """Print a line of dtrain's own, after the tasks' earlier output."""
         self._show_lines(until_s=0.0)
         self._erase_table()
-        self._err.write(self._between_words(f"dtrain: {plain(text)}") + "\n")
+        self._err.write(self._between_words(f"dtrain: {plain(masked(text))}") + "\n")
 
     def leave_out_stacks(self) -> None:
         """Leave the tasks' stacks to the log files from now on: those of a cluster are thousands of lines."""
@@ -112,7 +113,7 @@ class RunConsole:
         if last_word:
             self.say(last_word)
         if way_on:
-            self._err.write(f"dtrain: resume with  {plain(way_on)}\n")
+            self._err.write(f"dtrain: resume with  {plain(masked(way_on))}\n")
         if report is not None:
             self._out.write((plain(report) if self._lines_to_terminal else report) + "\n")
         if failure is not None:

@@ -22,6 +22,8 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+import msgspec
+
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.types import Array
@@ -34,6 +36,22 @@ from dtrain.variables.partitioning import (
     shard_name,
     split_rows,
 )
+
+
+class _VariableData(msgspec.Struct, frozen=True):
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool
+    sparse: bool
+    shards: list[tuple[int, int]]
+
+
+class _PlanData(msgspec.Struct, frozen=True):
+    """A plan as it travels; each shard as its rows and its server."""
+
+    servers: int
+    variables: list[_VariableData]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +185,13 @@ class Plan:
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
         """Return the plan that `to_dict` described; raise an `InputError` for other data."""
         try:
-            entries = data["variables"]
-            variables = [
-                VariableSpec(e["name"], tuple(e["shape"]), e["dtype"], e["trainable"], e["sparse"])
-                for e in entries
-            ]
-            rows = [[count for count, _ in e["shards"]] for e in entries]
-            servers = [server for e in entries for _, server in e["shards"]]
-            return _assemble(variables, rows, servers, data["servers"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"the plan of variables that was received is malformed: {type(error).__name__}: {error}"
-            ) from None
+            told = msgspec.convert(data, _PlanData)
+        except msgspec.ValidationError as error:
+            raise InputError(f"the plan of variables that was received is malformed: {error}") from None
+        variables = [VariableSpec(e.name, e.shape, e.dtype, e.trainable, e.sparse) for e in told.variables]
+        rows = [[count for count, _ in e.shards] for e in told.variables]
+        servers = [server for e in told.variables for _, server in e.shards]
+        return _assemble(variables, rows, servers, told.servers)
 
 
 def plan(
@@ -247,11 +260,7 @@ def _assemble(
     shards: list[Shard] = []
     for position, (variable, counts) in enumerate(zip(variables, rows, strict=True)):
         _checked(variable)
-        if (
-            not counts
-            or any(not isinstance(count, int) or count < 0 for count in counts)
-            or sum(counts) != _row_count(variable)
-        ):
+        if not counts or any(count < 0 for count in counts) or sum(counts) != _row_count(variable):
             raise InputError(
                 f"shards of {counts} rows do not make up {variable.name} of shape {variable.shape}"
             )
