@@ -112,12 +112,12 @@ class ClusterRun:
         return (self.run_dir / "tasks" / task.replace(":", "-") / "attempt-0" / "output.log").read_text()
 
     def task(self, name: str) -> dict[str, Any]:
-        """A task's entry in the status file of the run, which may be under way."""
+        """A task's entry in the status file of the run, which may be under way; empty before there is one."""
         try:
             tasks = json.loads((self.run_dir / "run.json").read_text())["tasks"]
         except (OSError, ValueError):
             return {}
-        return next(task for task in tasks if task["task"] == name)  # type: ignore[no-any-return]
+        return next((task for task in tasks if task["task"] == name), {})
 
     def said(self, task: str, word: str) -> float:
         """The number behind a word where a task has printed it at the beginning of a line."""

@@ -65,3 +65,19 @@ def test_only_checkouts_are_paired(tmp_path, capsys):
         pairs.main([str(tmp_path), str(tmp_path)])
     assert ended.value.code == 2
     assert "is no checkout of dtrain" in capsys.readouterr().err
+
+
+def test_stored_baselines_are_figures_of_the_benchmarks():
+    baselines = sorted(compare.BASELINES.glob("*.jsonl"))
+    benchmarks = {path.name for path in compare.BASELINES.parent.glob("test_*.py")} - {"test_compare.py"}
+    assert compare.newest_baseline() == baselines[-1]
+    for baseline in baselines:
+        figures = compare.read_figures(baseline).values()
+        assert {figure["benchmark"] for figure in figures} <= benchmarks
+        assert all(figure["n"] == len(figure["runs"]) and figure["measured"] for figure in figures)
+
+
+def test_a_file_of_figures_is_no_worse_than_itself(capsys):
+    baseline = str(compare.newest_baseline())
+    assert compare.main([baseline]) == 0
+    assert "1.00" in capsys.readouterr().out
