@@ -160,6 +160,21 @@ def test_a_key_that_others_can_read_is_refused(authority, tmp_path, mode):
         Certificates(files)
 
 
+def test_a_key_of_root_s_may_be_read_by_the_group_of_another_user(authority, tmp_path, monkeypatch):
+    """Kubernetes mounts secrets so for tasks that are not root."""
+    files = written(tmp_path, material(authority))
+    files.key.chmod(0o440)
+    monkeypatch.setattr(os, "getuid", lambda: files.key.stat().st_uid + 1)
+    if files.key.stat().st_uid == 0:
+        assert Certificates(files).current().uris
+    else:
+        with pytest.raises(SpecError, match="others can read this key"):
+            Certificates(files)
+    files.key.chmod(0o444)
+    with pytest.raises(SpecError, match="others can read this key"):
+        Certificates(files)
+
+
 def command(*words: str | Path) -> tuple[int, str]:
     result = CliRunner().invoke(cli, ["certificates", *map(str, words)])
     return result.exit_code, str(result.exception or "") + result.output

@@ -19,6 +19,10 @@ from dtrain.process.tls_material import TlsMaterial
 
 LONGEST_BYTES = 1 << 20
 """No file of certificates is longer than this."""
+_FORBIDDEN, _FORBIDDEN_OF_ROOT = 0o077, 0o027
+"""Modes of keys that are refused. Kubernetes mounts a key as root's, readable for the user's group: as in
+PostgreSQL that is allowed.
+"""
 _LONGEST_HANDSHAKE = 10
 
 
@@ -176,8 +180,10 @@ def _went_on(end: ssl.SSLObject) -> bool:
 def _state(path: Path) -> tuple[int, ...]:
     try:
         found = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
+    except OSError as error:  # there is something, and `read` will say what is wrong with it
+        return (error.errno or -1,)
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
@@ -185,8 +191,9 @@ def _read(path: Path, private: bool = False) -> bytes:
     try:
         descriptor = open_regular(path)
         try:
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            if private and mode & 0o077:
+            found = os.fstat(descriptor)
+            mode = stat.S_IMODE(found.st_mode)
+            if private and mode & (_FORBIDDEN_OF_ROOT if 0 == found.st_uid != os.getuid() else _FORBIDDEN):
                 raise SpecError(f"{path}: others can read this key (mode {mode:04o}); run `chmod 600 {path}`")
             return read_whole(descriptor, LONGEST_BYTES, path)
         finally:
