@@ -21,8 +21,12 @@ from dtrain import checkpoints
 from dtrain.checkpoints import CheckpointPath, RunState, Streamed
 from dtrain.errors import CheckpointError
 from dtrain.parameters.table import VALUES
+from dtrain.roles.chief import saved_arrays, saver, table_loads
+from dtrain.variables.lazy_table import row_blocks
 
 Array = np.ndarray[Any, Any]
+TABLE_PIECE_BYTES = 24
+DENSE_PIECE_BYTES = 1024
 FOLDER = Path("run") / "checkpoints"
 
 
@@ -173,6 +177,23 @@ class Disk:
         finally:
             for name, function in before.items():
                 setattr(checkpoints, name, function)
+
+    @contextmanager
+    def in_pieces(self) -> Iterator[None]:
+        """Let the leader send and read arrays in several pieces, tables by three rows."""
+        modules = (saved_arrays, saver, table_loads)
+        before = row_blocks
+
+        def pieces(shape: tuple[int, ...], itemsize: int, usual: int = 0) -> Iterator[tuple[int, int]]:
+            return before(shape, itemsize, TABLE_PIECE_BYTES if len(shape) > 1 else DENSE_PIECE_BYTES)
+
+        try:
+            for module in modules:
+                module.row_blocks = pieces  # type: ignore[attr-defined]
+            yield
+        finally:
+            for module in modules:
+                module.row_blocks = before  # type: ignore[attr-defined]
 
     def is_read(self, checkpoint: Written) -> None:
         """Its arrays are read: it is restored."""

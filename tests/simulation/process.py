@@ -18,6 +18,7 @@ class Process:
 
     Attributes:
         finished: its program has come to its end.
+        said_farewell: the servers know of it, if that was the leader's.
         failure: why it has not.
         slowness: factor of what a step takes.
     """
@@ -37,6 +38,7 @@ class Process:
         self.servers = servers
         self.network = network
         self.finished = False
+        self.said_farewell = False
         self.failure: str | None = None
         self.slowness = 1.0
         self.life = Life(network.clock)

@@ -72,11 +72,12 @@ class Program:
         for number in range(1, self.setup.scenario.fits + 1):
             self.fit = Fit(self, number)
             self.fit.run()
-        process.finished = True
         for link in self.links:
             link.close()
+        process.finished = True
         if self.leading is not None:
             self.leading.close(farewell=True)
+        process.said_farewell = True
 
     def _join(self) -> None:
         """Take a lease at ps:0, and as the leader at every server."""

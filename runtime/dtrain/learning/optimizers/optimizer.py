@@ -73,11 +73,10 @@ class Optimizer(Configurable):
             self.learning_rate = from_data(self.learning_rate, "learning_rate", SCHEDULES)
         for field in fields(self):
             value = getattr(self, field.name)
-            optional = NoneType in get_args(field.type)
             if (
                 field.name == "name"
                 or isinstance(value, LearningRateSchedule)
-                or (optional and value is None)
+                or (value is None and NoneType in get_args(field.type))
             ):
                 continue
             if not isinstance(value, Real) or not math.isfinite(value):
