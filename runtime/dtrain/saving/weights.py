@@ -101,4 +101,4 @@ def stored_weights(path: Path) -> tuple[dict[str, Array], bool]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") or "none"
+    return ", ".join(name[:80] for name in names[:5]) + (", ..." if len(names) > 5 else "") or "none"

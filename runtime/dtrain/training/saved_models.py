@@ -18,6 +18,8 @@ from dtrain.training import sequential  # noqa: F401 - which adds its class
 from dtrain.training.models import Model
 from dtrain.training.submodels import CLASSES
 
+ERROR_MAX = 1000
+"""Characters of what is wrong: a file's words may be long."""
 OBJECTS_MAX = 50_000
 """Objects in a model, of which a layer has up to five: 10,000 layers are built in about a second."""
 
@@ -48,11 +50,12 @@ def load_model(
         raise
     except DtrainError as error:
         raise CheckpointError(
-            f"{filepath} cannot be used: {error}; classes of your own are handed in as custom_objects"
+            f"{filepath} cannot be used: {str(error)[:ERROR_MAX]}; classes of your own are handed in as "
+            "custom_objects"
         ) from error
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise CheckpointError(
-            f"{filepath} cannot be used: its description of the model is malformed: {error!r}"
+            f"{filepath} cannot be used: its description of the model is malformed: {repr(error)[:ERROR_MAX]}"
         ) from error
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import CheckpointSection
-from dtrain.errors import CheckpointDamagedError, CheckpointError
+from dtrain.errors import CheckpointDamagedError, CheckpointError, DtrainError
 from dtrain.learning import optimizers
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.initializers import Constant
@@ -24,6 +24,9 @@ from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
 from dtrain.protocol.tally import Open
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
+
+ERROR_MAX = 1000
+"""Characters of what is wrong: a checkpoint's words may be long."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,22 @@ def restored(
 
     Raises:
         CheckpointError: it holds other variables than the model, or another optimizer's slots.
+        CheckpointDamagedError: its state of the run makes no sense.
     """
+    try:
+        return _restored(directory, plan, optimizer, feed, by_server=by_server)
+    except CheckpointError:
+        raise
+    except (DtrainError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise CheckpointDamagedError(
+            f"the newest checkpoint in {directory} cannot be used: its state of the run makes no sense: "
+            f"{type(error).__name__}: {str(error)[:ERROR_MAX]}"
+        ) from error
+
+
+def _restored(
+    directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed, *, by_server: bool
+) -> Start:
     with _newest_that_fits(directory, plan, feed, by_server=by_server) as checkpoint:
         for spec in plan.variables:
             found = checkpoint.variables.get(spec.name)

@@ -1,0 +1,95 @@
+"""Changed files: each is read, or ends with one of dtrain's own errors; nothing of it is run, opened or believed.
+
+`DTRAIN_FUZZ=50000 pytest tests/security/test_readers_fuzzed.py` reads so many of each kind, with bounds of time
+and memory for every file. A failure names the seed and the number of the file, which make it again.
+"""
+
+import os
+import warnings
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from security.all_readers import all_readers
+from security.guarded import bounded, watched
+from security.readers import Reader, checked
+
+from dtrain.errors import DtrainError
+from dtrain.strategies.single import SingleStrategy
+
+CASES = int(os.environ.get("DTRAIN_FUZZ", "0"))
+BATCH = 50
+DEFAULT = 2000
+"""Cases of each kind: together they take 15 s of a processor."""
+NAMES = (
+    *("models", "weights", "checkpoints", "npz", "npy", "csv", "tfrecord"),
+    *("TF_CONFIG", "DTRAIN_SPEC", "records", "specs"),
+)
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    with SingleStrategy().scope():
+        found = all_readers(tmp_path_factory.mktemp("sound"))
+        assert set(found) == set(NAMES)
+        yield found
+
+
+def put(case: dict[str, bytes], folder: Path) -> None:
+    """Make a folder hold these files alone; its folders stay, because removing them is slow."""
+    for left in folder.rglob("*"):
+        if left.is_file():
+            left.unlink()
+    for name, data in case.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def read_changed(reader: Reader, chance: Random, folder: Path) -> None:
+    """Read one changed file."""
+    put(reader.changed(chance.choice(reader.sound), chance), folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with watched(folder.parent):
+                reader.read(folder)
+            reader.taken += 1
+        except DtrainError as error:
+            checked(error)
+
+
+@pytest.mark.timeout(240 + CASES // 10)
+@pytest.mark.parametrize("name", NAMES)
+def test_changed_files_are_read_or_refused(readers, name, tmp_path):
+    reader = readers[name]
+    folder = tmp_path / "case"
+    for case in reader.sound:
+        put(case, folder)
+        reader.read(folder)
+    with pytest.raises(AssertionError, match="open"), watched(folder.parent):
+        Path("/etc/passwd").open().close()
+
+    @settings(
+        max_examples=(CASES or DEFAULT) // BATCH,
+        deadline=None,
+        phases=[Phase.generate],  # a smaller seed is no smaller file
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(seed=st.integers(0, 2**64 - 1))
+    def read(seed):
+        for number in range(BATCH):
+            chance = Random(f"{seed}/{number}")
+            try:
+                if CASES:
+                    with bounded():
+                        read_changed(reader, chance, folder)
+                else:
+                    read_changed(reader, chance, folder)
+            except BaseException as error:
+                error.add_note(f"{name}: seed {seed}, number {number}")
+                raise
+
+    read()
