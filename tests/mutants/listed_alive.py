@@ -13,8 +13,8 @@ IN_PROCESS = "strategies/in_process/training.py"
 WRITER = "checkpoints/writer.py"
 
 LIVED = [
-    bug(START, "restored", "feed.goes_on(state.feed, state.dealt)", "NOTHING_DEALT"),
-    bug(START, "restored", "seen = state.seen if len(state.seen) == plan.servers else []", "seen = []"),
+    bug(START, "_restored", "feed.goes_on(state.feed, state.dealt)", "NOTHING_DEALT"),
+    bug(START, "_restored", "seen = state.seen if len(state.seen) == plan.servers else []", "seen = []"),
     bug(
         "roles/chief/saver.py",
         "Saver.save_cut",
@@ -118,11 +118,11 @@ FOUND_BY_WIDER_TESTS = [
     bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    self.optimizer.finalize(new, slots)"),
     bug(
         START,
-        "restored",
+        "_restored",
         "state.optimizer if state.compiled == optimizer else dict(optimizer)",
         "dict(optimizer)",
     ),
-    bug(START, "restored", "state.lineage", "Lineage()"),
+    bug(START, "_restored", "state.lineage", "Lineage()"),
     bug(
         START,
         "_restored_slots",

@@ -64,7 +64,7 @@ class TaskId:
         if match is None or match["role"] not in set(Role):
             roles = ", ".join(Role)
             raise SpecError(
-                f"{text!r} is not a task; expected ROLE:INDEX such as worker:0, with a role of {roles}"
+                f"{text[:80]!r} is not a task; expected ROLE:INDEX such as worker:0, with a role of {roles}"
             )
         return cls(Role(match["role"]), int(match["index"]))
 

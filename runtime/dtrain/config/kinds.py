@@ -62,7 +62,7 @@ def mistakes(
     member = members[0] if len(members) == 1 else None
     if is_section(member):
         yield from _section_mistakes(value, member, path, show)
-    elif value is None and len(members) < len(get_args(kind)):
+    elif value is None and NoneType in get_args(kind):
         return
     elif get_origin(member) is dict:
         yield from _mapping_mistakes(value, member, path, show)

@@ -279,6 +279,11 @@ def test_hostile_and_broken_files_get_one_clear_message(spec, text, said):
     assert mistakes(spec(text))[0].startswith(said)
 
 
+def test_an_empty_list_is_said_to_be_one(tmp_path):
+    (tmp_path / "spec.yaml").write_text("cluster: {chief: 1, worker: 1, ps: 1}\nsimulate:\n  network:\n")
+    assert "simulate.network: expected a list, found null" in mistakes(tmp_path / "spec.yaml")[0]
+
+
 def test_missing_files_and_directories(tmp_path):
     assert mistakes(tmp_path / "no.yaml") == ["spec: cannot read the spec: No such file or directory"]
     assert mistakes(tmp_path) == ["spec: cannot read the spec: expected a file, found a folder"]
