@@ -5,6 +5,7 @@ and memory for every file. A failure names the seed and the number of the file, 
 """
 
 import os
+import resource
 import warnings
 from pathlib import Path
 from random import Random
@@ -27,6 +28,16 @@ NAMES = (
     *("models", "weights", "checkpoints", "npz", "npy", "csv", "tfrecord"),
     *("TF_CONFIG", "DTRAIN_SPEC", "records", "specs"),
 )
+
+
+@pytest.fixture(autouse=True)
+def little_memory():
+    """Let a reader fail that takes a gigabyte, and not the machine."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    size_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size_bytes + (1 << 30), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ def parse_toml(text: str, source: str) -> SpecTree:
     """Read TOML. Only mistakes of syntax have a line and column there."""
     try:
         return SpecTree(source, tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also for a number of thousands of digits
         raise SpecError(f"{source}: not TOML: {error}") from None
     except RecursionError:
         raise SpecError(f"{source}: {TOO_DEEP}") from None
@@ -189,7 +189,7 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
         mark = error.problem_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         raise SpecError(f"{place}: not YAML that a spec can use: {_reason(error)}") from None
-    except (YAMLError, ValueError) as error:
+    except (YAMLError, ValueError, TypeError) as error:  # a TypeError for a mapping as a key
         raise SpecError(f"{source}: not YAML that a spec can use: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise SpecError(f"{source}: {TOO_DEEP}") from None

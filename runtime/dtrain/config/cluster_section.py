@@ -8,6 +8,8 @@ from dtrain.config.problems import Problem
 
 ADDRESS_MAX = 300
 """Characters: a DNS name has at most 253."""
+TASKS_MAX = 10**6
+"""Tasks of a role: more than any network has addresses for."""
 ROLES = tuple(role.value for role in clusters.Role)
 
 
@@ -31,7 +33,9 @@ class ClusterSection:
     @property
     def control_host(self) -> clusters.TaskId:
         """The task that hosts the control plane; see `ClusterSpec.control_host`."""
-        tasks = {clusters.Role(role): dict.fromkeys(range(self.count(role)), "") for role in ROLES[:3]}
+        tasks = {
+            clusters.Role(role): dict.fromkeys(range(min(1, self.count(role))), "") for role in ROLES[:3]
+        }
         host = clusters.ClusterSpec(tasks).control_host
         return clusters.TaskId(clusters.Role.CHIEF, 0) if host is None else host
 
@@ -43,6 +47,8 @@ class ClusterSection:
                     (role,),
                     f"expected a count of at least 0 or a list of addresses, found {self.count(role)}",
                 )
+            elif self.count(role) > TASKS_MAX:
+                yield (role,), f"expected at most {TASKS_MAX} tasks, found {self.count(role)}"
             elif role in ("chief", "evaluator") and self.count(role) > 1:
                 yield (role,), f"a cluster has at most one {role}, found {self.count(role)}"
         if self.chief == 0 and self.worker == 0:

@@ -284,6 +284,20 @@ def test_an_empty_list_is_said_to_be_one(tmp_path):
     assert "simulate.network: expected a list, found null" in mistakes(tmp_path / "spec.yaml")[0]
 
 
+def test_what_no_spec_says_is_one_mistake(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "cluster: {chief: 1, worker: 1, ps: 4611686018427387904}\nsimulate: {network: [{between: [ps:0, worker:0]}]}"
+    )
+    assert "expected at most 1000000 tasks" in mistakes(spec)[0]
+    spec.write_text('{"cluster": {}}: 3}')
+    assert "not YAML that a spec can use" in mistakes(spec)[0]
+    toml = tmp_path / "spec.toml"
+    toml.write_text(f"name = {'9' * 5000}")
+    with pytest.raises(SpecError, match="not TOML"):
+        read_spec(toml)
+
+
 def test_missing_files_and_directories(tmp_path):
     assert mistakes(tmp_path / "no.yaml") == ["spec: cannot read the spec: No such file or directory"]
     assert mistakes(tmp_path) == ["spec: cannot read the spec: expected a file, found a folder"]
