@@ -11,11 +11,7 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 class PlainStream(io.TextIOWrapper):
-    """A text stream without control characters. Its `buffer` takes bytes as they are.
-
-    Attributes:
-        own: the stream below it, for escape codes of dtrain's own.
-    """
+    """A text stream without control characters; `buffer` takes bytes as they are, `own` dtrain's escapes."""
 
     own: TextIO
 

@@ -35,12 +35,7 @@ class KnownRun:
 
 @dataclass(frozen=True)
 class Survey:
-    """The runs below a runs directory.
-
-    Attributes:
-        runs: the newest first, each once.
-        unread: why each of the others cannot be read, one line each.
-    """
+    """The runs below a runs directory, the newest first, and why each of the others cannot be read."""
 
     runs: list[KnownRun]
     unread: list[str]

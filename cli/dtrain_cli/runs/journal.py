@@ -8,11 +8,7 @@ from dtrain.runs.journal import append_event
 
 
 class Journal:
-    """The writer of both. A full disk is reported once and never ends the run.
-
-    Attributes:
-        record: what run.json will say at the next `save`; change it freely.
-    """
+    """The writer of both; `record` is what run.json will say. A full disk is reported once, no more."""
 
     def __init__(self, files: RunFiles, record: RunRecord, warn: Callable[[str], None]) -> None:
         self.record = record

@@ -16,12 +16,7 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass
 class TaskOutput:
-    """One task's output and how far it has been read.
-
-    Attributes:
-        files: the run's files.
-        task: whose output.
-    """
+    """One task's output, from the run's files, and how far it has been read."""
 
     files: RunFiles
     task: TaskId
@@ -49,11 +44,7 @@ class TaskOutput:
         yield from (block for _, block in self._new())
 
     def lines(self, ended: bool) -> Iterator[bytes]:
-        """Yield the lines that have become complete since the last call, each with its newline.
-
-        Args:
-            ended: whether nothing more can come, so that a last line without a newline is complete too.
-        """
+        """Yield the lines complete since the last call; with `ended` also a last one without a newline."""
         for first_of_attempt, block in self._new():
             if first_of_attempt and self._partial:
                 yield self._partial + b"\n"

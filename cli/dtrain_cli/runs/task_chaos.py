@@ -22,12 +22,7 @@ SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "resume": signal.SIG
 
 
 class RunningTask:
-    """One attempt of a task that runs now.
-
-    Attributes:
-        task: which task it is.
-        pid: its process, which leads its group.
-    """
+    """One attempt of a task that runs now; `pid` leads its group."""
 
     def __init__(self, directory: Path, task: TaskId) -> None:
         """Look it up.

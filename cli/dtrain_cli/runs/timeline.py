@@ -16,11 +16,7 @@ THREADS = {"input": 1, "compute": 2, "send": 3, "wait": 4, "apply": 5}
 
 
 def timeline(traces: Mapping[TaskId, Iterable[Sequence[Line]]]) -> list[dict[str, Any]]:
-    """Return the events of all attempts of all tasks, on one clock that begins at 0.
-
-    Args:
-        traces: by task, the lines of each attempt.
-    """
+    """Return the events of all attempts (lines by task and attempt), on one clock that begins at 0."""
     found = [(task, lines) for task, attempts in traces.items() for lines in attempts if lines]
     starts = {id(lines): _start_s(lines) for _, lines in found}
     origin_s = min(starts.values(), default=0.0)

@@ -22,12 +22,7 @@ class LifeLine:
 
 
 class ForkServer:
-    """The fork server: takes start orders, reports what became of them.
-
-    Attributes:
-        pid: the fork server.
-        alive: False once its socket has come to its end.
-    """
+    """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
 
     def __init__(self, life_line: LifeLine) -> None:
         ours, theirs = socket.socketpair()

@@ -12,11 +12,7 @@ from dtrain_cli.targets.fork_server import LifeLine
 
 
 class GuardedCommand:
-    """One command that runs under a guardian.
-
-    Attributes:
-        ended: whether the end of the command has been reported.
-    """
+    """One command that runs under a guardian; `ended` once the end of the command has been reported."""
 
     def __init__(self, launch: TaskLaunch, line: LifeLine) -> None:
         self.ended = False

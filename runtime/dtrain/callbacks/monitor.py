@@ -11,12 +11,7 @@ MODES = ("auto", "min", "max")
 
 
 class Monitor:
-    """A number in the logs, and the direction in which it improves.
-
-    Attributes:
-        name: of the number.
-        best: the best value so far.
-    """
+    """The number `name` in the logs, the direction in which it improves, and its `best` value so far."""
 
     def __init__(
         self, owner: str, name: str, mode: str, rising: Sequence[str] = ("acc",), min_delta: float = 0.0

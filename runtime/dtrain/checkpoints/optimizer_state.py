@@ -8,12 +8,7 @@ from dtrain.types import Arrays
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """The state of an optimizer for the variables of a model.
-
-    Attributes:
-        step: the number of updates made.
-        slots: by slot name, then by variable.
-    """
+    """An optimizer's state: `slots` by slot name and variable, and `step`, the number of updates made."""
 
     step: int
     slots: Mapping[str, Arrays]

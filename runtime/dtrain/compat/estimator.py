@@ -27,11 +27,7 @@ InputFunction = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Estimator:
-    """A model to be made in each task.
-
-    Attributes:
-        model_fn: makes and compiles the model; called once, within the strategy's scope.
-    """
+    """A model to be made in each task: `model_fn` is called once in the strategy's scope and compiles it."""
 
     model_fn: Callable[[], Model]
 

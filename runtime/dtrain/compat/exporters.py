@@ -21,12 +21,7 @@ Results: TypeAlias = Mapping[str, float]
 
 @dataclass
 class Exporter:
-    """Base of all exporters; one of your own overrides `wants`.
-
-    Attributes:
-        name: of its folder.
-        exports_to_keep: the newest so many; None: all.
-    """
+    """Base of exporters, to override `wants`; `exports_to_keep` (None: all) in the folder `name`."""
 
     name: str = "exporter"
     exports_to_keep: int | None = None
@@ -76,11 +71,7 @@ class LatestExporter(Exporter):
 
 @dataclass
 class BestExporter(Exporter):
-    """Keeps each model that was better than all before it.
-
-    Attributes:
-        compare_fn: whether the second results are better than the first; by default the loss is smaller.
-    """
+    """Keeps each model that is better than all before it by `compare_fn`; by default the loss is smaller."""
 
     name: str = "best_exporter"
     exports_to_keep: int | None = 5

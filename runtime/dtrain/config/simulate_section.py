@@ -63,11 +63,7 @@ class LinkFault:
                 yield ("between",), reason
 
     def misses(self, host: clusters.TaskId) -> str | None:
-        """Return why no message goes between the ends of a known link; None if some do.
-
-        Args:
-            host: the task that hosts the control plane.
-        """
+        """Return why no message goes between a known link's ends; None if some do. `host` hosts control."""
         one, other = self.ends
         if one == other or one.trains or other.trains or host in (one, other):
             return None

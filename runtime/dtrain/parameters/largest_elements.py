@@ -13,11 +13,7 @@ from dtrain.types import Array
 
 
 class LargestElements:
-    """The elements of gradients of one size, float32.
-
-    Attributes:
-        fraction: of the elements, that of those picked; at least one is.
-    """
+    """The largest elements of gradients of one size, float32: this `fraction`, and at least one."""
 
     def __init__(self, fraction: float, size: int) -> None:
         self.fraction = fraction

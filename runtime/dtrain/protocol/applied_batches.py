@@ -35,12 +35,7 @@ class Contents(NamedTuple):
 
 
 class AppliedBatches:
-    """The batches that one server contains.
-
-    Attributes:
-        next: one more than the highest number.
-        missing: the numbers below it that were not applied.
-    """
+    """The batches that a server contains: all below `next`, one more than the highest, but `missing`."""
 
     __slots__ = ("missing", "next")
 

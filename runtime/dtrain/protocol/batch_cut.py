@@ -15,12 +15,7 @@ from math import ceil
 
 @dataclass(frozen=True)
 class BatchCut:
-    """The cut of every batch of a stream.
-
-    Attributes:
-        parts: N0.
-        even: whether parts differ by one row at most.
-    """
+    """The cut of a stream's batches into `parts` (N0); `even`: parts differ by one row at most."""
 
     parts: int = 1
     even: bool = False

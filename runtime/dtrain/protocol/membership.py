@@ -45,11 +45,7 @@ class Member:
 
 
 class Membership:
-    """The table of members; tasks are written ``worker:0``.
-
-    Attributes:
-        gone: those that are lost or have left.
-    """
+    """The table of members, written ``worker:0``; `gone` are those that are lost or have left."""
 
     def __init__(self, expected: Iterable[str], *, lease_s: float, join_s: float, now: float) -> None:
         self.lease_s = lease_s

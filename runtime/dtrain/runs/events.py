@@ -18,12 +18,7 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
 
 
 class TermBegun(TraceEvent, frozen=True, tag="term begun"):
-    """All servers have their variables.
-
-    Attributes:
-        term: counts, within a run, how often that was so.
-        step: the global step from which training goes on.
-    """
+    """All servers have their variables for the `term`-th time in this run; training begins from `step`."""
 
     term: int
     step: int
@@ -68,22 +63,14 @@ class Disconnected(TraceEvent, frozen=True, tag="disconnected"):
 
 
 class Reconnected(TraceEvent, frozen=True, tag="reconnected"):
-    """A peer answers again.
-
-    Attributes:
-        after_s: how long it could not be reached.
-    """
+    """A peer answers again, after `after_s`."""
 
     peer: str
     after_s: float
 
 
 class Saved(TraceEvent, frozen=True, tag="saved"):
-    """A checkpoint is complete on disk.
-
-    Attributes:
-        why: it was written.
-    """
+    """A checkpoint is complete on disk; `why` it was written."""
 
     step: int
     why: str

@@ -25,12 +25,7 @@ class MetricsLog:
     """Appends the numbers of all tasks from ps:0's answers to the leader's heartbeats."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Begin.
-
-        Args:
-            path: of the file, which a restarted leader continues.
-            clock: seconds, monotonic.
-        """
+        """Begin at `path`, which a restarted leader continues; `clock` returns monotonic seconds."""
         self._path = path
         self._clock = clock
         self._next_s = clock() + INTERVAL_S

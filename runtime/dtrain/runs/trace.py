@@ -45,11 +45,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="t
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="span"):
-    """An activity of a task over a time: input, compute, wait, send or apply.
-
-    Attributes:
-        whom: for whom it waited.
-    """
+    """An activity of a task over a time: input, compute, wait (for `whom`), send or apply."""
 
     name: str
     at_s: float
@@ -74,19 +70,10 @@ Line = Header | Span | Happened | Ended
 
 
 class Trace:
-    """Collects the lines of one task in memory until `flush`; any thread may add.
-
-    Attributes:
-        on: whether spans are measured and lines are kept.
-    """
+    """Collects the lines of one task in memory until `flush`, from any thread; spans too where it is `on`."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin.
-
-        Args:
-            path: the file that is appended to; None: no line is kept.
-            clock: seconds, monotonic.
-        """
+        """Begin to append to `path` (None: keep no line); `clock` returns monotonic seconds."""
         self.on = path is not None
         self._path = path
         self._clock = clock

@@ -19,12 +19,7 @@ BLOCK_BYTES = 4 << 20
 
 
 class LazyTable:
-    """A read-only array of rows.
-
-    Attributes:
-        shape: of the whole; the first axis counts the rows.
-        dtype: of every row.
-    """
+    """A read-only array of rows: its whole `shape`, whose first axis counts the rows, and `dtype`."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, rows: Callable[[Array], Array]) -> None:
         """Describe a table; `rows` returns the rows of ascending row numbers (int64) without duplicates."""

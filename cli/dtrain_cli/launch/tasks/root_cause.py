@@ -23,12 +23,7 @@ _TAIL_BYTES = 1 << 16
 
 
 def failure_of(launch: TaskLaunch, end: Exited) -> FailureRecord:
-    """Return, and keep, the record of a failed attempt: its own, else one made here; with its last output.
-
-    Args:
-        launch: the attempt.
-        end: how it ended.
-    """
+    """Keep and return the record of a failed attempt: its own, else one made here, with its last output."""
     record = own_record(launch)
     if record is None or (end.status < 0 and record.kind is FailureKind.SIGNAL):
         killed_for_memory = end.killed_for_memory and end.exit_code == 128 + signal.SIGKILL

@@ -107,12 +107,7 @@ Part = Layer | Submodel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """One use of a part of a graph.
-
-    Attributes:
-        inputs: outputs of earlier uses.
-        training: whether the part trains in this use; None: as the whole model does.
-    """
+    """One use of a part on `inputs`, outputs of earlier uses; `training` None: as the whole model does."""
 
     part: Part
     inputs: tuple[Slot, ...] = ()

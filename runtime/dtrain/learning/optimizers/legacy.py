@@ -16,11 +16,7 @@ from dtrain.types import Array
 
 @dataclass
 class Legacy(Optimizer):
-    """Base of the legacy optimizers.
-
-    Attributes:
-        decay: the learning rate is divided by 1 + decay · step.
-    """
+    """Base of the legacy optimizers; the learning rate is divided by 1 + `decay` · step."""
 
     _: KW_ONLY
     decay: float = 0.0

@@ -12,11 +12,7 @@ from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 
 @dataclass(frozen=True)
 class SavedArray:
-    """Values, or one slot, of a group or of a table; `part` and `name` as in `SnapshotRows`.
-
-    Attributes:
-        shards: that lie in it one after another.
-    """
+    """Values, or one slot, of a group or table, as in `SnapshotRows`: of `shards` one after another."""
 
     part: int
     name: str

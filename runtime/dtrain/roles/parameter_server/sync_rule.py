@@ -35,12 +35,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Offered:
-    """A gradient that is held.
-
-    Attributes:
-        blocks: as they were pushed.
-        examples: of how many examples it is the mean.
-    """
+    """A gradient that is held: `blocks` as pushed, the mean of so many `examples`."""
 
     blocks: Blocks
     examples: int
