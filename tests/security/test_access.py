@@ -42,7 +42,6 @@ def test_a_command_refuses_a_network_without_a_secret_and_names_its_option(tmp_p
         done.stderr
     )
     assert run(*command, "--insecure", program, *FLAGS).stdout == "runs\n"
-    assert run(*command, program, *FLAGS, DTRAIN_SECRET="0123456789abcdef").stdout == "runs\n"
 
 
 def test_plain_python_refuses_it_too_and_names_the_variables(tmp_path):
@@ -51,7 +50,6 @@ def test_plain_python_refuses_it_too_and_names_the_variables(tmp_path):
     done = run(program, TF_CONFIG=tf_config(NETWORK))
     assert done.returncode == 1
     assert 'DTRAIN_SECRET="$(cat FILE)", or say DTRAIN_INSECURE=1 if you trust that network' in done.stderr
-    assert "or say DTRAIN_INSECURE=1" in run(program, *FLAGS, "--task_index=0").stderr
 
 
 @pytest.mark.parametrize(
@@ -80,6 +78,25 @@ def test_the_secret_file_of_a_spec_holds_for_plain_programs(tmp_path):
     secret.unlink()
     with pytest.raises(SpecError, match="cannot read the secret"):
         TaskAssignment.from_environment(environment)
+
+
+def test_a_launch_takes_the_secret_of_its_spec_and_foreign_commands_get_none(launcher, monkeypatch):
+    monkeypatch.setenv("DTRAIN_SECRET", "of another run, exported")
+    secret = launcher.folder / "secret"
+    secret.touch(0o600)
+    secret.write_text("0123456789abcdef\n")
+    print_it = "print(own_environment()['DTRAIN_SECRET'], 'DTRAIN_SECRET' in os.environ)\n"
+    program = launcher.program(
+        f"status()\nfrom dtrain.process.private_variables import own_environment\n{print_it}"
+    )
+    own = launcher.start("--ps", "1", "--workers", "0", "--no-evaluator", "--secret-file", secret, program)
+    see = "import os; print([name for name in os.environ if 'SECRET' in name or 'PRIVATE' in name])"
+    one = ("--ps", "0", "--workers", "1", "--set", "cluster.chief=0", "--secret-file", secret)
+    foreign = launcher.start(*one, "--", sys.executable, "-c", see)
+    assert own.end() == 0, own.err
+    assert own.log("chief:0") == "0123456789abcdef False\n"
+    assert foreign.end() == 0, foreign.err
+    assert foreign.log("worker:0") == "[]\n"
 
 
 @pytest.fixture

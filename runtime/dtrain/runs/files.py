@@ -5,14 +5,14 @@
         run.json                    `RunRecord`: the run's and the tasks' states, by the lock's holder
         join.json                   `JoinRecord`: for workers that join; while the run lives, mode 0600
         spec.json                   the resolved spec, with the wishes for `training` of the leader's program
-        plan.json                   the tasks that were started (`dtrain plan`), the secret masked
+        plan.json                   the tasks that were started (`dtrain plan`), without the secret
         events.jsonl                the journal: one event a line
         reserve-run.json-0 ...      room on a full disk for the last record of that name; absent after the end
         metrics.jsonl               the chief's metrics: one line a report
         checkpoints/                ckpt-<step>/
         tasks/worker-0/
             status.json             `TaskStatus`: written by the task itself about twice a second
-            joined.json             `JoinedRecord`: of a worker that has joined the run, by its command
+            joined.json             `JoinedRecord`: of a worker that has joined the run (`runs.joined`)
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
             attempt-0/failure.json  `FailureRecord`: why the attempt died, by the task or its reaper
             attempt-0/trace.jsonl   where `trace` is on: the attempt's events and spans (`runs.trace`)
