@@ -25,7 +25,7 @@ from dtrain.messages.verdict import Verdict
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller
-from dtrain.wire.frames import Frame
+from dtrain.wire.frames import Frame, Limits
 from dtrain.wire.security.credentials import Credentials
 
 BYTES_PER_S = 125e6
@@ -75,7 +75,10 @@ class Applies:
 
     def __init__(self, size: int) -> None:
         self.values = np.zeros(size, np.float32)
-        self.limit_bytes = 8 * size
+        self._limit_bytes = 8 * size
+
+    def limits(self, hello: Hello) -> Limits:
+        return Limits(1 << 20, self._limit_bytes)
 
     def refuse(self, hello: Hello) -> str | None:
         return None

@@ -37,6 +37,7 @@ from dtrain.roles.control_host import ControlHandler
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.wire.channel import Answer
 from dtrain.wire.connector import Connector
+from dtrain.wire.frames import Limits
 from dtrain.wire.peer import Peer
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.service import SideBySide, TaskService
@@ -60,8 +61,11 @@ class Averages:
     It is how training stands as well, for the control plane.
     """
 
-    limit_bytes = 1 << 20
     answers_at_once = False
+
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 20)
+
     generation = term = 1
     lineage = Lineage()
     max_steps = STEPS
@@ -314,8 +318,10 @@ def test_it_refuses_what_is_for_another_kind_of_task_and_another_run(hosted):
 class Echo:
     """Answers a question with itself."""
 
-    limit_bytes = 1 << 20
     answers_at_once = True
+
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 20)
 
     def refuse(self, hello):
         return None

@@ -11,6 +11,7 @@ from dtrain.roles.parameter_server.driver import DecisionLink
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
+from dtrain.wire.frames import Limits
 from dtrain.wire.security.credentials import Credentials
 
 FIRST, SECOND = (
@@ -23,7 +24,9 @@ TIMEOUT_S = 20.0
 class FirstServer:
     """Hears reports and subscriptions."""
 
-    limit_bytes = 1 << 20
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 20)
+
     answers_at_once = False
 
     def __init__(self):

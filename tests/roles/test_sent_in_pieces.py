@@ -13,7 +13,7 @@ from dtrain.messages import Heartbeat, Hello, Push
 from dtrain.parameters.shared_buffers import ReadBufferAllocator
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.wire.by_grpc.service import GrpcCaller
-from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder
+from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder, Limits
 
 
 class Server:
@@ -59,7 +59,7 @@ class Server:
 
 def received(chunks):
     """The values of an answer."""
-    decoder = FrameDecoder(1 << 30)
+    decoder = FrameDecoder(Limits(1 << 26, 1 << 30))
     frames = [decoder.feed(chunk) for chunk in chunks]
     return frames[-1].message, frames[-1].blocks[0]
 

@@ -19,6 +19,7 @@ from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
 from dtrain.wire.connecting import connect
+from dtrain.wire.frames import Limits
 from dtrain.wire.handshake import encode_greeting, refusal
 from dtrain.wire.one_host import lobby
 from dtrain.wire.one_host.local import LocalChannel, LocalService
@@ -37,7 +38,9 @@ def credentials(task, secret=SECRET, run=RUN):
 
 class Echo:
     answers_at_once = True
-    limit_bytes = 1 << 26
+
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 26)
 
     def refuse(self, hello):
         return refusal(credentials("ps:0").hello, hello)

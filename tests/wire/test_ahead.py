@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
 from dtrain.wire import frames
-from dtrain.wire.frames import FrameDecoder, encode, encode_ahead
+from dtrain.wire.frames import FrameDecoder, Limits, encode, encode_ahead
 
 PUSH = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
 
@@ -38,7 +38,7 @@ def pieces(block, cuts):
 def test_a_message_is_the_same_however_its_first_block_has_come(size, cuts, given_up, rest, between):
     block, more = np.arange(size, dtype=np.float32), [np.arange(each, dtype=np.int64) for each in rest]
     cuts = [cut % size for cut in cuts]
-    decoder = FrameDecoder(1 << 16)
+    decoder = FrameDecoder(Limits(1 << 26, 1 << 16))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "CHUNK_BYTES", 32)
         patch.setattr(frames, "SMALL_BYTES", 24)
@@ -62,7 +62,7 @@ def test_a_message_is_the_same_however_its_first_block_has_come(size, cuts, give
 
 @pytest.mark.parametrize("wrong", [(2, 3), (0, 2), (4, 6)])
 def test_what_does_not_go_before_what_has_come_is_refused(wrong):
-    block, decoder = np.arange(8, dtype=np.float32), FrameDecoder(1 << 16)
+    block, decoder = np.arange(8, dtype=np.float32), FrameDecoder(Limits(1 << 26, 1 << 16))
     fed(decoder, encode_ahead(block, 5, 8))
     with pytest.raises(PeerRefusedError, match="where those before 5 are expected"):
         fed(decoder, encode_ahead(block, *wrong))
@@ -70,9 +70,9 @@ def test_what_does_not_go_before_what_has_come_is_refused(wrong):
 
 def test_a_block_ahead_is_no_larger_than_a_message_may_be():
     with pytest.raises(PeerRefusedError, match="a message of 400 bytes; at most 399"):
-        fed(FrameDecoder(399), encode_ahead(np.zeros(100, np.float32), 90, 100))
+        fed(FrameDecoder(Limits(1 << 26, 399)), encode_ahead(np.zeros(100, np.float32), 90, 100))
 
 
 def test_a_message_whose_block_has_not_come_is_refused():
     with pytest.raises(PeerRefusedError, match="where -1 elements are expected"):
-        fed(FrameDecoder(1 << 16), encode(PUSH, [np.zeros(8, np.float32)], 4))
+        fed(FrameDecoder(Limits(1 << 26, 1 << 16)), encode(PUSH, [np.zeros(8, np.float32)], 4))

@@ -11,7 +11,7 @@ from dtrain.errors import PeerLostError
 from dtrain.messages import Pull
 from dtrain.wire import frames
 from dtrain.wire.arriving import Arriving
-from dtrain.wire.frames import FrameDecoder, encode
+from dtrain.wire.frames import FrameDecoder, Limits, encode
 
 PULL = Pull(generation=1, at_least=0, wait_s=5.0)
 
@@ -44,7 +44,7 @@ def test_any_message_in_any_chunks_is_there_as_far_as_it_has_come(sizes, chunk, 
         patch.setattr(frames, "CHUNK_BYTES", 4 * chunk)
         patch.setattr(frames, "SMALL_BYTES", 4 * small)
         chunks = list(encode(PULL, blocks))
-    decoder = FrameDecoder(1 << 20)
+    decoder = FrameDecoder(Limits(1 << 26, 1 << 20))
     decoder.early = True
     first, *rest = (decoder.feed(each) for each in chunks)
     assert first.message == PULL
@@ -64,7 +64,7 @@ def test_a_message_that_breaks_off_is_right_as_far_as_it_came(sizes, cut):
         patch.setattr(frames, "SMALL_BYTES", 0)
         chunks = list(encode(PULL, blocks))
     came = 1 + int(cut * (len(chunks) - 2))
-    decoder = FrameDecoder(1 << 20, offer=lambda _: into)
+    decoder = FrameDecoder(Limits(1 << 26, 1 << 20), offer=lambda _: into)
     decoder.early, into = True, [np.zeros_like(block) for block in blocks]
     frame, *_ = (decoder.feed(each) for each in chunks[:came])
     decoder.broken(PeerLostError("lost ps:0"))

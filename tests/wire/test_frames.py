@@ -19,7 +19,7 @@ from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
 from dtrain.messages.status import TaskStatus
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder, encode
+from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder, Limits, encode
 
 LIMIT = 1 << 20
 KINDS = messages.AnyMessage.__args__
@@ -119,7 +119,7 @@ def assert_same_blocks(found, expected):
 @given(data=st.data())
 def test_every_message_comes_out_as_it_went_in(kind, data):
     message = data.draw(some_message(kind))
-    decoder = FrameDecoder(LIMIT)
+    decoder = FrameDecoder(Limits(1 << 26, LIMIT))
     for _ in range(2):
         frame = through(decoder, message)
         assert frame == Frame(message, [])
@@ -129,7 +129,7 @@ def test_every_message_comes_out_as_it_went_in(kind, data):
 @settings(deadline=None, max_examples=100)
 @given(blocks=some_blocks(), more=some_blocks())
 def test_blocks_come_out_as_they_went_in_one_message_after_another(blocks, more):
-    decoder = FrameDecoder(LIMIT)
+    decoder = FrameDecoder(Limits(1 << 26, LIMIT))
     for each in (blocks, more):
         assert_same_blocks(through(decoder, Pull(generation=1, at_least=2, wait_s=0.5), each).blocks, each)
 
@@ -146,7 +146,7 @@ def test_large_blocks_travel_in_chunks_into_the_arrays_that_are_offered(elements
     offered = [np.zeros_like(block) for block in sent]
     chunks = list(encode(Pull(generation=1, at_least=2, wait_s=0.5), sent))
     assert max(map(len, chunks)) <= CHUNK_BYTES
-    decoder = FrameDecoder(1 << 24, offer=lambda message: offered)
+    decoder = FrameDecoder(Limits(1 << 26, 1 << 24), offer=lambda message: offered)
     frames = [decoder.feed(chunk) for chunk in chunks]
     assert all(block is array for block, array in zip(frames[-1].blocks, offered, strict=True))
     assert_same_blocks(offered, sent)
@@ -155,7 +155,7 @@ def test_large_blocks_travel_in_chunks_into_the_arrays_that_are_offered(elements
 def test_arrays_that_do_not_fit_are_left_alone():
     offered = [np.zeros(4, np.float32)]
     frame = through(
-        FrameDecoder(LIMIT, offer=lambda message: offered),
+        FrameDecoder(Limits(1 << 26, LIMIT), offer=lambda message: offered),
         Pull(generation=1, at_least=2, wait_s=0.5),
         [np.ones(5, np.float32)],
     )
@@ -165,7 +165,7 @@ def test_arrays_that_do_not_fit_are_left_alone():
 
 def test_what_was_sent_may_change_after_the_last_chunk_and_what_was_received_is_nobody_else_s():
     sent = np.ones(4, np.float32)
-    frame = through(FrameDecoder(LIMIT), Pull(generation=1, at_least=2, wait_s=0.5), [sent])
+    frame = through(FrameDecoder(Limits(1 << 26, LIMIT)), Pull(generation=1, at_least=2, wait_s=0.5), [sent])
     sent[...] = 2
     assert frame.blocks[0].tolist() == [1] * 4
     assert frame.blocks[0].flags.writeable
@@ -216,14 +216,14 @@ def test_hostile_bytes_are_refused_before_memory_is_taken(chunk):
     tracemalloc.start()
     try:
         with pytest.raises(PeerRefusedError):
-            FrameDecoder(LIMIT).feed(chunk)
+            FrameDecoder(Limits(1 << 26, LIMIT)).feed(chunk)
         assert tracemalloc.get_traced_memory()[1] < 32 * (len(chunk) + LIMIT // 8)
     finally:
         tracemalloc.stop()
 
 
 def test_more_bytes_than_announced_are_refused_in_a_later_chunk_too():
-    decoder = FrameDecoder(LIMIT)
+    decoder = FrameDecoder(Limits(1 << 26, LIMIT))
     assert decoder.feed(header(PUSH, [("float32", 4)]) + b"\0" * 8) is None
     with pytest.raises(PeerRefusedError, match="8 bytes more"):
         decoder.feed(b"\0" * 16)
@@ -231,7 +231,7 @@ def test_more_bytes_than_announced_are_refused_in_a_later_chunk_too():
 
 @pytest.mark.parametrize("length", range(len(GOOD)))
 def test_every_prefix_is_refused_or_waits_for_the_rest(length):
-    decoder = FrameDecoder(LIMIT)
+    decoder = FrameDecoder(Limits(1 << 26, LIMIT))
     try:
         assert decoder.feed(GOOD[:length]) is None
     except PeerRefusedError:
@@ -243,7 +243,9 @@ def test_every_prefix_is_refused_or_waits_for_the_rest(length):
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_refused(garbage, with_length):
     with contextlib.suppress(PeerRefusedError):
-        FrameDecoder(LIMIT).feed(struct.pack("<I", len(garbage)) + garbage if with_length else garbage)
+        FrameDecoder(Limits(1 << 26, LIMIT)).feed(
+            struct.pack("<I", len(garbage)) + garbage if with_length else garbage
+        )
 
 
 @settings(deadline=None, max_examples=300)
@@ -257,7 +259,7 @@ def test_a_damaged_header_is_refused_or_is_another_message(position, byte, kind,
     damaged = bytearray(b"".join(encode(data.draw(some_message(kind)), [np.arange(5, dtype=np.float32)])))
     damaged[position % len(damaged)] = byte
     try:
-        frame = FrameDecoder(LIMIT).feed(bytes(damaged))
+        frame = FrameDecoder(Limits(1 << 26, LIMIT)).feed(bytes(damaged))
     except PeerRefusedError:
         return
     assert frame is None or isinstance(frame.message, KINDS)
@@ -265,7 +267,7 @@ def test_a_damaged_header_is_refused_or_is_another_message(position, byte, kind,
 
 def test_a_byte_is_copied_once_on_each_side():
     block, place = np.arange(4 * CHUNK_BYTES, dtype=np.float32), np.zeros(4 * CHUNK_BYTES, np.float32)
-    decoder, frame, copied = FrameDecoder(2 * block.nbytes, offer=lambda _: [place]), None, 0
+    decoder, frame, copied = FrameDecoder(Limits(1 << 26, 2 * block.nbytes), offer=lambda _: [place]), None, 0
     tracemalloc.start()
     try:
         for chunk in encode(PUSH, [block]):
@@ -285,3 +287,24 @@ def test_a_byte_is_copied_once_on_each_side():
     assert copied / block.nbytes == pytest.approx(1, abs=0.05), (
         "cut into chunks once, and these written where they belong"
     )
+
+
+def test_a_long_header_comes_in_pieces_that_grpc_takes():
+    rows = {epoch: {"loss": [0.0] * 1000} for epoch in range(300)}
+    message = messages.Conclude(generation=1, rows=rows)
+    blocks = [np.arange(5, dtype=np.float32)]
+    chunks = list(encode(message, blocks))
+    assert len(chunks) > 2
+    assert all(len(chunk) <= CHUNK_BYTES for chunk in chunks)
+    decoder = FrameDecoder(Limits(1 << 26, 1 << 20))
+    frames = [frame for chunk in chunks if (frame := decoder.feed(chunk)) is not None]
+    assert [frame.message for frame in frames] == [message]
+    assert frames[0].blocks[0].tolist() == blocks[0].tolist()
+    with pytest.raises(PeerRefusedError, match="where at most 1048576 make sense"):
+        FrameDecoder(Limits(1 << 20, 1 << 20)).feed(chunks[0])
+
+
+def test_no_memory_for_what_is_announced_is_a_refusal():
+    too_much = header(["Pull", 1, 0, 0.0], [["float32", 1 << 60]])
+    with pytest.raises(PeerRefusedError, match="there is no memory for a message of"):
+        FrameDecoder(Limits(1 << 20, 1 << 62)).feed(too_much)

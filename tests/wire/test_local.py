@@ -1,6 +1,7 @@
 """What the way between tasks of one host adds: memory that is shared, and what happens when there is none."""
 
 import errno
+import fcntl
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from dtrain.wire.by_grpc import client
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
+from dtrain.wire.frames import Limits
 from dtrain.wire.one_host import local, shared_memory
 from dtrain.wire.one_host.local import LocalChannel, LocalService, socket_name
 from dtrain.wire.one_host.packets import PacketSocket, _head
@@ -38,7 +40,9 @@ class Echo:
     """
 
     answers_at_once = True
-    limit_bytes = 1 << 26
+
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 26)
 
     def __init__(self):
         self.blocks = ()
@@ -165,11 +169,11 @@ def test_a_wait_pauses_so_that_a_signal_that_comes_just_before_it_is_heard(monke
     channel = LocalChannel("ps:0", service.name(), WORKER)
     receive = channel._packets.receive
 
-    def noted(limit_bytes):
+    def noted(limits):
         try:
-            return receive(limit_bytes)
+            return receive(limits)
         except BlockingIOError:
-            pauses.append(limit_bytes)
+            pauses.append(limits)
             if len(pauses) >= 3 and silent.caller is not None:
                 silent.caller.send(PUSH)
             raise
@@ -386,13 +390,23 @@ def test_a_fault_of_the_server_ends_one_connection(service, channel, echo, monke
     other.close()
 
 
+def test_memory_that_its_maker_has_not_taken_is_refused_before_it_is_mapped(pair):
+    fd = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
+    os.truncate(fd, 1 << 40)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    announce(pair[0], 1, fd)
+    os.close(fd)
+    with pytest.raises(PeerRefusedError, match="has holes"):
+        pair[1].receive(Limits(LARGE, LARGE))
+
+
 def test_memory_that_may_shrink_is_refused(pair):
     fd = os.memfd_create("hostile")
     os.truncate(fd, LARGE)
     announce(pair[0], 1, fd)
     os.close(fd)
     with pytest.raises(PeerRefusedError, match="may shrink"):
-        pair[1].receive(LARGE)
+        pair[1].receive(Limits(LARGE, LARGE))
 
 
 @pytest.mark.parametrize(
@@ -408,7 +422,7 @@ def test_bytes_that_are_no_packet_are_refused(pair, packet, said):
     pair[0].send(packet)
     pair[0].send(b"\0")
     with pytest.raises(PeerRefusedError, match=said):
-        pair[1].receive(LARGE)
+        pair[1].receive(Limits(LARGE, LARGE))
 
 
 @pytest.mark.parametrize("place", [(1, [LARGE]), (1, [-8]), (1, []), (2, [0])])
@@ -417,4 +431,4 @@ def test_blocks_that_lie_nowhere_are_refused(pair, place):
     announce(pair[0], 1, memory.fd)
     pair[0].send(_head(PUSH, [("uint8", 100_000)], place))
     with pytest.raises(PeerRefusedError, match="does not know"):
-        pair[1].receive(LARGE)
+        pair[1].receive(Limits(LARGE, LARGE))

@@ -9,13 +9,15 @@ import pytest
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Commit, Farewell, Hello, Pull, Refusal, Subscribe
 from dtrain.wire.channel import Answer
+from dtrain.wire.frames import Limits
 from dtrain.wire.memory import MemoryChannel
 
 
 class Echo:
     """Answers a Pull with itself and its blocks doubled; a subscriber gets three commits."""
 
-    limit_bytes = 1 << 30
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 30)
 
     def __init__(self):
         self.gone = []

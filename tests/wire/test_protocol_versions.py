@@ -15,6 +15,7 @@ from dtrain.wire.by_grpc import client
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.by_grpc.service import GrpcService
+from dtrain.wire.frames import Limits
 from dtrain.wire.handshake import read_greeting, refusal
 from dtrain.wire.memory import MemoryChannel
 from dtrain.wire.one_host import local
@@ -31,7 +32,9 @@ TIMEOUT_S = 20.0
 
 class Room:
     answers_at_once = True
-    limit_bytes = 1 << 20
+
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 20)
 
     def refuse(self, hello):
         return refusal(SERVER, hello)

@@ -11,6 +11,7 @@ from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
 from dtrain.messages import Hello, Pull, Subscribe
 from dtrain.wire.channel import Answer
+from dtrain.wire.frames import Limits
 from dtrain.wire.memory import MemoryChannel
 from dtrain.wire.slow_link import Line, SlowChannel, through_link
 
@@ -18,7 +19,9 @@ MEGABYTE = [np.zeros(250_000, np.float32)]
 
 
 class Echo:
-    limit_bytes = 1 << 30
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 30)
+
     answers_at_once = True
 
     def __init__(self):

@@ -17,6 +17,7 @@ from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Streams
+from dtrain.wire.frames import Limits
 from dtrain.wire.handshake import refusal
 from dtrain.wire.one_host.local import LocalService
 from dtrain.wire.security.credentials import Credentials
@@ -31,7 +32,9 @@ class Room:
     """Answers a Push at once, a Pull when `open_door` is called, a Subscribe with whatever `tell` says."""
 
     answers_at_once = True
-    limit_bytes = 1 << 26
+
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 26)
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -236,7 +239,7 @@ def test_bytes_that_are_no_message_end_the_connection_with_a_reason(connect, roo
 
 
 def test_a_message_above_the_limit_is_refused(connect, room):
-    room.limit_bytes = 1000
+    room.limits = lambda hello: Limits(1000, 1000)
     channel = connect()
     channel.send(
         Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"),

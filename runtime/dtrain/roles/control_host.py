@@ -13,12 +13,13 @@ from dtrain.messages import Commit, Complete, Hello, Subscribe
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.runs.events import AnyEvent
 from dtrain.wire.channel import Answer, Caller
-from dtrain.wire.frames import Frame
+from dtrain.wire.frames import HEADER_LIMIT_BYTES, Frame, Limits
 from dtrain.wire.handshake import refusal
 
 TICK_S = 0.5
 """How late a lease or a deadline may be noticed; the end is noticed at once."""
-LIMIT_BYTES = 1 << 20
+LIMITS = Limits(HEADER_LIMIT_BYTES, 1 << 20)
+"""Of its messages: none has arrays, and that of the leader with the numbers of all epochs may be long."""
 UNANSWERED = {Complete: Answer.NONE, Commit: Answer.NONE, Subscribe: Answer.STREAM}
 """Messages that are not answered by exactly one."""
 
@@ -32,7 +33,6 @@ class ControlHandler:
         failure: why it has failed; None if it has not.
     """
 
-    limit_bytes = LIMIT_BYTES
     answers_at_once = True
 
     def __init__(
@@ -76,6 +76,10 @@ class ControlHandler:
         """
         with self._lock:
             self._carry_out(call(self.control, self._clock.now()))
+
+    def limits(self, hello: Hello) -> Limits:
+        """See `Handler.limits`."""
+        return LIMITS
 
     def refuse(self, hello: Hello) -> str | None:
         """See `Handler.refuse`."""

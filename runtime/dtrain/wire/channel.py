@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from dtrain.errors import WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.frames import Array, Frame, Payload
+from dtrain.wire.frames import Array, Frame, Limits, Payload
 
 
 class Answer(Enum):
@@ -130,9 +130,8 @@ class Caller(Protocol):
 class Handler(Protocol):
     """The interface of a server, which the service calls from many threads at once."""
 
-    @property
-    def limit_bytes(self) -> int:
-        """The largest message that makes sense now."""
+    def limits(self, hello: Hello) -> Limits:
+        """Return the longest message that makes sense now from a task."""
 
     @property
     def answers_at_once(self) -> bool:

@@ -13,9 +13,10 @@ protobuf. What arrives is checked before any memory is taken: an unknown dtype, 
 blocks or a payload above the limit is a `PeerRefusedError`.
 """
 
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -34,8 +35,11 @@ as well.
 _RECENT_CHUNKS = 4
 """So far apart may those be who are sent the same: what is kept for them is memory."""
 _LENGTH = struct.Struct("<I")
-_HEADER_LIMIT_BYTES = 64 * 1024 * 1024
 _HEADER_PIECE_BYTES = CHUNK_BYTES
+HEADER_LIMIT_BYTES = 64 * 1024 * 1024
+"""The longest header that any message has: that of `Initialise`, with a plan and a history."""
+MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+"""The memory of this machine: no message can be longer."""
 _BLOCKS_LIMIT = 4096
 
 _NAMES = {np.dtype(name): name for name in DTYPE_BYTES}  # numpy makes the name anew each time
@@ -186,21 +190,42 @@ def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
     return into
 
 
+def _new(kinds: Sequence[tuple[str, int]]) -> list[Array]:
+    """Return arrays for what is announced; the machine gives memory only for what is written there."""
+    try:
+        return [np.empty(size, dtype) for dtype, size in kinds]
+    except MemoryError:
+        total = sum(DTYPE_BYTES[dtype] * size for dtype, size in kinds)
+        raise PeerRefusedError(f"there is no memory for a message of {total} bytes") from None
+
+
 def _end(head: bytes | bytearray) -> int:
     """Return where the header ends that a message begins with."""
     (header_bytes,) = _LENGTH.unpack_from(head)
     return _LENGTH.size + int(header_bytes)
 
 
+class Limits(NamedTuple):
+    """The longest header and the longest payload that make sense from a sender now, in bytes."""
+
+    header: int
+    payload: int
+
+
+UNKNOWN = Limits(HEADER_LIMIT_BYTES, MEMORY_BYTES)
+"""Of messages from a sender of which nothing more is known than that it belongs to the run."""
+
+
 class FrameDecoder:
     """Puts chunks together again; one decoder a connection and direction.
 
     Attributes:
+        limits: may change between chunks.
         early: return large frames when they begin; their `arriving` says how far they have come.
     """
 
-    def __init__(self, limit_bytes: int, offer: Offer | None = None) -> None:
-        self.limit_bytes = limit_bytes
+    def __init__(self, limits: Limits, offer: Offer | None = None) -> None:
+        self.limits = limits
         self.offer = offer
         self.early = False
         self._frame: Frame | None = None
@@ -254,9 +279,10 @@ class FrameDecoder:
                 )
             if (end := _end(chunk)) <= len(chunk):
                 return chunk
-            if len(chunk) != _HEADER_PIECE_BYTES or end > _HEADER_LIMIT_BYTES:
+            if len(chunk) != _HEADER_PIECE_BYTES or end > self.limits.header:
                 raise PeerRefusedError(
-                    f"a header of {end} bytes in a chunk of {len(chunk)}; the peer is not dtrain"
+                    f"a header of {end} bytes in a chunk of {len(chunk)}, where at most "
+                    f"{self.limits.header} make sense; the peer is not dtrain"
                 )
         head += chunk
         if len(head) < _end(head):
@@ -288,20 +314,16 @@ class FrameDecoder:
         """Return a message's blocks, and the arrays for its payload, which differ if some came ahead."""
         message = header.message
         announced = header.blocks
-        check(announced, self.limit_bytes)
+        check(announced, self.limits.payload)
         if isinstance(message, Ahead):
-            check([(dtype, message.size) for dtype, _ in announced], self.limit_bytes)
+            check([(dtype, message.size) for dtype, _ in announced], self.limits.payload)
             return [], [self._ahead.place(message, dtype, count) for dtype, count in announced]
         if header.ahead:
             first = self._ahead.take(announced)
-            rest = [np.empty(size, dtype) for dtype, size in announced[1:]]
+            rest = _new(announced[1:])
             return [first, *rest], [first[: announced[0][1]], *rest]
         offered = self.offer(message) if self.offer else ()
-        blocks = (
-            list(offered)
-            if described(offered) == announced
-            else [np.empty(size, dtype) for dtype, size in announced]
-        )
+        blocks = list(offered) if described(offered) == announced else _new(announced)
         return blocks, blocks
 
     def _write(self, chunk: memoryview) -> None:

@@ -9,7 +9,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.wire.answers import next_of
 from dtrain.wire.channel import Answer, Handler, silent
-from dtrain.wire.frames import Array, Frame, FrameDecoder, Payload, encode, with_payload
+from dtrain.wire.frames import UNKNOWN, Array, Frame, FrameDecoder, Payload, encode, with_payload
 
 
 class MemoryCaller:
@@ -40,7 +40,7 @@ class MemoryChannel:
         self.bytes_received = 0
         self._handler = handler
         self._caller = MemoryCaller(hello)
-        self._requests = FrameDecoder(limit_bytes=1 << 40)
+        self._requests = FrameDecoder(UNKNOWN)
         self._lost: str | None = None
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
@@ -61,7 +61,7 @@ class MemoryChannel:
             raise silent(self.peer) from None
         if chunks is None:
             raise PeerLostError(self._lost or f"the connection to {self.peer} is closed")
-        decoder = FrameDecoder(limit_bytes=1 << 40, offer=lambda _: into)
+        decoder = FrameDecoder(UNKNOWN, offer=lambda _: into)
         frame = None
         for chunk in chunks:
             self.bytes_received += len(chunk)

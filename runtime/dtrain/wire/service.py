@@ -11,7 +11,7 @@ from dtrain.messages import AnyMessage, Hello
 from dtrain.process.assignment import TaskAssignment
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller, Handler
-from dtrain.wire.frames import Frame
+from dtrain.wire.frames import Frame, Limits
 from dtrain.wire.one_host.local import LocalService, socket_name
 from dtrain.wire.security.credentials import Credentials
 
@@ -61,10 +61,10 @@ class SideBySide:
         self._data = data
         self._controls = frozenset(controls)
 
-    @property
-    def limit_bytes(self) -> int:
-        """See `Handler.limit_bytes`."""
-        return max(self._control.limit_bytes, self._data.limit_bytes)
+    def limits(self, hello: Hello) -> Limits:
+        """See `Handler.limits`."""
+        control, data = self._control.limits(hello), self._data.limits(hello)
+        return Limits(max(control.header, data.header), max(control.payload, data.payload))
 
     @property
     def answers_at_once(self) -> bool:

@@ -41,7 +41,7 @@ from dtrain.runs.reporting import Reporter
 from dtrain.types import Blocks
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.connector import Connector
-from dtrain.wire.frames import Frame, Payload
+from dtrain.wire.frames import UNKNOWN, Frame, Limits, Payload
 from dtrain.wire.handshake import refusal
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.peer import Connect, Peer
@@ -49,8 +49,8 @@ from dtrain.wire.reaching import wait_for_name
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.service import TaskService
 
-UNINITIALISED_LIMIT_BYTES = 1 << 37
-MESSAGE_LIMIT_BYTES = 1 << 20
+HEADER_BYTES = 1 << 20
+"""The longest header of a message that is not the leader's."""
 
 _task = cache(TaskId.parse)
 
@@ -92,6 +92,7 @@ class ServerHandler:
         assert host is not None  # a cluster with a server has one
         self._host = host
         self._hello = hello
+        self._leader = str(machine.cluster.leader)
         self._lock = threading.Lock()
         self._callers = set() if callers is None else callers
         self._late: list[str] = []
@@ -99,13 +100,12 @@ class ServerHandler:
         self._go_on = self._go_on_traced if reporter.trace.on else self._go_on_untraced
         self._receive = self._receive_traced if reporter.trace.on else machine.receive
 
-    @property
-    def limit_bytes(self) -> int:
-        """A plan's variables may be of any size before there is one; then a message is a gradient at most."""
+    def limits(self, hello: Hello) -> Limits:
+        """See `Handler.limits`: the leader's variables may be of any size; others send a gradient at most."""
+        if hello.task == self._leader:
+            return UNKNOWN
         held = self.machine.held
-        if held is None:
-            return UNINITIALISED_LIMIT_BYTES
-        return 2 * held.store.nbytes + MESSAGE_LIMIT_BYTES
+        return Limits(HEADER_BYTES, HEADER_BYTES if held is None else 2 * held.store.nbytes + HEADER_BYTES)
 
     @property
     def answers_at_once(self) -> bool:

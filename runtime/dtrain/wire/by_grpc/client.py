@@ -14,7 +14,7 @@ from dtrain.wire.answers import next_of
 from dtrain.wire.by_grpc.encryption import open_channel
 from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.channel import silent
-from dtrain.wire.frames import Array, Frame, FrameDecoder, encode, encode_ahead
+from dtrain.wire.frames import UNKNOWN, Array, Frame, FrameDecoder, encode, encode_ahead
 from dtrain.wire.handshake import encode_greeting, opening_of, proof_for
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import not_reached, silence
@@ -25,7 +25,6 @@ _REFUSED = (
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.INVALID_ARGUMENT,
 )
-_LIMIT_BYTES = 1 << 40
 _PAUSE_S = 0.05
 
 
@@ -53,7 +52,7 @@ class GrpcChannel:
             lambda: _open(peer, address, credentials, timeout_s), "connecting"
         )
         self._requests: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
-        self._decoder = FrameDecoder(_LIMIT_BYTES, offer=self._offer)
+        self._decoder = FrameDecoder(UNKNOWN, offer=self._offer)
         talk = self._channel.stream_stream(f"/{METHOD_SERVICE}/{TALK}")
         self._answers: queue.SimpleQueue[Frame | Exception] = queue.SimpleQueue()
         self._admitted: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

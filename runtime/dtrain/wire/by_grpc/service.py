@@ -162,13 +162,13 @@ class GrpcService:
                 self._handler.disconnected(caller)
 
     def _answers(self, caller: GrpcCaller, requests: Iterator[bytes]) -> Iterator[bytes]:
-        decoder = FrameDecoder(self._handler.limit_bytes)
+        decoder = FrameDecoder(self._handler.limits(caller.hello))
         traffic = self._traffic
         receiving, sending = Turn(traffic, traffic.receiving), Turn(traffic, traffic.sending)
         try:
             for chunk in requests:
                 caller.heard = True
-                decoder.limit_bytes = self._handler.limit_bytes
+                decoder.limits = self._handler.limits(caller.hello)
                 frame = decoder.feed(chunk)
                 if decoder.pending_bytes >= LARGE_BYTES and self._handler.answers_at_once:
                     receiving.take()

@@ -21,7 +21,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
 from dtrain.wire.answers import LOOK_S
 from dtrain.wire.channel import Handler, silent
-from dtrain.wire.frames import Array, Frame, Payload, written
+from dtrain.wire.frames import UNKNOWN, Array, Frame, Payload, written
 from dtrain.wire.handshake import (
     GREETING_LIMIT_BYTES,
     Door,
@@ -37,7 +37,6 @@ from dtrain.wire.security.credentials import Credentials
 
 HELLO_LIMIT_S = 10.0
 STOP_LIMIT_S = 0.5
-_LIMIT_BYTES = 1 << 40
 _TIME = struct.Struct("2l")
 _nbytes = attrgetter("nbytes")
 
@@ -115,7 +114,7 @@ class LocalChannel:
             if deadline is not None:
                 self._wait_until(deadline)
             try:
-                frame = self._packets.receive(_LIMIT_BYTES)
+                frame = self._packets.receive(UNKNOWN)
                 break
             except BlockingIOError:  # each `LOOK_S`, see there
                 continue
@@ -259,7 +258,7 @@ class LocalService:
     def _goes_on(self, talk: _Talk) -> bool:
         """Take the next message of a connection; whether there may be more."""
         try:
-            frame = talk.packets.receive(self._handler.limit_bytes)
+            frame = talk.packets.receive(self._handler.limits(talk.caller.hello))
             if frame is not None:
                 self._handler.received(talk.caller, frame)
             return frame is not None

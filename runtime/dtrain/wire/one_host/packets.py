@@ -33,7 +33,7 @@ import numpy as np
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage, Rows
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.frames import Array, Frame, check, described, padded
+from dtrain.wire.frames import Array, Frame, Limits, check, described, padded
 from dtrain.wire.one_host.shared_memory import SharedMemory, address, memory_of
 
 PACKET_BYTES = 64 * 1024
@@ -133,25 +133,25 @@ class PacketSocket:
             offset += padded(block.nbytes)
         self._pass(0, memory)
 
-    def receive(self, limit_bytes: int) -> Frame | None:
+    def receive(self, limits: Limits) -> Frame | None:
         """Wait for the next message; None if the peer has closed the connection. Its blocks cannot be
         written.
 
         Raises:
             OSError: the connection is broken.
             BlockingIOError: nothing more is there yet, of a socket that does not block.
-            PeerRefusedError: what came is not what `send` sends, or more than `limit_bytes`.
+            PeerRefusedError: what came is not what `send` sends, or more than `limits` allow.
             SharedMemoryError: there is no room to map the peer's memory.
         """
         while self._awaited is not None or (packet := self._socket.recv(PACKET_BYTES)):
             if self._awaited is None:
                 if len(packet) != _ANNOUNCED.size or not packet.startswith(b"\xff\xff\xff\xff"):
-                    return self._frame(packet, limit_bytes)
+                    return self._frame(packet, limits)
                 self._awaited = _ANNOUNCED.unpack(packet)[1]
             number, memory = self._awaited, self._receive_memory()
             self._awaited = None
             if number == 0:
-                return self._frame(memory, limit_bytes)
+                return self._frame(memory, limits)
             self._received[number] = memory
             if len(self._received) > _MEMORIES:
                 raise PeerRefusedError(
@@ -165,13 +165,15 @@ class PacketSocket:
             raise PeerRefusedError("a memory was announced and did not come; the peer is not dtrain")
         return SharedMemory.received(descriptors[0])
 
-    def _frame(self, packet: bytes | SharedMemory, limit_bytes: int) -> Frame:
+    def _frame(self, packet: bytes | SharedMemory, limits: Limits) -> Frame:
         try:
             end = _LENGTH.size + _LENGTH.unpack_from(packet)[0]
+            if min(end, len(packet)) > limits.header:
+                raise PeerRefusedError(f"a header of {end} bytes; at most {limits.header} are expected here")
             message, kinds, place = _decode(memoryview(packet)[_LENGTH.size : end])
             layout = _layout(kinds)
-            if layout.nbytes > limit_bytes:
-                check(kinds, limit_bytes)
+            if layout.nbytes > limits.payload:
+                check(kinds, limits.payload)
             start = padded(end)
             if place is None:
                 blocks = [

@@ -28,6 +28,7 @@ from then on.
 """
 
 _ALIGNED_BYTES = 64
+_BLOCK_BYTES = 512
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -67,14 +68,17 @@ class SharedMemory(mmap.mmap):
         """Another process's memory, to be read; the file descriptor is used up.
 
         Raises:
-            PeerRefusedError: it is not memory that stays as large as it is.
+            PeerRefusedError: it may shrink, or its maker has not taken it all.
             SharedMemoryError: there is no room to map it.
         """
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-            nbytes = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            nbytes = status.st_size
             if not seals & fcntl.F_SEAL_SHRINK or not nbytes:
                 raise PeerRefusedError("what was to be shared memory may shrink; the peer is not dtrain")
+            if status.st_blocks * _BLOCK_BYTES < nbytes:  # mapping holes would take memory here
+                raise PeerRefusedError("what was to be shared memory has holes; the peer is not dtrain")
             return cls(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
         except OSError as error:
             raise _short(f"cannot map memory of a task on this host: {error.strerror}") from None
