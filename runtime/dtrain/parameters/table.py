@@ -58,11 +58,7 @@ class Table:
             target[start:stop] = source[first + start : first + stop]
 
     def load(self, name: str, start: int, stop: int, block: Array | None = None) -> None:
-        """Set neighbouring rows of one array, to those of a flat block or else to their initial values.
-
-        Raises:
-            InputError: there is no such array, it has no such rows, or the block is of others.
-        """
+        """Set neighbouring rows to a flat block's or to initial values, or raise an `InputError`."""
         target = self.arrays.get(name)
         first = self.shard.row_start
         if (

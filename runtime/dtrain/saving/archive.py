@@ -49,11 +49,7 @@ class Archive:
 
 
 def check_not_of_tensorflow(path: Path) -> None:
-    """Check that TensorFlow did not write this path in several files, for which dtrain has no reader.
-
-    Raises:
-        CheckpointError: it is a SavedModel, or a checkpoint.
-    """
+    """Raise a `CheckpointError` if TensorFlow wrote this path in several files; dtrain does not read it."""
     kind = None
     if (path / "saved_model.pb").exists():
         kind = "a folder of TensorFlow (SavedModel)"

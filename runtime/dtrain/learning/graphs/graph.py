@@ -166,11 +166,7 @@ class Graph:
         )
 
     def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
-        """Return the shape of one example of each output, for inputs of these shapes.
-
-        Raises:
-            InputError: a layer, which is named, cannot take the shape.
-        """
+        """Return one example's output shapes for input shapes; an `InputError` names the layer at fault."""
         produced = list(self._shapes(entering))
         return [produced[slot.step][slot.output] for slot in self.outputs]
 
@@ -246,11 +242,7 @@ class Graph:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        """Return the graph that `get_config` described; classes of your own must be among `custom_objects`.
-
-        Raises:
-            SpecError: a layer is unknown, or the config is that of no graph.
-        """
+        """Return the graph that `get_config` described, with `custom_objects`, or raise a `SpecError`."""
         return graph_config.from_config(config, cls, custom_objects)
 
     def _check_wiring(self) -> None:

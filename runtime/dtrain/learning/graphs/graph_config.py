@@ -48,11 +48,7 @@ def to_config(graph: InnerGraph) -> dict[str, Any]:
 
 
 def from_config(config: Mapping[str, Any], make: Make[G], custom_objects: CustomObjects) -> G:
-    """Return what `to_config` described, as a graph that `make` makes; `custom_objects` has your own classes.
-
-    Raises:
-        SpecError: a layer is unknown, or the config is that of no graph.
-    """
+    """Return the graph, made by `make`, that `to_config` described, or raise a `SpecError`."""
     try:
         layers = [_layer_from_data(each, custom_objects) for each in config["layers"]]
         models: list[Submodel] = []

@@ -92,11 +92,7 @@ class Network:
         return self.graph.built
 
     def build(self, input_shape: Any) -> None:
-        """Work out shapes and variables for the shape of one example; a list of shapes for several inputs.
-
-        Raises:
-            InputError: a layer, which is named, cannot take the shape.
-        """
+        """Work out shapes and variables for one example's shape(s); an `InputError` names a layer."""
         self.graph.build(input_shape)
 
     @property

@@ -77,11 +77,7 @@ class Submodel:
     def __call__(
         self, inputs: Sequence[SymbolicTensor], training: bool | None = None
     ) -> list[SymbolicTensor]:
-        """Return the symbolic outputs; see `Layer.__call__`.
-
-        Raises:
-            InputError: there are more or fewer inputs than the model has, or a shape is another.
-        """
+        """Return the symbolic outputs; raise an `InputError` if number or shapes of the inputs are others."""
         self.check([tensor.shape for tensor in inputs])
         node = Node(self, tuple(inputs), training)
         shapes = self.graph.output_shapes_for([tensor.shape for tensor in inputs])

@@ -14,11 +14,7 @@ _NOWHERE = -1
 
 
 def lookup(graph: OnnxGraph, use: Use) -> str:
-    """Map tokens to integers or encodings; inverted, integers to tokens.
-
-    Raises:
-        SpecError: there is no vocabulary, or ONNX cannot do what the layer does.
-    """
+    """Map tokens to integers or encodings, or back; raise a `SpecError` if ONNX has no form of it."""
     layer = use.layer
     strings = isinstance(use.layer, StringLookup)
     tokens = layer.get_vocabulary(include_special_tokens=False)
