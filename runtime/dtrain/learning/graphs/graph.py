@@ -114,11 +114,7 @@ class Graph:
         return tuple(by_depth(self.uses, inputs, self.leaving))
 
     def build(self, input_shape: Any) -> None:
-        """Work out all shapes and weights for the shape of one example; a list of shapes for several inputs.
-
-        Raises:
-            InputError: a layer, which is named, cannot take the shape.
-        """
+        """Work out shapes and weights for one example's shape(s); an `InputError` names the layer."""
         given = list(input_shape) if len(self.inputs) > 1 else [input_shape]
         if len(given) != len(self.inputs):
             raise InputError(f"expected shapes of {len(self.inputs)} inputs, found {len(given)}")
