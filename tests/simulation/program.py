@@ -27,11 +27,13 @@ from dtrain.parameters.replica_memory import gather
 from dtrain.parameters.table import VALUES
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.events import AnyEvent, ConfigChanged
-from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica, TaskContext
+from dtrain.strategies.context import TaskContext
+from dtrain.strategies.interface import Leader, Replica
 from dtrain.strategies.parameter_server.leading import Leading
 from dtrain.strategies.parameter_server.opening import Opening, open_training
 from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
+from dtrain.strategies.problem import ConfigChange, Problem
 
 CONNECT_S = 60.0
 PATIENCE_S = 60.0

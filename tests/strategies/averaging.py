@@ -7,9 +7,11 @@ from dtrain.config import SingleSection
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import mean
 from dtrain.protocol.outcome import Outcome
+from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fits import LocalFits
 from dtrain.strategies.in_process.training import LocalReplica, LocalTraining
-from dtrain.strategies.interface import Problem, Replica, Strategy, TaskContext, Training
+from dtrain.strategies.interface import Replica, Strategy, Training
+from dtrain.strategies.problem import Problem
 
 Contribution = tuple[LocalReplica, Sums | None, int]
 

@@ -13,9 +13,10 @@ from dtrain.cluster import TaskId
 from dtrain.learning import optimizers
 from dtrain.messages.verdict import Verdict
 from dtrain.runs.trace import NO_TRACE
-from dtrain.strategies.interface import ConfigChange, TaskContext
+from dtrain.strategies.context import TaskContext
 from dtrain.strategies.parameter_server.opening import Opening, open_training
 from dtrain.strategies.parameter_server.overlap import Overlap
+from dtrain.strategies.problem import ConfigChange
 from dtrain.wire.frames import Frame
 
 ORDERED = optimizers.serialize(optimizers.SGD(0.125))

@@ -85,7 +85,7 @@ class OthersTrainToo:
 
 def run(session, make, train_step, *callbacks, history=None, epochs=3, validate=None):
     """Run the loop of a leader with these callbacks."""
-    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=epochs), make, train_step, str, totals())
+    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=epochs), make, train_step, str, totals)
     loop.log = EpochLog(session, session, totals(), history or History())
     loop.callbacks = CallbackList(callbacks, None, {})
     model = SimpleNamespace(stop_training=False, weights=session.weights)

@@ -26,70 +26,18 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
-from dtrain.cluster import TaskId
+from dtrain.errors import ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Row, Sums
 from dtrain.protocol.batch_cut import UNCUT, BatchCut
-from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.tally import Open
-from dtrain.runs.trace import NO_TRACE, Trace
-from dtrain.variables import VariableSpec
+from dtrain.strategies.context import TaskContext
+from dtrain.strategies.problem import ConfigChange, Problem, Weights
+from dtrain.strategies.reduction import Nest, ReduceOp
 
 Array = np.ndarray[Any, Any]
-Weights = Mapping[str, Array]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """The training of one call of `fit`, without the data.
-
-    Attributes:
-        variables: in the order of creation, which is also the order of placement.
-        initial_values: makes the first value of every variable; only the leader calls it.
-        optimizer: as `optimizers.serialize` makes it.
-        max_steps: how many global steps this call of `fit` makes, counted from `StepClock.first_step`.
-        model: its description, for checkpoints; None if it is no data.
-        state: of an optimizer that begins, if it does not begin anew.
-        owner: the same for every `fit` of one model with one optimizer: only then the optimizer goes on where
-            it was.
-        resume_from: a folder of checkpoints to begin from, where the run itself has none.
-        steps_per_epoch: global steps; 0 where the numbers of epochs are not kept.
-        first_epoch: the number of the first one.
-        alone: whether the replica of rank 0 computes every part of every batch.
-        feed: what numbers of batches and steps mean, for a later resume.
-    """
-
-    variables: tuple[VariableSpec, ...]
-    initial_values: Callable[[], Weights]
-    optimizer: dict[str, Any]
-    max_steps: int
-    owner: object = None
-    model: Mapping[str, Any] | None = None
-    state: OptimizerState | None = None
-    resume_from: Path | None = None
-    steps_per_epoch: int = 0
-    first_epoch: int = 0
-    alone: bool = False
-    feed: Feed = UNKNOWN
-
-
-@dataclass(frozen=True)
-class ConfigChange:
-    """The leader's changes from the next step on; see `Leader.control`.
-
-    Attributes:
-        optimizer: as `optimizers.serialize` makes it: the same rule, perhaps with other numbers.
-        stop: no further step is made.
-        weights: new values of all variables; None: they stay.
-        until: the last step that may be made before the next change; None: there is no such limit.
-    """
-
-    optimizer: dict[str, Any]
-    stop: bool = False
-    weights: Weights | None = None
-    until: int | None = None
 
 
 class StepClock(Protocol):
@@ -171,6 +119,23 @@ class Replica(Protocol):
             empty: how many of the parts of the batch have no examples.
         """
 
+    def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
+        """Return the sum or the mean of what all replicas give in the same call, added up in their order.
+
+        Every replica calls it the same number of times; it waits for the others, within a step.
+
+        Args:
+            op: the sum or the mean.
+            value: of the same form, shapes and dtypes in every replica.
+
+        Raises:
+            ProgramError: the replicas of this strategy do not exchange values, or the forms differ.
+        """
+        raise ProgramError(
+            f"all_reduce: {type(self).__name__} exchanges no values with other replicas; expected a strategy "
+            "whose replicas reduce values among themselves"
+        )
+
 
 class Leader(Protocol):
     """The work of one task of a training for all of them."""
@@ -221,6 +186,9 @@ class Training(Protocol):
     Attributes:
         replicas: one on parameter servers, several where one process has several; none for a leader that does
             not train.
+        threads: whether each of several replicas has a thread of its own, for its part of a step: the
+            `commit` of all are called at the same time, and as many parts as there are replicas make a step.
+            Otherwise they take turns in one thread.
         leader: None in a task that does not lead.
         clock: how far it has come.
         weights: every variable by name, the newest that this task knows; read only.
@@ -235,6 +203,7 @@ class Training(Protocol):
     weights: dict[str, Array]
     cut: BatchCut = UNCUT
     weighs_examples: bool = False
+    threads: bool = False
 
     @property
     def recorded(self) -> Mapping[int, Row]:
@@ -242,40 +211,12 @@ class Training(Protocol):
         training is finished.
         """
 
+    def abort(self, reason: str) -> None:
+        """End, with an error, the waits of replicas in threads for one that has failed."""
+        return
+
     def close(self, error: BaseException | None = None) -> None:
         """End it: training is over; or given up, because of `error`."""
-
-
-@dataclass(frozen=True)
-class TaskContext:
-    """Which task of which run a strategy works in.
-
-    Attributes:
-        task: None for a process that trains alone.
-        rank: of its first replica; -1 for a task that does not train.
-        num_replicas: how many train at the start (T); those that join later do not count.
-        is_leader: whether what it saves counts; callbacks run here.
-        evaluates: whether this task is the evaluator.
-        has_evaluator: whether some other task is.
-        validates: whether the leader validates at epoch ends; else that is left to the evaluator
-            (`training.validation`).
-        directory: of the run, where a launcher keeps one.
-        run_id: of the run; None for a process that trains alone.
-        seed: of the run.
-        trace: where spans of the task's work are kept.
-    """
-
-    task: TaskId | None = None
-    rank: int = 0
-    num_replicas: int = 1
-    is_leader: bool = True
-    evaluates: bool = False
-    has_evaluator: bool = False
-    validates: bool = True
-    directory: Path | None = None
-    run_id: str | None = None
-    seed: int = 0
-    trace: Trace = NO_TRACE
 
 
 @runtime_checkable

@@ -13,7 +13,8 @@ from dtrain.errors import CheckpointError
 from dtrain.messages import Row
 from dtrain.protocol.tally import Open
 from dtrain.roles.chief.start import saved_rows
-from dtrain.strategies.interface import Array, ConfigChange, Leader, Problem, Training
+from dtrain.strategies.interface import Array, Leader, Training
+from dtrain.strategies.problem import ConfigChange, Problem
 
 
 class PassedOverTraining(Training, Leader):

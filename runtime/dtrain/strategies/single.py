@@ -10,9 +10,12 @@ from dtrain.messages import Sums
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.outcome import Outcome
 from dtrain.runs.trace import NO_TRACE
+from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fits import LocalFits
 from dtrain.strategies.in_process.training import LocalReplica
-from dtrain.strategies.interface import Problem, Strategy, TaskContext, Training
+from dtrain.strategies.interface import Strategy, Training
+from dtrain.strategies.problem import Problem
+from dtrain.strategies.reduction import Nest, ReduceOp
 
 
 class SingleReplica(LocalReplica):
@@ -29,6 +32,10 @@ class SingleReplica(LocalReplica):
         if not examples:
             return self.training.pass_over(part)
         return self.training.apply(self.blocks(), [part], [sums], loss, examples)
+
+    def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
+        """See `Replica.all_reduce`: sum and mean of one value are the value."""
+        return value
 
 
 class SingleStrategy(Strategy):

@@ -19,7 +19,8 @@ from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
 from dtrain.learning.graphs.heads import WHOLE
 from dtrain.protocol.feed import UNKNOWN, Feed
-from dtrain.strategies.interface import Leader, Problem, Replica, Training, Weights
+from dtrain.strategies.interface import Leader, Replica, Training
+from dtrain.strategies.problem import Problem, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches, Part
 from dtrain.training.chance import chance_of
@@ -162,7 +163,7 @@ class Fit:
             make_step=self._make_step(training),
             train_step=model.strategy.context.trace.timed("compute", self.train_step),
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
-            totals=Totals(self.compiled),
+            make_totals=partial(Totals, self.compiled),
         )
         if training.leader is not None:
             self._lead(loop, training, training.leader)

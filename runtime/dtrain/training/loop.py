@@ -1,12 +1,12 @@
 """The training loop: one task's part of a call of `fit`, from the first batch to the last global step.
 
 It reads top to bottom: take a part of a batch, compute a gradient, commit it, note what came of it. Several
-replicas in one task take turns.
+replicas in one task take turns, or have a thread each (`Training.threads`).
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from dtrain.training.batches import Batch, Part
 from dtrain.training.diagnosis import step_in_work
 from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
+from dtrain.training.replica_threads import ReplicaThreads
 from dtrain.training.steering import Steering
 from dtrain.training.steps import Logs, TrainingStep
 
@@ -94,7 +95,7 @@ class TrainingLoop:
         make_step: of the part of a number that has examples.
         train_step: computes the gradients of a step and returns numbers, the loss among them.
         explain: names the reason why a step's gradients are not finite.
-        totals: sums up loss and metrics.
+        make_totals: makes what sums up loss and metrics; each thread has its own.
         log, callbacks, steering: the leader's.
         validate: numbers to add to those of epochs that end together; None stands for one that comes later.
         open: whether an epoch has begun that has not ended.
@@ -109,7 +110,7 @@ class TrainingLoop:
     make_step: Callable[[Replica, int, Part, Batch], TrainingStep]
     train_step: Callable[[TrainingStep], Logs]
     explain: Callable[[TrainingStep], str]
-    totals: Totals
+    make_totals: Callable[[], Totals]
     log: EpochLog | None = None
     callbacks: CallbackList | None = None
     steering: Steering | None = None
@@ -120,14 +121,26 @@ class TrainingLoop:
     pending: bool = False
     warned: bool = False
 
+    def __post_init__(self) -> None:
+        self._totals = self.make_totals()
+
     def run(self, streams: Sequence[PartOf]) -> None:
         """Train until the strategy has finished, each replica on its stream of parts.
 
         The leader, which has a log, also accounts for every epoch.
         """
-        training = self.training
-        clock = training.clock
-        advance = self._way_to_advance(streams)
+        if not (len(streams) > 1 and self.training.threads):
+            self._run(self._way_to_advance(streams))
+            return
+        threads = ReplicaThreads(len(streams), self.training.abort)
+        try:
+            self._run(self._way_to_advance_together(streams, threads))
+        finally:
+            threads.close()
+
+    def _run(self, advance: Callable[[], None]) -> None:
+        """Train, a step with each call of `advance`, until the strategy has finished."""
+        clock = self.training.clock
         epoch = self._first_epoch()
         self._begin_epoch(epoch)
         while True:
@@ -162,6 +175,44 @@ class TrainingLoop:
             if not self.training.clock.finished:
                 contribute()
 
+    def _way_to_advance_together(
+        self, streams: Sequence[PartOf], threads: ReplicaThreads
+    ) -> Callable[[], None]:
+        """Return what makes the next step with all replicas at once.
+
+        Callbacks run, and data are read, in this thread.
+        """
+        replicas = self.training.replicas
+        clock = self.training.clock
+        read: dict[int, Part] = {}
+        loops = [
+            replace(self, callbacks=None, log=None, steering=None, warned=number > 0)
+            for number in range(len(replicas))
+        ]
+        contributions = [
+            partial(loop._contribute, replica, read.__getitem__)
+            for loop, replica in zip(loops, replicas, strict=True)
+        ]
+
+        def advance() -> None:
+            read.clear()
+            for replica, part_of in zip(replicas, streams, strict=True):
+                number = replica.next_batch()
+                read[number] = part_of(number)
+            before = clock.global_step
+            if (
+                self.callbacks is not None
+                and not self.pending
+                and not self._begin_batch(replicas[-1], number)
+            ):
+                return
+            threads.run(contributions)
+            self.pending = loops[0].pending
+            if loops[0].refused or (not self.pending and clock.global_step > before):
+                self._call_batch("on_train_batch_end", clock.global_step)
+
+        return advance
+
     def _wait(self) -> None:
         clock = self.training.clock
         if self.training.leader is not None:
@@ -187,23 +238,21 @@ class TrainingLoop:
         clock = self.training.clock
         number = replica.next_batch()
         part = part_of(number)
-        repairs = clock.repairs
-        if self.callbacks is not None and not (self.pending or repairs):
-            self._call_batch("on_train_batch_begin", clock.global_step + 1, {})
-            if clock.finished or replica.next_batch() != number:
-                return  # a callback has stopped training
+        hooked = self.callbacks is not None and not clock.repairs
+        before = clock.global_step if hooked else 0
+        if hooked and not self.pending and not self._begin_batch(replica, number):
+            return
         if part.empty and not self.warned:
             self._warn_of_empty_parts(part)
         if part.batch is None:
-            before = clock.global_step
             self.pending = replica.commit(0.0, 0, None, part.empty).verdict is Verdict.PENDING
-            if clock.global_step > before:
+            if hooked and clock.global_step > before:
                 self._call_batch("on_train_batch_end", clock.global_step)
             return
         step = self.make_step(replica, number, part, part.batch)
         logs = self.train_step(step)
         loss = step.contribute(logs)
-        sums = self.totals.of_one(part.batch, step, logs)
+        sums = self._totals.of_one(part.batch, step, logs)
         try:
             outcome = replica.commit(loss, part.batch.size, sums, part.empty)
         except NonFiniteGradientError as error:
@@ -214,10 +263,16 @@ class TrainingLoop:
             self._note_refusal(step)
             return
         self.refused = 0
-        if self.callbacks is None or self.pending or repairs or outcome.verdict is Verdict.VOID:
+        if not hooked or self.pending or clock.global_step <= before:  # no step was made of the batch yet
             return
         if clock.finished or replica.next_batch() != number:
             self._call_batch("on_train_batch_end", clock.global_step)
+
+    def _begin_batch(self, replica: Replica, number: int) -> bool:
+        """Call the hooks of a batch that begins; return False if a callback has stopped training."""
+        clock = self.training.clock
+        self._call_batch("on_train_batch_begin", clock.global_step + 1, {})
+        return not clock.finished and replica.next_batch() == number
 
     def _warn_of_empty_parts(self, part: Part) -> None:
         """Warn once of a batch with fewer examples than parts, if that changes the gradients."""

@@ -29,7 +29,8 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Pass
-from dtrain.strategies.interface import Array, Replica, Weights
+from dtrain.strategies.interface import Array, Replica
+from dtrain.strategies.problem import Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch
 

@@ -19,8 +19,9 @@ from dtrain.roles.chief.start import Start, fetch_newest, fresh, restored, saved
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.in_process.training import LocalTraining
-from dtrain.strategies.interface import Problem, Replica, Training
+from dtrain.strategies.interface import Replica, Training
 from dtrain.strategies.passed_over import PassedOverTraining
+from dtrain.strategies.problem import Problem
 
 MakeReplicas = Callable[[LocalTraining], Sequence[Replica]]
 

@@ -16,8 +16,9 @@ from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.interface import Array, ConfigChange, Leader, Weights
+from dtrain.strategies.interface import Array, Leader
 from dtrain.strategies.parameter_server.failures import Failures
+from dtrain.strategies.problem import ConfigChange, Weights
 
 
 class ServerLeader(Leader):

@@ -19,7 +19,7 @@ from dtrain.roles.chief.start import Start, continued, fetch_newest, fresh, rest
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.interface import Problem
+from dtrain.strategies.problem import Problem
 from dtrain.wire.connector import ConnectTask
 
 

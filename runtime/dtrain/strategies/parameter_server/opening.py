@@ -17,7 +17,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Replica
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.interface import TaskContext
+from dtrain.strategies.context import TaskContext
 from dtrain.strategies.parameter_server.failures import Failures
 from dtrain.strategies.parameter_server.leader import ServerLeader
 from dtrain.strategies.parameter_server.overlap import Overlap

@@ -32,12 +32,14 @@ from dtrain.runs.metrics_log import MetricsLog
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.standalone import HandRun
 from dtrain.runs.task_states import STOPPED
-from dtrain.strategies.interface import Problem, Strategy, TaskContext, Training
+from dtrain.strategies.context import TaskContext
+from dtrain.strategies.interface import Strategy, Training
 from dtrain.strategies.parameter_server.leading import Leading
 from dtrain.strategies.parameter_server.opening import Opening, open_training
 from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
+from dtrain.strategies.problem import Problem
 from dtrain.wire.connector import Connector
 from dtrain.wire.security.credentials import Credentials
 

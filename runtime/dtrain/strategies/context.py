@@ -1,0 +1,39 @@
+"""The place of a strategy: its task in its run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtrain.cluster import TaskId
+from dtrain.runs.trace import NO_TRACE, Trace
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """Which task of which run a strategy works in.
+
+    Attributes:
+        task: None for a process that trains alone.
+        rank: of its first replica; -1 for a task that does not train.
+        num_replicas: how many train at the start (T); those that join later do not count.
+        is_leader: whether what it saves counts; callbacks run here.
+        evaluates: whether this task is the evaluator.
+        has_evaluator: whether some other task is.
+        validates: whether the leader validates at epoch ends; else that is left to the evaluator
+            (`training.validation`).
+        directory: of the run, where a launcher keeps one.
+        run_id: of the run; None for a process that trains alone.
+        seed: of the run.
+        trace: where spans of the task's work are kept.
+    """
+
+    task: TaskId | None = None
+    rank: int = 0
+    num_replicas: int = 1
+    is_leader: bool = True
+    evaluates: bool = False
+    has_evaluator: bool = False
+    validates: bool = True
+    directory: Path | None = None
+    run_id: str | None = None
+    seed: int = 0
+    trace: Trace = NO_TRACE
