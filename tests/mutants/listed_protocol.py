@@ -193,7 +193,7 @@ DATA = [
         "np.random.default_rng(self._seed)",
     ),
     bug(
-        "training/chance.py",
+        "training/fits/chance.py",
         "chance_of",
         "np.random.default_rng([seed, batch, part, first_step, STEPS])",
         "np.random.default_rng()",

@@ -105,7 +105,7 @@ MIRRORED = {
     "strategies/parameter_server/opening.py": ["strategies/test_parameter_server_training.py"],
     "strategies/in_process/training.py": ["strategies/test_single_resume.py", "training/test_fit_again.py"],
     "training/batches.py": ["training/test_batch_stream.py", "training/test_wrong_data.py"],
-    "training/chance.py": ["training/test_loop.py"],
+    "training/fits/chance.py": ["training/test_loop.py"],
     "training/steps.py": ["training/test_train_step.py", "training/test_loop.py"],
 }
 """By file below ``runtime/dtrain``; folders and files below ``tests``."""

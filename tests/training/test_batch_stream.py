@@ -8,7 +8,7 @@ from dtrain.data import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.training.batches import Batches, BatchesOfReplicas
-from dtrain.training.epochs import Epochs
+from dtrain.training.fits.epochs import Epochs
 
 
 def batches_of(addressable, n=7):

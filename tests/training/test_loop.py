@@ -15,12 +15,12 @@ from dtrain.messages import Sums, Verdict
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.training.batches import Batches
-from dtrain.training.chance import chance_of
 from dtrain.training.compiled import Compiled
-from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
-from dtrain.training.loop import EpochLog, TrainingLoop
-from dtrain.training.steering import Steering
+from dtrain.training.fits.chance import chance_of
+from dtrain.training.fits.epochs import Epochs
+from dtrain.training.fits.loop import EpochLog, TrainingLoop
+from dtrain.training.fits.steering import Steering
 from dtrain.training.steps import TrainingStep
 
 

@@ -9,8 +9,6 @@ from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.checkpoints import OptimizerState
 from dtrain.data.input_context import InputContext
 from dtrain.data.user_data import check_lengths
-from dtrain.errors import InputError
-from dtrain.learning import optimizers
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
@@ -20,7 +18,6 @@ from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx
 from dtrain.strategies.problem import Weights
-from dtrain.training.architecture import Architecture
 from dtrain.training.arguments import (
     as_pair,
     check_class_weight,
@@ -30,15 +27,16 @@ from dtrain.training.arguments import (
 )
 from dtrain.training.batches import Batch, Batches, held_out, joined
 from dtrain.training.compiled import Compiled
+from dtrain.training.compiled_model import CompiledModel
 from dtrain.training.description import describe
-from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predict
-from dtrain.training.fitting import Fit, OptimizerOwner
+from dtrain.training.fits.epochs import Epochs
+from dtrain.training.fits.fitting import Fit, OptimizerOwner
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 from dtrain.training.submodels import CLASSES, in_order, submodel
 
 
-class Model(Architecture):
+class Model(CompiledModel):
     """A network with the strategy in whose scope it was made: `compile`, `fit`, `evaluate`, `predict`.
 
     ``Model(inputs, outputs)`` is a graph between the results of `dt.Input` and of layers; see `Sequential`
@@ -60,63 +58,8 @@ class Model(Architecture):
             if network is None
             else (as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs")))
         )
-        self.compiled: Compiled | None = None
         self.history: History | None = None
-        self._owner = OptimizerOwner()
         self._told_of_ignored_batches = False
-
-    def compile(
-        self,
-        optimizer: str | Mapping[str, Any] | optimizers.Optimizer = "rmsprop",
-        loss: Any = None,
-        metrics: Any = (),
-        loss_weights: Any = None,
-        weighted_metrics: Any = (),
-        run_eagerly: bool | None = None,
-        steps_per_execution: int | None = None,
-        jit_compile: bool | None = None,
-    ) -> None:
-        """Set how the model is trained; see `tf.keras.Model.compile`.
-
-        A model with several outputs takes one thing for all of them, a list with an item for each, or a dict
-        by the names of their layers. The sum of the losses is trained; an output without a loss (None) is
-        not.
-
-        Args:
-            loss: a name or a `Loss`.
-            metrics: names, `Metric`s, or functions ``(y_true, y_pred) -> one number an example``; of every
-                example alike.
-            loss_weights: factors of the losses in their sum.
-            weighted_metrics: those to which sample weights and class weights apply.
-            run_eagerly, steps_per_execution, jit_compile: how TensorFlow runs a step; they have no effect
-                here.
-
-        Raises:
-            SpecError: a name is unknown, or two metrics have the same.
-            InputError: an argument is a list of another length, or a dict that names an output that does not
-                exist.
-        """
-        by_name = any(isinstance(each, Mapping) for each in (loss, metrics, loss_weights, weighted_metrics))
-        names = self.network.output_names if self.has_layers or by_name else ["output"]
-        self.compiled = Compiled.of(
-            names, optimizers.get(optimizer), loss, metrics, loss_weights, weighted_metrics
-        )
-        self._owner = OptimizerOwner()
-
-    @property
-    def optimizer(self) -> optimizers.Optimizer | None:
-        """The optimizer given to `compile`; its numbers may be changed."""
-        return None if self.compiled is None else self.compiled.optimizer
-
-    @property
-    def loss(self) -> Any:
-        """The loss given to `compile`; a list with one for each output where there are several."""
-        return None if self.compiled is None else self.compiled.arguments()["loss"]
-
-    @property
-    def metrics_names(self) -> list[str]:
-        """Names of the results of `evaluate`, in its order."""
-        return [] if self.compiled is None else self.compiled.result_names
 
     def fit(
         self,
@@ -407,11 +350,6 @@ class Model(Architecture):
         return SavedModel(
             describe(self, compiled), {spec.name: values[spec.name] for spec in self.created_variables}, state
         )
-
-    def _compiled(self) -> Compiled:
-        if self.compiled is None:
-            raise InputError(f"{self.name}: call compile with an optimizer and a loss first")
-        return self.compiled
 
     def _fit(self, **options: Any) -> Fit:
         check_class_weight(options.get("class_weight"))

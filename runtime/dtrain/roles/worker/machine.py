@@ -371,15 +371,10 @@ class Replica:
 
 def _refused(server: int, asked: AnyMessage | None, message: AnyMessage) -> DtrainError:
     """Return the error for an answer that ends this replica's part in the training."""
-    match message:
-        case Refusal(reason=reason, kind=RefusalKind.TOO_FEW_REPLICAS):
-            return TooFewReplicasError(reason)
-        case Refusal(reason=reason):
-            return PeerRefusedError(reason)
-        case _:
-            return PeerRefusedError(
-                f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}"
-            )
+    if not isinstance(message, Refusal):
+        return PeerRefusedError(f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}")
+    too_few = message.kind is RefusalKind.TOO_FEW_REPLICAS
+    return (TooFewReplicasError if too_few else PeerRefusedError)(message.reason)
 
 
 def _together(replies: Sequence[Reply]) -> Outcome:

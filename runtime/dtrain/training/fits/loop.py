@@ -17,11 +17,11 @@ from dtrain.errors import NonFiniteGradientError
 from dtrain.messages import Row, Verdict
 from dtrain.strategies.interface import Leader, Replica, Training
 from dtrain.training.batches import Batch, Part
-from dtrain.training.diagnosis import step_in_work
-from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import Totals
-from dtrain.training.replica_threads import ReplicaThreads
-from dtrain.training.steering import Steering
+from dtrain.training.fits.diagnosis import step_in_work
+from dtrain.training.fits.epochs import Epochs
+from dtrain.training.fits.replica_threads import ReplicaThreads
+from dtrain.training.fits.steering import Steering
 from dtrain.training.steps import Logs, TrainingStep
 
 MAX_REFUSED = 100

@@ -23,14 +23,14 @@ from dtrain.strategies.interface import Leader, Replica, Training
 from dtrain.strategies.problem import Problem, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch, Batches, Part
-from dtrain.training.chance import chance_of
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe_if_data
-from dtrain.training.diagnosis import why_not_finite
-from dtrain.training.epochs import Epochs
 from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
-from dtrain.training.loop import EpochLog, TrainingLoop, Validate
-from dtrain.training.steering import Steering
+from dtrain.training.fits.chance import chance_of
+from dtrain.training.fits.diagnosis import why_not_finite
+from dtrain.training.fits.epochs import Epochs
+from dtrain.training.fits.loop import EpochLog, TrainingLoop, Validate
+from dtrain.training.fits.steering import Steering
 from dtrain.training.steps import Logs, TrainingStep
 from dtrain.variables import TABLE_BYTES, VariableSpec
 

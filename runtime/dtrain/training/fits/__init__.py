@@ -1,0 +1,1 @@
+"""One call of `fit` in one task: its epochs, its loop, and the duties of a leader."""
