@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
+from dtrain.process.clock import LOOK_S
+
 
 class ReplicaThreads:
     """The threads of the replicas of one training."""
@@ -23,10 +25,8 @@ class ReplicaThreads:
         try:
             for part in parts:
                 futures.append(self._pool.submit(part))
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                if future in done:
-                    future.result()
+            while not _ended(futures):
+                pass
         except BaseException as error:
             self._abort(f"another replica has failed: {type(error).__name__}: {error}")
             self._pool.shutdown()
@@ -35,3 +35,17 @@ class ReplicaThreads:
     def close(self) -> None:
         """End the threads, which have nothing to do any more."""
         self._pool.shutdown()
+
+
+def _ended(futures: Sequence[Future[None]]) -> bool:
+    """Return whether all have ended, after `LOOK_S` at the latest: a signal that came just before a wait
+    without end would be handled only at its end.
+
+    Raises:
+        BaseException: the error of one that has failed.
+    """
+    done, others = wait(futures, LOOK_S, FIRST_EXCEPTION)
+    for future in futures:
+        if future in done:
+            future.result()
+    return not others
