@@ -5,7 +5,7 @@ It joins the tickets (docs/design/protocol.md#asynchronous-updates), the dealer 
 (docs/design/protocol.md#exactly-once) and the sums of loss and metrics.
 """
 
-from collections.abc import Collection, Hashable, Set
+from collections.abc import Callable, Collection, Hashable, Set
 from dataclasses import dataclass, field
 
 from dtrain.control.actions import Action
@@ -30,7 +30,7 @@ class AsyncSteps:
         too_few_timeout_s: how long the run may be without a replica that could make the next version.
         live: the ranks that may have tickets; the ticket of one that is lost would never come back.
         failed: why training cannot go on; None while it can.
-        missing: which replicas have gone, and how.
+        missing: returns which replicas have gone, and how.
         max_staleness: gradients staler than this the host refuses, before other servers are sent them.
         torn: whether the servers may contain different batches when the term begins.
         halved: a batch that cannot be brought to all servers, because its gradient was not finite again and
@@ -40,13 +40,13 @@ class AsyncSteps:
     gate: TicketGate
     dealer: PartDealer
     tally: Tally
+    missing: Callable[[], str]
     repairs: Repairs | None = None
     alone: bool = False
     retry: bool = False
     too_few_timeout_s: float = 0.0
     live: Set[int] = frozenset()
     failed: Refusal | None = None
-    missing: str = ""
     max_staleness: int | None = None
     torn: bool = False
     halved: int | None = None
@@ -266,6 +266,6 @@ class AsyncSteps:
         if waited_s >= self.too_few_timeout_s:
             waited = f"no live replica could make version {self.version + 1} for {waited_s:.1f} s"
             self.failed = Refusal(
-                reason=f"too few replicas: {waited}: {self.missing}", kind=RefusalKind.TOO_FEW_REPLICAS
+                reason=f"too few replicas: {waited}: {self.missing()}", kind=RefusalKind.TOO_FEW_REPLICAS
             )
         return []

@@ -8,7 +8,7 @@ A host that dies is started again and knows nothing. Members renew their leases 
 they hold, and the leader brings it with a new term what the last checkpoint remembers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dtrain.cluster import AddressBook, ClusterSpec, Role, TaskId
@@ -115,7 +115,7 @@ class ControlPlane:
         if not self.hosts:
             return None
         host = self.task.index if self.task.role is Role.PS else 0
-        return _steps(message, training, self.cluster, host, self.followers)
+        return _steps(message, training, self.cluster, host, self.followers, self.roster.missing)
 
     def begin(self, standing: Standing, training: ServerSection, now: float) -> list[Action]:
         """Begin a term."""
@@ -160,7 +160,6 @@ class ControlPlane:
         steps = self.standing.steps if self.standing is not None else None
         if steps is None:
             return []
-        steps.missing = self.roster.missing()
         return steps.members_changed(self.roster.live, self.roster.newcomers(), now)
 
     # Decisions
@@ -210,7 +209,7 @@ class ControlPlane:
 
     def tick(self, now: float) -> list[Action]:
         """Let leases run out, and decide what time decides."""
-        lost = self.roster.membership.expire(now)
+        lost = self.roster.expire(now)
         rulings = self._members_changed(now) if lost else []
         rulings += [Note(MemberLost(member=task)) for task in lost if self.hosts]
         steps = self.standing.steps if self.standing is not None else None
@@ -222,11 +221,17 @@ class ControlPlane:
 
 
 def _steps(
-    message: Initialise, training: ServerSection, cluster: ClusterSpec, host: int, followers: Sequence[Caller]
+    message: Initialise,
+    training: ServerSection,
+    cluster: ClusterSpec,
+    host: int,
+    followers: Sequence[Caller],
+    missing: Callable[[], str],
 ) -> Steps:
     """Return the steps of a term at the control host.
 
-    The host holds part `host` of the variables; `followers` are sent what is decided.
+    The host holds part `host` of the variables; `followers` are sent what is decided;
+    `missing` returns which replicas have gone, and how.
     """
     leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
     ranks = frozenset([0] if message.alone else range(len(cluster.replicas(training.chief_trains))))
@@ -246,6 +251,7 @@ def _steps(
             ),
             dealer=dealer,
             tally=tally,
+            missing=missing,
             repairs=Repairs(dict.fromkeys(message.repairs)) if servers > 1 else None,
             alone=message.alone,
             retry=training.on_stale == "retry_same_batch",
@@ -272,6 +278,7 @@ def _steps(
         generation=message.generation,
         term=message.term,
         max_steps=message.max_steps,
+        missing=missing,
         until=message.until,
         ranks=ranks if message.alone else None,
         leader=leader,

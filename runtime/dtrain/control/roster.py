@@ -77,6 +77,8 @@ class Roster:
     farewell: bool = field(default=False, init=False)
     rows: dict[int, dict[int, Row]] = field(default_factory=dict, init=False)
     _names: dict[int, str] = field(init=False)
+    _live: set[int] = field(init=False)
+    _gone: set[int] = field(init=False)
     _anew: set[str] = field(default_factory=set, init=False)
     _joined: list[TaskId] = field(default_factory=list, init=False)
     concluded_generation: int = field(default=0, init=False)
@@ -84,10 +86,11 @@ class Roster:
 
     def __post_init__(self) -> None:
         self.leader = str(self.cluster.leader)
-        self.rank(self.chief_trains)
+        replicas = map(str, self.cluster.replicas(self.chief_trains))
         evaluators = [str(TaskId(Role.EVALUATOR, index)) for index in range(self.evaluators)]
-        expected = dict.fromkeys([*self.ranks, self.leader, *evaluators] if self.hosts else [self.leader])
+        expected = dict.fromkeys([*replicas, self.leader, *evaluators] if self.hosts else [self.leader])
         self.membership = Membership(expected, lease_s=LEASE_S, join_s=self.wait.start_s, now=self.now)
+        self.rank(self.chief_trains)
 
     def rank(self, chief_trains: bool) -> None:
         """Give every replica its rank, by the rule of the newest term."""
@@ -97,6 +100,8 @@ class Roster:
         self.ranks = {str(task): rank for rank, task in enumerate(replicas)}
         self.ranks |= {name: rank for name, rank in joined if rank is not None}
         self._names = {rank: name for name, rank in self.ranks.items()}
+        self._gone = {rank for name, rank in self.ranks.items() if name in self.membership.gone}
+        self._live = self._names.keys() - self._gone
 
     def let_join(self, sender: TaskId) -> bool:
         """Give a rank to a worker that the cluster does not name: the handshake has let it in. Return whether
@@ -120,10 +125,28 @@ class Roster:
             self.statuses[task] = message.status
         if message.leaving:
             self.membership.leave(task)
+        self._sort(task)
         anew = before is MemberState.LIVE and incarnation != known_as and task in self.ranks
         if anew:
             self._anew.add(task)
         return incarnation, message.leaving or anew or before not in (MemberState.LIVE, MemberState.EXPECTED)
+
+    def expire(self, now: float) -> list[str]:
+        """Let leases run out; return the tasks that are lost since the last call."""
+        lost = self.membership.expire(now)
+        for task in lost:
+            self._sort(task)
+        return lost
+
+    def _sort(self, task: str) -> None:
+        """Count a replica to those that are live or those that have gone, without a look at all others."""
+        rank = self.ranks.get(task)
+        if rank is not None:
+            now, before = (
+                (self._gone, self._live) if task in self.membership.gone else (self._live, self._gone)
+            )
+            now.add(rank)
+            before.discard(rank)
 
     def report(self, sender: TaskId, incarnation: int, held: Standing | None, moved: Moved) -> HeartbeatReply:
         """Return the state of the run, for a living task; `moved` are entries of the address book."""
@@ -155,7 +178,7 @@ class Roster:
         if steps is None:
             return None
         if steps.too_few:
-            return ", ".join(self._named({self.ranks[task] for task in self._gone()}))
+            return ", ".join(self._named(self._gone))
         ranks, servers = steps.awaited()
         return ", ".join([*(f"ps:{server}" for server in servers), *self._named(ranks)]) or None
 
@@ -171,18 +194,14 @@ class Roster:
 
     @property
     def live(self) -> Set[int]:
-        """The ranks that are alive or still expected."""
-        return self._names.keys() - {self.ranks[task] for task in self._gone()}
-
-    def _gone(self) -> Set[str]:
-        """Return the replicas that have left or are lost."""
-        return self.membership.gone & self.ranks.keys()
+        """The ranks that are alive or still expected, as of now."""
+        return self._live.copy()
 
     def missing(self) -> str:
-        """Return who has gone and how: ``worker:1 left at step 9, worker:2 has not been heard of for 5
-        s``.
+        """Return which replicas have gone, and how: ``worker:1 left at step 9, worker:2 has not been heard
+        of for more than 5 s``.
         """
-        gone = sorted(self._gone(), key=self.ranks.__getitem__)
+        gone = [self._names[rank] for rank in sorted(self._gone)]
         more = [f"{len(gone) - NAMED} more"] if len(gone) > NAMED else []
         return ", ".join([*map(self._how_it_went, gone[:NAMED]), *more])
 

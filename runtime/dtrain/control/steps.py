@@ -16,13 +16,11 @@ class Steps(Protocol):
         dealer: deals the parts of batches.
         tally: sums up loss and metrics of what counts.
         failed: says why training cannot go on; None while it can.
-        missing: which replicas have gone, and how.
     """
 
     dealer: PartDealer
     tally: Tally
     failed: Refusal | None
-    missing: str
 
     @property
     def version(self) -> int:

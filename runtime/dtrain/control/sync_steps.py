@@ -5,7 +5,7 @@ It joins the dealer of parts, the decision (docs/design/protocol.md#one-decision
 metrics. What it decides every server carries out, the host's own included; see `Decide`.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from dtrain.config import SyncSection
@@ -29,7 +29,7 @@ class SyncSteps:
         ranks: the only replicas that are dealt parts; None: all.
         leader: its rank; None if it does not train.
         failed: why training cannot go on; None while it can.
-        missing: which replicas have gone, and how.
+        missing: returns which replicas have gone, and how.
         shared_out: how often parts may have become free since the term began, other than by a new version.
         turn: where more replicas live than a batch has parts, those that compute one of this batch; None:
             all.
@@ -47,11 +47,11 @@ class SyncSteps:
     generation: int
     term: int
     max_steps: int
+    missing: Callable[[], str]
     until: int | None = None
     ranks: Set[int] | None = None
     leader: int | None = None
     failed: Refusal | None = None
-    missing: str = ""
     shared_out: int = 0
     turn: Set[int] | None = field(default=None, init=False)
     pushes: dict[Contribution, Push] = field(default_factory=dict, init=False)
@@ -306,7 +306,7 @@ class SyncSteps:
             reason = (
                 f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} "
                 f"and at most {found.possible} can come, for {waited_s:.1f} s (training.too_few: "
-                f"{self.training.too_few}): {self.missing}"
+                f"{self.training.too_few}): {self.missing()}"
             )
             self.failed = Refusal(reason=reason, kind=RefusalKind.TOO_FEW_REPLICAS)
         return decided

@@ -16,6 +16,7 @@ Every server applies a push on arrival, without a common decision. Sources: Ho e
 (warm-up with one replica).
 """
 
+import math
 from collections.abc import Collection, Hashable, Set
 from dataclasses import dataclass, field
 
@@ -125,25 +126,20 @@ class TicketGate:
 
     def awaited(self, live: Set[int]) -> Set[int]:
         """Return the ranks for which live ranks without a ticket wait; live: had a ticket, did not leave."""
-        ahead = self._too_far_ahead()
-        without = len(live) - len(self.holders) - len(ahead)
-        first_is_without = 0 in live and 0 not in self.holders and 0 not in ahead
+        # A heartbeat asks this: count those who are too far ahead, instead of joining their sets.
+        end = math.inf if self.staleness_bound is None else self._slowest() + self.staleness_bound
+        ahead = sum(len(ranks) for clock, ranks in self._ranks_at.items() if clock > end)
+        without = len(live) - len(self.holders) - ahead
+        first_is_without = 0 in live and 0 not in self.holders and self.clocks.get(0, 0) <= end
         awaited: Set[int] = self._ranks_at[self._slowest()] if ahead else frozenset()
         if not self.warms_up:
-            return awaited | self.holders if without else awaited
+            return (awaited | self.holders if awaited else self.holders) if without else awaited
         if without > first_is_without:
             awaited = awaited | {0}
         return awaited | self.holders if first_is_without else awaited
 
     def _slowest(self) -> int:
         return min(self._ranks_at, default=0)
-
-    def _too_far_ahead(self) -> Set[int]:
-        """Return the ranks that get no ticket before the slowest ones have pushed."""
-        if self.staleness_bound is None:
-            return frozenset()
-        end = self._slowest() + self.staleness_bound
-        return frozenset().union(*(ranks for clock, ranks in self._ranks_at.items() if clock > end))
 
     def _set_clock(self, rank: int, clock: int | None) -> None:
         if self.staleness_bound is None:  # no replica waits for a slower one

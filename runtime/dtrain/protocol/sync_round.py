@@ -232,7 +232,7 @@ class SyncDecision:
     def too_few(self, now: float) -> TooFew | None:
         """Return the shortage if fewer contributions can come than are needed; `now` in seconds."""
         needed = len(self.open) + len(self.complete) if self.whole else self.parts
-        by_the_dead = len(self.complete) - sum(self.completed_by[rank] for rank in self.live)
+        by_the_dead = sum(parts for rank, parts in self.completed_by.items() if rank not in self.live)
         possible = by_the_dead + len(self.live) * self.quota
         if possible >= needed:
             self.too_few_since_s = None
@@ -254,5 +254,5 @@ class SyncDecision:
         lacking = [server for server, count in enumerate(self._lacking) if count > 0]
         if self._owing or lacking:
             return self._owing.keys(), lacking
-        absent = set(range(self.replicas)) - self.live  # the live replicas have done their share
-        return sorted(absent.intersection(part % self.parts for part in self.open)), []
+        done = {part % self.parts for part in self.open}  # the live replicas have done their share
+        return sorted(rank for rank in done if rank < self.replicas and rank not in self.live), []
