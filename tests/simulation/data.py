@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from dtrain.messages import Sums
 
 NAMES = ("loss",)
 Row = Mapping[str, float]
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,19 @@ def _rows(cut: Cut, part: int) -> range:
         return range(first + sum(pieces[:place]), first + sum(pieces[: place + 1]))
     block = ceil(size / cut.parts)
     return range(first + min(size, place * block), first + min(size, (place + 1) * block))
+
+
+@cache
+def batches_of(data: Data, rows: int) -> Array:
+    """Return the batch of each of the first rows of a stream."""
+    return np.array([data.batch_of(row) for row in range(rows)])
+
+
+@cache
+def starts_of(cut: Cut, rows: int) -> Array:
+    """Return the first row of each part that has any, of those within the first rows of a stream."""
+    parts = map(cut.rows, range(cut.parts * (cut.data.batch_of(rows - 1) + 1)))
+    return np.array([mine.start for mine in parts if mine and mine.start < rows])
 
 
 def sums_of(rows: range) -> Sums:

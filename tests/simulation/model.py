@@ -108,6 +108,15 @@ class Model:
         self.plan = placement.plan(
             variables, servers, partitioner={"fixed_shards": shards} if shards > 1 else None
         )
+        self._counters = [
+            [
+                (index, offset)
+                for index, group in enumerate(layout.groups)
+                for shard, offset in zip(group.shards, group.offsets, strict=True)
+                if shard.name.startswith("count")
+            ]
+            for layout in self.plan.layouts
+        ]
         self.routes = RowRoutes(self.plan)
         self._ramps = [
             [np.arange(group.size, dtype=np.float64) * 1e-5 for group in layout.groups]
@@ -222,10 +231,9 @@ class Model:
         return [flat[start : start + 1 + self.examples] for flat, start in self._places(server, values)]
 
     def _places(self, server: int, values: Sequence[Array]) -> Iterator[tuple[Array, int]]:
-        for group, flat in zip(self.plan.layout(server).groups, values, strict=False):
-            for shard, offset in zip(group.shards, group.offsets, strict=True):
-                if shard.name.startswith("count"):
-                    yield flat, offset
+        for index, offset in self._counters[server]:
+            if index < len(values):
+                yield values[index], offset
 
     def chosen_rows(self, part: int) -> dict[str, Array]:
         """Which rows of every table the step of a part uses; perhaps none."""

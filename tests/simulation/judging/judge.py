@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from simulation.data import batches_of, starts_of
 from simulation.disk import Saved
 from simulation.judging.assignments import Assignments
 from simulation.judging.dealing import Dealing
@@ -178,9 +179,8 @@ class Judge:
         return counts
 
     def _look_at(self, term: TermSeen, server: int, version: int, counts: Counts, where: str) -> None:
-        data, twice = term.setup.data, np.flatnonzero(counts > 1).tolist()
+        twice = np.flatnonzero(counts > 1).tolist()
         self.demand(Promise.ONCE, not twice, f"{where} contains examples {twice} twice")
-        rows = np.flatnonzero(counts).tolist()
         steps = version - term.first_step
         if self.sync:
             others = term.contents.setdefault(version, counts)
@@ -188,14 +188,14 @@ class Judge:
                 self.demand(
                     Promise.SAME,
                     False,
-                    f"{where} contains {rows}, another server {np.flatnonzero(others).tolist()}",
+                    f"{where} contains {np.flatnonzero(counts).tolist()}, another server "
+                    f"{np.flatnonzero(others).tolist()}",
                 )
         if self.sync and term.begun.has_backups:
-            parts = range(term.cut.parts * (max(map(data.batch_of, rows), default=-1) + 1))
-            made = sum(bool(mine) and counts[mine.start] > 0 for mine in map(term.cut.rows, parts))
+            made = np.count_nonzero(counts[starts_of(term.cut, len(counts))])
             self.demand(Promise.STEP, made == steps * term.parts, f"{where} contains {made} parts")
         else:
-            made = len(set(map(data.batch_of, rows)))
+            made = len(np.unique(batches_of(term.setup.data, len(counts))[counts > 0]))
             self.demand(
                 Promise.STEP,
                 made == steps,
