@@ -425,7 +425,7 @@ def test_bytes_that_are_no_packet_are_refused(pair, packet, said):
         pair[1].receive(Limits(LARGE, LARGE))
 
 
-@pytest.mark.parametrize("place", [(1, [LARGE]), (1, [-8]), (1, []), (2, [0])])
+@pytest.mark.parametrize("place", [(1, [LARGE]), (1, [-8]), (1, [2**63]), (1, []), (2, [0])])
 def test_blocks_that_lie_nowhere_are_refused(pair, place):
     memory = SharedMemory.make(LARGE)
     announce(pair[0], 1, memory.fd)

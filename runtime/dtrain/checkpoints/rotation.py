@@ -16,6 +16,8 @@ from dtrain.checkpoints.folder import REMOVED, CheckpointPath, list_checkpoints,
 from dtrain.checkpoints.locks import is_read
 from dtrain.checkpoints.manifest import read_manifest
 from dtrain.errors import CheckpointError
+from dtrain.formats.json_text import JSON_BYTES_MAX
+from dtrain.formats.regular_file import read_regular
 
 STATE = "rotation.json"
 
@@ -86,15 +88,15 @@ def _written_s(checkpoint: CheckpointPath) -> float | None:
 def _read_state(directory: Path, now: float) -> tuple[float, set[int]]:
     """Return the time of the last checkpoint that stays for ever, and the steps of all such."""
     try:
-        state = json.loads((directory / STATE).read_bytes())
+        state = json.loads(read_regular(directory / STATE, JSON_BYTES_MAX))
         # A clock that was set back must not keep checkpoints from staying.
         return min(float(state["last_preserved_s"]), now), {int(step) for step in state["preserved"]}
     except (FileNotFoundError, NotADirectoryError):
         return now - 1, set()
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"{directory / STATE} is damaged ({error}); remove it; checkpoints of keep_every_n_hours may "
-            "then be deleted"
+            f"{directory / STATE} is damaged ({str(error)[:200]}); remove it; checkpoints of "
+            "keep_every_n_hours may then be deleted"
         ) from None
 
 

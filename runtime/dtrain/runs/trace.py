@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 
 import msgspec
 
+from dtrain.formats.regular_file import read_regular
 from dtrain.runs.events import AnyEvent
 
 VARIABLE = "DTRAIN_TRACE"
@@ -146,7 +147,7 @@ def read_trace(path: Path) -> list[Line]:
     """Read the lines of a trace; the last one may be cut off where its task was killed, and is left out."""
     decoder = msgspec.json.Decoder(Line)
     lines: list[Line] = []
-    for text in path.read_bytes().splitlines():
+    for text in read_regular(path, 2 * BYTES_MAX).splitlines():
         with contextlib.suppress(msgspec.DecodeError):
             lines.append(decoder.decode(text))
     return lines

@@ -184,7 +184,7 @@ class PacketSocket:
                 memory, offsets = self._received[place[0]], place[1]
                 known = zip(layout.blocks, offsets, strict=True)
                 blocks = [np.frombuffer(memory, dtype, size, offset) for (dtype, size, _), offset in known]
-        except (msgspec.DecodeError, struct.error, ValueError, RecursionError, KeyError) as error:
+        except (struct.error, ValueError, RecursionError, KeyError, OverflowError) as error:
             raise PeerRefusedError(
                 f"a message that dtrain does not know ({error}); do both ends run the same version?"
             ) from None
