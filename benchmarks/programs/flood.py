@@ -1,0 +1,96 @@
+"""Strangers without number: keeps connections to an address open, and opens new ones, each with a call.
+
+flood.py ADDRESS OPEN RATE      OPEN connections; RATE new ones a second, each with a call that never ends, and
+                                the others silent
+flood.py sink                   listens at a port of its own, prints it, reads what comes and answers nothing
+"""
+
+import collections
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+
+
+def call(path: bytes) -> bytes:
+    """Return the frame of HTTP/2 that begins a call of gRPC's, and does not end it."""
+    fields = (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path),
+        (b":authority", b"stranger"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+    )
+    block = b"".join(
+        b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields
+    )
+    return len(block).to_bytes(3, "big") + b"\x01\x04\0\0\0\x01" + block
+
+
+def connected(place: tuple[str, int], said: bytes) -> socket.socket:
+    """Open a connection that says something and is not read."""
+    connection = socket.create_connection(place, 5)
+    connection.sendall(said)
+    return connection
+
+
+def flood(place: tuple[str, int], number: int, rate: float) -> None:
+    """Go on until the process is ended."""
+    silent: collections.deque[socket.socket] = collections.deque()
+    calling: collections.deque[socket.socket] = collections.deque()
+    begun_s, made = time.monotonic(), 0
+    while True:
+        try:
+            while len(silent) + len(calling) < number:
+                silent.append(connected(place, PREFACE))
+            calling.append(connected(place, PREFACE + call(b"/dtrain.Task/Meet")))
+        except OSError:
+            time.sleep(0.01)
+            continue
+        made += 1
+        if made == 1:
+            print("ready", flush=True)
+            begun_s = time.monotonic()
+        if len(calling) > min(rate, number // 2):
+            calling.popleft().close()
+        silent.rotate()
+        silent[0].setblocking(False)
+        try:
+            while silent[0].recv(4096):
+                pass
+            silent.popleft().close()  # the server has closed it: another one comes
+        except BlockingIOError:
+            pass
+        except OSError:
+            silent.popleft().close()
+        time.sleep(max(0.0, begun_s + made / rate - time.monotonic()))
+
+
+def sink() -> None:
+    """Take everything, in one thread."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    print(f"127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listener:
+                connection, _ = listener.accept()
+                selector.register(connection, selectors.EVENT_READ)
+            elif isinstance(key.fileobj, socket.socket) and not key.fileobj.recv(4096):
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+
+
+if __name__ == "__main__":
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    os.nice(19)
+    if sys.argv[1] == "sink":
+        sink()
+    host, _, port = sys.argv[1].rpartition(":")
+    flood((host, int(port)), int(sys.argv[2]), float(sys.argv[3]))
