@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from security.recording import Recorder, free_port
@@ -13,8 +14,10 @@ from dtrain.errors import PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello, Push
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.wire import connecting
+from dtrain.wire.by_grpc.options import MEET, METHOD_SERVICE
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
+from dtrain.wire.frames import Limits
 from dtrain.wire.handshake import refusal
 from dtrain.wire.security.certificates import Certificate, CertificateFiles, Certificates
 from dtrain.wire.security.credentials import Credentials
@@ -35,7 +38,9 @@ class Echo:
     """Answers every message with itself."""
 
     answers_at_once = True
-    limit_bytes = 1 << 26
+
+    def limits(self, hello):
+        return Limits(1 << 20, 1 << 26)
 
     def refuse(self, hello):
         return refusal(hello_of("ps:0"), hello)
@@ -157,6 +162,18 @@ def test_a_client_of_another_authority_is_told_that_its_certificate_is_not_accep
     both = AUTHORITY.certificate + OTHER.certificate
     error, _ = why_not(connect, "worker:0", material("worker-0", OTHER, trusted=both), address)
     assert "it does not accept this task's certificate, which may be another CA's, or have expired" in error
+
+
+def test_a_client_without_a_certificate_is_no_peer(serve):
+    """It believes the server, and a listener could be it."""
+    address = serve(material("ps-0"))
+    options = (("grpc.ssl_target_name_override", "dtrain"),)
+    with grpc.secure_channel(
+        address, grpc.ssl_channel_credentials(AUTHORITY.certificate), options
+    ) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(f"/{METHOD_SERVICE}/{MEET}")(b"", timeout=PATIENCE_S)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_with_a_user_s_own_authority_the_authority_and_the_secret_decide(serve, connect):
