@@ -3,8 +3,10 @@ themselves.
 """
 
 import re
+import socket
 from itertools import chain
 
+import portpicker
 from clusters.hand import HandCluster
 from clusters.watching import DIGITS, LINE, PACED, saved_steps
 from launching import wait_until
@@ -135,3 +137,24 @@ def test_a_server_that_somebody_starts_again_is_restored(launcher):
         in cluster.commands["chief:0"].err
     )
     assert status["rolled_back_steps"] == 50
+
+
+def test_a_server_that_is_started_again_at_another_address_is_found(launcher):
+    cluster = HandCluster(launcher, ps=2, chief=1, worker=1)
+    spec = cluster.spec(training={"updates": "sync", "transport": "grpc"}, checkpoint={"every_steps": 100})
+    words = (PACED, "--steps", "100", "--wait_for", "go", "--after", "20")
+    for task in cluster.tasks:
+        cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words)
+    wait_until(
+        lambda: (cluster.run_dir / "run.json").exists() and cluster.status()["global_step"] == 20, "20 steps"
+    )
+    cluster.commands["ps:1"].process.kill()
+    cluster.commands["ps:1"].process.wait()
+    elsewhere = f"127.0.0.1:{portpicker.pick_unused_port()}"
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", int(cluster.addresses["ps"][1].rpartition(":")[2])))
+        cluster.start("ps:1", "--spec", spec, "--index", "1", environment={"DTRAIN_MOVED_TO": elsewhere})
+        (launcher.folder / "go").touch()
+        cluster.succeed()
+    assert cluster.status()["global_step"] == 100
