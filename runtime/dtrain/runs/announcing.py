@@ -109,7 +109,7 @@ def introduction(assignment: TaskAssignment, pid: int) -> str:
     whole = tasks_text({role.value: cluster.count(role) for role in Role})
     who = f"process {pid} of run {assignment.run_id}, which is {whole}"
     if assignment.task.role is Role.PS:
-        return f"{who}; listens at {cluster.address(assignment.task)}"
+        return f"{who}; listens at {assignment.address}"
     named = [
         f"{TaskId(Role.PS, index)} at {address}" for index, address in enumerate(cluster.servers[:NAMED_MAX])
     ]
