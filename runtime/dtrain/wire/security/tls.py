@@ -110,7 +110,7 @@ def tls_of(assignment: TaskAssignment, warn: Callable[[str], None]) -> Tls | Non
         return None
     certificates = Certificates(source, warn)
     tls = Tls(certificates, assignment.cluster, assignment.run_id, everywhere=required)
-    if reason := tls.refusal(str(assignment.task), certificates.current().uris):
+    if assignment.run_id and (reason := tls.refusal(str(assignment.task), certificates.current().uris)):
         raise SpecError(f"{source}: {reason}; after a change of addresses: `dtrain certificates --renew`")
     return tls
 
