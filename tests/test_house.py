@@ -6,9 +6,13 @@ import ast
 import re
 import subprocess
 import sys
+from enum import EnumType
 from pathlib import Path
 
 import pytest
+
+from dtrain.cluster import Role
+from dtrain.config import choices
 
 ROOT = Path(__file__).parents[1]
 RUNTIME = ROOT / "runtime" / "dtrain"
@@ -77,6 +81,14 @@ PURE = ("protocol", "learning", "parameters", "control")
 BANNED_IN_PURE = {"time", "random", "socket", "threading", "logging", "select", "subprocess"}
 # What sees only the strategies' interface: it may not know who carries a strategy out.
 ABOVE_THE_INTERFACE = ("training", "saving", "callbacks", "compat", "integrations", "distribute")
+# The rooms that compare with words: settings are compared in config alone, and these have Keras's arguments,
+# such as verbose="auto" and reduction="none".
+COMPARE_WORDS = ("config", "learning", "callbacks", "training")
+# A role's name is no word of a setting alone.
+WORDS_OF_SETTINGS = {
+    *(word for kind in vars(choices).values() if isinstance(kind, EnumType) for word in kind),
+    *("single", "parameter_server", "sync", "async"),
+} - set(Role)
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 # A docstring begins with the verb or the noun that it is about; D401 of ruff holds functions to the imperative.
 BANNED_FIRST_WORDS = {
@@ -211,6 +223,22 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
         and words[0].lower() in BANNED_FIRST_WORDS
     ]
     assert not riddles
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if not any(path.is_relative_to(RUNTIME / name) for name in COMPARE_WORDS)],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_no_room_but_config_compares_with_a_word_of_a_setting(path):
+    compared = [
+        each
+        for node in ast.walk(TREES[path])
+        if isinstance(node, ast.Compare | ast.MatchValue)
+        for each in ast.walk(node)
+        if isinstance(each, ast.Constant) and each.value in WORDS_OF_SETTINGS
+    ]
+    assert not [f"line {each.lineno}: {each.value}" for each in compared]
 
 
 def anchors(page: Path) -> set[str]:

@@ -6,11 +6,16 @@ python tests/messages/freezing.py     write the file of the version that message
 import json
 import typing
 from enum import EnumMeta
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from types import UnionType
+from typing import get_args, get_origin
 
 import msgspec
 
 from dtrain import messages
+from dtrain.config import choices
 from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Challenge, Opening, Proof
 from dtrain.wire.ahead import Ahead
 
@@ -20,11 +25,11 @@ FOLDER = Path(__file__).parent
 def described() -> dict[str, list[str]]:
     """Return, of every message and of every type within one, its fields in their order with types and defaults."""
     found: dict[str, list[str]] = {}
-    waiting: list[object] = [*typing.get_args(AnyMessage), Ahead, Opening, Challenge, Proof]
+    waiting: list[object] = [*get_args(AnyMessage), Ahead, Opening, Challenge, Proof]
     while waiting:
         kind = waiting.pop()
-        waiting += typing.get_args(kind)
-        if isinstance(kind, EnumMeta):
+        waiting += get_args(kind)
+        if isinstance(kind, EnumMeta) and kind.__module__ != choices.__name__:
             found[kind.__name__] = sorted(str(member.value) for member in kind)
         elif isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__name__ not in found:
             fields = msgspec.structs.fields(kind)
@@ -36,15 +41,22 @@ def described() -> dict[str, list[str]]:
 
 
 def _field(field: msgspec.structs.FieldInfo) -> str:
-    kind = (
-        field.type.__name__
-        if isinstance(field.type, type) and not typing.get_args(field.type)
-        else field.type
-    )
+    kind = field.type
+    if get_origin(kind) is UnionType or isinstance(kind, EnumMeta):
+        kind = reduce(or_, map(_words, get_args(kind) or [kind]))
+    if isinstance(kind, type) and not get_args(kind):
+        kind = kind.__name__
     text = f"{field.encode_name}: {kind}".replace("typing.", "")
     for module in ("dtrain.messages.opening.", "dtrain.messages.steps.", "dtrain.messages.message."):
         text = text.replace(module, "")
     return text if field.required else f"{text} = ..."
+
+
+def _words(kind: typing.Any) -> typing.Any:
+    """Return what travels of a setting's enum: one of its texts."""
+    if isinstance(kind, EnumMeta) and kind.__module__ == choices.__name__:
+        return typing.Literal[tuple(member.value for member in kind)]
+    return kind
 
 
 def path(version: int) -> Path:

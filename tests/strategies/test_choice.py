@@ -12,7 +12,8 @@ import pytest
 
 import dtrain as dt
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import RunSpec, TrainingSettings, resolve
+from dtrain.config import AsyncSection, RunSpec, SyncSection, TrainingSettings, resolve
+from dtrain.config.kinds import keys_of, members_of, words_of
 from dtrain.config.training_section import DEFAULTS
 from dtrain.config.wishes import LAID_OUT
 from dtrain.distribute import partitioners
@@ -79,6 +80,18 @@ def launched(monkeypatch, tmp_path):
             monkeypatch.setenv(name, value)
 
     return be
+
+
+def test_a_program_may_write_every_word_of_a_setting():
+    def words(kind):
+        return {word for member in members_of(kind) for word in words_of(member)}
+
+    may = {name: words(kind) for name, kind in keys_of(TrainingSettings).items()}
+    for section in (SyncSection, AsyncSection):
+        chosen = {name: words(kind) for name, kind in get_type_hints(section).items() if words(kind)}
+        del chosen["strategy"], chosen["updates"]
+        assert chosen == {name: may[name] for name in chosen}
+        assert len(chosen) > 5
 
 
 def test_the_constructor_s_arguments_are_typed_as_the_section_is():

@@ -14,6 +14,7 @@ import msgspec
 from dtrain.cluster import ClusterSpec
 from dtrain.cluster.certificate_names import joined_worker
 from dtrain.config import RunSpec
+from dtrain.config.choices import TlsMode
 from dtrain.process.access import secret_in_file
 from dtrain.process.living import started_s
 from dtrain.process.secret import new_secret
@@ -95,7 +96,8 @@ def _identity(
         register_run(files, _runs_dir(options), run_id)
     secret = secret_in_file(spec.security) or new_secret()
     # Its key is in the memory of this process alone, and ends with it.
-    makes_certificates = spec.security.tls == "required" and not spec.security.ca_file and not options.foreign
+    requires_tls = spec.security.tls == TlsMode.REQUIRED
+    makes_certificates = requires_tls and not spec.security.ca_file and not options.foreign
     authority = make_authority(run_id) if makes_certificates else None
     return RunIdentity(run_id, files.directory, secret, authority)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dtrain.cluster import Role, TaskId
-from dtrain.config import RestartSection, RunSpec
+from dtrain.config import NO_RESTART, RestartSection, RunSpec
 from dtrain.messages.status import TaskStatus
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles
@@ -89,7 +89,7 @@ class TaskEnds:
     def rule(self, task: TaskId) -> RestartSection:
         """Return the restart rule of a task."""
         if self._foreign:
-            return self._spec.restart.get(task.role.value, RestartSection(policy="never"))
+            return self._spec.restart.get(task.role.value, NO_RESTART)
         return self._spec.restart_of(task.role)
 
     def _restart(

@@ -17,6 +17,7 @@ from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.certificate_names import task_name
 from dtrain.cluster.loopback import LOOPBACK, is_loopback
 from dtrain.config import RunSpec, SingleSection
+from dtrain.config.choices import Transport
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tf_config import write_tf_config
 from dtrain.process.tls_material import TlsMaterial
@@ -151,9 +152,8 @@ def build_plan(
     if workload.program is not None:
         command = (machine.python, "-m", "dtrain.task", str(workload.program), *workload.arguments)
     limits = thread_variables(spec, machine.cores, machine.environment)
-    far = (not isinstance(spec.training, SingleSection) and spec.training.transport == "grpc") or not all(
-        is_loopback(address) for address in addresses.servers
-    )
+    by_grpc = not isinstance(spec.training, SingleSection) and spec.training.transport == Transport.GRPC
+    far = by_grpc or not all(map(is_loopback, addresses.servers))
     launches = []
     for task in tasks:
         assignment = TaskAssignment(

@@ -12,7 +12,7 @@ from dtrain.config.kinds import KeyPath
 from dtrain.config.nulls import is_none
 from dtrain.config.problems import Problem
 from dtrain.config.resolution import resolve, with_program
-from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
+from dtrain.config.restart_section import DEFAULT_RESTART, NO_RESTART, RestartSection
 from dtrain.config.run_spec import EMBEDDED_DEFAULT, NO_SERVERS, RunSpec, WrittenSpec
 from dtrain.config.security_section import SecuritySection
 from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
@@ -32,6 +32,7 @@ from dtrain.config.wait_section import WaitSection
 __all__ = [
     "DEFAULT_RESTART",
     "EMBEDDED_DEFAULT",
+    "NO_RESTART",
     "NO_SERVERS",
     "ROLES",
     "AsyncSection",

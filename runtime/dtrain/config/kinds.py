@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from enum import EnumType
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -45,6 +46,13 @@ def members_of(kind: Any) -> tuple[Any, ...]:
     """Return the types of a union, or the type itself, without None."""
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return tuple(member for member in members if member is not NoneType)
+
+
+def words_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that a type chooses from, an enum or a `Literal`; none for any other."""
+    if isinstance(kind, EnumType):
+        return tuple(map(str, kind.__members__.values()))
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def mistakes(
@@ -103,8 +111,8 @@ def _mapping_mistakes(value: Any, kind: Any, path: KeyPath, show: Callable[[Any]
         return
     names, item = get_args(kind)
     for key, each in value.items():
-        if get_origin(names) is Literal and key not in get_args(names):
-            yield (*path, key), unknown_key(key, get_args(names))
+        if (known := words_of(names)) and key not in known:
+            yield (*path, key), unknown_key(key, known)
         else:
             yield from mistakes(each, item, (*path, key), show)
 
@@ -126,9 +134,8 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        *others, last = map(str, get_args(kind))
-        return f"{', '.join(others)} or {last}"
+    if words := words_of(kind):
+        return f"{', '.join(words[:-1])} or {words[-1]}"
     return NAMES[kind]
 
 

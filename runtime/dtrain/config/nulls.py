@@ -1,9 +1,9 @@
 """`null` and `none` mean the same in every source of settings; a field's type says which one it takes."""
 
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
-from dtrain.config.kinds import is_section, keys_of
+from dtrain.config.kinds import is_section, keys_of, words_of
 
 NONE = "none"
 
@@ -23,12 +23,9 @@ def with_nulls(value: Any, kind: Any) -> Any:
     """
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if is_none(value):
-        choices = [
-            choice for member in members if get_origin(member) is Literal for choice in get_args(member)
-        ]
         if NoneType in members or is_section(kind) or get_origin(kind) is dict:
             return None
-        return NONE if NONE in choices else value
+        return NONE if any(NONE in words_of(member) for member in members) else value
     if isinstance(value, dict):
         return _mapping_with_nulls(value, members)
     if isinstance(value, list):

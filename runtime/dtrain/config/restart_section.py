@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
+from dtrain.config.choices import RestartPolicy
 from dtrain.config.cluster_section import ROLES
 from dtrain.config.problems import Problem, at_least
 
@@ -12,7 +12,7 @@ from dtrain.config.problems import Problem, at_least
 class RestartSection:
     """The restarts of tasks of one role. The pause doubles; 60 healthy seconds reset the count."""
 
-    policy: Literal["never", "on_failure", "always"] = "on_failure"
+    policy: RestartPolicy = RestartPolicy.ON_FAILURE
     max: int = 3
     backoff_s: float = 1.0
 
@@ -21,4 +21,5 @@ class RestartSection:
         yield from at_least(self, 0, "max", "backoff_s")
 
 
+NO_RESTART = RestartSection(policy=RestartPolicy.NEVER)
 DEFAULT_RESTART = {role: RestartSection(max=1 if role == "chief" else 3) for role in ROLES}

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 
 import dtrain.cluster as clusters
 from dtrain.config.checkpoint_section import CheckpointSection
+from dtrain.config.choices import Success, Validation
 from dtrain.config.cluster_section import ClusterSection
 from dtrain.config.problems import Problem
 from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
@@ -40,7 +41,7 @@ class WrittenSpec(TypedDict, total=False):
     cluster: ClusterSection
     training: TrainingSettings
     checkpoint: CheckpointSection
-    success: Literal["leader", "all_workers"]
+    success: Success
     restart: dict[RoleName, RestartSection]
     wait: WaitSection
     hold_ports: bool
@@ -63,7 +64,7 @@ class RunSpec:
     cluster: ClusterSection = field(default_factory=ClusterSection)
     training: TrainingSection = field(default_factory=AsyncSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
-    success: Literal["leader", "all_workers"] = "leader"
+    success: Success = Success.LEADER
     restart: dict[RoleName, RestartSection] = field(default_factory=dict)
     wait: WaitSection = field(default_factory=WaitSection)
     hold_ports: bool = True
@@ -114,7 +115,7 @@ class RunSpec:
         """Yield what is wrong for a program that trains on this cluster, and right for other commands."""
         if not isinstance(self.training, SingleSection) and self.cluster.count("ps") == 0:
             yield ("cluster", "ps"), NO_SERVERS
-        if self.training.validation == "evaluator" and self.cluster.count("evaluator") == 0:
+        if self.training.validation == Validation.EVALUATOR and self.cluster.count("evaluator") == 0:
             yield (
                 ("training", "validation"),
                 "evaluator needs an evaluator task; this spec has none: add `evaluator: 1` to cluster",

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
+from dtrain.config.choices import TlsMode
 from dtrain.config.problems import Problem
 from dtrain.errors import SpecError
 
@@ -27,7 +28,7 @@ class SecuritySection:
         insecure: whether tasks on a network may do without a secret.
     """
 
-    tls: Literal["auto", "off", "required"] = "auto"
+    tls: TlsMode = TlsMode.AUTO
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
@@ -61,7 +62,7 @@ class SecuritySection:
         for path, problem in section.problems():
             raise SpecError(f"{TLS_VARIABLES.get(str(path[0]), path[0])} in the environment: {problem}")
         missing = [name for name in TLS_VARIABLES if getattr(section, name) is None]
-        if section.tls != "off" and 0 < len(missing) < len(TLS_VARIABLES):
+        if section.tls != TlsMode.OFF and 0 < len(missing) < len(TLS_VARIABLES):
             name = missing[0]
             raise SpecError(
                 f"security: TLS needs ca_file, cert_file and key_file, found no {name}; give "

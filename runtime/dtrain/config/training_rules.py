@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from dtrain.config.choices import StaleGradients, Weighting
 from dtrain.config.problems import Problem, too_little
 from dtrain.config.training_section import DEFAULTS, STRATEGIES, SyncSection, TrainingSettings
 
@@ -60,7 +61,7 @@ def contradictions(settings: TrainingSettings) -> Iterator[Problem]:
     if is_async and (backups or needed is not None):
         name = "backup_workers" if backups else "replicas_to_aggregate"
         yield (name,), "backup replicas belong to updates: sync; this spec trains with updates: async"
-    if on_servers and applies_as_they_come and meant["weighting"] == "examples":
+    if on_servers and applies_as_they_come and meant["weighting"] == Weighting.EXAMPLES:
         text = "async applies each gradient by itself: expected updates: sync beside examples"
         yield ("weighting",), text
     if not is_async and meant["staleness_bound"]:
@@ -71,7 +72,7 @@ def contradictions(settings: TrainingSettings) -> Iterator[Problem]:
         yield ("deterministic",), text
     elif on_servers and meant["deterministic"] and backups:
         yield ("deterministic",), "which replicas are late is chance: expected no backup_workers beside it"
-    if meant["stale_gradients"] == "drop" and meant["max_staleness"] is None:
+    if meant["stale_gradients"] == StaleGradients.DROP and meant["max_staleness"] is None:
         yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
 
 

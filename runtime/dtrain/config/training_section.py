@@ -7,7 +7,20 @@ them.
 
 from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
-from msgspec import Struct
+import msgspec
+
+from dtrain.config.choices import (
+    NanPolicy,
+    NumberFormat,
+    OnStale,
+    Overlapping,
+    Placement,
+    StaleGradients,
+    TooFew,
+    Transport,
+    Validation,
+    Weighting,
+)
 
 STRATEGIES = ("parameter_server", "single")
 
@@ -45,11 +58,11 @@ class TrainingSettings(PlainSettings, total=False):
     partitioner: dict[str, int] | None
 
 
-class _EverySection(Struct, frozen=True, kw_only=True, tag_field="kind"):
+class _EverySection(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """The settings of every strategy. `kind` tells the types apart in JSON."""
 
-    nan_policy: Literal["refuse", "skip", "fail"] = "refuse"
-    validation: Literal["leader", "evaluator"] = "leader"
+    nan_policy: NanPolicy = NanPolicy.REFUSE
+    validation: Validation = Validation.LEADER
     seed: int = 0
 
 
@@ -66,14 +79,14 @@ class _ServerSection(_EverySection, frozen=True, kw_only=True):
 
     strategy: Literal["parameter_server"] = "parameter_server"
     chief_trains: bool = True
-    too_few: Literal["wait", "shrink", "fail"] = "wait"
+    too_few: TooFew = TooFew.WAIT
     too_few_timeout_s: float = 60.0
-    on_stale: Literal["skip", "retry_same_batch"] = "skip"
-    placement: Literal["round_robin", "greedy"] = "round_robin"
+    on_stale: OnStale = OnStale.SKIP
+    placement: Placement = Placement.ROUND_ROBIN
     partitioner: dict[str, int] | None = None
-    compression: Literal["none", "bf16", "fp16"] | dict[str, float] = "none"
-    transport: Literal["auto", "grpc", "local"] = "auto"
-    overlap: Literal["auto", "on", "off"] = "auto"
+    compression: NumberFormat | dict[str, float] = NumberFormat.NONE
+    transport: Transport = Transport.AUTO
+    overlap: Overlapping = Overlapping.AUTO
 
 
 class SyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_server_sync"):
@@ -82,7 +95,7 @@ class SyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_serv
     updates: Literal["sync"] = "sync"
     backup_workers: int = 0
     replicas_to_aggregate: int | None = None
-    weighting: Literal["replicas", "examples"] = "replicas"
+    weighting: Weighting = Weighting.REPLICAS
     deterministic: bool = False
 
     def replicas_needed(self, replicas: int) -> int:
@@ -100,7 +113,7 @@ class AsyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_ser
     deterministic: ClassVar[bool] = False
     updates: Literal["async"] = "async"
     staleness_bound: int | None = None
-    stale_gradients: Literal["apply", "drop", "scale", "compensate"] = "apply"
+    stale_gradients: StaleGradients = StaleGradients.APPLY
     max_staleness: int | None = None
     compensation: float = 0.04
     warmup_steps: int = 0
@@ -144,4 +157,5 @@ def training_section(**settings: Unpack[TrainingSettings]) -> TrainingSection:
         left_out |= {"backup_workers", "replicas_to_aggregate"}
     names = set(kind.__struct_fields__) - left_out
     values: dict[str, Any] = {**settings}
-    return kind(**{name: value for name, value in values.items() if name in names})
+    chosen = {name: value for name, value in values.items() if name in names}
+    return msgspec.convert({"kind": kind.__struct_config__.tag, **chosen}, kind)

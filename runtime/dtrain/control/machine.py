@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from dtrain.cluster import AddressBook, ClusterSpec, Role, TaskId
 from dtrain.config import AsyncSection, ServerSection, SyncSection, WaitSection
+from dtrain.config.choices import OnStale, TooFew
 from dtrain.control.actions import Action, Caller, End, Note, Send
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.rights import obstacle
@@ -254,10 +255,10 @@ def _steps(
             missing=missing,
             repairs=Repairs(dict.fromkeys(message.repairs)) if servers > 1 else None,
             alone=message.alone,
-            retry=training.on_stale == "retry_same_batch",
+            retry=training.on_stale == OnStale.RETRY_SAME_BATCH,
             max_staleness=training.max_staleness,
             torn=message.applied is not None,
-            too_few_timeout_s=0.0 if training.too_few == "fail" else training.too_few_timeout_s,
+            too_few_timeout_s=0.0 if training.too_few == TooFew.FAIL else training.too_few_timeout_s,
         )
     decision = SyncDecision(
         message.version,
@@ -265,7 +266,7 @@ def _steps(
         dealer.parts,
         len(ranks),
         dealer.whole,
-        training.too_few == "shrink",
+        training.too_few == TooFew.SHRINK,
         host=host,
         live=ranks,
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, 
 from dataclasses import dataclass, field
 
 from dtrain.config import SyncSection
+from dtrain.config.choices import OnStale, TooFew
 from dtrain.control.actions import Action, Caller, Decide, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
@@ -61,7 +62,7 @@ class SyncSteps:
 
     def __post_init__(self) -> None:
         """Begin the first batch."""
-        self._retry = self.training.on_stale == "retry_same_batch"
+        self._retry = self.training.on_stale == OnStale.RETRY_SAME_BATCH
         self._begin_batch()
 
     # How training stands
@@ -302,7 +303,7 @@ class SyncSteps:
         if found is None:
             return decided
         waited_s = now - found.since_s
-        if self.training.too_few == "fail" or waited_s >= self.training.too_few_timeout_s:
+        if self.training.too_few == TooFew.FAIL or waited_s >= self.training.too_few_timeout_s:
             reason = (
                 f"too few replicas: {found.needed} contributions are needed for version {self.version + 1} "
                 f"and at most {found.possible} can come, for {waited_s:.1f} s (training.too_few: "

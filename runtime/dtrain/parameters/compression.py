@@ -20,10 +20,10 @@ A push of an array of n elements is, in its place among the blocks:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
 
 import numpy as np
 
+from dtrain.config.choices import NumberFormat
 from dtrain.errors import InputError
 from dtrain.parameters.half_precision import HalfPrecision
 from dtrain.parameters.placement import Group, ServerLayout, Shard
@@ -44,11 +44,11 @@ class Compression:
     fraction: float | None = None
 
     @classmethod
-    def of(cls, config: str | Mapping[str, float]) -> "Compression | None":
+    def of(cls, config: NumberFormat | Mapping[str, float]) -> "Compression | None":
         """Return the compression of a spec's `training.compression`; None for ``none``."""
-        if isinstance(config, str):
-            return None if config == "none" else cls(HalfPrecision(cast(Literal["bf16", "fp16"], config)))
-        return cls(HalfPrecision("bf16"), config["top_k"])
+        if isinstance(config, Mapping):
+            return cls(HalfPrecision(NumberFormat.BF16), config["top_k"])
+        return None if config == NumberFormat.NONE else cls(HalfPrecision(config))
 
     def applies_to(self, numbers: Group | Shard) -> bool:
         """Return whether these numbers are compressed."""

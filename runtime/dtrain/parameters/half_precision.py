@@ -4,10 +4,11 @@ bf16    the upper 16 bits, rounded to nearest: the same range, 8 bits of precisi
 fp16    IEEE half precision: 11 bits of precision, from 6e-8 to 65504; numpy converts it in software, 0.2 GB/s
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from dtrain.config.choices import NumberFormat
 from dtrain.types import Array
 
 
@@ -19,12 +20,12 @@ class HalfPrecision:
         scales: whether the range is so narrow that gradients are scaled into it; see `scale_for`.
     """
 
-    def __init__(self, kind: Literal["bf16", "fp16"]) -> None:
+    def __init__(self, kind: NumberFormat) -> None:
         import ml_dtypes  # imported only where numbers are compressed
 
-        self._dtype: Any = np.dtype(ml_dtypes.bfloat16 if kind == "bf16" else np.float16)
-        self.dtype = "uint16" if kind == "bf16" else "float16"
-        self.scales = kind == "fp16"
+        self._dtype: Any = np.dtype(ml_dtypes.bfloat16 if kind == NumberFormat.BF16 else np.float16)
+        self.dtype = "uint16" if kind == NumberFormat.BF16 else "float16"
+        self.scales = kind == NumberFormat.FP16
 
     def scale_for(self, largest: float) -> float:
         """Return the power of two that brings a magnitude to 16384 to 32768; 1.0 if this form needs none."""

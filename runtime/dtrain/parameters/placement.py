@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from dtrain.config.choices import Placement
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.types import Array
@@ -197,7 +198,7 @@ class Plan:
 def plan(
     variables: Sequence[VariableSpec],
     servers: int,
-    placement: str = "round_robin",
+    placement: str = Placement.ROUND_ROBIN,
     partitioner: Partitioner | Mapping[str, int] | None = None,
 ) -> Plan:
     """Place variables on servers.
@@ -217,9 +218,9 @@ def plan(
     cut = partitioner_from_config(partitioner) if isinstance(partitioner, Mapping) else partitioner
     rows = [split_rows(_row_count(variable), shard_count(_checked(variable), cut)) for variable in variables]
     shards = _assemble(variables, rows, [0] * sum(map(len, rows)), servers).shards
-    if placement == "round_robin":
+    if placement == Placement.ROUND_ROBIN:
         chosen = [turn % servers for turn in range(len(shards))]
-    elif placement == "greedy":
+    elif placement == Placement.GREEDY:
         largest_first = sorted(range(len(shards)), key=lambda index: -shards[index].nbytes)
         loaded = least_loaded([shards[index].nbytes for index in largest_first], servers)
         chosen = [server for _, server in sorted(zip(largest_first, loaded, strict=True))]

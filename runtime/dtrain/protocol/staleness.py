@@ -7,6 +7,7 @@ arrival.
 from collections import Counter
 from dataclasses import dataclass, field
 
+from dtrain.config.choices import StaleGradients
 from dtrain.messages import Verdict
 
 
@@ -19,14 +20,14 @@ class StalenessRule:
             staleness) (Zhang et al. 2015, arXiv:1511.05950).
     """
 
-    policy: str = "apply"
+    policy: StaleGradients = StaleGradients.APPLY
     max_staleness: int | None = None
 
     def judge(self, staleness: int) -> tuple[Verdict, float]:
         """Return the verdict, and the factor on the learning rate."""
         if self.max_staleness is not None and staleness > self.max_staleness:
             return Verdict.STALE, 0.0
-        return Verdict.ACCEPTED, 1.0 / max(1, staleness) if self.policy == "scale" else 1.0
+        return Verdict.ACCEPTED, 1.0 / max(1, staleness) if self.policy == StaleGradients.SCALE else 1.0
 
 
 @dataclass

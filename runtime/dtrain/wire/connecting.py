@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from dtrain.cluster.loopback import is_loopback
+from dtrain.config.choices import Transport
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.channel import Channel
@@ -43,7 +44,7 @@ def connect(
     address: str,
     credentials: Credentials,
     timeout_s: float,
-    transport: str = "auto",
+    transport: Transport = Transport.AUTO,
     tell: Tell = _drop_reason,
 ) -> Channel:
     """Open a connection to `peer` at `address`.
@@ -61,7 +62,7 @@ def connect(
         PeerRefusedError: the server does not want this task, or `transport` is ``local`` and there is no such
             way.
     """
-    on_this_host = transport != "grpc" and is_loopback(address) and not shared_memory.shortage
+    on_this_host = transport != Transport.GRPC and is_loopback(address) and not shared_memory.shortage
     channel = _met(peer, address, credentials, timeout_s, tell) if on_this_host else None
     if channel is None:
         tls = credentials.tls if credentials.tls and credentials.tls.covers(address) else None
@@ -74,13 +75,15 @@ def connect(
     return channel
 
 
-def _by_grpc(peer: str, address: str, credentials: Credentials, timeout_s: float, transport: str) -> Channel:
+def _by_grpc(
+    peer: str, address: str, credentials: Credentials, timeout_s: float, transport: Transport
+) -> Channel:
     """Open the way over gRPC, or the one whose name comes over it."""
     # 5 MB and 70 ms that a task does not take whose servers are met.
     from dtrain.wire.by_grpc.client import GrpcChannel
 
     channel = GrpcChannel(peer, address, credentials, timeout_s)
-    if transport == "grpc":
+    if transport == Transport.GRPC:
         return channel
     try:
         name = channel.local_name(timeout_s)
@@ -93,7 +96,7 @@ def _by_grpc(peer: str, address: str, credentials: Credentials, timeout_s: float
             else:
                 channel.close()
                 return local
-        if transport == "local":
+        if transport == Transport.LOCAL:
             raise PeerRefusedError(
                 f"transport: local cannot lead to {peer} at {address}: {reason}; use auto or grpc"
             )
@@ -103,9 +106,9 @@ def _by_grpc(peer: str, address: str, credentials: Credentials, timeout_s: float
     return channel
 
 
-def heartbeat_transport(transport: str, address: str) -> str:
+def heartbeat_transport(transport: Transport, address: str) -> Transport:
     """Return the transport for heartbeats: the network where there is one, so that they test it."""
-    return "auto" if transport != "grpc" and is_loopback(address) else "grpc"
+    return Transport.AUTO if transport != Transport.GRPC and is_loopback(address) else Transport.GRPC
 
 
 def _met(peer: str, address: str, credentials: Credentials, timeout_s: float, tell: Tell) -> Channel | None:
@@ -132,12 +135,13 @@ def _met(peer: str, address: str, credentials: Credentials, timeout_s: float, te
         pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
 
 
-def arrays_to_send(transport: str, described: Sequence[tuple[str, int]]) -> list[Array]:
+def arrays_to_send(transport: Transport, described: Sequence[tuple[str, int]]) -> list[Array]:
     """Return new arrays of zeros, one of each (dtype, elements), for data that is sent again and again.
 
     They lie in shared memory where that may save copies, so that a peer on this host reads them in place.
     """
-    if transport != "grpc" and sum(DTYPE_BYTES[dtype] * size for dtype, size in described) > SMALL_BYTES:
+    nbytes = sum(DTYPE_BYTES[dtype] * size for dtype, size in described)
+    if transport != Transport.GRPC and nbytes > SMALL_BYTES:
         with contextlib.suppress(SharedMemoryError):  # the way over gRPC is left
             return shared_arrays(described)
     return [np.zeros(size, dtype) for dtype, size in described]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dtrain.cluster import AddressBook, TaskId
+from dtrain.config.choices import Transport
 from dtrain.process.assignment import TaskAssignment
 from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
@@ -28,7 +29,7 @@ class Connector:
         assignment: TaskAssignment,
         credentials: Credentials,
         unreached: Unreached,
-        transport: str,
+        transport: Transport,
         book: AddressBook,
     ) -> None:
         """Prepare without a connection; `transport` as in `wire.connecting`."""
@@ -52,7 +53,7 @@ class Connector:
         """Open a connection for heartbeats; the rest is as for `connect`."""
         return self._open(task, timeout_s, heartbeat_transport(self._transport, self.book.address(task)))
 
-    def _open(self, task: TaskId, timeout_s: float, transport: str) -> Channel:
+    def _open(self, task: TaskId, timeout_s: float, transport: Transport) -> Channel:
         name = str(task)
         address = self.book.address(task)
         tell = partial(self._unreached, name, address)

@@ -6,6 +6,7 @@ No task listens by itself. Parameter servers do, and other tasks where their str
 from collections.abc import Collection
 
 from dtrain.cluster.loopback import is_loopback
+from dtrain.config.choices import Transport
 from dtrain.errors import SpecError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.process.assignment import TaskAssignment
@@ -20,7 +21,7 @@ class TaskService:
     """Serves one handler at the task's address until `stop`."""
 
     def __init__(
-        self, handler: Handler, assignment: TaskAssignment, credentials: Credentials, transport: str
+        self, handler: Handler, assignment: TaskAssignment, credentials: Credentials, transport: Transport
     ) -> None:
         """Bind the address and start; `transport` as in `wire.connecting`.
 
@@ -30,7 +31,7 @@ class TaskService:
         address = assignment.address
         _refuse_strangers(assignment, address)
         name = socket_name(str(assignment.task), credentials)
-        self._local = None if transport == "grpc" else LocalService(handler, credentials, name)
+        self._local = None if transport == Transport.GRPC else LocalService(handler, credentials, name)
         try:
             self._grpc = GrpcService(
                 handler,

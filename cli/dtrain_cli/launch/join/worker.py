@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from dtrain.cluster import Role
-from dtrain.config import RestartSection
+from dtrain.config import NO_RESTART
 from dtrain.errors import RunError
 from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
@@ -64,9 +64,7 @@ class JoiningWorker:
         self._files = RunFiles(self.launch.run_dir)
         self._run = run
         self._watched = assignment.launched
-        self._rule = (
-            assignment.spec.restart_of(Role.WORKER) if assignment.launched else RestartSection(policy="never")
-        )
+        self._rule = assignment.spec.restart_of(Role.WORKER) if assignment.launched else NO_RESTART
         self._grace_s = assignment.spec.wait.grace(assignment.launched)
         self._signals = SignalInbox()
         self._target = LocalTarget(LifeLine(), None)

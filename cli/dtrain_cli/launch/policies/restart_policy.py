@@ -8,6 +8,7 @@ doubles with every restart, and both are forgotten after a healthy minute.
 from dataclasses import dataclass
 
 from dtrain.config import RestartSection
+from dtrain.config.choices import RestartPolicy
 
 HEALTHY_S = 60.0
 SIGNALLED = 128
@@ -51,7 +52,9 @@ def decide(
     """
     if error_type in PERMANENT_ERRORS:
         return None
-    if rule.policy == "never" or (rule.policy == "on_failure" and not may_be_chance(status)):
+    if rule.policy == RestartPolicy.NEVER:
+        return None
+    if rule.policy == RestartPolicy.ON_FAILURE and not may_be_chance(status):
         return None
     used = 0 if ran_s >= HEALTHY_S else count
     if used >= rule.max:

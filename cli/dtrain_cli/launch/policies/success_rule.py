@@ -8,13 +8,14 @@ from collections.abc import Mapping
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec, SingleSection, SyncSection
+from dtrain.config.choices import Success, TooFew
 from dtrain.runs.states import ENDED, TaskState
 
 
 def has_succeeded(spec: RunSpec, leader: TaskId, states: Mapping[TaskId, TaskState]) -> bool:
     """Return whether every task on which success depends has succeeded."""
     needed = {leader}
-    if spec.success == "all_workers":
+    if spec.success == Success.ALL_WORKERS:
         needed |= {task for task in states if task.role is Role.WORKER}
     return all(states.get(task) == TaskState.SUCCEEDED for task in needed)
 
@@ -28,11 +29,11 @@ def survives_without(
     if lost.role is not Role.WORKER or foreign or lost == leader:
         return False
     training = spec.training
-    if spec.success == "all_workers" or isinstance(training, SingleSection):
+    if spec.success == Success.ALL_WORKERS or isinstance(training, SingleSection):
         return False
     live = [task for task, state in states.items() if _is_replica(spec, task) and state not in ENDED]
     needed = 1
-    if isinstance(training, SyncSection) and training.too_few != "shrink":
+    if isinstance(training, SyncSection) and training.too_few != TooFew.SHRINK:
         needed = min(spec.replicas, training.replicas_needed(spec.replicas))
     return len(live) >= needed
 

@@ -9,6 +9,7 @@ what comes without permission and judges what is too stale.
 from collections.abc import Sequence
 
 from dtrain.config import AsyncSection
+from dtrain.config.choices import StaleGradients
 from dtrain.control.actions import Action, Caller, Send
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.messages import Push, Reply, Verdict
@@ -59,7 +60,7 @@ class AsyncRule:
         self._store = store
         self._seen = seen
         self._steps = steps
-        compensate = training.stale_gradients == "compensate"
+        compensate = training.stale_gradients == StaleGradients.COMPENSATE
         self._compensation = DelayCompensation(training.compensation, store.trainable) if compensate else None
 
     def push(

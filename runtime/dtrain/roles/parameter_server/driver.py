@@ -14,6 +14,7 @@ from functools import cache, partial
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import AsyncSection, SyncSection
+from dtrain.config.choices import Transport
 from dtrain.control.actions import Action, Decide, End, Later, Note, Redeliver, Report, Send
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
@@ -344,7 +345,7 @@ def serve(assignment: TaskAssignment) -> None:
     reporter.certificate = credentials.certificate_life
     spec, now_s = assignment.spec, time.monotonic()
     evaluators = spec.cluster.count(Role.EVALUATOR)
-    by_grpc = assignment.spec.on_servers.transport == "grpc"
+    by_grpc = assignment.spec.on_servers.transport == Transport.GRPC
     callers: set[Caller] = set()
     allocator = (ReadBufferAllocator if by_grpc else SharedBufferAllocator)(callers)
     machine = ParameterServer(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dtrain.config import SyncSection
+from dtrain.config.choices import Weighting
 from dtrain.control.actions import Action, Caller, Report, Send
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Push, Release, Reply, Verdict
@@ -80,7 +81,7 @@ class SyncRule:
         self._store = store
         self._seen = seen
         self._steps = steps
-        self._by_examples = training.weighting == "examples"
+        self._by_examples = training.weighting == Weighting.EXAMPLES
         self._generation = generation
         self._term = term
         self._round: SyncRound[Offered] = SyncRound(version)

@@ -19,6 +19,7 @@ are sent a push when ps:0 has accepted it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError, NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
 from dtrain.messages import (
     AnyMessage,
@@ -84,7 +85,7 @@ class Replica:
     sync: bool
     trains: bool = True
     saves: bool = False
-    nan_policy: str = "refuse"
+    nan_policy: NanPolicy = NanPolicy.REFUSE
     first_judges: bool = False
     patience_s: float = 5.0
     sequence: int = 0
@@ -314,7 +315,7 @@ class Replica:
             return []
         self._answered = 0 if self.sync else self.sequence
         self.outcome = outcome = _together(list(pushed.replies.values()))
-        if outcome.verdict is Verdict.REFUSED and self.nan_policy == "fail":
+        if outcome.verdict is Verdict.REFUSED and self.nan_policy == NanPolicy.FAIL:
             raise NonFiniteGradientError(outcome.reason or "a gradient was refused")
         if outcome.verdict is Verdict.PENDING:
             self._pending = self.versions[self.host], pushed.ordinal + 1

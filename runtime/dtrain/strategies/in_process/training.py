@@ -10,6 +10,7 @@ import numpy as np
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import CheckpointSection
+from dtrain.config.choices import NanPolicy
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
@@ -158,9 +159,9 @@ class LocalTraining(Training, Leader):
     def _refuse(self, loss: float) -> Outcome:
         text = f"the gradient of step {self.global_step + 1} holds NaN or infinity (loss {loss})"
         policy = self.generation.training.nan_policy
-        if policy == "fail":
+        if policy == NanPolicy.FAIL:
             raise NonFiniteGradientError(text)
-        if self._reporter is not None and policy == "refuse":
+        if self._reporter is not None and policy == NanPolicy.REFUSE:
             self._reporter.warn(f"{text}; it was not applied")
         return REFUSED
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from dtrain.config import AsyncSection, ServerSection, SyncSection
+from dtrain.config.choices import Transport, Weighting
 from dtrain.parameters.compression import Compression
 from dtrain.parameters.packing import CompressedPacking, Packing
 from dtrain.parameters.placement import Plan
@@ -121,7 +122,7 @@ def open_training(parts: Opening) -> ServerTraining:
         leader,
         reporter,
         cut=machine.cut,
-        weighs_examples=isinstance(section, SyncSection) and section.weighting == "examples",
+        weighs_examples=isinstance(section, SyncSection) and section.weighting == Weighting.EXAMPLES,
         on_close=parts.on_close,
     )
 
@@ -131,7 +132,7 @@ def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
     section = parts.section
     plan = parts.plan
     trains = parts.context.rank >= 0
-    room = partial(arrays_to_send, section.transport if trains else "grpc")
+    room = partial(arrays_to_send, section.transport if trains else Transport.GRPC)
     compression = Compression.of(section.compression)
     weights = ReplicaMemory(plan)
     gradients = ReplicaMemory(plan, None if compression else room)

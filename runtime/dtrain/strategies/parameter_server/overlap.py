@@ -6,12 +6,12 @@ It pays where a link is slow, and costs a few percent where the processors do al
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
+
+from dtrain.config.choices import Overlapping
 
 SLOW_LINK_MBIT_S = 3000.0
 """Below this speed of a link layers overlap: a step gained at 1 Gbit/s, and lost a little at 10 Gbit/s."""
-
-Choice = Literal["auto", "on", "off"]
 
 
 class Exchange(Protocol):
@@ -34,14 +34,14 @@ class Overlap:
         link_mbit_s: as it was measured; None before.
     """
 
-    choice: Choice
+    choice: Overlapping
     link_mbit_s: float | None = None
 
     def decide(self, exchange: Exchange) -> bool:
         """Return whether the layers of this replica overlap."""
-        if self.choice == "off" or not exchange.can_overlap:
+        if self.choice == Overlapping.OFF or not exchange.can_overlap:
             return False
-        if self.choice == "on":
+        if self.choice == Overlapping.ON:
             return True
         if self.link_mbit_s is None:
             self.link_mbit_s = exchange.measure_link()

@@ -3,6 +3,7 @@ the next values.
 """
 
 from dtrain.config import ServerSection
+from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError
 from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Sums, Verdict
@@ -58,7 +59,7 @@ class ServerReplica(Replica, Overlaps):
         self._reporter = reporter
         self._failures = failures
         self._leader = leader
-        self._warns = section.nan_policy == "refuse"
+        self._warns = section.nan_policy == NanPolicy.REFUSE
         self._staleness = None if driver.machine.sync else StalenessHistogram()
         for name, update in self.updates.items():
             update[...] = self.weights[name]

@@ -9,6 +9,7 @@ from pathlib import Path
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import AddressBook, Role, TaskId
 from dtrain.config import NO_SERVERS, SyncSection
+from dtrain.config.choices import Validation
 from dtrain.errors import SpecError
 from dtrain.messages import HeartbeatReply, Row
 from dtrain.messages.status import TaskPhase
@@ -81,7 +82,7 @@ class ParameterServerStrategy(Strategy):
             is_leader=is_leader,
             evaluates=task.role is Role.EVALUATOR,
             has_evaluator=has_evaluator,
-            validates=self.training.validation == "leader" or not has_evaluator,
+            validates=self.training.validation == Validation.LEADER or not has_evaluator,
             directory=run_dir if assignment.launched else None,
             run_id=assignment.run_id,
             seed=self.training.seed,

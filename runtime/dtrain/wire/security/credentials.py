@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from dtrain.cluster.loopback import is_loopback
+from dtrain.config.choices import TlsMode
 from dtrain.messages import Hello
 from dtrain.process.assignment import TaskAssignment
 from dtrain.wire.security.keys import SALT_BYTES, Keyring
@@ -64,4 +65,4 @@ def _may_have_tls(assignment: TaskAssignment) -> bool:
     mode, cluster = assignment.spec.security.tls, assignment.cluster
     addresses = [cluster.address(task) or "" for task in cluster.tasks()]
     addresses += [assignment.moved_to] if assignment.moved_to else []
-    return mode == "required" or (mode == "auto" and not all(map(is_loopback, addresses)))
+    return mode == TlsMode.REQUIRED or (mode == TlsMode.AUTO and not all(map(is_loopback, addresses)))

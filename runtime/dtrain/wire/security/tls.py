@@ -24,6 +24,7 @@ from dtrain.cluster.certificate_names import (
     task_uri,
 )
 from dtrain.cluster.loopback import is_loopback
+from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tls_material import TlsMaterial
@@ -103,7 +104,7 @@ def tls_of(assignment: TaskAssignment, warn: Callable[[str], None]) -> Tls | Non
     Raises:
         SpecError: TLS is required and there is no certificate; or it cannot be used, or is another task's.
     """
-    required = assignment.spec.security.tls == "required"
+    required = assignment.spec.security.tls == TlsMode.REQUIRED
     if (source := _source(assignment)) is None:
         if required:
             raise SpecError(NO_CERTIFICATE)
