@@ -125,7 +125,7 @@ def _show(error: click.ClickException) -> None:
 
 
 def _say(message: str) -> None:
-    from dtrain.config.masked_urls import masked  # not above: the room is large
+    from dtrain.formats.masked_urls import masked  # not above: the room is large
 
     with contextlib.suppress(BrokenPipeError):
         click.echo(masked(message), err=True)

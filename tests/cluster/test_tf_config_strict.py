@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import SpecError
-from dtrain.process.tf_config import read_tf_config, write_tf_config
+from dtrain.process.tensorflow.tf_config import read_tf_config, write_tf_config
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from conformance.golden import load_json
 
-from dtrain.process import cluster_resolver as ours
-from dtrain.process.cluster_resolver import TFClusterSpec, TFConfigClusterResolver
+from dtrain.process.tensorflow import cluster_resolver as ours
+from dtrain.process.tensorflow.cluster_resolver import TFClusterSpec, TFConfigClusterResolver
 
 CASES = load_json("l_tf_config.json")["cases"]
 Question = Callable[[TFConfigClusterResolver], Any]

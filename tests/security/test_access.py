@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config.masked_urls import masked
 from dtrain.errors import SpecError
+from dtrain.formats.masked_urls import masked
 from dtrain.process import private_variables
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.tf_config import write_tf_config
+from dtrain.process.tensorflow.tf_config import write_tf_config
 
 NETWORK = ClusterSpec.from_lists(worker=["10.0.0.1:1"], ps=["10.0.0.2:1"])
 HERE = ClusterSpec.from_lists(worker=["127.0.0.1:1"], ps=["localhost:1", "[::1]:2"])

@@ -19,7 +19,7 @@ from dtrain.config.wishes import LAID_OUT
 from dtrain.distribute import partitioners
 from dtrain.errors import SpecError
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.tf_config import write_tf_config
+from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain.strategies import interface as process
 from dtrain.strategies.choice import TrainingArguments

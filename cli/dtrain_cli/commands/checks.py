@@ -46,7 +46,7 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object],
 
 def _check_tf_config(foreign: bool) -> None:
     from dtrain.cluster import tasks_text
-    from dtrain.process.tf_config import read_tf_config
+    from dtrain.process.tensorflow.tf_config import read_tf_config
     from dtrain_cli.plan.standalone_start import place_of_tf_config
 
     text = os.environ.get("TF_CONFIG")

@@ -153,7 +153,7 @@ def _start(
 
 def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
     from dtrain.process import private_variables
-    from dtrain.process.tf_config import write_tf_config
+    from dtrain.process.tensorflow.tf_config import write_tf_config
     from dtrain.runs.files import RunFiles
     from dtrain_cli.runs.directory import check_fit
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dtrain.cluster import TaskId
-from dtrain.config.masked_urls import masked
+from dtrain.formats.masked_urls import masked
 from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord
 from dtrain_cli.console import failure_box

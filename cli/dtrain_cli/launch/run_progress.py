@@ -1,6 +1,7 @@
 """The progress of a run, by the last status of each task."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
 from dtrain.messages.status import TaskStatus, global_step
@@ -8,11 +9,21 @@ from dtrain_cli.console.live_table import Row
 from dtrain_cli.launch.tasks.task_life import TaskLife
 
 
+@dataclass(frozen=True)
+class News:
+    """A change in a run: for the console, and as an event of the journal."""
+
+    text: str
+    kind: str
+    facts: Mapping[str, str | int]
+
+
 class RunProgress:
     """The progress of a run, read from the supervisor's lives of tasks at each call."""
 
     def __init__(self, lives: Mapping[TaskId, TaskLife]) -> None:
         self._lives = lives
+        self._cannot_save = False
 
     def rows(self) -> list[Row]:
         """Return the rows of the live table."""
@@ -24,15 +35,19 @@ class RunProgress:
         """Return the global step; None before any task has reported one."""
         return global_step(self._statuses())
 
-    @property
-    def unsaved(self) -> str | None:
-        """Return why no checkpoint is saved any more; None: the last one was saved."""
-        return next((status.unsaved for status in self._statuses() if status.unsaved), None)
-
-    @property
-    def saved_step(self) -> int | None:
-        """Return the step of the last checkpoint of the leader's present attempt; None before its first."""
-        return next((status.saved_step for status in self._statuses() if status.saved_step is not None), None)
+    def news_of_saving(self) -> News | None:
+        """Return whether checkpoints can be saved, if that has changed since the last call."""
+        reason = next((status.unsaved for status in self._statuses() if status.unsaved), None)
+        if reason and not self._cannot_save:
+            self._cannot_save = True
+            return News(f"checkpoints can no longer be saved: {reason}", "unsaved", {"message": reason})
+        # None: of a leader that has just been started again
+        step = next((each.saved_step for each in self._statuses() if each.saved_step is not None), None)
+        if reason or step is None or not self._cannot_save:
+            return None
+        self._cannot_save = False
+        text = f"checkpoints are saved again: the last one is of step {step}"
+        return News(text, "saved again", {"step": step})
 
     @property
     def stale_gradients(self) -> int:

@@ -75,7 +75,6 @@ class Supervisor:
         self._order: RunStop | None = None
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
-        self._unsaved = False
         self._joined = JoinedWorkers(RunFiles(plan.run.run_dir))
         self._arrivals = Arrivals(RunFiles(plan.run.run_dir))
         self._ends = TaskEnds(self.spec, self._leader, self.foreign, self.lives)
@@ -236,16 +235,9 @@ class Supervisor:
 
     def _say_whether_checkpoints_are_saved(self) -> None:
         """Say it when it changes. The leader's own warning is lost where its log is on the same full disk."""
-        unsaved = self.progress.unsaved
-        step = self.progress.saved_step  # None: of a leader that has just been started again
-        if unsaved and not self._unsaved:
-            self._unsaved = True
-            self._console.say(f"checkpoints can no longer be saved: {unsaved}")
-            self._journal.event("unsaved", message=unsaved)
-        elif self._unsaved and not unsaved and step is not None:
-            self._unsaved = False
-            self._console.say(f"checkpoints are saved again: the last one is of step {step}")
-            self._journal.event("saved again", step=step)
+        if news := self.progress.news_of_saving():
+            self._console.say(news.text)
+            self._journal.event(news.kind, **news.facts)
 
     def _carry_out_kill_requests(self) -> None:
         servers = [life for life in self.lives.values() if life.task.role is Role.PS]
@@ -395,13 +387,7 @@ class Supervisor:
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state is RunState.SUCCEEDED else ():
             self._console.say(f"simulate: {text}: the run ended before that was due")
-        record = self._journal.record
-        record.state = RunState(outcome.state)
-        record.exit_code = outcome.exit_code
-        record.failure = outcome.failure
-        record.ended = now_text()
-        record.stalled = None
-        self._journal.event("ended", state=outcome.state, exit_code=outcome.exit_code)
+        self._journal.end(outcome.state, outcome.exit_code, outcome.failure)
         self._record_tasks()
         return outcome
 

@@ -19,7 +19,7 @@ from dtrain.cluster.loopback import LOOPBACK, is_loopback
 from dtrain.config import RunSpec, SingleSection
 from dtrain.config.choices import Transport
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.tf_config import write_tf_config
+from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.process.tls_material import TlsMaterial
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS, Authority, LeafNames
 from dtrain_cli.plan.task_launch import TaskLaunch

@@ -1,6 +1,6 @@
 """One task started by hand: who it is and in which cluster, from the first of these that says so.
 
-1. the classic flags (`dtrain.process.classic_flags`), before the program or among its arguments
+1. the classic flags (`dtrain.process.tensorflow.classic_flags`), before the program or among its arguments
 2. a spec that writes addresses
 3. the TF_CONFIG of the environment
 
@@ -17,9 +17,9 @@ from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain.process.access import check_access, secret_in_file
 from dtrain.process.assignment import TF_CONFIG, TaskAssignment
-from dtrain.process.classic_flags import read_classic_flags
 from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import said_secret
+from dtrain.process.tensorflow.classic_flags import read_classic_flags
 from dtrain_cli.spec.file import read_spec
 
 NO_CLUSTER = (

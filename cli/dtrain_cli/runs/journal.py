@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from dtrain.runs.files import RunFiles, RunRecord, write_record
-from dtrain.runs.journal import append_event
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, write_record
+from dtrain.runs.journal import append_event, now_text
+from dtrain.runs.states import RunState
 
 
 class Journal:
@@ -23,6 +24,16 @@ class Journal:
             append_event(self._files, kind, **facts)
         except OSError as error:
             self._complain(error)
+
+    def end(self, state: RunState, exit_code: int, failure: FailureRecord | None) -> None:
+        """Note the end of the run, which is now; `save` writes it."""
+        record = self.record
+        record.state = state
+        record.exit_code = exit_code
+        record.failure = failure
+        record.ended = now_text()
+        record.stalled = None
+        self.event("ended", state=state, exit_code=exit_code)
 
     def save(self) -> None:
         """Write run.json, if it would change."""

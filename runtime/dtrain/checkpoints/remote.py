@@ -28,9 +28,9 @@ from dtrain.checkpoints.folder import (
 from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint
-from dtrain.config.masked_urls import masked
 from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
 from dtrain.formats.json_text import JSON_BYTES_MAX
+from dtrain.formats.masked_urls import masked
 from dtrain.formats.regular_file import read_whole
 
 PREFIX = "ckpt-"

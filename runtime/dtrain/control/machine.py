@@ -260,15 +260,9 @@ def _steps(
             torn=message.applied is not None,
             too_few_timeout_s=0.0 if training.too_few == TooFew.FAIL else training.too_few_timeout_s,
         )
+    shrinks = training.too_few == TooFew.SHRINK
     decision = SyncDecision(
-        message.version,
-        servers,
-        dealer.parts,
-        len(ranks),
-        dealer.whole,
-        training.too_few == TooFew.SHRINK,
-        host=host,
-        live=ranks,
+        message.version, servers, dealer.parts, len(ranks), dealer.whole, shrinks, host=host, live=ranks
     )
     return SyncSteps(
         dealer=dealer,

@@ -1,1 +1,1 @@
-"""File formats of other programs: TFRecord files and TensorBoard's event files."""
+"""Forms of files and texts: TFRecord, TensorBoard's event files, arrays, JSON, URLs as records show them."""

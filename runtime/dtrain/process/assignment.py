@@ -13,13 +13,13 @@ import msgspec
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import ClusterSection, RunSpec, address_problem
-from dtrain.config.masked_urls import masked
 from dtrain.errors import SpecError
+from dtrain.formats.masked_urls import masked
 from dtrain.messages import Hello
 from dtrain.process.access import secret_in_file
 from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import said_secret
-from dtrain.process.tf_config import read_tf_config
+from dtrain.process.tensorflow.tf_config import read_tf_config
 from dtrain.process.tls_material import HANDED_OVER, TlsMaterial
 
 RUN_ID = "DTRAIN_RUN_ID"

@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from dtrain.config.masked_urls import masked
+from dtrain.formats.masked_urls import masked
 from dtrain.runs.files import RunFiles
 
 

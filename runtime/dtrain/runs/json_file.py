@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dtrain.config.masked_urls import masked_bytes
 from dtrain.errors import RunError
+from dtrain.formats.masked_urls import masked_bytes
 from dtrain.formats.regular_file import read_regular
 
 Record = TypeVar("Record")

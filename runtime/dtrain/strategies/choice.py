@@ -13,8 +13,8 @@ from dtrain.errors import SpecError
 from dtrain.process.access import check_access
 from dtrain.process.allocation import keep_freed_memory
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.classic_flags import read_classic_flags
 from dtrain.process.private_variables import own_environment
+from dtrain.process.tensorflow.classic_flags import read_classic_flags
 from dtrain.process.threads import share_cores
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.strategies.interface import Strategy, current_strategy

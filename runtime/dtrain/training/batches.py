@@ -12,7 +12,7 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import INFINITE, UNKNOWN, rows_of
-from dtrain.data.user_data import as_dataset
+from dtrain.data.user_data import as_dataset, check_lengths
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import WHOLE, LossScale
 from dtrain.protocol.batch_cut import BatchCut
@@ -107,6 +107,7 @@ def held_out(data: Any, fraction: float) -> tuple[Any, Any]:
         raise InputError(
             "validation_split: expected arrays; a Dataset or a function is split with take and skip"
         )
+    check_lengths(data)
     size = Batch.of(data).size
     cut = int(size * (1 - fraction))
     if not 0 < cut < size:

@@ -8,7 +8,6 @@ from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.checkpoints import OptimizerState
 from dtrain.data.input_context import InputContext
-from dtrain.data.user_data import check_lengths
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
@@ -99,14 +98,9 @@ class Model(CompiledModel):
         strategy = self.strategy
         data = joined(x, y, sample_weight)
         if validation_split and validation_data is None:
-            check_lengths(data)
             data, validation_data = held_out(data, validation_split)
-        validation = validation_data
-        if validation_data is not None and not isinstance(validation_data, Validation):
-            pair = as_pair(validation_data)
-            batches = Batches.of(pair, batch_size=validation_batch_size or batch_size, shuffle=False, seed=0)
-            check_finite(batches, validation_steps, "fit: validation_data", "validation_steps")
-            validation = Validation(batches, validation_steps, validation_freq)
+        size = validation_batch_size or batch_size
+        validation = _validation(validation_data, size, validation_steps, validation_freq)
         fit = self._fit(
             callbacks=as_callbacks(callbacks),
             validation=validation,
@@ -121,16 +115,18 @@ class Model(CompiledModel):
             data, batch_size=batch_size, shuffle=shuffle, seed=strategy.context.seed, context=context
         )
         self.build_for(batches)
-        if (
-            validation is not None
-            and strategy.is_leader
-            and getattr(self.test_step, "__func__", None) is Model.test_step
-        ):
-            check_example(self, self._compiled().losses, validation.batches, "fit: validation_data")
+        self._check(validation)
         plan = Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync)
         if strategy.is_leader:
             batches = told_of_repetition(batches, plan.steps_per_epoch)
         return fit.run(batches, plan)
+
+    def _check(self, validation: Validation | None) -> None:
+        """Raise an `InputError` in the leader if an example of the validation does not fit the losses."""
+        if validation is None or not self.strategy.is_leader:
+            return
+        if getattr(self.test_step, "__func__", None) is Model.test_step:
+            check_example(self, self._compiled().losses, validation.batches, "fit: validation_data")
 
     def evaluate(
         self,
@@ -385,3 +381,14 @@ def _reported(results: Mapping[str, float], return_dict: bool) -> Any:
     if return_dict:
         return dict(results)
     return list(results.values()) if len(results) > 1 else results["loss"]
+
+
+def _validation(
+    data: Any, batch_size: int | None, steps: int | None, freq: int | Collection[int]
+) -> Validation | None:
+    """Return the validation of a fit from its `validation_data`."""
+    if data is None or isinstance(data, Validation):
+        return data
+    batches = Batches.of(as_pair(data), batch_size=batch_size, shuffle=False, seed=0)
+    check_finite(batches, steps, "fit: validation_data", "validation_steps")
+    return Validation(batches, steps, freq)

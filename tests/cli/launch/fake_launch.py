@@ -16,6 +16,7 @@ from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, Workload, build_plan
 from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import lost_on_the_way
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
@@ -187,7 +188,7 @@ class FakeConsole:
 
 
 @dataclass
-class FakeJournal:
+class FakeJournal(Journal):
     record: RunRecord
 
     def event(self, kind: str, **facts) -> None:

@@ -11,7 +11,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import RunSpec, SingleSection
 from dtrain.errors import RunError, SpecError
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.tf_config import read_tf_config
+from dtrain.process.tensorflow.tf_config import read_tf_config
 from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import JoinRecord, RunFiles, read_record
 from dtrain.runs.states import LIVE_RUN_STATES

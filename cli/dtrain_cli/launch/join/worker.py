@@ -21,7 +21,7 @@ from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.process.tf_config import write_tf_config
+from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import RunState, TaskState

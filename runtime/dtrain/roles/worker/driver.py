@@ -76,11 +76,8 @@ class ReplicaDriver:
             gradients: sent from; the new values of variables that are not trained as well.
             connect: opens connections.
             reporter: told whom we wait for.
-            connect_s: how long a server may take to be there at first.
-            patience_s: how long one may be away later.
+            connect_s, patience_s: how long a server may take to be there at first, and be away later.
             packing: how weights and gradients travel, if not as they lie.
-            overlaps: see above.
-            clock: the time, and how to wait.
 
         Raises:
             WaitTimeoutError: a server is not there in time.
@@ -107,17 +104,10 @@ class ReplicaDriver:
         self.arriving = ArrivingValues(weights, self._packing.in_place, self._waiting, self.fetch_again)
         self._departing = DepartingGradients(gradients)
         self.overtaken = False
-        self._names = [str(TaskId(Role.PS, server)) for server in range(machine.servers)]
-        self._peers = [
-            Peer(
-                name,
-                partial(connect, TaskId(Role.PS, server)),
-                patience_s=patience_s,
-                clock=clock,
-                note=reporter.trace.event,
-            )
-            for server, name in enumerate(self._names)
-        ]
+        servers = [TaskId(Role.PS, server) for server in range(machine.servers)]
+        self._names = list(map(str, servers))
+        to_server = partial(Peer, patience_s=patience_s, clock=clock, note=reporter.trace.event)
+        self._peers = [to_server(str(server), partial(connect, server)) for server in servers]
         Peer.together(self._peers)
         for peer in self._peers:
             reporter.waiting(peer.name)

@@ -4,8 +4,8 @@ import re
 import traceback
 from pathlib import Path
 
-from dtrain.config.masked_urls import masked
 from dtrain.errors import DtrainError
+from dtrain.formats.masked_urls import masked
 from dtrain.process.plain_text import plain
 from dtrain.runs.failure.frames import LEFT_OUT, choose_frames, users_frames
 

@@ -2,7 +2,7 @@
 
 This is for programs that call `tf.distribute.cluster_resolver.TFConfigClusterResolver` and the functions of
 `tensorflow.python.distribute.multi_worker_util`. dtrain itself reads TF_CONFIG strictly:
-`dtrain.process.tf_config`.
+`dtrain.process.tensorflow.tf_config`.
 
 Surprising behaviour that holds here as there: the variable is parsed anew at each question; the empty string
 is a JSON error; a task that the cluster does not have is reported only by `master()`; a cluster of one task
