@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32") -> Array:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.types import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Feature = list[bytes] | Array | None
 """bytes values, an array of float32 or int64, or None for a feature without a kind."""
 

@@ -17,9 +17,7 @@ from dtrain.errors import InputError
 from dtrain.formats.numpy_file import read_npy, read_npz
 from dtrain.formats.regular_file import open_regular
 from dtrain.formats.tfrecord import read_records
-
-Array = np.ndarray[Any, Any]
-Shape = tuple[int | None, ...]
+from dtrain.types import Array, Shape
 
 CSV_BYTES_MAX = 256 << 20
 """Bytes: text takes up to 30 times its size while it is read, an .npz none."""

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from dtrain.formats.expansion import room_for
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 MEMBERS_MAX = 10_000
 """Arrays in one .npz: a file of examples has one for each column."""

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import ProgramError
-from dtrain.strategies.interface import Array
 from dtrain.training.functions import FunctionModel, from_function
-from dtrain.types import Arrays
+from dtrain.types import Array, Arrays
 
 
 def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = None) -> FunctionModel:

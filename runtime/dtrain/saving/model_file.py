@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from dtrain import checkpoints
 from dtrain.checkpoints import OptimizerState
@@ -16,8 +15,7 @@ from dtrain.runs.files import RunFiles
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, destination
 from dtrain.strategies.interface import Strategy
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-import numpy as np
-
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.errors import ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -36,8 +34,7 @@ from dtrain.protocol.tally import Open
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.problem import ConfigChange, Problem, Weights
 from dtrain.strategies.reduction import Nest, ReduceOp
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 class StepClock(Protocol):

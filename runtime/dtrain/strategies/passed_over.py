@@ -13,8 +13,9 @@ from dtrain.errors import CheckpointError
 from dtrain.messages import Row
 from dtrain.protocol.tally import Open
 from dtrain.roles.chief.start import saved_rows
-from dtrain.strategies.interface import Array, Leader, Training
+from dtrain.strategies.interface import Leader, Training
 from dtrain.strategies.problem import ConfigChange, Problem
+from dtrain.types import Array
 
 
 class PassedOverTraining(Training, Leader):

@@ -12,10 +12,11 @@ from dtrain.learning.graphs.wiring import Submodel
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.weights import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
-from dtrain.strategies.interface import Array, Strategy
+from dtrain.strategies.interface import Strategy
 from dtrain.training.batches import Batches
 from dtrain.training.submodels import shown
 from dtrain.training.summary import LINE_LENGTH, summary
+from dtrain.types import Array
 from dtrain.variables import VariableSpec
 
 

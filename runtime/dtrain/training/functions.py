@@ -23,9 +23,9 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning.graphs.networks import Network
-from dtrain.strategies.interface import Array
 from dtrain.training.models import Model
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
+from dtrain.types import Array
 from dtrain.variables import VariableSpec
 
 Init = Callable[[np.random.Generator], Mapping[str, Any]]

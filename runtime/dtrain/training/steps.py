@@ -29,10 +29,11 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Pass
-from dtrain.strategies.interface import Array, Replica
+from dtrain.strategies.interface import Replica
 from dtrain.strategies.problem import Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batch
+from dtrain.types import Array
 
 Logs = Mapping[str, Any]
 """Numbers by name, ``loss`` among them: what a step returns. The log has their means over an epoch's

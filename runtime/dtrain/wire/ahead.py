@@ -6,14 +6,12 @@ connection.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Message
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 
 class Ahead(Message, frozen=True, gc=False, kw_only=True):

@@ -11,7 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from dtrain.errors import WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.wire.frames import Array, Frame, Limits, Payload
+from dtrain.types import Array
+from dtrain.wire.frames import Frame, Limits, Payload
 
 
 class Answer(Enum):

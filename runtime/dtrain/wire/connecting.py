@@ -19,9 +19,9 @@ import numpy as np
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config.choices import Transport
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
+from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.channel import Channel
-from dtrain.wire.frames import Array
 from dtrain.wire.one_host import shared_memory
 from dtrain.wire.one_host.local import LocalChannel, socket_name
 from dtrain.wire.one_host.packets import SMALL_BYTES

@@ -16,13 +16,14 @@ blocks or a payload above the limit is a `PeerRefusedError`.
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage
+from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.ahead import Ahead, BlockAhead
 from dtrain.wire.arriving import Arriving
@@ -44,7 +45,6 @@ _BLOCKS_LIMIT = 4096
 
 _NAMES = {np.dtype(name): name for name in DTYPE_BYTES}  # numpy makes the name anew each time
 
-Array = np.ndarray[Any, Any]
 Offer = Callable[[AnyMessage], Sequence[Array]]
 """What a receiver gives to `FrameDecoder`: for a message, the arrays that its blocks may be written into."""
 

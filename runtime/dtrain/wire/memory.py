@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Hello
+from dtrain.types import Array
 from dtrain.wire.answers import next_of
 from dtrain.wire.channel import Answer, Handler, silent
-from dtrain.wire.frames import UNKNOWN, Array, Frame, FrameDecoder, Payload, encode, with_payload
+from dtrain.wire.frames import UNKNOWN, Frame, FrameDecoder, Payload, encode, with_payload
 
 
 class MemoryCaller:

@@ -18,8 +18,9 @@ from dtrain.errors import PeerError, PeerLostError, WaitTimeoutError
 from dtrain.messages import AnyMessage
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.runs.events import AnyEvent, Disconnected, Reconnected
+from dtrain.types import Array
 from dtrain.wire.channel import Channel, NoticesLoss, Streams
-from dtrain.wire.frames import Array, Frame
+from dtrain.wire.frames import Frame
 
 PAUSE_S = 0.05
 """The pause before each attempt to open a connection again."""

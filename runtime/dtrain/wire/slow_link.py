@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
 from dtrain.messages import AnyMessage
+from dtrain.types import Array
 from dtrain.wire.answers import next_of
 from dtrain.wire.channel import Channel, NoticesLoss, silent
-from dtrain.wire.frames import Array, Frame, written
+from dtrain.wire.frames import Frame, written
 
 
 def through_link(channel: Channel, simulate: SimulateSection, task: str) -> Channel:

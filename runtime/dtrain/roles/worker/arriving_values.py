@@ -3,15 +3,13 @@ its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
 from dtrain.errors import PeerLostError
 from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.types import Array
 from dtrain.wire.arriving import Arriving
-
-Array = np.ndarray[Any, Any]
 
 LATE_BYTES = 4 * 1024 * 1024
 """From this size on, of a server's values, a step begins before they are there.

@@ -26,6 +26,7 @@ from dtrain.roles.worker.departing_gradients import DepartingGradients
 from dtrain.roles.worker.machine import Replica
 from dtrain.roles.worker.phases import Finished, Outgoing, Pulling, Ready
 from dtrain.runs.reporting import Reporter
+from dtrain.types import Array
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 from dtrain.wire.connector import ConnectTask
@@ -35,8 +36,6 @@ from dtrain.wire.peer import Peer
 VOID = Outcome(Verdict.VOID)
 WITH_BLOCKS = (Push, Lookup)
 """What a replica says with blocks of its own."""
-
-Array = np.ndarray[Any, Any]
 
 
 class ReplicaDriver:

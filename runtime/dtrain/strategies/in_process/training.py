@@ -30,8 +30,9 @@ from dtrain.roles.chief.saver import Saver, Tried
 from dtrain.roles.chief.start import Start, fresh
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.trace import NO_TRACE
-from dtrain.strategies.interface import Array, Leader, Replica, Training
+from dtrain.strategies.interface import Leader, Replica, Training
 from dtrain.strategies.problem import ConfigChange, Problem
+from dtrain.types import Array
 
 APPLIED = Outcome(Verdict.ACCEPTED)
 REFUSED = Outcome(Verdict.REFUSED)

@@ -16,9 +16,10 @@ from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.interface import Array, Leader
+from dtrain.strategies.interface import Leader
 from dtrain.strategies.parameter_server.failures import Failures
 from dtrain.strategies.problem import ConfigChange, Weights
+from dtrain.types import Array
 
 
 class ServerLeader(Leader):

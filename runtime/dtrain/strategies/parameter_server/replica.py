@@ -12,10 +12,11 @@ from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.interface import Array, Overlaps, Replica
+from dtrain.strategies.interface import Overlaps, Replica
 from dtrain.strategies.parameter_server.failures import Failures
 from dtrain.strategies.parameter_server.leader import ServerLeader
 from dtrain.strategies.problem import Weights
+from dtrain.types import Array
 
 
 class ServerReplica(Replica, Overlaps):

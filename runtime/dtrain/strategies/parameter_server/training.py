@@ -6,9 +6,10 @@ from dtrain.messages import Row
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.interface import Array, Training
+from dtrain.strategies.interface import Training
 from dtrain.strategies.parameter_server.leader import ServerLeader
 from dtrain.strategies.parameter_server.replica import ServerReplica
+from dtrain.types import Array
 
 
 class ServerTraining(Training):

@@ -15,11 +15,12 @@ import grpc
 
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
+from dtrain.types import Array
 from dtrain.wire.by_grpc.encryption import add_port, names_of
 from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, SERVER, TALK
 from dtrain.wire.by_grpc.transfers import LARGE_BYTES, Traffic, Turn
 from dtrain.wire.channel import Answer, Handler
-from dtrain.wire.frames import SMALL_BYTES, Array, FrameDecoder, Payload, with_payload
+from dtrain.wire.frames import SMALL_BYTES, FrameDecoder, Payload, with_payload
 from dtrain.wire.handshake import Door, encode_greeting
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import listening_obstacle

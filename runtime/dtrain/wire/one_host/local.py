@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
+from dtrain.types import Array
 from dtrain.wire.answers import LOOK_S
 from dtrain.wire.channel import Handler, silent
-from dtrain.wire.frames import UNKNOWN, Array, Frame, Payload, written
+from dtrain.wire.frames import UNKNOWN, Frame, Payload, written
 from dtrain.wire.handshake import (
     GREETING_LIMIT_BYTES,
     Door,

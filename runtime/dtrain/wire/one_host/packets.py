@@ -32,8 +32,9 @@ import numpy as np
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage, Rows
+from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.frames import Array, Frame, Limits, check, described, padded
+from dtrain.wire.frames import Frame, Limits, check, described, padded
 from dtrain.wire.one_host.shared_memory import SharedMemory, address, memory_of
 
 PACKET_BYTES = 64 * 1024

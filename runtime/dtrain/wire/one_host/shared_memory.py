@@ -14,13 +14,12 @@ import sys
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from dtrain.errors import PeerRefusedError, SharedMemoryError
-
-Array = np.ndarray[Any, Any]
+from dtrain.types import Array
 
 shortage: str | None = None
 """Why this process shares no memory any more: once it could not, so that its peers and it speak over gRPC
