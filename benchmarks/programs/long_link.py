@@ -30,7 +30,9 @@ from dtrain.wire.security.credentials import Credentials
 
 BYTES_PER_S = 125e6
 CHUNK_BYTES = 128 * 1024
-WORKER = Credentials.made(Hello(run_id="long-link", cluster_hash="", task="worker:0"))
+WORKER, SERVER = (
+    Credentials.made(Hello(run_id="long-link", cluster_hash="", task=task)) for task in ("worker:0", "ps:0")
+)
 
 
 def carry(source: socket.socket, sink: socket.socket, delay_s: float) -> None:
@@ -93,7 +95,7 @@ class Applies:
 
 
 def serve_grpc(address: str, size: int) -> None:
-    service = GrpcService(Applies(size), address, WORKER, connections=4, share_port=True)
+    service = GrpcService(Applies(size), address, SERVER, connections=4, share_port=True)
     signal.sigwait({signal.SIGTERM})
     service.stop()
 

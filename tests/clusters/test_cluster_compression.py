@@ -5,8 +5,7 @@ kept.
 import re
 
 import pytest
-from clusters.test_cluster_transports import SYNC
-from clusters.watching import report_of, succeeded, tasks_of
+from clusters.watching import DETERMINISTIC, report_of, succeeded, tasks_of
 
 PROGRAM = """
 import hashlib
@@ -41,7 +40,7 @@ def test_the_same_results_bit_for_bit_in_fewer_bytes(launcher, compression, sent
         ("training.transport=local", "training.partitioner={fixed_shards: 2}"),
     ):
         sets = [part for word in (f"training.compression={compression}", *words) for part in ("--set", word)]
-        launch = launcher.start(*SYNC, *sets, "mixed.py", "40")
+        launch = launcher.start(*DETERMINISTIC, *sets, "mixed.py", "40")
         succeeded(launch)
         printed = re.search(r"^weights (\w+)\nnarrow 0\ndense bytes (\d+)$", launch.log("chief:0"), re.M)
         assert printed, "what a fit ends with is float32"

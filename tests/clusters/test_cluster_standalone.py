@@ -85,7 +85,7 @@ def test_a_worker_that_comes_after_the_end_says_so_in_one_line(launcher):
 
 def test_a_name_that_cannot_be_resolved_is_named(launcher):
     hosts = ("--ps_hosts", "nosuch.invalid:2222", "--worker_hosts", "127.0.0.1:2223", "--task_index", "0")
-    words = ("--set", "wait.start_s=2", *hosts)
+    words = ("--insecure", "--set", "wait.start_s=2", *hosts)
     tasks = {"ps": launcher.dtrain("ps", *words), "worker": launcher.dtrain("worker", *words, LINE)}
     assert {role: task.end() for role, task in tasks.items()} == {"ps": 2, "worker": 1}
     for role, whom in (("ps", "its own name"), ("worker", "ps:0")):

@@ -58,7 +58,7 @@ class Attacker:
         hello = Hello(run_id="in-memory", cluster_hash="", task=self.hostile.role)
         caller = MemoryCaller(hello)
         try:
-            frame = FrameDecoder(server.limit_bytes).feed(data)
+            frame = FrameDecoder(server.limits(hello)).feed(data)
             if frame is not None and not self.hostile.rightful(frame.message):
                 server.received(caller, frame)
                 self.taken += 1

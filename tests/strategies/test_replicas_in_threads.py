@@ -107,6 +107,7 @@ def test_an_error_in_one_ends_all_with_that_error(error):
 def test_an_interrupt_of_the_program_ends_the_waits_of_all():
     """As Ctrl-C does: the main thread waits for its replicas when it is interrupted, in their second step."""
     steps = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a runner of tests may ignore it
 
     def act(replica):
         steps.append(replica.rank)
@@ -116,6 +117,9 @@ def test_an_interrupt_of_the_program_ends_the_waits_of_all():
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             assert replica._meeting.aborted.wait(60)
 
-    with pytest.raises(KeyboardInterrupt):
-        fit(acting(MirroringStrategy(2), act))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fit(acting(MirroringStrategy(2), act))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not threads()

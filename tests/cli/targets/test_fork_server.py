@@ -34,7 +34,14 @@ def warm(monkeypatch):
 
 def order(number):
     return StartTask(
-        f"worker:{number}", 0, ["program.py"], {"TF_CONFIG": "x" * 4000}, "/", "/dev/null", needs_grpc=False
+        f"worker:{number}",
+        0,
+        ["program.py"],
+        {"TF_CONFIG": "x" * 4000},
+        {},
+        "/",
+        "/dev/null",
+        needs_grpc=False,
     )
 
 
