@@ -1,9 +1,14 @@
 """A task that has the run's secret and says what its role never says is refused, and changes nothing."""
 
+import re
+
 import msgspec
 import pytest
 from roles.by_hand import Hand
 
+from dtrain.cluster import TaskId
+from dtrain.control import rights
+from dtrain.control.rights import EVALUATOR_LIMIT_BYTES, JOINED_MAX, STATUS_LIMIT_BYTES
 from dtrain.messages import (
     Commit,
     Complete,
@@ -17,6 +22,7 @@ from dtrain.messages import (
     Subscribe,
 )
 from dtrain.messages.status import TaskStatus
+from dtrain.wire.frames import HEADER_LIMIT_BYTES
 
 FORGED = [
     Hold(generation=1, number=(1, 1)),
@@ -66,6 +72,52 @@ def test_a_false_status_is_refused_and_reaches_no_leader(hand, status):
     assert isinstance(refused.message, Refusal)
     (reply,) = hand.beat("chief:0")
     assert status not in reply.message.statuses
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"message": "x" * STATUS_LIMIT_BYTES}, "a status of 16.* bytes; at most 16384 make sense"),
+        ({"monotonic_s": float("nan")}, "a status of no time"),
+        ({"progress_monotonic_s": float("inf")}, "a status of no time"),
+    ],
+)
+def test_a_status_that_no_record_can_hold_is_refused(hand, facts, said):
+    (refused,) = hand.beat("worker:0", status=TaskStatus("worker:0", 1, "here", **facts))
+    assert re.fullmatch(f"worker:0 reports {said}", refused.message.reason)
+
+
+def test_statuses_of_all_tasks_that_may_connect_fit_into_one_message():
+    tasks = JOINED_MAX + 100
+    assert tasks * STATUS_LIMIT_BYTES + EVALUATOR_LIMIT_BYTES < HEADER_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("message", FORGED[-2:], ids=lambda message: type(message).__name__)
+def test_a_server_that_the_cluster_does_not_name_reports_nothing(hand, message):
+    (refused,) = hand.say("ps:7", message)
+    assert refused.message.reason == "only servers report to ps:0, not ps:7"
+
+
+@pytest.mark.parametrize("task", ["ps:2", "chief:1", "evaluator:1", "ps:999999999"])
+def test_a_task_that_the_cluster_does_not_name_may_not_connect(hand, task):
+    assert hand.servers[0].control.roster.refusal(TaskId.parse(task)) == (
+        f"the cluster of this run has no {task}"
+    )
+
+
+@pytest.mark.parametrize("task", ["chief:0", "worker:1", "ps:1", "evaluator:0", "worker:2", "worker:999999"])
+def test_the_run_s_own_tasks_and_workers_that_join_may_connect(hand, task):
+    assert hand.servers[0].control.roster.refusal(TaskId.parse(task)) is None
+
+
+def test_so_many_workers_may_join_and_no_more(hand, monkeypatch):
+    monkeypatch.setattr(rights, "JOINED_MAX", 3)
+    roster = hand.servers[0].control.roster
+    for index in (2, 3, 4):
+        assert roster.refusal(TaskId.parse(f"worker:{index}")) is None
+        hand.beat(f"worker:{index}")
+    assert roster.refusal(TaskId.parse("worker:5")) == "3 workers have joined this run, and no more may"
+    assert roster.refusal(TaskId.parse("worker:4")) is None, "it connects again"
 
 
 @pytest.mark.parametrize("evaluation", [{"loss": 0.5}, {"global_step": float("nan")}])

@@ -6,6 +6,8 @@ ours: it is refused, and changes nothing.
 
 import math
 
+import msgspec
+
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import address_problem
 from dtrain.messages import (
@@ -46,12 +48,36 @@ DECISIONS = frozenset({Commit, Release})
 """Messages that only the control host sends."""
 
 
+STATUS_LIMIT_BYTES = 16 * 1024
+"""The longest status: the leader is sent those of all tasks in one message."""
+EVALUATOR_LIMIT_BYTES = 256 * 1024
+"""The longest status of the evaluator, with its last evaluations."""
+JOINED_MAX = 2_000
+"""So many workers may join a run: what is known of each takes memory, and is sent to the leader."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def newcomer_obstacle(sender: TaskId, cluster: ClusterSpec, joined: int) -> str | None:
+    """Return why a task may not connect at all; None if it may.
+
+    Args:
+        sender: the task.
+        cluster: of the run. Beside its tasks there are one evaluator, and workers that join.
+        joined: how many of these there have been, but for the sender.
+    """
+    if sender in cluster or sender == TaskId(Role.EVALUATOR, 0):
+        return None
+    if sender.role is not Role.WORKER or sender.index < cluster.first_joined:
+        return f"the cluster of this run has no {sender}"
+    return None if joined < JOINED_MAX else f"{joined} workers have joined this run, and no more may"
+
+
 def obstacle(message: AnyMessage, sender: TaskId, cluster: ClusterSpec) -> str | None:
     """Return why `sender` may not send the message; None if it may."""
     kind = type(message)
     if (deed := LEADERS.get(kind)) is not None:
         return None if sender == cluster.leader else f"only {cluster.leader} may {deed}, not {sender}"
-    if kind in SERVERS and sender.role is not Role.PS:
+    if kind in SERVERS and (sender.role is not Role.PS or sender not in cluster):
         return f"only servers report to {cluster.control_host}, not {sender}"
     if kind in DECISIONS and sender != cluster.control_host:
         return f"only {cluster.control_host} decides, not {sender}"
@@ -66,6 +92,11 @@ def _false_beat(message: Heartbeat, sender: TaskId) -> str | None:
     status = message.status
     if status is None:
         return None
+    limit = EVALUATOR_LIMIT_BYTES if sender.role is Role.EVALUATOR else STATUS_LIMIT_BYTES
+    if (nbytes := len(_encode(status))) > limit:
+        return f"{sender} reports a status of {nbytes} bytes; at most {limit} make sense"
+    if not (math.isfinite(status.monotonic_s) and math.isfinite(status.progress_monotonic_s)):
+        return f"{sender} reports a status of no time"
     if status.task != str(sender):
         return f"{sender} reports the status of {status.task[:40]!r}"
     if status.evaluations and sender.role is not Role.EVALUATOR:

@@ -10,6 +10,7 @@ from typing import Protocol
 from dtrain.cluster import ClusterSpec, Moved, Role, TaskId
 from dtrain.config import WaitSection
 from dtrain.control.actions import End
+from dtrain.control.rights import newcomer_obstacle
 from dtrain.control.steps import Steps
 from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage, Refusal, Row
 from dtrain.messages.status import TaskStatus
@@ -102,6 +103,11 @@ class Roster:
         self._names = {rank: name for name, rank in self.ranks.items()}
         self._gone = {rank for name, rank in self.ranks.items() if name in self.membership.gone}
         self._live = self._names.keys() - self._gone
+
+    def refusal(self, sender: TaskId) -> str | None:
+        """Return why a task may not connect; None if it may."""
+        joined = len(self._joined) - (str(sender) in self.ranks)
+        return newcomer_obstacle(sender, self.cluster, joined)
 
     def let_join(self, sender: TaskId) -> bool:
         """Give a rank to a worker that the cluster does not name: the handshake has let it in. Return whether

@@ -83,7 +83,7 @@ class ControlHandler:
 
     def refuse(self, hello: Hello) -> str | None:
         """See `Handler.refuse`."""
-        return refusal(self._hello, hello)
+        return refusal(self._hello, hello) or self.control.roster.refusal(TaskId.parse(hello.task))
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
         """See `Handler.received`."""

@@ -115,7 +115,7 @@ class ServerHandler:
 
     def refuse(self, hello: Hello) -> str | None:
         """See `Handler.refuse`."""
-        return refusal(self._hello, hello)
+        return refusal(self._hello, hello) or self.machine.control.roster.refusal(_task(hello.task))
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
         """See `Handler.received`."""
