@@ -19,7 +19,7 @@ from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
 from dtrain.messages.status import TaskStatus
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder, Limits, encode
+from dtrain.wire.frames import CHUNK_BYTES, UNKNOWN, Frame, FrameDecoder, Limits, encode
 
 LIMIT = 1 << 20
 KINDS = messages.AnyMessage.__args__
@@ -308,3 +308,13 @@ def test_no_memory_for_what_is_announced_is_a_refusal():
     too_much = header(["Pull", 1, 0, 0.0], [["float32", 1 << 60]])
     with pytest.raises(PeerRefusedError, match="there is no memory for a message of"):
         FrameDecoder(Limits(1 << 20, 1 << 62)).feed(too_much)
+
+
+@pytest.mark.parametrize(
+    "header", [["x" * 10_000, []], [["Hello", 6, "", "", ""], [["x" * 10_000, 1]]]], ids=["message", "dtype"]
+)
+def test_an_error_quotes_little_of_what_has_come(header):
+    data = msgspec.msgpack.encode(header)
+    with pytest.raises(PeerRefusedError) as refused:
+        FrameDecoder(UNKNOWN).feed(struct.pack("<I", len(data)) + data)
+    assert len(str(refused.value)) < 500

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -432,3 +433,21 @@ def test_blocks_that_lie_nowhere_are_refused(pair, place):
     pair[0].send(_head(PUSH, [("uint8", 100_000)], place))
     with pytest.raises(PeerRefusedError, match="does not know"):
         pair[1].receive(Limits(LARGE, LARGE))
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a file"])
+def test_a_descriptor_of_something_else_is_its_sender_s_fault_and_no_shortage(pair, kind, tmp_path):
+    sender, packets = pair
+    (tmp_path / "file").write_bytes(bytes(100))
+    descriptors = {
+        "a pipe": os.pipe,
+        "a device": lambda: (os.open(os.devnull, os.O_RDONLY),),
+        "a file": lambda: (os.open(tmp_path / "file", os.O_RDONLY),),
+    }[kind]()
+    sender.send(struct.pack("<II", 0xFFFF_FFFF, 1))
+    socket.send_fds(sender, [b"\0"], descriptors[:1])
+    with pytest.raises(PeerRefusedError, match="may shrink"):
+        packets.receive(Limits(1 << 20, 1 << 20))
+    assert shared_memory.shortage is None
+    for descriptor in descriptors:
+        os.close(descriptor)

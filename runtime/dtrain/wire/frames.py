@@ -42,6 +42,7 @@ HEADER_LIMIT_BYTES = 64 * 1024 * 1024
 MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 """The memory of this machine: no message can be longer."""
 _BLOCKS_LIMIT = 4096
+_QUOTED_CHARACTERS = 200
 
 _NAMES = {np.dtype(name): name for name in DTYPE_BYTES}  # numpy makes the name anew each time
 
@@ -170,11 +171,16 @@ def check(announced: Sequence[tuple[str, int]], limit_bytes: int) -> None:
     unknown = [dtype for dtype, size in announced if dtype not in DTYPE_BYTES or size < 0]
     if unknown:
         raise PeerRefusedError(
-            f"blocks of {unknown}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0"
+            f"blocks of {quoted(unknown)}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0"
         )
     total = sum(DTYPE_BYTES[dtype] * size for dtype, size in announced)
     if total > limit_bytes:
         raise PeerRefusedError(f"a message of {total} bytes; at most {limit_bytes} are expected here")
+
+
+def quoted(found: object) -> str:
+    """Return as much of what a peer has sent, or of the error about it, as a message should show."""
+    return str(found)[:_QUOTED_CHARACTERS]
 
 
 def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
@@ -296,7 +302,7 @@ class FrameDecoder:
             header = _decode(memoryview(chunk)[_LENGTH.size : end])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise PeerRefusedError(
-                f"a message that dtrain does not know ({error}); do both ends run the same version?"
+                f"a message that dtrain does not know ({quoted(error)}); do both ends run the same version?"
             ) from None
         blocks, places = self._places(header)
         self._received = 0

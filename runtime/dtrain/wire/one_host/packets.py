@@ -34,7 +34,7 @@ from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage, Rows
 from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.frames import Frame, Limits, check, described, padded
+from dtrain.wire.frames import Frame, Limits, check, described, padded, quoted
 from dtrain.wire.one_host.shared_memory import SharedMemory, address, memory_of
 
 PACKET_BYTES = 64 * 1024
@@ -171,7 +171,8 @@ class PacketSocket:
             end = _LENGTH.size + _LENGTH.unpack_from(packet)[0]
             if min(end, len(packet)) > limits.header:
                 raise PeerRefusedError(f"a header of {end} bytes; at most {limits.header} are expected here")
-            message, kinds, place = _decode(memoryview(packet)[_LENGTH.size : end])
+            # A copy: its sender may go on writing to memory while the decoder reads.
+            message, kinds, place = _decode(packet[_LENGTH.size : end])
             layout = _layout(kinds)
             if layout.nbytes > limits.payload:
                 check(kinds, limits.payload)
@@ -187,7 +188,7 @@ class PacketSocket:
                 blocks = [np.frombuffer(memory, dtype, size, offset) for (dtype, size, _), offset in known]
         except (struct.error, ValueError, RecursionError, KeyError, OverflowError) as error:
             raise PeerRefusedError(
-                f"a message that dtrain does not know ({error}); do both ends run the same version?"
+                f"a message that dtrain does not know ({quoted(error)}); do both ends run the same version?"
             ) from None
         self.bytes_received += start + layout.nbytes
         return Frame(message, blocks)

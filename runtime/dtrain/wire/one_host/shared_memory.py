@@ -71,9 +71,12 @@ class SharedMemory(mmap.mmap):
             SharedMemoryError: there is no room to map it.
         """
         try:
-            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
             status = os.fstat(fd)
             nbytes = status.st_size
+            try:
+                seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+            except OSError:  # a pipe or a file: one peer's fault is no shortage
+                seals = 0
             if not seals & fcntl.F_SEAL_SHRINK or not nbytes:
                 raise PeerRefusedError("what was to be shared memory may shrink; the peer is not dtrain")
             if status.st_blocks * _BLOCK_BYTES < nbytes:  # mapping holes would take memory here
