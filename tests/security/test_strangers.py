@@ -20,7 +20,7 @@ from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
 from dtrain.wire.connecting import connect
 from dtrain.wire.frames import Limits
-from dtrain.wire.handshake import encode_greeting, refusal
+from dtrain.wire.handshake import Door, encode_greeting, opening_of, proof_for, refusal
 from dtrain.wire.one_host import lobby
 from dtrain.wire.one_host.local import LocalChannel, LocalService
 from dtrain.wire.security.credentials import Credentials
@@ -167,6 +167,20 @@ def test_the_server_s_own_log_has_the_details_in_few_lines(address, raw, capfd):
     assert re.search(
         r"^dtrain: refused a connection from ipv4:127\.0\.0\.1:\d+: it has proven nothing$", log, re.M
     )
+
+
+def test_a_stranger_writes_neither_escapes_nor_lines_nor_much_into_the_log_of_a_run_without_a_secret(capfd):
+    door = Door(credentials("ps:0", None), Echo().refuse)
+    own = credentials("worker:0", None, "\x1b]0;OWNED\x07\ndtrain: worker:0 has joined" + "x" * 3000)
+    opening = opening_of(own)
+    challenge = encode_greeting(door.challenge(encode_greeting(opening), "ipv4:1.2.3.4:5"))
+    with pytest.raises(PeerRefusedError, match=f"^{STRANGER}$"):
+        door.admit(encode_greeting(proof_for("ps:0", "", own, opening, challenge)), "ipv4:1.2.3.4:5")
+    log = capfd.readouterr().err
+    assert "belongs to run \\x1b]0;OWNED\\x07\\ndtrain" in log
+    assert log.count("\n") == 1
+    assert "\x1b" not in log
+    assert len(log) < 500
 
 
 @pytest.mark.parametrize("transport", ["grpc", "local"])

@@ -128,6 +128,13 @@ def test_a_worker_s_key_is_no_chief_s(serve, connect):
     )
 
 
+def test_a_name_that_is_no_task_s_is_refused_with_a_sentence(serve, connect):
+    address = serve(material("ps-0"))
+    channel = connect("someone", material("worker-0"), address)
+    with pytest.raises(PeerRefusedError, match=r"'someone' is not a task"):
+        echoed(channel)
+
+
 @pytest.mark.parametrize("name", ["ps-1", "worker-0"])
 def test_a_task_takes_no_other_one_for_the_server_that_it_wants(serve, connect, name):
     address = serve(material(name))

@@ -145,7 +145,7 @@ class Door:
             hello = self._examiner.admit(answer, self._keyring.key, time.monotonic())
         except PeerRefusedError as error:
             raise self._stranger(peer, error) from None
-        if reason := self._misnamed(hello, names) or self._refuse(hello):
+        if reason := self._refuse(hello) or self._misnamed(hello, names):  # the second needs a task's name
             refused = PeerRefusedError(reason)
             raise refused if self._keyring.proves else self._stranger(peer, refused)
         return hello

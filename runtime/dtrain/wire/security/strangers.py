@@ -4,7 +4,11 @@ import sys
 import threading
 import time
 
+from dtrain.process.plain_text import plain_line
+
 PAUSE_S = 10.0
+REASON_CHARACTERS = 300
+"""Without a secret a reason quotes what the peer says of itself."""
 
 
 class Strangers:
@@ -25,4 +29,5 @@ class Strangers:
             more, self._unsaid = self._unsaid, 0
             self._silent_until_s = now_s + PAUSE_S
         others = f" ({more} more since the last such line)" if more else ""
-        print(f"dtrain: refused a connection from {peer}: {reason}{others}", file=sys.stderr, flush=True)  # noqa: T201
+        line = plain_line(f"dtrain: refused a connection from {peer}: {reason[:REASON_CHARACTERS]}{others}")
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
