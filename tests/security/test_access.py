@@ -13,9 +13,13 @@ from dtrain.formats.masked_urls import masked
 from dtrain.process import private_variables
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.runs.files import JoinRecord
+from dtrain.wire.security.credentials import Credentials
+from dtrain_cli.plan.run_plan import RunIdentity
 
 NETWORK = ClusterSpec.from_lists(worker=["10.0.0.1:1"], ps=["10.0.0.2:1"])
 HERE = ClusterSpec.from_lists(worker=["127.0.0.1:1"], ps=["localhost:1", "[::1]:2"])
+SECRET = "the secret of this very run"
 PROGRAM = "import dtrain as dt\ndt.get_strategy()\nprint('has a strategy')\n"
 FLAGS = ["--ps_hosts=10.0.0.2:1", "--worker_hosts=10.0.0.1:1", "--job_name=worker"]
 
@@ -155,3 +159,13 @@ def test_a_task_serves_where_it_has_moved_to():
     environment = {"TF_CONFIG": tf_config(HERE), "DTRAIN_SECRET": "s" * 32, "DTRAIN_MOVED_TO": "10.0.0.9:1"}
     assert TaskAssignment.from_environment(environment).address == "10.0.0.9:1"
     assert TaskAssignment.from_environment({"TF_CONFIG": tf_config(HERE)}).address == "127.0.0.1:1"
+
+
+def test_no_repr_shows_the_secret(tmp_path):
+    cluster = ClusterSpec.from_lists(chief=["127.0.0.1:1"], ps=["127.0.0.1:2"])
+    assignment = TaskAssignment.by_hand(cluster, TaskId.parse("ps:0"), {"DTRAIN_SECRET": SECRET})
+    assert assignment.secret == SECRET
+    credentials = Credentials.made(assignment.hello(), SECRET)
+    holders = [assignment, credentials, credentials.keyring, JoinRecord("run", False, {}, SECRET)]
+    holders += [RunIdentity("run", tmp_path, SECRET)]
+    assert SECRET not in repr(holders)

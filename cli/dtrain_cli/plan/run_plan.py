@@ -9,7 +9,7 @@ Thread limits are set for every task and never replace the user's.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class RunIdentity:
 
     run_id: str
     run_dir: Path
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     authority: Authority | None = None
 
     def certificate(self, name: str) -> TlsMaterial | None:

@@ -5,7 +5,7 @@ through the same variables, so a program behaves alike under each of them and un
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -62,7 +62,7 @@ class TaskAssignment:
     run_id: str
     run_dir: Path | None = None
     attempt: int = 0
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     launched: bool = False
     moved_to: str | None = None
     tls: TlsMaterial | None = None

@@ -135,7 +135,7 @@ class JoinRecord:
     run_id: str
     launched: bool
     cluster: dict[str, list[str] | dict[str, str]]
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     tls: TlsMaterial | None = None
 
 
