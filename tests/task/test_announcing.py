@@ -2,9 +2,11 @@
 
 from itertools import pairwise
 
+import pytest
+
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.process.assignment import TaskAssignment
-from dtrain.runs.announcing import AGAIN_S, LONGEST_S, Announcements, Unreached, introduction
+from dtrain.runs.announcing import AGAIN_S, LONGEST_S, Announcements, Unreached, exposure, introduction
 
 REFUSED = "refused: nothing listens there"
 CLUSTER = ClusterSpec.from_lists(chief=["c:1"], worker=["w:1", "w:2"], ps=["p:1", "p:2", "p:3", "p:4"])
@@ -76,3 +78,31 @@ def test_a_task_says_who_it_is_and_where_it_listens():
         said("worker:1")
         == f"{who}; connects to ps:0 at p:1, ps:1 at p:2, ps:2 at p:3 and 1 more and listens nowhere"
     )
+
+
+@pytest.mark.parametrize(
+    ("secret", "encrypted", "said"),
+    [
+        (
+            None,
+            False,
+            "warning: without a secret every program that reaches c:1 may read and change the model",
+        ),
+        (
+            None,
+            True,
+            "warning: without a secret every holder of a certificate of the same authority is let in",
+        ),
+        (
+            "s" * 20,
+            False,
+            "tasks prove the secret; without TLS who listens on the network can read the model",
+        ),
+        ("s" * 20, True, "connections have TLS, and tasks prove the secret"),
+    ],
+)
+def test_a_task_on_a_network_says_what_protects_it(secret, encrypted, said):
+    own = {"DTRAIN_SECRET": secret} if secret else {}
+    assert exposure(TaskAssignment.by_hand(CLUSTER, TaskId.parse("ps:1"), own), encrypted=encrypted) == said
+    here = ClusterSpec.from_lists(worker=["127.0.0.1:1"], ps=["localhost:2"])
+    assert exposure(TaskAssignment.by_hand(here, TaskId.parse("ps:0"), own), encrypted=encrypted) is None

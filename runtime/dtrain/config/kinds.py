@@ -150,7 +150,8 @@ def unknown_key(key: str, names: Iterable[str]) -> str:
     import difflib  # only where something is wrong
 
     known = list(names)
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    longer = [name for name in known if key and name.startswith(f"{key}_")]
+    near = longer if len(longer) == 1 else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if near:
         return f"unknown key; did you mean {near[0]}?"
     return f"unknown key; expected one of {', '.join(known)}"

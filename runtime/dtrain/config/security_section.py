@@ -63,10 +63,13 @@ class SecuritySection:
             raise SpecError(f"{TLS_VARIABLES.get(str(path[0]), path[0])} in the environment: {problem}")
         missing = [name for name in TLS_VARIABLES if getattr(section, name) is None]
         if section.tls != TlsMode.OFF and 0 < len(missing) < len(TLS_VARIABLES):
-            name = missing[0]
-            raise SpecError(
-                f"security: TLS needs ca_file, cert_file and key_file, found no {name}; give "
+            remedies = [
                 f"--tls-{name.removesuffix('_file')}, {TLS_VARIABLES[name]} or security.{name}"
+                for name in missing
+            ]
+            raise SpecError(
+                "security: TLS needs ca_file, cert_file and key_file, found no "
+                f"{' and no '.join(missing)}; give {', and '.join(remedies)}"
             )
         return section
 

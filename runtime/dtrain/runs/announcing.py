@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dtrain.cluster import Role, TaskId
+from dtrain.cluster.loopback import is_loopback
 from dtrain.cluster.spec import tasks_text
 from dtrain.process.assignment import TaskAssignment
 
@@ -116,3 +117,29 @@ def introduction(assignment: TaskAssignment, pid: int) -> str:
     more = len(cluster.servers) - len(named)
     servers = ", ".join(named) + (f" and {more} more" if more else "")
     return f"{who}; connects to {servers} and listens nowhere"
+
+
+def exposure(assignment: TaskAssignment, *, encrypted: bool) -> str | None:
+    """Return a line on what protects a task's connections; None where no address is of a network.
+
+    Args:
+        assignment: the task's.
+        encrypted: whether the task has a certificate.
+    """
+    cluster = assignment.cluster
+    addresses = [cluster.address(task) for task in cluster.tasks()]
+    outside = [address for address in addresses if address is not None and not is_loopback(address)]
+    if not outside:
+        return None
+    if assignment.secret is not None:
+        return (
+            "connections have TLS, and tasks prove the secret"
+            if encrypted
+            else "tasks prove the secret; without TLS who listens on the network can read the model"
+        )
+    whom, may = (
+        ("holder of a certificate of the same authority", "is let in")
+        if encrypted
+        else (f"program that reaches {outside[0]}", "may read and change the model")
+    )
+    return f"warning: without a secret every {whom} {may}"

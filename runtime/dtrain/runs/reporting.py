@@ -20,7 +20,7 @@ from dtrain.errors import RunError
 from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.plain_text import plain
-from dtrain.runs.announcing import Announcements, Unreached, introduction
+from dtrain.runs.announcing import Announcements, Unreached, exposure, introduction
 from dtrain.runs.certificate_life import CertificateLife, time_text
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
 from dtrain.runs.trace import VARIABLE, Header, Trace
@@ -114,8 +114,10 @@ class Reporter:
             self._unreached[server] = Unreached(address, reason, before.since_s if before else now_s, now_s)
 
     def introduce(self) -> None:
-        """Print the task's identity, address and servers, unless a launcher does."""
+        """Print the task's identity, address, servers and protection, unless a launcher does."""
         self.announce(introduction(self._assignment, self.status.pid))
+        if said := exposure(self._assignment, encrypted=self.certificate() is not None):
+            self.announce(said)
 
     def announce(self, text: str) -> None:
         """Print a line on stderr, unless a launcher tells the user about this task."""

@@ -47,17 +47,23 @@ def test_half_of_tls_is_refused_with_what_is_missing(spec):
         "security: TLS needs ca_file, cert_file and key_file, found no cert_file; "
         "give --tls-cert, DTRAIN_TLS_CERT or security.cert_file"
     )
+    one = read_spec(spec("security: {cert_file: cert}\n"))
+    assert refused(lambda: one.secured({})).endswith(
+        "found no ca_file and no key_file; give --tls-ca, DTRAIN_TLS_CA or security.ca_file, "
+        "and --tls-key, DTRAIN_TLS_KEY or security.key_file"
+    )
     assert read.secured(TLS).security.ca_file == "ca"
     assert read_spec(spec("security: {tls: off, ca_file: ca}\n")).secured({}).security.tls == "off"
 
 
 def test_each_mistake_names_its_place(spec):
-    path = spec("security:\n  tls: on\n  cert_file: '{rolle}.crt'\n  ca_file: ''\n  cafile: x\n")
+    path = spec("security:\n  tls: on\n  cert_file: '{rolle}.crt'\n  ca_file: ''\n  cafile: x\n  secret: y\n")
     assert refused(lambda: read_spec(path)).replace(f"{path}:", "").splitlines() == [
         '3:3: security.tls: expected auto, off or required, found "on"',
         "4:3: security.cert_file: expected {role} and {index} alone in braces, found {rolle}",
         '5:3: security.ca_file: expected the path of a file, found ""',
         "6:3: security.cafile: unknown key; did you mean ca_file?",
+        "7:3: security.secret: unknown key; did you mean secret_file?",
     ]
     wrong = {**TLS, "DTRAIN_TLS_KEY": "{x"}
     assert refused(lambda: SecuritySection().completed(wrong)).startswith("DTRAIN_TLS_KEY in the environment")
