@@ -4,7 +4,7 @@ import re
 
 import msgspec
 import pytest
-from roles.by_hand import Hand
+from roles.by_hand import TASKS, Hand
 
 from dtrain.cluster import TaskId
 from dtrain.control import rights
@@ -20,6 +20,7 @@ from dtrain.messages import (
     Refusal,
     Snapshot,
     Subscribe,
+    Sums,
 )
 from dtrain.messages.status import TaskStatus
 from dtrain.wire.frames import HEADER_LIMIT_BYTES
@@ -140,3 +141,17 @@ def test_a_status_of_another_form_is_no_message():
     assert odd != told
     with pytest.raises(msgspec.ValidationError, match="missing required field"):
         msgspec.msgpack.decode(msgspec.msgpack.encode(odd), type=Heartbeat)
+
+
+@pytest.mark.parametrize("updates", ["sync", "async"])
+@pytest.mark.parametrize("totals", [b"abc", b"", bytes(8), b"\xff" * 16])
+def test_sums_that_are_none_are_refused_before_they_are_part_of_a_version(updates, totals):
+    hand = Hand(updates=updates)
+    hand.initialise(steps_per_epoch=5)
+    for task in TASKS:
+        hand.beat(task)
+        hand.pull(task)
+    before = hand.image()
+    (refused,) = hand.push("worker:0", sums=Sums(names=("loss",), totals=totals))
+    assert refused.message.reason.startswith("a gradient of worker:0 does not fit: sums of ")
+    assert hand.image() == before

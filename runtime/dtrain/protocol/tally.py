@@ -18,12 +18,29 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.errors import InputError
 from dtrain.messages import Row, Sums
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 FLOAT64 = np.dtype("<f8")
 Open = tuple[tuple[int, Sums], ...]
 """Sums by epoch; several of one epoch where steps have returned different names."""
+KINDS_MAX = 32
+"""So many different sets of names count in an epoch: the leader is sent the sums of all in one message."""
+
+
+def check(sums: Sums) -> None:
+    """Refuse sums of a peer or a file that cannot be counted.
+
+    Raises:
+        InputError: they are no numbers, fewer than the names need, or not of a number of examples.
+    """
+    count, remainder = divmod(len(sums.totals), FLOAT64.itemsize)
+    if remainder or count < 1 + len(sums.names):
+        raise InputError(f"sums of {len(sums.totals)} bytes for {len(sums.names)} names")
+    examples = float(np.frombuffer(sums.totals, FLOAT64, 1)[0])
+    if not 0 <= examples < np.inf:
+        raise InputError(f"sums of {examples:g} examples")
 
 
 @dataclass
@@ -58,14 +75,19 @@ class Tally:
         *,
         kept: bool = True,
     ) -> "Tally":
-        """Begin, or go on from a checkpoint's state."""
+        """Begin, or go on from a checkpoint's state.
+
+        Raises:
+            InputError: it holds sums that cannot be counted.
+        """
         tally = cls(first_step, steps_per_epoch, first_epoch, kept, dict(rows))
         for epoch, sums in open_sums:
+            check(sums)
             tally._add(epoch, sums)
         return tally
 
     def add(self, version: int, sums: Sums | None) -> None:
-        """Count a contribution to the step that makes `version` + 1."""
+        """Count a contribution, which `check` has let pass, to the step that makes `version` + 1."""
         if sums is not None and self.steps_per_epoch:
             self._add(self.first_epoch + (version - self.first_step) // self.steps_per_epoch, sums)
 
@@ -73,7 +95,8 @@ class Tally:
         totals = np.frombuffer(sums.totals, FLOAT64)
         before = self.sums.get((epoch, sums.names))
         if before is None:
-            self.sums[epoch, sums.names] = totals.copy()
+            if sum(known == epoch for known, _ in self.sums) < KINDS_MAX:
+                self.sums[epoch, sums.names] = totals.copy()
         elif before.shape == totals.shape:
             before += totals
 
@@ -92,16 +115,22 @@ class Tally:
         )
 
 
-def merged(sums: Sequence[Sums]) -> tuple[dict[str, float], Array]:
-    """Return the means of the steps' numbers, by name, and the sum of the metrics' states: float64, flat."""
+def merged(sums: Sequence[Sums], size: int) -> tuple[dict[str, float], Array]:
+    """Return the means of the steps' numbers, by name, and the sum of the metrics' states: float64, flat.
+
+    Args:
+        sums: any number; those of no example have no means.
+        size: of the states. Those of another size are of other metrics, and not counted.
+    """
     totals: dict[str, float] = {}
     examples: dict[str, float] = {}
-    states: Array = np.zeros(())
+    states: Array = np.zeros(size)
     for each in sums:
         numbers = np.frombuffer(each.totals, "<f8")
         for name, total in zip(each.names, numbers[1:], strict=False):
             totals[name] = totals.get(name, 0.0) + float(total)
             examples[name] = examples.get(name, 0.0) + float(numbers[0])
         state = numbers[1 + len(each.names) :]
-        states = states + state
-    return {name: total / examples[name] for name, total in totals.items()}, np.atleast_1d(states)
+        if state.size == size:
+            states += state
+    return {name: total / examples[name] for name, total in totals.items() if examples[name]}, states

@@ -121,7 +121,8 @@ class Totals:
         """Return the numbers that follow from sums of any batches; the loss of no batch is NaN."""
         if not sums:
             return {"loss": nan}
-        means, states = merged(sums)
+        sizes = [np.size(value) for each in self._metrics for value in each.metric.state.values()]
+        means, states = merged(sums, sum(sizes))
         position = 0
         for each in self._metrics:
             state = each.metric.state

@@ -15,6 +15,7 @@ from dtrain.parameters.compression import Compression
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.store import Store
 from dtrain.parameters.versioned_buffers import BufferAllocator
+from dtrain.protocol import tally
 from dtrain.protocol.applied_batches import NONE, AppliedBatches
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.exactly_once import Seen, SeenPushes
@@ -184,9 +185,11 @@ class TermState:
                 f"{replica} pushes by plan {message.plan_hash}, the run's is {self.plan.hash}: do all tasks "
                 "build the same model?"
             )
-        if not message.examples:
-            return ()
         try:
+            if message.sums is not None:
+                tally.check(message.sums)
+            if not message.examples:
+                return ()
             blocks = self.store.received(blocks)
         except InputError as error:
             raise InputError(f"a gradient of {replica} does not fit: {error}") from None
