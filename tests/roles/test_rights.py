@@ -155,3 +155,42 @@ def test_sums_that_are_none_are_refused_before_they_are_part_of_a_version(update
     (refused,) = hand.push("worker:0", sums=Sums(names=("loss",), totals=totals))
     assert refused.message.reason.startswith("a gradient of worker:0 does not fit: sums of ")
     assert hand.image() == before
+
+
+@pytest.mark.parametrize("field", ["examples", "empty", "ordinal", "base_version"])
+@pytest.mark.parametrize("updates", ["sync", "async"])
+def test_a_number_below_zero_in_a_push_is_refused_and_changes_nothing(updates, field):
+    hand = Hand(updates=updates)
+    hand.initialise()
+    for task in TASKS:
+        hand.beat(task)
+        hand.pull(task)
+    before = hand.image()
+    (refused,) = hand.push("worker:0", **{field: -1})
+    assert refused.message.reason.startswith("a gradient of worker:0 does not fit: a number of")
+    assert hand.image() == before
+
+
+def test_a_push_that_speaks_of_endless_empty_parts_is_dealt_with_at_once():
+    hand = Hand(updates="sync")
+    hand.initialise()
+    for task in TASKS:
+        hand.beat(task)
+        hand.pull(task)
+    hand.push("worker:0", empty=2**62)
+    for task in ("chief:0", "worker:1"):
+        hand.push(task)
+    assert hand.version() == 1
+
+
+def test_in_async_a_gradient_of_no_examples_is_refused_and_changes_nothing():
+    hand = Hand(updates="async")
+    hand.initialise()
+    hand.beat("worker:0")
+    hand.pull("worker:0")
+    before = hand.image()
+    (refused,) = hand.push("worker:0", blocks=(), examples=0)
+    assert refused.message.reason == (
+        "a gradient of worker:0 does not fit: it is of no examples, and no batch is in async"
+    )
+    assert hand.image() == before

@@ -241,9 +241,8 @@ class SyncSteps:
         elif not dealer.whole:
             dealer.settle(push.part)
         if dealer.whole and push.empty:
-            first = push.part // dealer.parts * dealer.parts
-            without = range(first + dealer.parts - push.empty, first + dealer.parts)
-            for part in decision.open.intersection(without):
+            end = push.part // dealer.parts * dealer.parts + dealer.parts
+            for part in [part for part in decision.open if end - push.empty <= part < end]:
                 decision.settle(part, empty=True)
                 dealer.hold(part)
         decided = self.share_out(now) if self._passes_over() else self.decide()

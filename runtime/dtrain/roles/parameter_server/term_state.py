@@ -186,6 +186,10 @@ class TermState:
                 "build the same model?"
             )
         try:
+            if min(message.examples, message.empty, message.ordinal, message.base_version) < 0:
+                raise InputError("a number of examples, empty parts, contributions or versions is below 0")
+            if not message.examples and isinstance(self.rule, AsyncRule):
+                raise InputError("it is of no examples, and no batch is in async")
             if message.sums is not None:
                 tally.check(message.sums)
             if not message.examples:
