@@ -122,7 +122,7 @@ def test_what_cannot_be_joined_is_said(launcher):
 
 
 def test_a_worker_that_has_joined_and_failed_stands_in_the_last_line(launcher):
-    words = (PACED, "--steps", "40", "--wait_for", "go", "--after", "20")
+    words = (PACED, "--steps", "100", "--wait_for", "go", "--after", "20")
     launch = launcher.start(*OPTIONS, "--updates", "async", *words)
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
     (launcher.folder / "broken.py").write_text(

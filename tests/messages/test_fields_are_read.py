@@ -5,9 +5,11 @@ from pathlib import Path
 from messages.reading import fields_read
 
 import dtrain
+import dtrain_cli.launch.join
 from dtrain import messages
 
 RUNTIME = Path(dtrain.__file__).parent
+JOIN = Path(dtrain_cli.launch.join.__file__).parent
 READERS = ("protocol", "control", "wire", "parameters", "roles", "strategies", "training")
 KINDS = {
     name: kind.__struct_fields__
@@ -25,6 +27,7 @@ def never_read(texts):
 
 def test_every_field_of_every_message_is_read_outside_messages():
     texts = [path.read_text() for room in READERS for path in (RUNTIME / room).rglob("*.py")]
+    texts += [path.read_text() for path in JOIN.glob("*.py")]
     assert never_read(texts) == JUDGED, (
         "delete these fields, or annotate the variables that hold the messages where they are read"
     )

@@ -4,8 +4,12 @@ batches.
 
 from roles.by_hand import TASKS, Hand, only
 
-from dtrain.messages import Values, Verdict
+from dtrain.cluster import JOINING, TaskId
+from dtrain.config import CheckpointSection, RunSpec, SecuritySection
+from dtrain.messages import Farewell, Heartbeat, Join, NotReady, Place, Pull, Refusal, Values, Verdict
+from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import LEASE_S
+from dtrain.roles.joining import admission_by
 
 
 def begun(**training):
@@ -68,3 +72,84 @@ def test_it_takes_the_place_of_one_that_is_lost():
     assert (answer.caller, answer.message.part) == ("worker:2", 2)
     hand.push("worker:2", part=2)
     assert hand.version() == 1
+
+
+# Workers that know an address and the secret alone
+
+SECRETS = RunSpec(
+    name="digits",
+    security=SecuritySection(key_file="own.key", secret_file="secret.txt"),
+    checkpoint=CheckpointSection(remote="http://user:word@store/runs"),
+)
+
+
+def open_to_all(run_dir=None, **changes):
+    """Servers of a run that admit workers, before the leader has come."""
+    hand = Hand(servers=2, updates="async", **changes)
+    for machine in hand.servers:
+        task = TaskId.parse(f"ps:{machine.index}")
+        launched = run_dir is not None
+        assignment = TaskAssignment(
+            task, hand.cluster, SECRETS, "r-1", run_dir, secret="s" * 16, launched=launched
+        )
+        machine.control.admission = admission_by(assignment)
+    return hand
+
+
+def ask(hand, message=None, server=0):
+    return only(hand.say(str(JOINING), message or Join(), server=server))
+
+
+def test_two_that_ask_at_once_get_different_indices_above_all_that_were_heard_of():
+    hand = open_to_all()
+    hand.initialise()
+    hand.beat("worker:3")
+    assert [ask(hand).index for _ in range(3)] == [2, 4, 5]
+
+
+def test_a_control_host_that_was_started_again_gives_no_index_twice():
+    hand = open_to_all()
+    hand.initialise(heard_of=("worker:2", "worker:4", "chief:0", "no task"))
+    assert [ask(hand).index for _ in range(2)] == [3, 5]
+
+
+def test_an_index_of_an_earlier_launch_or_of_a_folder_made_meanwhile_is_not_given(tmp_path):
+    (tmp_path / "tasks/worker-2").mkdir(parents=True)
+    hand = open_to_all(tmp_path)
+    assert ask(hand).index == 3, "before training as well"
+    hand.initialise()
+    assert ask(hand).index == 4
+    assert (tmp_path / "tasks/worker-3").is_dir()
+
+
+def test_a_place_says_what_a_worker_needs_with_the_leaders_training_and_no_secret():
+    hand = open_to_all(max_steps=7)
+    hand.initialise()
+    place = ask(hand)
+    assert isinstance(place, Place)
+    assert (place.run_id, place.launched, place.cluster) == ("r-1", False, hand.cluster.to_dict())
+    assert (place.spec.name, place.spec.training) == ("digits", hand.servers[0].control.training)
+    assert (place.spec.security, place.spec.checkpoint) == (SecuritySection(), CheckpointSection())
+
+
+def test_another_server_tells_the_run_and_leaves_the_index_to_the_control_host():
+    hand = open_to_all()
+    hand.initialise()
+    assert ask(hand, server=1).index == -1
+
+
+def test_by_hand_there_is_no_place_before_training_and_none_after_the_run():
+    hand = open_to_all()
+    assert isinstance(ask(hand), NotReady)
+    hand.initialise()
+    hand.say("chief:0", Farewell())
+    assert ask(hand) == Refusal(reason="run r-1 is over")
+
+
+def test_one_that_has_no_index_can_do_nothing_else_and_is_no_member():
+    hand = open_to_all()
+    hand.initialise()
+    for message in (Pull(generation=1, at_least=0, wait_s=0.0), Heartbeat(process=(0, 1.0), incarnation=0)):
+        assert isinstance(ask(hand, message), Refusal)
+    roster = hand.servers[0].control.roster
+    assert str(JOINING) not in {*roster.ranks, *roster.membership.members}

@@ -105,6 +105,8 @@ class Hostile:
                 return self._chance.randbytes(choose((0, 1, 8, 100)))
             case m.NoneType():
                 return None
+            case m.LiteralType(values=values):
+                return choose(values)
             case m.EnumType(cls=cls):
                 return choose(list(cls))
             case m.UnionType(types=types) if (

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dtrain.cluster import JOINING
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Challenge, Hello, Opening, Proof
 from dtrain.wire.security import proof
@@ -55,6 +56,17 @@ def test_a_client_says_nothing_more_to_a_server_with_another_key(here, there):
 def test_a_server_of_the_run_cannot_pass_for_another_one():
     with pytest.raises(PeerRefusedError, match=proof.STRANGER):
         answered(Server("ps:1"), peer="ps:0")
+
+
+def test_a_worker_that_joins_knows_no_server_and_takes_any_of_the_run():
+    hello = Hello(run_id="", cluster_hash="", task=str(JOINING))
+    server = Server("ps:1")
+    answer = answered(server, hello=hello, peer="the server")
+    assert server.admit(answer) == hello
+    with pytest.raises(PeerRefusedError, match=proof.STRANGER):
+        answered(Server("ps:1", OTHER), hello=hello, peer="the server")
+    with pytest.raises(PeerRefusedError, match="answers no challenge"):
+        server.admit(msgspec.structs.replace(answer, hello=HELLO))
 
 
 def test_a_proof_for_one_server_opens_no_other_one():

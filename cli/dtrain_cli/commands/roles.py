@@ -20,7 +20,6 @@ from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, SECURITY_
 
 if TYPE_CHECKING:
     from dtrain.process.assignment import TaskAssignment
-    from dtrain_cli.runs.index import KnownRun
 
 FILE = click.Path(path_type=Path)
 _CLASSIC = {
@@ -29,8 +28,17 @@ _CLASSIC = {
     "job_name": "The role again.",
     "task_index": "The index again.",
 }
-_TLS = {"tls_ca": "ca_file", "tls_cert": "cert_file", "tls_key": "key_file"}
+_SECURITY = {
+    "tls_ca": "ca_file",
+    "tls_cert": "cert_file",
+    "tls_key": "key_file",
+    "secret_file": "secret_file",
+    "insecure": "insecure",
+}
 """Fields of `security` that a worker which joins a run may have for itself."""
+_FOR_RUN = ("tls_ca", "tls_cert", "tls_key")
+_FOR_ADDRESS = ("run_dir", *_FOR_RUN, "secret_file", "insecure")
+"""The options that may stand beside `--join RUN` and `--join HOST:PORT`."""
 _SHORTCUTS = (
     "start_timeout",
     "grace",
@@ -60,9 +68,10 @@ def _role_command(role: Role) -> click.Command:
     help_text = _ABOUT[role] + _DETAIL
     if role is Role.WORKER:
         epilog += f"  dtrain {role} --join digits{program}\n"
+        epilog += f"  dtrain {role} --join a:2222 --secret-file secret.txt{program}\n"
         help_text += (
-            "\nWith --join RUN it is one more worker of a run that is training, until that ends or "
-            "it is stopped.\n"
+            "\nWith --join it is one more worker of a run that is training, until that ends or it is "
+            "stopped: RUN names a run on this machine, HOST:PORT is the address of any server of a run.\n"
         )
     classic = [flag for name in _CLASSIC for flag in _spellings(name)]
     command = ProgramCommand(
@@ -103,7 +112,10 @@ def _options(role: Role) -> list[click.Parameter]:
     if role is Role.WORKER:
         options += [
             click.Option(
-                ["--join"], metavar="RUN", shell_complete=complete_run, help="Join a run that is training."
+                ["--join"],
+                metavar="RUN|HOST:PORT",
+                shell_complete=complete_run,
+                help="Join a run that is training.",
             ),
             click.Option(["--runs-dir"], type=DIRECTORY, metavar="DIR", help=RUNS_DIR_HELP),
         ]
@@ -142,13 +154,16 @@ def _start(
         flags = (*words.arguments, *classic)
         start = StandaloneStart(role, spec=spec, sets=sets, shortcuts=shortcuts, flags=flags, **options)
         _become_task(start.assignment(os.environ), words)
-    tls = {name: shortcuts.pop(name) for name in _TLS if name in shortcuts}
-    if spec or sets or shortcuts or classic or any(value is not None for value in options.values()):
+    given = {name for name, value in (options | shortcuts).items() if value is not None}
+    allowed = _FOR_ADDRESS if is_address(join) else _FOR_RUN
+    if spec or sets or classic or given - set(allowed):
+        *others, last = (f"--{name.replace('_', '-')}" for name in allowed)
         raise SpecError(
             "--join takes the worker's place and everything else from the run; give only --runs-dir, "
-            "--tls-ca, --tls-cert and --tls-key beside it"
+            f"{', '.join(others)} and {last} beside it"
         )
-    return _join(words, find(join, runs_dir), {_TLS[name]: path for name, path in tls.items()})
+    security = {_SECURITY[name]: shortcuts[name] for name in _SECURITY if name in shortcuts}
+    return _join(words, join, runs_dir, options.get("run_dir"), security)
 
 
 def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
@@ -172,16 +187,28 @@ def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
     os.execve(sys.executable, [sys.executable, "-m", "dtrain.task", program, *words.arguments], environment)
 
 
-def _join(words: Words, run: "KnownRun", security: dict[str, Any]) -> int:
+def is_address(text: str) -> bool:
+    """Return whether the words after `--join` are those of an address, not of a run."""
+    return ":" in text and "/" not in text and not Path(text).exists()
+
+
+def _join(
+    words: Words, join: str, runs_dir: Path | None, run_dir: Path | None, security: dict[str, Any]
+) -> int:
     """Own one more worker of a run to its end."""
-    from dtrain_cli.launch.join.place import joining_worker
+    from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.launch.join.place import joining_address, joining_run
     from dtrain_cli.launch.join.worker import JoiningWorker
 
     assert words.program is not None
-    assignment = joining_worker(run, os.environ, security)
+    if is_address(join):
+        own = run_dir and run_dir.absolute()
+        joining = joining_address(join, os.environ, security, runs_dir or default_runs_dir(), own)
+    else:
+        joining = joining_run(find(join, runs_dir), os.environ, security)
     for name in _OF_ANOTHER_RUN:
         os.environ.pop(name, None)
-    return JoiningWorker(assignment, run.record, words.program, words.arguments).run()
+    return JoiningWorker(joining, words.program, words.arguments).run()
 
 
 COMMANDS = tuple(_role_command(role) for role in Role)

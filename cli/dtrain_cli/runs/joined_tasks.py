@@ -13,7 +13,7 @@ from dtrain.errors import RunError
 from dtrain.process.living import lives
 from dtrain.runs.files import RunFiles, TaskRecord, read_record
 from dtrain.runs.joined import JoinedRecord
-from dtrain.runs.states import LIVE_TASK_STATES, TaskState
+from dtrain.runs.states import LIVE_TASK_STATES, RunState, TaskState
 
 
 def joined_records(files: RunFiles) -> list[JoinedRecord]:
@@ -32,9 +32,19 @@ def joined_record(files: RunFiles, task: TaskId) -> JoinedRecord | None:
     return None
 
 
-def with_joined(files: RunFiles, tasks: Iterable[TaskRecord]) -> list[TaskRecord]:
-    """Return the tasks of a run and those that have joined it, whose own commands know them best."""
-    joined = {record.task.task: record.task for record in joined_records(files)}
+def with_joined(
+    files: RunFiles, tasks: Iterable[TaskRecord], ended: RunState | None = None
+) -> list[TaskRecord]:
+    """Return the tasks of a run and those that have joined it, whose own commands know them best.
+
+    `ended` is the state of a run that has ended: the last word of a worker from elsewhere came after that.
+    """
+    records = joined_records(files)
+    for record in records:
+        if ended is not None and not record.owner_pid and record.task.state in LIVE_TASK_STATES:
+            succeeded = ended is RunState.SUCCEEDED
+            record.task.state = TaskState.SUCCEEDED if succeeded else TaskState.STOPPED
+    joined = {record.task.task: record.task for record in records}
     return [*(task for task in tasks if task.task not in joined), *joined.values()]
 
 

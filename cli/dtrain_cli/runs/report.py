@@ -78,7 +78,7 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
     if record.state in LIVE_RUN_STATES and not alive:
         record = own_record(directory) or record  # it may have ended between the two looks
     meter = meter or ProcessMeter()
-    record.tasks = with_joined(files, record.tasks)
+    record.tasks = with_joined(files, record.tasks, None if alive else record.state)
     statuses: dict[str, TaskStatus | None] = {}
     damaged = []
     for task in record.tasks:

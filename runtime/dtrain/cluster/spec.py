@@ -69,6 +69,10 @@ class TaskId:
         return cls(Role(match["role"]), int(match["index"]))
 
 
+JOINING = TaskId(Role.WORKER, 999_999_999)
+"""A worker that asks to join a run, and has no index yet."""
+
+
 def tasks_text(counts: Mapping[str, int]) -> str:
     """Return the numbers of tasks by role in words: ``1 chief, 2 workers, 2 ps``."""
     return ", ".join(

@@ -11,10 +11,11 @@ they hold, and the leader brings it with a new term what the last checkpoint rem
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dtrain.cluster import AddressBook, ClusterSpec, Role, TaskId
+from dtrain.cluster import JOINING, AddressBook, ClusterSpec, Role, TaskId
 from dtrain.config import AsyncSection, ServerSection, SyncSection, WaitSection
 from dtrain.config.choices import OnStale, TooFew
 from dtrain.control.actions import Action, Caller, End, Note, Send
+from dtrain.control.admission import Admission
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.rights import obstacle
 from dtrain.control.roster import Roster, Standing
@@ -58,6 +59,7 @@ class ControlPlane:
         standing: how training stands; None before the leader has begun a term.
         followers: connections of the servers that follow the decisions.
         book: where the others serve now.
+        admission: of workers that would like to join.
     """
 
     task: TaskId
@@ -69,6 +71,7 @@ class ControlPlane:
     roster: Roster = field(init=False)
     standing: Standing | None = field(default=None, init=False)
     followers: list[Caller] = field(default_factory=list, init=False)
+    admission: Admission = field(default_factory=Admission, init=False)
     _recorded: tuple[int, int] = field(default=(0, 0), init=False)
     book: AddressBook = field(init=False)
 
@@ -84,6 +87,8 @@ class ControlPlane:
 
         Every action and decision must be carried out before the next call.
         """
+        if sender == JOINING:
+            return [Send(caller, self.admission.answer(message, self.roster, self.standing, self.training))]
         if reason := obstacle(message, sender, self.cluster):
             return [Send(caller, Refusal(reason=reason))]
         self.roster.let_join(sender)

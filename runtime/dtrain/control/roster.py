@@ -2,7 +2,8 @@
 (docs/design/protocol.md#no-silent-wait, docs/design/protocol.md#orderly-end). Machine.
 """
 
-from collections.abc import Collection, Set
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -10,8 +11,9 @@ from typing import Protocol
 from dtrain.cluster import ClusterSpec, Moved, Role, TaskId
 from dtrain.config import WaitSection
 from dtrain.control.actions import End
-from dtrain.control.rights import newcomer_obstacle
+from dtrain.control.rights import JOINED_MAX, newcomer_obstacle
 from dtrain.control.steps import Steps
+from dtrain.errors import SpecError
 from dtrain.messages import Conclude, Heartbeat, HeartbeatReply, Lineage, Refusal, Row
 from dtrain.messages.status import TaskStatus
 from dtrain.protocol.membership import LEASE_S, Membership, MemberState
@@ -82,6 +84,7 @@ class Roster:
     _gone: set[int] = field(init=False)
     _anew: set[str] = field(default_factory=set, init=False)
     _joined: list[TaskId] = field(default_factory=list, init=False)
+    _promised: set[int] = field(default_factory=set, init=False)
     concluded_generation: int = field(default=0, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
 
@@ -118,6 +121,28 @@ class Roster:
             self._joined.append(sender)
             self.rank(self.chief_trains)
         return new
+
+    def promise(self, is_free: Callable[[int], bool]) -> int | None:
+        """Return a worker's index that no other task has or will get: the first above the cluster's own.
+
+        None: too many have been given.
+
+        Args:
+            is_free: whether nothing else speaks against an index; asked once for each.
+        """
+        if len(self._promised) >= JOINED_MAX:
+            return None
+        taken = {*self._promised, *(task.index for task in self._joined), *_workers(self.membership.members)}
+        index = self.cluster.first_joined
+        while index in taken or not is_free(index):
+            index += 1
+        self._promised.add(index)
+        return index
+
+    def heard_before(self, tasks: Iterable[str], now: float) -> None:
+        """Take in which tasks the control host had known before it was started again."""
+        self.membership.heard_before(tasks, now)
+        self._promised |= set(_workers(tasks))
 
     def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
         """Note that a task is alive; return its incarnation (None: another process has taken its place), and
@@ -272,3 +297,11 @@ class Roster:
         if self.membership.members[self.leader].incarnation > 0:
             return f"{self.leader} has not been heard of for {LEASE_S + self.wait.leader_s:g} s"
         return f"{self.leader} did not come within {self.wait.start_s + self.wait.leader_s:g} s"
+
+
+def _workers(names: Iterable[str]) -> Iterator[int]:
+    """Yield the indices of the workers among these tasks."""
+    for name in names:
+        with contextlib.suppress(SpecError):
+            if (task := TaskId.parse(name)).role is Role.WORKER:
+                yield task.index

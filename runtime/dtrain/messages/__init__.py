@@ -12,6 +12,7 @@ The life of a run, in messages:
                                  or lets in
     leader     -> every server   Initialise (plan, optimizer, values), answered by Initialised; again, in a
                                  new *term*, when a server died
+    new worker -> any server     Join / Place, where it is to become a task of a run that trains
     leader     -> every server   Load / Loaded: rows of tables, to be drawn or as they come, before the term
                                  begins
     replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server
@@ -32,6 +33,7 @@ new term from the newest checkpoint on every server, and whatever was said in an
 """
 
 from dtrain.messages.decisions import Commit, Complete, Release, Subscribe
+from dtrain.messages.joining import Join, Place
 from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply, Record, Recorded
 from dtrain.messages.message import Message, Refusal, RefusalKind
 from dtrain.messages.opening import PROTOCOL_VERSION, Hello, Initialise, Initialised, Lineage, Row
@@ -74,6 +76,8 @@ AnyMessage = (
     | Recorded
     | Conclude
     | Farewell
+    | Join
+    | Place
     | Refusal
 )
 
@@ -94,6 +98,7 @@ __all__ = [
     "Holding",
     "Initialise",
     "Initialised",
+    "Join",
     "Lineage",
     "Load",
     "Loaded",
@@ -103,6 +108,7 @@ __all__ = [
     "Message",
     "NotReady",
     "Opening",
+    "Place",
     "Proof",
     "Pull",
     "Push",

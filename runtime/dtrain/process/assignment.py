@@ -139,8 +139,9 @@ class TaskAssignment:
         return wait.start_s + wait.server_s if self.watched else wait.start_s
 
     def hello(self) -> Hello:
-        """Return what this task says of itself on a connection."""
-        return Hello(run_id=self.run_id, cluster_hash=self.cluster.hash, task=str(self.task))
+        """Return what this task says of itself on a connection; without a run id it knows no run yet."""
+        cluster_hash = self.cluster.hash if self.run_id else ""
+        return Hello(run_id=self.run_id, cluster_hash=cluster_hash, task=str(self.task))
 
     def to_environment(self, tf_config: str) -> dict[str, str]:
         """Return the variables from which `from_environment` reads this assignment in another process.

@@ -5,7 +5,9 @@ over the network, which no command here owns, the leader does.
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import RunError, SpecError
@@ -48,6 +50,26 @@ def joined_name(task: str, cluster: ClusterSpec) -> TaskId | None:
         found = TaskId.parse(task)
         return found if found.role is Role.WORKER and found not in cluster else None
     return None
+
+
+def takes_folder(directory: Path) -> Callable[[int], bool]:
+    """Return a function that makes the folder of a worker's index in a run directory.
+
+    It returns False where another process was first: of two that take an index, one gets it. Where no folder
+    can be made, none says anything against an index.
+    """
+    files = RunFiles(directory)
+
+    def take(index: int) -> bool:
+        try:
+            files.task(TaskId(Role.WORKER, index)).mkdir(parents=True)
+        except FileExistsError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    return take
 
 
 def arrival_text(record: TaskRecord) -> str:

@@ -11,6 +11,7 @@ from dtrain.cluster import TaskId
 from dtrain.process.living import lives, started_s
 from dtrain.runs.files import RunFiles, TaskRecord, write_record
 from dtrain.runs.joined import JoinedRecord
+from dtrain.runs.states import RunState
 from dtrain_cli.launch.join.stop import JoinedWorkers
 from dtrain_cli.runs.joined_tasks import joined_records, with_joined
 
@@ -81,6 +82,15 @@ def test_a_pid_of_another_machine_or_time_is_left_alone(files, owner, stranger):
     assert joined.there() == []
     joined.signal(WORKER, signal.SIGKILL, 5.0)
     assert owner.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "shown"), [(None, "running"), ("succeeded", "succeeded"), ("failed", "stopped")]
+)
+def test_a_worker_from_elsewhere_has_ended_when_the_run_has(files, ended, shown):
+    write_record(files.joined(WORKER), JoinedRecord(0, 0.0, TaskRecord("worker:2", "running", host="b")))
+    [worker] = with_joined(files, [], ended and RunState(ended))
+    assert worker.state == shown
 
 
 def test_its_own_record_replaces_what_others_have_heard_of_it(files):

@@ -1,84 +1,250 @@
-"""`dtrain worker --join RUN`: one more worker for a run that is training, from the run's own files."""
+"""`dtrain worker --join`: one more worker for a run that is training.
+
+One server of the run is asked, whose address the run's files or the user know: it tells what a task must
+know, and gives the worker an index that no other has.
+"""
 
 import os
+import socket
+import subprocess
+import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dtrain import errors
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import RunSpec, SingleSection
-from dtrain.errors import RunError, SpecError
+from dtrain.cluster.loopback import is_loopback
+from dtrain.config import RunSpec, SecuritySection, WaitSection, address_problem
+from dtrain.config.choices import TlsMode, Transport
+from dtrain.errors import DtrainError, PeerError, PeerRefusedError, RunError, SpecError
+from dtrain.messages import Place
+from dtrain.process.access import secret_in_file
 from dtrain.process.assignment import TaskAssignment
+from dtrain.process.join_request import JoinRequest, encode, read_answer
+from dtrain.process.private_variables import SECRET
+from dtrain.process.secret import said_secret
 from dtrain.process.tensorflow.tf_config import read_tf_config
 from dtrain.process.threads import USERS_LIMIT
-from dtrain.runs.files import JoinRecord, RunFiles, read_record
+from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, read_record
 from dtrain.runs.states import LIVE_RUN_STATES
 from dtrain_cli.plan.threads import limits_beside
-from dtrain_cli.runs.index import KnownRun
+from dtrain_cli.runs.index import KnownRun, known_runs
 from dtrain_cli.runs.report import is_alive
 
+REACH_S = 5.0
+"""How long a server may take to accept a connection at an address that a person has given."""
+SERVER = "the server"
 
-def joining_worker(
-    run: KnownRun, environment: Mapping[str, str], security: Mapping[str, Any]
-) -> TaskAssignment:
-    """Return the place of one more worker: the first index above all workers that the run has had.
+
+@dataclass(frozen=True)
+class Joining:
+    """The place of one more worker.
+
+    Attributes:
+        assignment: its.
+        run: the run's id or name, for messages.
+        keeper: the record of the run on this machine, whose launcher is watched; None: it has none here.
+    """
+
+    assignment: TaskAssignment
+    run: str
+    keeper: RunRecord | None
+
+
+def joining_run(run: KnownRun, environment: Mapping[str, str], security: Mapping[str, Any]) -> Joining:
+    """Return the place of one more worker of a run on this machine.
 
     Args:
-        run: the run, on this machine.
+        run: the run.
         environment: the user's variables.
         security: fields of that section which the worker's own options give.
 
     Raises:
         RunError: the run has ended, or is none that a worker can join.
         SpecError: it does not train on parameter servers.
+        PeerError: its control host does not answer, or lets no worker join.
     """
-    files = run.files
+    offer = _offer(run)
     name = run.record.run
-    if run.record.state not in LIVE_RUN_STATES or not is_alive(files, run.record):
-        raise RunError(
-            f"run {name} cannot be joined: its state is {run.record.state}; "
-            "a worker joins a run that is training"
-        )
-    offer = read_record(files.join, JoinRecord)
     if offer is None:
         raise RunError(f"run {name} accepts no workers: it runs a command that is not a dtrain program")
-    spec = read_record(files.spec, RunSpec)
-    if spec is None or isinstance(spec.training, SingleSection):
+    cluster = _cluster(offer.cluster)
+    host = cluster.control_host
+    if host is None or host.role is not Role.PS:
         raise SpecError(f"run {name} does not train on parameter servers; only such a run can be joined")
-    spec = replace(spec, security=replace(spec.security, **security)).secured(environment)
-    cluster, _ = read_tf_config(msgspec.json.encode({"cluster": offer.cluster}).decode())
-    return TaskAssignment(
-        task=_free_place(files, cluster),
-        cluster=cluster,
-        spec=spec,
+    spec = read_record(run.files.spec, RunSpec) or RunSpec()
+    section = replace(spec.security, **security).completed(environment)
+    request = JoinRequest(
+        parent=os.getpid(),
+        server=str(host),
+        address=cluster.address(host) or "",
+        transport=Transport.AUTO,
+        reach_s=spec.wait.start_s,
+        wait_s=spec.wait.start_s,
         run_id=offer.run_id,
-        run_dir=files.directory,
+        cluster=offer.cluster,
+        security=section,
         secret=offer.secret,
-        launched=offer.launched,
         tls=offer.tls,
     )
+    place = _asked(request)
+    return Joining(_assignment(place, request, run.files.directory), name, run.record)
 
 
-def threads_beside(assignment: TaskAssignment, environment: Mapping[str, str]) -> dict[str, str]:
+def joining_address(
+    address: str,
+    environment: Mapping[str, str],
+    security: Mapping[str, Any],
+    runs_dir: Path,
+    run_dir: Path | None = None,
+) -> Joining:
+    """Return the place of one more worker of a run anywhere.
+
+    Args:
+        address: of any of its servers, ``host:port``.
+        environment: the user's variables.
+        security: fields of that section which the options give.
+        runs_dir: where runs of this machine, and the files of this worker, are.
+        run_dir: where the worker's files are instead.
+
+    Raises:
+        SpecError: the address is none; strangers could listen there; or the run's other servers cannot be
+            reached from here.
+        PeerError: no dtrain server answers there, or it has another secret, or lets no worker join.
+    """
+    if problem := address_problem(address):
+        raise SpecError(f"--join {address}: {problem}; or give the name or id of a run on this machine")
+    section = SecuritySection(tls=TlsMode.REQUIRED if security.get("ca_file") else TlsMode.AUTO)
+    section = replace(section, **security).completed(environment)
+    secret = secret_in_file(section) or said_secret(environment.get(SECRET))
+    if not (secret or section.insecure or is_loopback(address)):
+        raise SpecError(
+            f"{address} is on a network, and there is no secret: give the run's own by --secret-file FILE, "
+            "or say --insecure if the run has none"
+        )
+    request = JoinRequest(
+        parent=os.getpid(),
+        server=SERVER,
+        address=address,
+        transport=Transport.GRPC,
+        reach_s=REACH_S,
+        wait_s=WaitSection().start_s,
+        run_id="",
+        cluster={Role.PS.value: [address]},
+        security=section,
+        secret=secret,
+    )
+    place = _asked(request)
+    cluster = _cluster(place.cluster)
+    _check_reach(cluster, address)
+    host = cluster.control_host
+    if place.index < 0 and host is not None:
+        request = msgspec.structs.replace(request, server=str(host), address=cluster.address(host) or "")
+        place = _asked(request)
+    if place.index < cluster.first_joined:
+        raise PeerRefusedError(f"{request.server} at {request.address} gives a worker no index")
+    known = _known_here(place, runs_dir)
+    if known is not None and run_dir is None:
+        return Joining(_assignment(place, request, known.files.directory), known.record.run, known.record)
+    name = f"{place.spec.name}-worker-{place.index}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    files = RunFiles(run_dir or runs_dir / name)
+    files.create()
+    return Joining(_assignment(place, request, files.directory), place.run_id, None)
+
+
+def threads_beside(joining: Joining, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the thread limits of one more worker on a launch's machine: its share of the cores."""
-    if not assignment.launched or USERS_LIMIT in environment:
+    assignment = joining.assignment
+    if not assignment.launched or joining.keeper is None or USERS_LIMIT in environment:
         return {}
     training = assignment.cluster.count(Role.CHIEF) + assignment.cluster.count(Role.WORKER) + 1
     return limits_beside(environment, str(max(1, len(os.sched_getaffinity(0)) // training)))
 
 
-def _free_place(files: RunFiles, cluster: ClusterSpec) -> TaskId:
-    """Take the first free index by making its folder: workers that join at once get different ones."""
-    index = cluster.first_joined
-    while True:
-        task = TaskId(Role.WORKER, index)
-        try:
-            files.task(task).mkdir(parents=True)
-        except FileExistsError:
-            index += 1
-            continue
-        except OSError as error:
-            raise RunError(f"cannot write to {files.directory}: {os.strerror(error.errno or 0)}") from None
-        return task
+def _asked(request: JoinRequest) -> Place:
+    """Return the answer of a server.
+
+    Raises:
+        DtrainError: as `dtrain.roles.joining.ask_for_place`.
+    """
+    command = (sys.executable, "-P", "-m", "dtrain.task.join_command")
+    done = subprocess.run(command, input=encode(request), stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise PeerError(f"{request.server} at {request.address} could not be asked (exit {done.returncode})")
+    answer = read_answer(done.stdout)
+    if answer.place is None:
+        raise getattr(errors, answer.kind)(answer.error)
+    for path, problem in answer.place.spec.problems():
+        raise PeerRefusedError(f"{request.server} tells a spec that cannot be: {path[0]}: {problem}")
+    return answer.place
+
+
+def _assignment(place: Place, request: JoinRequest, directory: Path) -> TaskAssignment:
+    """Return the worker's place: what the run says, with what is this machine's own of `security`."""
+    return TaskAssignment(
+        task=TaskId(Role.WORKER, place.index),
+        cluster=_cluster(place.cluster),
+        spec=replace(place.spec, security=replace(request.security, tls=place.spec.security.tls)),
+        run_id=place.run_id,
+        run_dir=directory,
+        secret=request.secret,
+        launched=place.launched,
+        tls=request.tls,
+    )
+
+
+def _offer(run: KnownRun) -> JoinRecord | None:
+    """Return what a live run on this machine offers.
+
+    Raises:
+        RunError: it has ended.
+    """
+    if run.record.state not in LIVE_RUN_STATES or not is_alive(run.files, run.record):
+        raise RunError(
+            f"run {run.record.run} cannot be joined: its state is {run.record.state}; "
+            "a worker joins a run that is training"
+        )
+    return read_record(run.files.join, JoinRecord)
+
+
+def _known_here(place: Place, runs_dir: Path) -> KnownRun | None:
+    """Return the run if its launcher or leader is on this machine: its directory is the worker's as well."""
+    for run in known_runs(runs_dir):
+        with suppress(DtrainError, OSError):
+            if (offer := _offer(run)) is not None and offer.run_id == place.run_id:
+                return run
+    return None
+
+
+def _cluster(told: Mapping[str, Any]) -> ClusterSpec:
+    return read_tf_config(msgspec.json.encode({"cluster": told}).decode())[0]
+
+
+def _check_reach(cluster: ClusterSpec, address: str) -> None:
+    """Raise a SpecError if a server of the cluster can be reached from another machine alone."""
+    if is_loopback(address) or _is_here(address):
+        return
+    for task in cluster.tasks(Role.PS):
+        theirs = cluster.address(task) or ""
+        if is_loopback(theirs):
+            raise SpecError(
+                f"{task} of the run at {address} serves at {theirs}, which only that machine can reach: join "
+                "the run there, or start it at addresses of its network"
+            )
+
+
+def _is_here(address: str) -> bool:
+    """Return whether the host of an address is this machine: one can bind to it."""
+    host = address.rpartition(":")[0].strip("[]")
+    with suppress(OSError):
+        for family, kind, _, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind) as probe:
+                probe.bind(place)
+                return True
+    return False

@@ -18,7 +18,6 @@ from dtrain.cluster import Role
 from dtrain.config import NO_RESTART
 from dtrain.errors import RunError
 from dtrain.messages.status import TaskStatus
-from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tensorflow.tf_config import write_tf_config
@@ -28,7 +27,7 @@ from dtrain.runs.states import RunState, TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.outlet import Outlet
 from dtrain_cli.console.plain_stream import PlainBytes
-from dtrain_cli.launch.join.place import threads_beside
+from dtrain_cli.launch.join.place import Joining, threads_beside
 from dtrain_cli.launch.policies import restart_policy
 from dtrain_cli.launch.signal_inbox import SignalInbox
 from dtrain_cli.launch.tasks.root_cause import failure_of
@@ -49,21 +48,19 @@ KILLED = 128 + signal.SIGKILL
 class JoiningWorker:
     """One worker that has joined a run; `run` is the loop."""
 
-    def __init__(
-        self, assignment: TaskAssignment, run: RunRecord, program: Path, arguments: tuple[str, ...]
-    ) -> None:
+    def __init__(self, joining: Joining, program: Path, arguments: tuple[str, ...]) -> None:
         """Prepare it.
 
         Args:
-            assignment: the worker's place, from `joining_worker`.
-            run: the run's record; its keeper is watched where that is a launcher.
+            joining: the worker's place; the run's keeper is watched where that is a launcher of this machine.
             program: what the worker runs.
             arguments: the program's own.
         """
-        self.launch = _launch(assignment, program, arguments)
+        assignment = joining.assignment
+        self.launch = _launch(joining, program, arguments)
         self._files = RunFiles(self.launch.run_dir)
-        self._run = run
-        self._watched = assignment.launched
+        self._run = joining.run
+        self._launcher = joining.keeper if assignment.launched else None
         self._rule = assignment.spec.restart_of(Role.WORKER) if assignment.launched else NO_RESTART
         self._grace_s = assignment.spec.wait.grace(assignment.launched)
         self._signals = SignalInbox()
@@ -85,7 +82,7 @@ class JoiningWorker:
 
     def run(self) -> int:
         """Own the worker to its end; return the exit code."""
-        self._say(f"joins run {self._run.run}; its log is {self.launch.log}")
+        self._say(f"joins run {self._run}; its log is {self.launch.log}")
         self._start()
         while self._exit_code is None:
             events = self._target.events(time.monotonic() + TICK_S)
@@ -177,8 +174,8 @@ class JoiningWorker:
         return why_lost(status) if status is not None else None, None
 
     def _tick(self, now_s: float) -> None:
-        if self._exit_code is None and self._watched and not launcher_lives(self._run):
-            self._say(f"the launcher of run {self._run.run} has died, and its tasks with it")
+        if self._exit_code is None and self._launcher is not None and not launcher_lives(self._launcher):
+            self._say(f"the launcher of run {self._run} has died, and its tasks with it")
             self._end(TaskState.STOPPED, KILLED)
         elif now_s >= self._kill_s:
             self._signal(signal.SIGKILL)
@@ -217,7 +214,8 @@ class JoiningWorker:
         print(f"dtrain: {self.launch.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _launch(assignment: TaskAssignment, program: Path, arguments: tuple[str, ...]) -> TaskLaunch:
+def _launch(joining: Joining, program: Path, arguments: tuple[str, ...]) -> TaskLaunch:
+    assignment = joining.assignment
     assert assignment.run_dir is not None
     environment = assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
     return TaskLaunch(
@@ -226,7 +224,7 @@ def _launch(assignment: TaskAssignment, program: Path, arguments: tuple[str, ...
         program=program,
         command=(sys.executable, "-m", "dtrain.task", str(program), *arguments),
         arguments=arguments,
-        environment=environment | threads_beside(assignment, os.environ),
+        environment=environment | threads_beside(joining, os.environ),
         cwd=Path.cwd(),
         run_dir=assignment.run_dir,
         needs_grpc=False,

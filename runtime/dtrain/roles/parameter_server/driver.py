@@ -35,6 +35,7 @@ from dtrain.process.clock import SYSTEM, Clock
 from dtrain.process.open_files import allow_open_files
 from dtrain.roles.control_host import TICK_S, UNANSWERED
 from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.joining import admission_by
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
 from dtrain.runs.events import Decided
@@ -351,6 +352,7 @@ def serve(assignment: TaskAssignment) -> None:
     machine = ParameterServer(
         assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait, allocator
     )
+    machine.control.admission = admission_by(assignment)
     connector = Connector(
         assignment, credentials, reporter.unreached, spec.on_servers.transport, machine.control.book
     )

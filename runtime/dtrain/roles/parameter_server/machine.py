@@ -9,7 +9,7 @@ one lock and carries out what it returns before anything else happens.
 
 import msgspec
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
 from dtrain.config import ServerSection, WaitSection
 from dtrain.control.actions import Action, Caller, End, Later, Redeliver, Send
 from dtrain.control.machine import ControlPlane
@@ -101,6 +101,8 @@ class ParameterServer:
     def _take(
         self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
     ) -> list[Action]:
+        if sender == JOINING:
+            return self.control.receive(caller, sender, message, now)
         if sender.role is Role.WORKER and self.control.roster.let_join(sender):
             expected = self.control.expect(sender, message, now)
             return expected + self._take(caller, sender, message, blocks, now)
@@ -208,7 +210,7 @@ class ParameterServer:
         except (DtrainError, msgspec.ValidationError) as error:
             reason = f"the leader's plan, optimizer and values do not fit together: {error}"
             return [Send(caller, Refusal(reason=reason))]
-        self.control.roster.membership.heard_before(message.heard_of, now)
+        self.control.roster.heard_before(message.heard_of, now)
         same = before is not None and before.generation == message.generation
         answer = Send(caller, Initialised(given_up=before.version if before and same else -1))
         if message.loads:

@@ -6,8 +6,9 @@
 
 where `told` is the protocol's version, the salt, C, S, the client's task and the server's task. The labels
 keep a proof from being sent back to its maker, the nonces from being used again, and the tasks from being
-passed on to another server of the run. The client looks at the server's proof before it says anything more,
-so that a process that took a server's address learns the name of a task and nothing else.
+passed on to another server of the run. A worker that asks to join knows an address and no task: for it any
+server of the run will do, and the server's task is empty. The client looks at the server's proof before it
+says anything more, so that a process that took a server's address learns the name of a task and nothing else.
 
 The server keeps nothing for a stranger: it recognises its own nonce by a keyed hash inside it, and remembers
 for a few seconds only those whose proof was right.
@@ -20,6 +21,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from dtrain.cluster import JOINING
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof
 from dtrain.wire.security.keys import SALT_BYTES
@@ -34,6 +36,7 @@ STRANGER = "this server belongs to another run, or the secret is another"
 
 _TIME = struct.Struct(">d")
 _TAG_BYTES = 16
+_JOINING = str(JOINING)
 _SERVER_NONCE_BYTES = RANDOM_BYTES + _TIME.size + _TAG_BYTES
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -140,6 +143,7 @@ class Examiner:
 
 
 def _told(client: str, server: str, salt: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    server = "" if client == _JOINING else server
     return _encode((PROTOCOL_VERSION, salt, client_nonce, server_nonce, client, server))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
 from dtrain.cluster.certificate_names import (
     JOINED,
     NETWORK,
@@ -66,7 +66,7 @@ class Tls:
             peer: the server: ``ps:0``.
         """
         own = self.certificates.current()
-        if names_tasks(own.uris):
+        if names_tasks(own.uris) and self.run_id:
             return host_name(task_name(TaskId.parse(peer)))
         return NETWORK if NETWORK in own.hosts else None
 
@@ -86,12 +86,13 @@ class Tls:
         if not named and not names_tasks(self.certificates.current().uris):
             return None
         found = TaskId.parse(task)
-        expected = {task_uri(self.run_id, task_name(found))}
+        expected = set() if found == JOINING else {task_uri(self.run_id, task_name(found))}
         if found.role is Role.WORKER and found not in self.cluster:
             expected.add(task_uri(self.run_id, joined_worker()))
         if expected & set(named):
             return None
-        return f"the certificate of {task} is that of {', '.join(named) or 'no task'}, not of {min(expected)}"
+        who = "the worker that would like to join" if found == JOINING else task
+        return f"the certificate of {who} is that of {', '.join(named) or 'no task'}, not of {min(expected)}"
 
 
 def tls_of(assignment: TaskAssignment, warn: Callable[[str], None]) -> Tls | None:
