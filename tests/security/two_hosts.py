@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections import defaultdict
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -37,10 +38,8 @@ class Hosts:
             words = ["unshare", "--net", "--mount", "--uts", "sh", "-c", HOST, "sh", str(names), name]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             self._holders[name] = subprocess.Popen(words, text=True, **pipes)
-        for holder in self._holders.values():
-            if holder.stdout.readline() != "ready\n":
-                self.close()
-                pytest.skip(f"this machine lets no test have network namespaces: {holder.stderr.read()}")
+        if any(holder.stdout.readline() != "ready\n" for holder in self._holders.values()):
+            self._skip(" ".join(holder.communicate()[1] for holder in self._holders.values()))
         self._connect()
 
     def on(self, name: str) -> tuple[str, ...]:
@@ -72,13 +71,22 @@ class Hosts:
     def close(self) -> None:
         """End the holders: the kernel removes namespaces and cable with the last process in them."""
         for holder in self._holders.values():
-            holder.communicate()
+            if holder.returncode is None:
+                holder.communicate()
+
+    def _skip(self, reason: str) -> NoReturn:
+        self.close()
+        pytest.skip(f"this machine lets no test have network namespaces: {reason.strip()}")
 
     def _connect(self) -> None:
         """Lay a cable, with an end named so on each host."""
         here, there = (str(holder.pid) for holder in self._holders.values())
         cable = ["ip", "link", "add", "cable", "netns", here, "type", "veth"]
-        subprocess.run([*cable, "peer", "name", "cable", "netns", there], check=True)
+        laid = subprocess.run(
+            [*cable, "peer", "name", "cable", "netns", there], capture_output=True, text=True, check=False
+        )
+        if laid.returncode:
+            self._skip(laid.stderr)
         for name, ip in ADDRESSES.items():
             subprocess.run([*self.on(name), "ip", "address", "add", f"{ip}/24", "dev", "cable"], check=True)
             subprocess.run([*self.on(name), "ip", "link", "set", "cable", "up"], check=True)

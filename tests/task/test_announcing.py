@@ -96,7 +96,7 @@ def test_a_task_says_who_it_is_and_where_it_listens():
         (
             "s" * 20,
             False,
-            "tasks prove the secret; without TLS who listens on the network can read the model",
+            "tasks prove the secret; without TLS a listener on the network can read the model",
         ),
         ("s" * 20, True, "connections have TLS, and tasks prove the secret"),
     ],

@@ -135,7 +135,7 @@ def exposure(assignment: TaskAssignment, *, encrypted: bool) -> str | None:
         return (
             "connections have TLS, and tasks prove the secret"
             if encrypted
-            else "tasks prove the secret; without TLS who listens on the network can read the model"
+            else "tasks prove the secret; without TLS a listener on the network can read the model"
         )
     whom, may = (
         ("holder of a certificate of the same authority", "is let in")
