@@ -24,10 +24,10 @@ from simulation.network import Blocks, Wire
 from simulation.scenario import Scenario
 from simulation.setup import Setup
 
-from dtrain.messages import AnyMessage, Control, Initialise, Push, Reply, Row, Rows, Values, Verdict
+from dtrain.messages import AnyMessage, Control, Initialise, Push, Reply, Row, Rows, Snapshot, Values, Verdict
 
 Array = np.ndarray[Any, Any]
-SENT = {Push, Initialise, Control}
+SENT = {Push, Initialise, Control, Snapshot}
 ANSWERED = {Values, Reply, Rows}
 
 
@@ -48,6 +48,7 @@ class Judge:
         self._disk: Saved | None = None
         self._kind = self.rule.updates
         self._begun: dict[int, Setup] = {}
+        self._cut_in = 0
         self._asked: dict[Wire, Push] = {}
         self._dealing: dict[int, Dealing] = {}
         self._histories = Histories(self)
@@ -79,6 +80,8 @@ class Judge:
         elif isinstance(message, Control):
             self.terms[message.term].ordered(server, message, blocks)
             self._assignments.ordered(self.terms[message.term], message)
+        elif isinstance(message, Snapshot):
+            self._cut_in = message.term
 
     def answered(self, wire: Wire, message: AnyMessage, blocks: Blocks) -> None:
         """A server has answered this."""
@@ -271,9 +274,7 @@ class Judge:
         if saved.start:
             self._begun[saved.generation] = self._setup
             return
-        term = max(
-            (t for t in self.terms.values() if t.generation == saved.generation), key=lambda t: t.number
-        )
+        term = self.terms[self._cut_in]  # a later one may have been given up before it began
         found = self._counts_of(term, saved)
         for server, (counts, state) in enumerate(zip(found, saved.states, strict=True)):
             where = f"a checkpoint's part of ps:{server}"
