@@ -3,6 +3,7 @@ here.
 """
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -152,6 +153,26 @@ def test_a_file_imports_only_from_below(path):
             assert not module.startswith("dtrain_cli"), f"the runtime must not know the launcher: {module}"
         elif (seen := room(module, "dtrain", RUNTIME_FLOORS)) is not None:
             assert seen in SEEN_BY_CLI, f"cli/ may not see {module}"
+
+
+def file_of(module: str) -> Path | None:
+    """The file that an import of `module`, or of a name in it, reads; None for others' packages."""
+    package, *parts = module.split(".")
+    top = {"dtrain": RUNTIME, "dtrain_cli": CLI}.get(package)
+    if top is None:
+        return None
+    places = [top.joinpath(*parts[: len(parts) - less]) for less in (0, 1)]
+    named = (each for place in places for each in (place.with_suffix(".py"), place / "__init__.py"))
+    return next((each for each in named if each in TREES), None)
+
+
+def test_no_files_import_each_other_in_a_circle():
+    faces = {RUNTIME / "__init__.py", CLI / "__init__.py"}
+    read = {path: {file_of(module) for module in imports(path)} - {None, path, *faces} for path in FILES}
+    try:
+        graphlib.TopologicalSorter(read).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" imports ".join(str(path.relative_to(ROOT)) for path in reversed(error.args[1])))
 
 
 def test_every_floor_has_a_room():

@@ -15,10 +15,11 @@ from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.wire.security.certificates import Certificate, CertificateFiles, Certificates, checked
 from dtrain_cli.certificates import authority as makers
-from dtrain_cli.certificates.authority import Authority, LeafNames, make_authority, read_authority
+from dtrain_cli.certificates.authority import Authority, make_authority, read_authority
 from dtrain_cli.certificates.by_library import LibraryAuthority
 from dtrain_cli.certificates.by_openssl import OpensslAuthority
 from dtrain_cli.certificates.folder import places
+from dtrain_cli.certificates.leaf_names import LeafNames
 from dtrain_cli.main import cli
 
 SPEC = "cluster: {chief: ['a:1'], worker: ['a:2', '[fd00::2]:2'], ps: ['..:3'], evaluator: 1}\n"

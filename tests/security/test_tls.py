@@ -22,7 +22,8 @@ from dtrain.wire.handshake import refusal
 from dtrain.wire.security.certificates import Certificate, CertificateFiles, Certificates
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.tls import Tls
-from dtrain_cli.certificates.authority import LeafNames, make_authority
+from dtrain_cli.certificates.authority import make_authority
+from dtrain_cli.certificates.leaf_names import LeafNames
 
 RUN, SECRET = "digits-1", "a secret of this very run"
 CLUSTER = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2"], ps=["a:3", "a:4"])

@@ -15,7 +15,8 @@ from dtrain.runs.certificate_life import DAY_S, CertificateLife
 from dtrain.wire.security import tls as tls_module
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.tls import Tls
-from dtrain_cli.certificates.authority import LeafNames, make_authority
+from dtrain_cli.certificates.authority import make_authority
+from dtrain_cli.certificates.leaf_names import LeafNames
 from dtrain_cli.launch.launcher import make_authority as used_by_launch
 from dtrain_cli.plan.run_plan import RunIdentity
 

@@ -3,38 +3,17 @@
 import importlib.util
 import secrets
 import shutil
-from dataclasses import dataclass
 from typing import Protocol
 
-from dtrain.cluster.certificate_names import NETWORK, host_name, task_uri
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
+from dtrain_cli.certificates.leaf_names import LeafNames
 
 AUTHORITY_DAYS = 365
 NO_MAKER = (
     "making certificates needs the package cryptography or the command openssl, and neither is there: "
     "`pip install 'dtrain[tls]'`, or install openssl"
 )
-
-
-@dataclass(frozen=True)
-class LeafNames:
-    """The names in a leaf.
-
-    Attributes:
-        task: as `dtrain.cluster.certificate_names.task_name` returns it: ``worker-0``.
-        hosts: its DNS names.
-        uri: its URI.
-    """
-
-    task: str
-    hosts: tuple[str, ...]
-    uri: str
-
-    @classmethod
-    def of(cls, run_id: str, name: str) -> "LeafNames":
-        """Return the names of a task of a run."""
-        return cls(name, (NETWORK, host_name(name)), task_uri(run_id, name))
 
 
 class Authority(Protocol):

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
-from dtrain_cli.certificates.authority import LeafNames
+from dtrain_cli.certificates.leaf_names import LeafNames
 
 _CLOCKS_APART = timedelta(minutes=5)
 """A certificate is valid from so long ago: another host's clock may be late."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
-from dtrain_cli.certificates.authority import LeafNames
+from dtrain_cli.certificates.leaf_names import LeafNames
 
 _DAY_S = 24 * 3600
 _REQUEST = """

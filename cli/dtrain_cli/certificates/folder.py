@@ -19,13 +19,8 @@ from dtrain.cluster import TaskId
 from dtrain.cluster.certificate_names import joined_worker, task_name
 from dtrain.errors import SpecError
 from dtrain.formats.regular_file import read_regular
-from dtrain_cli.certificates.authority import (
-    AUTHORITY_DAYS,
-    Authority,
-    LeafNames,
-    make_authority,
-    read_authority,
-)
+from dtrain_cli.certificates.authority import AUTHORITY_DAYS, Authority, make_authority, read_authority
+from dtrain_cli.certificates.leaf_names import LeafNames
 
 CERTIFICATE = "ca.crt"
 KEY = Path("authority") / "ca.key"

@@ -21,7 +21,8 @@ from dtrain.config.choices import Transport
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.process.tls_material import TlsMaterial
-from dtrain_cli.certificates.authority import AUTHORITY_DAYS, Authority, LeafNames
+from dtrain_cli.certificates.authority import AUTHORITY_DAYS, Authority
+from dtrain_cli.certificates.leaf_names import LeafNames
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.plan.threads import thread_variables
 
