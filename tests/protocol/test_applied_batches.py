@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dtrain.protocol import applied_batches
 from dtrain.protocol.applied_batches import FAR, AppliedBatches, lacking, union, without
 
 BATCHES = st.integers(0, 12)
@@ -20,6 +21,16 @@ def test_a_number_that_cannot_have_been_dealt_is_not_added():
     assert [applied.add(batch) for batch in (-1, FAR + 3)] == [False, False]
     assert applied.export() == (3, (1,))
     assert applied.add(FAR + 2)
+    assert "beyond the newest one here" in applied.obstacle(3 * FAR)
+
+
+def test_no_more_batches_are_missing_than_a_server_can_keep(monkeypatch):
+    monkeypatch.setattr(applied_batches, "MISSING_MAX", 3)
+    applied = AppliedBatches()
+    assert [applied.add(batch) for batch in (2, 5, 3, 4)] == [True, False, True, True]
+    assert "where 2 are missing" in applied.obstacle(7)
+    applied.forget_below(5)
+    assert applied.obstacle(7) is None
 
 
 def table(batches):

@@ -6,6 +6,7 @@ from roles.by_hand import TASKS, Hand, only
 
 from dtrain.cluster import JOINING, TaskId
 from dtrain.config import CheckpointSection, RunSpec, SecuritySection
+from dtrain.control import admission, roster
 from dtrain.messages import Farewell, Heartbeat, Join, NotReady, Place, Pull, Refusal, Values, Verdict
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import LEASE_S
@@ -111,6 +112,17 @@ def test_a_control_host_that_was_started_again_gives_no_index_twice():
     hand = open_to_all()
     hand.initialise(heard_of=("worker:2", "worker:4", "chief:0", "no task"))
     assert [ask(hand).index for _ in range(2)] == [3, 5]
+
+
+def test_no_index_is_given_beyond_the_workers_that_may_join(monkeypatch):
+    for module in (admission, roster):
+        monkeypatch.setattr(module, "JOINED_MAX", 3)
+    hand = open_to_all()
+    hand.initialise()
+    hand.beat("worker:2")
+    hand.beat("worker:9")
+    assert ask(hand).index == 3
+    assert ask(hand).reason.startswith("run r-1 takes no more workers: 3 have")
 
 
 def test_an_index_of_an_earlier_launch_or_of_a_folder_made_meanwhile_is_not_given(tmp_path):

@@ -14,6 +14,7 @@ from dtrain.messages import (
     SnapshotRows,
     Values,
 )
+from dtrain.roles.parameter_server.questions import OPEN_MAX
 
 
 def test_a_pull_waits_for_the_variables_and_says_at_its_deadline_that_it_does():
@@ -43,6 +44,28 @@ def test_who_is_no_replica_may_read_but_not_push(hand):
     before = hand.image()
     assert "evaluator:0 is not a replica" in only(hand.push("evaluator:0")).reason
     assert hand.image() == before
+
+
+def test_a_connection_that_asks_again_and_again_is_refused_and_others_are_not():
+    hand = Hand()
+    assert [hand.pull("worker:0") for _ in range(OPEN_MAX)] == [[]] * OPEN_MAX
+    assert only(hand.pull("worker:0")).reason.startswith(f"worker:0 asks again and again: {OPEN_MAX} of its")
+    assert hand.pull("worker:1") == []
+    hand.now = 5.0
+    assert len(hand.tick()) == OPEN_MAX + 1
+    assert hand.pull("worker:0") == [], "those before have been answered"
+
+
+def test_a_question_that_would_wait_for_no_time_disorders_no_other_deadline():
+    hand = Hand()
+    for task in ("evaluator:0", "worker:2", "worker:3", "worker:4"):
+        hand.pull(task, wait_s=float("nan"))
+    hand.pull("worker:0", wait_s=5.0)
+    hand.tick()
+    hand.now = 5.0
+    assert [answer.caller for answer in hand.tick()] == ["worker:0"]
+    hand.now = 3600.0
+    assert len(hand.tick()) == 4
 
 
 def test_a_connection_that_is_gone_is_not_answered():

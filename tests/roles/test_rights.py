@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from roles.by_hand import TASKS, Hand
 
-from dtrain.cluster import TaskId
+from dtrain.cluster import JOINING, TaskId
 from dtrain.control import rights
 from dtrain.control.rights import EVALUATOR_LIMIT_BYTES, JOINED_MAX, STATUS_LIMIT_BYTES
 from dtrain.messages import (
@@ -119,6 +119,7 @@ def test_so_many_workers_may_join_and_no_more(hand, monkeypatch):
         hand.beat(f"worker:{index}")
     assert roster.refusal(TaskId.parse("worker:5")) == "3 workers have joined this run, and no more may"
     assert roster.refusal(TaskId.parse("worker:4")) is None, "it connects again"
+    assert roster.refusal(JOINING) is None, "it is told so when it asks for an index"
 
 
 @pytest.mark.parametrize("evaluation", [{"loss": 0.5}, {"global_step": float("nan")}])
@@ -181,6 +182,17 @@ def test_a_push_that_speaks_of_endless_empty_parts_is_dealt_with_at_once():
     for task in ("chief:0", "worker:1"):
         hand.push(task)
     assert hand.version() == 1
+
+
+def test_in_async_a_batch_that_cannot_have_been_dealt_is_refused_and_changes_nothing():
+    hand = Hand(updates="async", servers=2)
+    hand.initialise()
+    before = hand.image()
+    (refused,) = hand.push("worker:0", server=1, part=10**9)
+    assert refused.message.reason.startswith(
+        "a gradient of worker:0 does not fit: batch 1000000000 is 1000000000 beyond the newest one here"
+    )
+    assert hand.image() == before
 
 
 def test_in_async_a_gradient_of_no_examples_is_refused_and_changes_nothing():

@@ -8,7 +8,7 @@ import math
 
 import msgspec
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
 from dtrain.config import address_problem
 from dtrain.messages import (
     AnyMessage,
@@ -62,10 +62,11 @@ def newcomer_obstacle(sender: TaskId, cluster: ClusterSpec, joined: int) -> str 
 
     Args:
         sender: the task.
-        cluster: of the run. Beside its tasks there are one evaluator, and workers that join.
+        cluster: of the run. Beside its tasks there are one evaluator, and workers that join; one that has no
+            index yet connects to be told one, or why there is none.
         joined: how many of these there have been, but for the sender.
     """
-    if sender in cluster or sender == TaskId(Role.EVALUATOR, 0):
+    if sender in cluster or sender in (TaskId(Role.EVALUATOR, 0), JOINING):
         return None
     if sender.role is not Role.WORKER or sender.index < cluster.first_joined:
         return f"the cluster of this run has no {sender}"

@@ -130,9 +130,10 @@ class Roster:
         Args:
             is_free: whether nothing else speaks against an index; asked once for each.
         """
-        if len(self._promised) >= JOINED_MAX:
+        joined = {task.index for task in self._joined}
+        if len(self._promised | joined) >= JOINED_MAX:
             return None
-        taken = {*self._promised, *(task.index for task in self._joined), *_workers(self.membership.members)}
+        taken = {*self._promised, *joined, *_workers(self.membership.members)}
         index = self.cluster.first_joined
         while index in taken or not is_free(index):
             index += 1

@@ -30,6 +30,11 @@ class StartTask(msgspec.Struct, frozen=True):
     log: str
     needs_grpc: bool
 
+    def __repr__(self) -> str:
+        """Return its fields, and of `private` the names alone: errors and logs may quote it."""
+        shown = {**msgspec.structs.asdict(self), "private": sorted(self.private)}
+        return f"StartTask({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The task runs, as the leader of a session and process group of its own."""

@@ -18,8 +18,10 @@ Batches = tuple[int, tuple[int, ...]]
 
 NONE: Batches = (0, ())
 
-FAR = 1 << 20
+FAR = 1 << 16
 """No replica is given a batch so far ahead of all that a server has seen."""
+MISSING_MAX = 1 << 20
+"""So many batches may be missing: each takes memory until the next checkpoint."""
 
 
 class Contents(NamedTuple):
@@ -54,11 +56,21 @@ class AppliedBatches:
         if batch in self.missing:
             self.missing.discard(batch)
             return True
-        if not self.next < batch < self.next + FAR:
+        if batch < self.next or self.obstacle(batch) is not None:
             return False
         self.missing.update(range(self.next, batch))
         self.next = batch + 1
         return True
+
+    def obstacle(self, batch: int) -> str | None:
+        """Return why a batch cannot have been dealt; None if it can."""
+        ahead = batch - self.next
+        if ahead < FAR and (ahead <= 0 or len(self.missing) + ahead <= MISSING_MAX):
+            return None
+        return (
+            f"batch {batch} is {ahead} beyond the newest one here, where {len(self.missing)} are missing; "
+            f"at most {FAR} and {MISSING_MAX} make sense between two checkpoints"
+        )
 
     def forget_below(self, settled: int) -> None:
         """Take every batch below a number for applied: all are settled, and none of them will be pushed."""

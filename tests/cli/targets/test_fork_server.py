@@ -45,6 +45,14 @@ def order(number):
     )
 
 
+def test_an_order_that_is_quoted_shows_no_secret():
+    shown = repr(
+        StartTask("worker:0", 0, [], {}, {"DTRAIN_SECRET": "hush"}, "/", "/dev/null", needs_grpc=True)
+    )
+    assert "DTRAIN_SECRET" in shown
+    assert "hush" not in shown
+
+
 @pytest.mark.timeout(30)
 def test_orders_are_sent_while_the_other_end_only_reports(warm):
     server, other = warm

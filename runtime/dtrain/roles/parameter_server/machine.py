@@ -49,6 +49,8 @@ from dtrain.types import Blocks
 
 STEP_MESSAGES = frozenset({Push, Complete, Commit, Release})
 """Messages of every step; after one, no open question has an answer before a certain version."""
+WAIT_MAX_S = 3600.0
+"""No question stays open for longer, whatever its sender says."""
 
 
 class ParameterServer:
@@ -176,8 +178,10 @@ class ParameterServer:
         steps = self.held.steps if self.held is not None else None
         if isinstance(message, Pull) and message.answered and steps is not None:
             steps.confirm(self.control.roster.ranks.get(str(sender), NO_RANK), message.answered)
-        self._questions.ask(Request(caller, str(sender), message, now + message.wait_s, blocks))
-        return []
+        # What is no number waits as long as any other question: it would disorder the deadlines of all.
+        deadline_s = now + min(WAIT_MAX_S, message.wait_s)
+        why_not = self._questions.ask(Request(caller, str(sender), message, deadline_s, blocks))
+        return [] if why_not is None else [Send(caller, Refusal(reason=why_not))]
 
     def _mark(self, caller: Caller, message: Mark, now: float) -> Send:
         held = self.held

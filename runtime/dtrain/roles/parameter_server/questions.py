@@ -2,6 +2,7 @@
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from dtrain.control.actions import Caller, Note, Send
@@ -16,6 +17,8 @@ from dtrain.roles.parameter_server.term_state import TermState
 FEW = 3
 """Look at up to so many open questions each time: cheaper than finding out whether anything has changed."""
 NOT_KNOWN = object()
+OPEN_MAX = 16
+"""So many questions of one connection may be open: a task asks one, and waits for its answer."""
 
 
 class Questions:
@@ -36,23 +39,29 @@ class Questions:
         self.open: dict[int, Request] = {}
         self.wakes_at = math.inf
         self._asked = 0
+        self._open_of: Counter[Caller] = Counter()
         self._look_at: list[int] = []
         self._deadlines: list[tuple[float, int]] = []
         self._standing_then: Hashable = None
         self._next_version = math.inf
         self._waits_for_more = False
 
-    def ask(self, request: Request) -> None:
-        """Take a question."""
+    def ask(self, request: Request) -> str | None:
+        """Take a question; return why not, if too many of its connection are open."""
+        if self._open_of[request.caller] >= OPEN_MAX:
+            return f"{request.task} asks again and again: {OPEN_MAX} of its questions are open already"
+        self._open_of[request.caller] += 1
         self._asked += 1
         self.wakes_at = -math.inf
         self.open[self._asked] = request
         self._look_at.append(self._asked)
         heapq.heappush(self._deadlines, (request.deadline_s, self._asked))
+        return None
 
     def forget(self, caller: Caller) -> None:
         """Drop the questions of a connection that is gone."""
         self.open = {number: request for number, request in self.open.items() if request.caller != caller}
+        self._open_of.pop(caller, None)
 
     def answers(self, held: TermState | None, now: float) -> list[Send | Note]:
         """Answer whatever can be answered now."""
@@ -62,6 +71,7 @@ class Questions:
             answer = self._answer(request, held, late=now >= request.deadline_s)
             if answer is not None:
                 del self.open[number]
+                self._open_of[request.caller] -= 1
                 answers.append(answer)
                 if isinstance(answer.message, SnapshotReply):
                     answers.append(Note(self._snapshots.taken))

@@ -190,6 +190,8 @@ class TermState:
                 raise InputError("a number of examples, empty parts, contributions or versions is below 0")
             if not message.examples and isinstance(self.rule, AsyncRule):
                 raise InputError("it is of no examples, and no batch is in async")
+            if self.applied is not None and (far := self.applied.obstacle(message.part)):
+                raise InputError(far)
             if message.sums is not None:
                 tally.check(message.sums)
             if not message.examples:
