@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain import messages
-from dtrain.config import ServerSection, training_section
+from dtrain.config import ClusterSection, RunSpec, ServerSection, training_section
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
 from dtrain.messages.status import TaskStatus
@@ -76,6 +76,10 @@ FIELDS = {
         TEXTS, st.dictionaries(TEXTS, PLAIN, max_size=2), max_size=2
     ),
     dict[str, tuple[str, int]]: st.dictionaries(TEXTS, st.tuples(TEXTS, INTS), max_size=2),
+    dict[str, list[str] | dict[str, str]]: st.dictionaries(
+        TEXTS, st.lists(TEXTS, max_size=3) | st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=3
+    ),
+    RunSpec: st.builds(RunSpec, name=TEXTS, cluster=st.builds(ClusterSection, ps=st.integers(1, 4))),
     messages.RefusalKind: REFUSALS,
     ServerSection: st.builds(training_section, seed=INTS)
     | st.builds(training_section, updates=st.just("sync"), deterministic=st.booleans()),
