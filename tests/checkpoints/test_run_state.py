@@ -78,7 +78,15 @@ def test_a_later_form_is_refused_with_what_to_do():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("generation", "two"), ("dealt", [3, "six"]), ("tally", [[1, 2]]), ("plan", []), ("format", "x")],
+    [
+        ("generation", "two"),
+        ("dealt", [3, "six"]),
+        ("tally", [[1, 2]]),
+        ("plan", []),
+        ("format", "x"),
+        ("generation", 2**70),
+        ("feed", [6, 10, -(2**65)]),
+    ],
 )
 @pytest.mark.parametrize("state", [FORMAT_1, STATE.to_json()], ids=["format 1", "present"])
 def test_what_has_another_form_is_damaged(state, field, value):

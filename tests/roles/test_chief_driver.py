@@ -133,3 +133,13 @@ def test_rows_are_asked_for_of_the_question_that_was_answered():
     assert again.numbers == [number, number, number]
     assert once_more.numbers == [number]
     assert len({*first.numbers, *second.numbers, number}) == 3, "a repetition is another question"
+
+
+def test_an_answer_without_rows_names_the_server():
+    class Empty(Line):
+        def receive(self, into=(), deadline=None):
+            return Frame(Rows(), [])
+
+    asked = leader(Line(), Empty())
+    with pytest.raises(PeerRefusedError, match=r"^ps:1 sent 0 blocks of rows"):
+        asked.snapshot_rows(1, SnapshotRows(part=0, array="", start=0, stop=1))

@@ -161,6 +161,11 @@ def test_one_that_is_not_wanted_or_finds_nobody_fails_at_once(link, error):
         link(Server(error))
 
 
+def test_a_server_that_answers_with_odd_numbers_is_refused_by_name(link):
+    with pytest.raises(PeerRefusedError, match=r"^ps:0 answered HeartbeatReply with incarnation -1"):
+        link(Server(alive(-1)))
+
+
 def test_a_server_that_dies_before_its_first_answer_is_waited_for(link):
     server = Server(PeerLostError("lost"), alive(4))
     assert link(server).incarnation == 4

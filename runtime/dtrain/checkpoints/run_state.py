@@ -76,7 +76,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
                 "resume it with the version that wrote it"
             )
         try:
-            return msgspec.convert(data if "format" in data else _of_format_1(data), cls, str_keys=True)
+            state = msgspec.convert(data if "format" in data else _of_format_1(data), cls, str_keys=True)
+            msgspec.msgpack.encode(state)  # raises for numbers that cannot be sent to a server
+            return state
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
             raise CheckpointDamagedError(f"its state of the run cannot be read: {str(error)[:300]}") from None
 

@@ -49,6 +49,10 @@ class Packing:
         """Return a server's values as blocks of `ReplicaMemory`; those of another model as they came."""
         return blocks
 
+    def row_dtypes(self, dtype: str) -> tuple[str, ...]:
+        """Return the dtypes in which rows of a table of this dtype may come."""
+        return (dtype,)
+
     def unpack_rows(self, rows: Array, dtype: str) -> Array:
         """Return rows of a table, flat, in its dtype."""
         return rows
@@ -141,6 +145,10 @@ class CompressedPacking(Packing):
             return blocks
         self._compression.restore_values(self._layouts[server], blocks, self._weights.blocks[server])
         return self._weights.blocks[server]
+
+    def row_dtypes(self, dtype: str) -> tuple[str, ...]:
+        """Return the dtypes of rows, whole or compressed."""
+        return (dtype, self._half.dtype) if dtype == "float32" else (dtype,)
 
     def unpack_rows(self, rows: Array, dtype: str) -> Array:
         """Return rows of a table, whether they came compressed or whole."""

@@ -82,8 +82,8 @@ class ReplicaMemory:
         """Read a server's variables from these blocks, `[group]` and flat, from now on.
 
         They need not be this memory's own, and stay valid as long as the server does not reuse them. A server
-        writes its versions to few places in turn: the views of the latest ones are cached. Blocks of another
-        model's sizes are ignored: the server will refuse gradients made of them.
+        writes its versions to few places in turn: the views of the latest ones are cached. Their sizes are
+        those of this memory's own: a driver checks them first.
         """
         if blocks is self._last[server]:
             return
@@ -91,10 +91,6 @@ class ReplicaMemory:
         place: int = blocks[0].__array_interface__["data"][0]
         known = self._known[server]
         if place not in known:
-            if [(block.dtype, block.size) for block in blocks] != [
-                (block.dtype, block.size) for block in self.blocks[server]
-            ]:
-                return
             if len(known) == PLACES_KEPT:
                 del known[next(iter(known))]
             views = self.plan.layout(server).views(blocks)

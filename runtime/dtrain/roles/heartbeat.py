@@ -15,6 +15,7 @@ from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewRe
 from dtrain.messages import Heartbeat, HeartbeatReply, Refusal, RefusalKind
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.protocol.membership import LEASE_S
+from dtrain.roles.server_answers import check_numbers
 from dtrain.runs.reporting import Reporter
 from dtrain.wire.peer import Connect, Peer
 
@@ -130,6 +131,7 @@ class HeartbeatLink:
         else:
             answer = self._peer.ask(beat, asked_s + within_s).message
         if isinstance(answer, HeartbeatReply):
+            check_numbers(self._peer.name, answer)
             if answer.moved and self._book is not None:
                 self._book.learn_all(answer.moved)
             self._reporter.behind(self._peer.name, answer.waiting_for)

@@ -38,6 +38,7 @@ from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.start import Start
 from dtrain.roles.chief.table_loads import descriptions, loads
+from dtrain.roles.server_answers import check_marks, check_numbers
 from dtrain.types import Array
 from dtrain.wire.connector import ConnectTask
 from dtrain.wire.frames import Frame
@@ -132,7 +133,10 @@ class Leader:
         """Return rows of the last snapshot, flat; raise a `PeerError` if the server has none."""
         with self._asking():
             self._say(server, question)
-            return _expect(Rows, self._hear(server, question)).blocks[0]
+            blocks = _expect(Rows, self._hear(server, question)).blocks
+        if len(blocks) != 1:
+            raise PeerRefusedError(f"{server_name(server)} sent {len(blocks)} blocks of rows for one array")
+        return blocks[0]
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
         """Return every server's state; arguments as in `Cut.question`.
@@ -140,8 +144,11 @@ class Leader:
         Raises:
             PeerError: a server is gone, or will not answer.
         """
-        question = cut.question(newest, last) if cut.sync else cut.marked(self._ask(cut.mark(), Marked))
-        return self._ask(question, SnapshotReply)
+        if cut.sync:
+            return self._ask(cut.question(newest, last), SnapshotReply)
+        marks = self._ask(cut.mark(), Marked)
+        check_marks(marks)
+        return self._ask(cut.marked(marks), SnapshotReply)
 
     def _ask(self, question: AnyMessage, kind: type[Answer]) -> list[Answer]:
         """Ask every server, before the first answer is awaited."""
@@ -149,7 +156,10 @@ class Leader:
             for server in range(len(self._peers)):
                 self._say(server, question)
             frames = [self._hear(server, question) for server in range(len(self._peers))]
-        return [cast(Answer, _expect(kind, frame).message) for frame in frames]
+        answers = [cast(Answer, _expect(kind, frame).message) for frame in frames]
+        for server, answer in enumerate(answers):
+            check_numbers(server_name(server), answer)
+        return answers
 
     def conclude(self, generation: int, rows: Mapping[int, Row]) -> None:
         """Tell ps:0 that the last step of a generation is saved, and the numbers of its epochs: it may have

@@ -1,5 +1,6 @@
 """Saving of the servers' state as a consistent cut (docs/design/protocol.md#consistent-checkpoints)."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saved_arrays import SavedArray, saved_arrays
 from dtrain.roles.chief.start import Start
+from dtrain.roles.server_answers import check_blocks
 from dtrain.types import Array
 from dtrain.variables.lazy_table import row_blocks
 
@@ -172,8 +174,12 @@ class Saver:
 
     def _blocks(self, server: int, array: SavedArray) -> Iterator[Array]:
         """Yield the array as it was at the last snapshot."""
+        dtype, width = array.shards[0].dtype, math.prod(array.shape[1:])
         for question in array.questions():
-            yield self._holder.snapshot_rows(server, question)
+            rows = self._holder.snapshot_rows(server, question)
+            expected = [(dtype, width * (question.stop - question.start))]
+            check_blocks(f"ps:{server}", "rows of a checkpoint", [rows], expected)
+            yield rows
 
     def _save(
         self,

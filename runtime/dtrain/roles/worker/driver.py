@@ -4,6 +4,7 @@ A connection that breaks is opened again and what was unanswered is said again, 
 for too long; see `wire.peer`.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
@@ -18,15 +19,16 @@ from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sum
 from dtrain.parameters.finite import any_non_finite
 from dtrain.parameters.packing import Packing
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.row_routes import Piece, RowRoutes
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.outcome import Outcome
+from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers
 from dtrain.roles.worker.arriving_values import ArrivingValues
 from dtrain.roles.worker.departing_gradients import DepartingGradients
 from dtrain.roles.worker.machine import Replica
-from dtrain.roles.worker.phases import Finished, Outgoing, Pulling, Ready
+from dtrain.roles.worker.phases import Draining, Finished, Outgoing, Pulling, Ready
 from dtrain.runs.reporting import Reporter
-from dtrain.types import Array
+from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 from dtrain.wire.connector import ConnectTask
@@ -105,6 +107,7 @@ class ReplicaDriver:
         self.overtaken = False
         servers = [TaskId(Role.PS, server) for server in range(machine.servers)]
         self._names = list(map(str, servers))
+        self._kinds = [[(block.dtype, block.size) for block in blocks] for blocks in weights.blocks]
         to_server = partial(Peer, patience_s=patience_s, clock=clock, note=reporter.trace.event)
         self._peers = [to_server(str(server), partial(connect, server)) for server in servers]
         Peer.together(self._peers)
@@ -212,11 +215,20 @@ class ReplicaDriver:
                     )
                 return np.zeros_like(rows)  # training has ended without this replica
             for server in servers if found else ():
-                for piece, block in zip(servers[server], answers[server].blocks, strict=True):
+                blocks = self._rows_of(server, spec, servers[server], answers[server].blocks)
+                for piece, block in zip(servers[server], blocks, strict=True):
                     rows[piece.where] = self._packing.unpack_rows(block, spec.dtype).reshape(
                         len(piece.ids), *spec.shape[1:]
                     )
         return rows
+
+    def _rows_of(self, server: int, spec: VariableSpec, pieces: Sequence[Piece], blocks: Blocks) -> Blocks:
+        """Return the blocks with which a server has answered, if they hold the rows that were asked for."""
+        allowed = self._packing.row_dtypes(spec.dtype)
+        dtype = next((each for each in allowed if blocks and blocks[0].dtype == each), spec.dtype)
+        kinds = [(dtype, len(piece.ids) * math.prod(spec.shape[1:])) for piece in pieces]
+        check_blocks(self._names[server], f"rows of {spec.name}", blocks, kinds)
+        return blocks
 
     @property
     def bytes_moved(self) -> tuple[int, int]:
@@ -281,13 +293,20 @@ class ReplicaDriver:
             return self._peers[server].receive()
         early = self.overlaps and self.arriving.may_be_late(server)
         frame = self._peers[server].receive(self._packing.offered[server], early=early)
-        if frame.arriving is not None:
-            self.arriving.begin(server, frame.arriving)
-        if frame.blocks:
+        check_numbers(self._names[server], frame.message)
+        machine = self.machine
+        awaited = type(machine.phase) is not Draining and brings_values(
+            frame.message, machine.generation, machine.term
+        )
+        if frame.blocks or awaited:
             blocks = frame.blocks
             if not self._packing.in_place:
                 blocks = self._packing.unpack(server, blocks)
-            self._weights.read_at(server, blocks)
+            check_blocks(self._names[server], "values", blocks, self._kinds[server])
+            if blocks:
+                self._weights.read_at(server, blocks)
+        if frame.arriving is not None:
+            self.arriving.begin(server, frame.arriving)
         return frame
 
     def _waiting(self, server: int | None) -> None:
