@@ -61,6 +61,10 @@ def test_it_covers_what_it_contains(mine, asked):
     assert table(mine).covers(table(asked).export()) == (asked <= mine)
 
 
+def test_it_does_not_cover_what_no_server_can_contain():
+    assert not table({0, 1}).covers((2**62, ()))
+
+
 @given(SETS, BATCHES, BATCHES)
 def test_what_is_settled_is_missing_no_more(batches, settled, later):
     applied = table(batches)

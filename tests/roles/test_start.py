@@ -6,11 +6,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from dtrain import checkpoints
 from dtrain.config import CheckpointSection, training_section
+from dtrain.errors import CheckpointDamagedError
 from dtrain.learning import optimizers
 from dtrain.messages import Lineage, Sums
 from dtrain.parameters import placement
 from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.feed import Feed
 from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
@@ -79,6 +82,25 @@ def test_every_field_of_a_start_comes_back_from_its_checkpoint(folder):
         for name, value in by_variable.items():
             assert np.array_equal(np.asarray(found.slots[slot][name]), value), (slot, name)
     assert found.optimizer_state.step == 4, "the optimizer's own steps count from its origin"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"feed": [2**50, 0, 0]},
+        {"feed": [8, 0, 0], "dealt": [1, 2**62, []]},
+        {"contents": [[7, [2**60, []]], [6, [0, []]]]},
+    ],
+    ids=["giant batches", "too many batches", "servers far apart"],
+)
+def test_a_forged_state_of_the_run_is_damaged_and_takes_no_memory(folder, changes):
+    with checkpoints.open_checkpoint(folder) as sound:
+        arrays = {name: sound.read(name) for name in sound.arrays}
+        forged = sound.state.to_json() | {"plan": PLAN.to_dict()} | changes
+    checkpoints.save(folder, 8, arrays, forged, now=5.0)
+    feed = Feed() if "contents" in changes else Feed(2)
+    with pytest.raises(CheckpointDamagedError, match="its state of the run makes no sense"):
+        restored(folder, PLAN, COMPILED, feed)
 
 
 def test_on_other_servers_it_is_not_known_what_each_has_seen(folder):

@@ -80,6 +80,8 @@ class AppliedBatches:
     def covers(self, batches: Batches) -> bool:
         """Return whether all of these batches were applied."""
         following, missing = batches
+        if following - self.next > len(missing):
+            return False
         lacking = [batch for batch in self.missing if batch < following]
         lacking += range(self.next, following)
         return not set(lacking).difference(missing)

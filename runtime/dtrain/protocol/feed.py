@@ -7,6 +7,8 @@ at the same example.
 
 from typing import NamedTuple
 
+from dtrain.errors import InputError
+from dtrain.protocol.applied_batches import MISSING_MAX
 from dtrain.protocol.part_dealer import Dealt
 
 
@@ -34,7 +36,11 @@ class Feed(NamedTuple):
         return "; ".join(said) or None
 
     def goes_on(self, before: "Feed", dealt: Dealt) -> Dealt:
-        """Return the data left in these batches after others were dealt; a batch with any of it is whole."""
+        """Return the data left in these batches after others were dealt; a batch with any of it is whole.
+
+        Raises:
+            InputError: so many batches as that cannot have been dealt.
+        """
         if (
             not (before.batch_size and self.batch_size)
             or before.batch_size == self.batch_size
@@ -43,9 +49,10 @@ class Feed(NamedTuple):
             return dealt
         _, following, due, _ = dealt.cut_into(1)
         first = self._holding(before, following)
-        left = {
-            batch for each in due for batch in range(self._holding(before, each), self._behind(before, each))
-        }
+        ranges = [range(self._holding(before, each), self._behind(before, each)) for each in due]
+        if sum(map(len, ranges)) > MISSING_MAX:
+            raise InputError(f"batches of {before.batch_size} examples are more than {MISSING_MAX} of now")
+        left = {batch for each in ranges for batch in each}
         return Dealt(1, first, tuple(sorted(batch for batch in left if batch < first)))
 
     def _holding(self, before: "Feed", batch: int) -> int:

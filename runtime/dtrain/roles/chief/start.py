@@ -6,19 +6,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain import checkpoints
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import CheckpointSection
-from dtrain.errors import CheckpointDamagedError, CheckpointError, DtrainError
+from dtrain.errors import CheckpointDamagedError, CheckpointError, DtrainError, InputError
 from dtrain.learning import optimizers
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.initializers import Constant
 from dtrain.messages import Lineage, Row
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.table import VALUES
-from dtrain.protocol.applied_batches import Contents
+from dtrain.protocol.applied_batches import MISSING_MAX, Contents
 from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
 from dtrain.protocol.tally import Open
@@ -143,7 +144,9 @@ def restored(
         CheckpointDamagedError: its state of the run makes no sense.
     """
     try:
-        return _restored(directory, plan, optimizer, feed, by_server=by_server)
+        start = _restored(directory, plan, optimizer, feed, by_server=by_server)
+        msgspec.msgpack.encode(start.dealt)  # raises for numbers that cannot be sent to a server
+        return start
     except CheckpointError:
         raise
     except (DtrainError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -168,6 +171,9 @@ def _restored(
         values = {spec.name: _read(checkpoint, spec, spec.name) for spec in plan.variables}
         state = checkpoint.state
         slots = _restored_slots(checkpoint, plan, optimizers.from_config(optimizer), values)
+        newest = [each.batches[0] for each in state.contents]
+        if newest and max(newest) - min(newest) > MISSING_MAX:
+            raise InputError(f"its servers cannot contain batches up to {newest}")
         seen = state.seen if len(state.seen) == plan.servers else []
         in_force = state.optimizer if state.compiled == optimizer else dict(optimizer)
         return Start(
