@@ -261,3 +261,11 @@ def test_an_order_that_meets_another_term_waits_until_the_leader_has_heard_of_it
     assert not orders.waits
     train(hand, 3, term=2)
     assert (kernels(hand), rates(hand)) == ([1.0, 1.0], [0.25, 0.25])
+
+
+def test_epochs_are_recorded_in_a_new_term_before_anything_was_ordered():
+    hand, orders = leader()
+    hand.initialise(term=2, until=0, steps_per_epoch=2)
+    assert not orders.record(1, 1, {0: ROW}), "the term is over"
+    assert not orders.repeat_in(2), "nothing was ordered"
+    assert orders.record(orders.term, 1, {0: ROW})

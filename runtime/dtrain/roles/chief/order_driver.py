@@ -116,7 +116,9 @@ class OrderDriver:
         """Ask for rows and repeat the last order if that was done in another term; return whether it was."""
         if self._rows_term not in (0, term):
             self.ask_for_rows()
-        if not self._in_force or term == self.term:
+        if not self._in_force:
+            self.term = term  # nothing was ordered that the servers could have lost
+        if term == self.term:
             return False
         servers = len(self._peers)
         for order, values in self._in_force.again(servers, self._generation, term, self.rows):
