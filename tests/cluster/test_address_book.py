@@ -1,4 +1,4 @@
-"""Where tasks serve: the newest address that was heard of counts, in whatever order they are heard."""
+"""The newest address of a task counts, in whatever order its addresses arrive."""
 
 from itertools import permutations
 

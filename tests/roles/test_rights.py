@@ -111,7 +111,7 @@ def test_the_run_s_own_tasks_and_workers_that_join_may_connect(hand, task):
     assert hand.servers[0].control.roster.refusal(TaskId.parse(task)) is None
 
 
-def test_so_many_workers_may_join_and_no_more(hand, monkeypatch):
+def test_workers_join_up_to_the_limit(hand, monkeypatch):
     monkeypatch.setattr(rights, "JOINED_MAX", 3)
     roster = hand.servers[0].control.roster
     for index in (2, 3, 4):
@@ -119,7 +119,7 @@ def test_so_many_workers_may_join_and_no_more(hand, monkeypatch):
         hand.beat(f"worker:{index}")
     assert roster.refusal(TaskId.parse("worker:5")) == "3 workers have joined this run, and no more may"
     assert roster.refusal(TaskId.parse("worker:4")) is None, "it connects again"
-    assert roster.refusal(JOINING) is None, "it is told so when it asks for an index"
+    assert roster.refusal(JOINING) is None, "it is refused when it asks for an index"
 
 
 @pytest.mark.parametrize("evaluation", [{"loss": 0.5}, {"global_step": float("nan")}])

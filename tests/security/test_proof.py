@@ -120,7 +120,7 @@ def test_a_server_keeps_nothing_for_those_who_have_proven_nothing():
 
 
 @given(data=st.data())
-def test_a_changed_proof_lets_nobody_in(data):
+def test_a_changed_proof_is_refused(data):
     server = Server()
     answer = answered(server)
     encoded = bytearray(msgspec.msgpack.encode(answer))

@@ -173,7 +173,7 @@ def test_a_client_of_another_authority_is_told_that_its_certificate_is_not_accep
 
 
 def test_a_client_without_a_certificate_is_no_peer(serve):
-    """It believes the server, and a listener could be it."""
+    """A server demands a certificate: without one, any process on the network could be this client."""
     address = serve(material("ps-0"))
     options = (("grpc.ssl_target_name_override", "dtrain"),)
     with grpc.secure_channel(

@@ -55,7 +55,7 @@ def test_a_launch_makes_certificates_for_its_tasks_restarted_and_joining_ones_in
 
 
 def test_a_cluster_by_hand_with_the_certificates_of_the_command(launcher):
-    """Each task has files of its own; a task that takes another one's is told so before it does anything."""
+    """Each task has files of its own; a task with the files of another one ends with an error before it trains."""
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
     tls = {"tls": "required", "ca_file": "tls/ca.crt", "secret_file": "secret.txt"}
     tls |= {

@@ -2,7 +2,7 @@
 
 A cluster names an address for each of its tasks. One that is started again may serve at another address, and
 a worker that joins has none in the cluster. Each entry has a version, and a newer one replaces an older one,
-in whatever order they are heard. The version is the incarnation of the process that serves there
+also if the newer one arrives first. The version is the incarnation of the process that serves there
 (docs/design/protocol.md#no-silent-wait): the control host gives it, also one that was started again itself.
 """
 

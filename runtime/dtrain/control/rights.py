@@ -53,7 +53,7 @@ STATUS_LIMIT_BYTES = 16 * 1024
 EVALUATOR_LIMIT_BYTES = 256 * 1024
 """The longest status of the evaluator, with its last evaluations."""
 JOINED_MAX = 2_000
-"""So many workers may join a run: what is known of each takes memory, and is sent to the leader."""
+"""The limit of workers that join a run. The status of each takes memory and is sent to the leader."""
 _encode = msgspec.msgpack.Encoder().encode
 
 

@@ -19,9 +19,9 @@ Batches = tuple[int, tuple[int, ...]]
 NONE: Batches = (0, ())
 
 FAR = 1 << 16
-"""No replica is given a batch so far ahead of all that a server has seen."""
+"""The limit by which a batch may be ahead of all batches that a server has seen."""
 MISSING_MAX = 1 << 20
-"""So many batches may be missing: each takes memory until the next checkpoint."""
+"""The limit of missing batches. The number of each takes memory until the next checkpoint."""
 
 
 class Contents(NamedTuple):

@@ -26,7 +26,7 @@ FLOAT64 = np.dtype("<f8")
 Open = tuple[tuple[int, Sums], ...]
 """Sums by epoch; several of one epoch where steps have returned different names."""
 KINDS_MAX = 32
-"""So many different sets of names count in an epoch: the leader is sent the sums of all in one message."""
+"""The limit of different sets of names in one epoch. One message brings the sums of all to the leader."""
 
 
 def check(sums: Sums) -> None:

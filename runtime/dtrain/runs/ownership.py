@@ -39,7 +39,7 @@ def open_own(directory: Path) -> int:
 
 
 def make_private(directory: Path) -> None:
-    """Let nobody but its owner into an existing run directory.
+    """Give an existing run directory mode 0700, so that only its owner can read it.
 
     Raises:
         OSError: there is none, or it cannot be opened.

@@ -42,9 +42,8 @@ class Dealing:
             self._hands[task] = part
             self._let_go_s.pop(part, None)
         if part > self._newest:
-            for unheard in range(
-                self._newest + 1, part
-            ):  # it was given to one who died before it heard of it
+            # A part between them was given to a replica that died before the answer arrived.
+            for unheard in range(self._newest + 1, part):
                 self._let_go_s.setdefault(unheard, now)
             self._newest, self._new_s = part, now
 

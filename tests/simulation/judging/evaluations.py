@@ -36,7 +36,7 @@ class Evaluations:
         self._followed: set[int] = set()
 
     def evaluated(self, fit: int, found: EvaluatedCheckpoint) -> None:
-        """It begins to evaluate a checkpoint."""
+        """The evaluator begins to evaluate a checkpoint."""
         step, demand = found.global_step, self._judge.demand
         before = self._last[fit][0] if fit in self._last else None
         later = before is None or (before.global_step < step and not before.final)

@@ -236,7 +236,7 @@ class Leader:
 
 
 def _initialisation(generation: Generation, start: Start, server: int, directory: str) -> Initialise:
-    """Return what a server is told in every term of a generation that begins from `start`."""
+    """Return the message that initialises a server in every term of a generation that begins from `start`."""
     contents = () if generation.sync else start.contents
     return Initialise(
         generation=generation.number,

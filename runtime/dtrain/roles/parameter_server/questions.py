@@ -15,10 +15,10 @@ from dtrain.roles.parameter_server.table_answers import table_answer
 from dtrain.roles.parameter_server.term_state import TermState
 
 FEW = 3
-"""Look at up to so many open questions each time: cheaper than finding out whether anything has changed."""
+"""Up to this number, all open questions are checked each time: finding out what has changed costs more."""
 NOT_KNOWN = object()
 OPEN_MAX = 16
-"""So many questions of one connection may be open: a task asks one, and waits for its answer."""
+"""The limit of open questions on one connection. A task asks one and waits for its answer."""
 
 
 class Questions:

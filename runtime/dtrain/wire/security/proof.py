@@ -80,7 +80,7 @@ class Examiner:
 
         Args:
             task: the server itself: ``ps:0``.
-            own: `NONCE_BYTES` random bytes that nobody else knows.
+            own: `NONCE_BYTES` random bytes that only this server knows.
         """
         self._task = task
         self._own = own
