@@ -1,5 +1,8 @@
 """Fixtures of the tests and of the benchmarks."""
 
+import gc
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,22 +20,53 @@ settings.register_profile(
 settings.register_profile("searching", deadline=None)
 settings.load_profile("repeatable")
 
+LONG = (
+    *("tests/clusters", "tests/hosts", "tests/chaos", "tests/simulation", "benchmarks", "tests/conformance"),
+    *("tests/engines", "tests/cli/launch", "tests/security", "tests/examples", "tests/task"),
+    *("tests/collectives", "tests/training"),
+)
+"""The folders whose files take long."""
 
-@pytest.fixture(scope="session", autouse=True)
-def modules_are_compiled_once() -> Iterator[None]:
-    """Give the interpreters that tests start a folder for bytecode where PYTHONDONTWRITEBYTECODE keeps the
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files that take long: else one of them would run last, beside processes that have ended."""
+    root = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.relative_to(root).as_posix()
+        return next((place for place, folder in enumerate(LONG) if path.startswith(folder)), len(LONG))
+
+    items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and the thousands of tests out of every search for garbage: they stay to the end."""
+    gc.collect()
+    gc.freeze()
+
+
+BYTECODE = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the interpreters that tests start one folder for bytecode where PYTHONDONTWRITEBYTECODE keeps the
     tree free of it.
 
     Without any, each of the hundreds of processes would compile dtrain anew: a third of what a small launch
     takes.
     """
-    if not sys.dont_write_bytecode:
-        yield
-        return
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-        patch.setenv("PYTHONPYCACHEPREFIX", folder)
-        yield
+    if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
+        config.stash[BYTECODE] = folder = Path(tempfile.mkdtemp(prefix="dtrain-bytecode-"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the folder for bytecode, in the process that made it."""
+    if folder := config.stash.get(BYTECODE, None):
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        del os.environ["PYTHONPYCACHEPREFIX"]
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

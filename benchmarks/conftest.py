@@ -148,7 +148,7 @@ def struck(cluster: Callable[..., ClusterRun], real: bool) -> Callable[..., Clus
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Measure in one process, with nothing beside it; tests run in two."""
+    """Measure in one process, with nothing beside it; tests run in several."""
     if config.getoption("--real", default=False):
         config.option.numprocesses = 0
         config.option.dist = "no"

@@ -13,14 +13,15 @@ def steps_done_s(run, task):
     return [at_s for _, at_s in run.marks(task)]
 
 
-def only_for_real(updates, real):
-    if updates == "sync" and not real:
+def only_for_real(real):
+    if not real:
         pytest.skip("waits for leases, which tests/clusters do as well: --real")
 
 
 @pytest.mark.parametrize("updates", ["async", "sync"])
 def test_a_server_is_killed(struck, figure, real, runs, updates):
-    only_for_real(updates, real)
+    if updates == "sync":
+        only_for_real(real)
     steps, kill = (12_000, 3000) if real else (200, 20)
     words = (
         "--updates",
@@ -50,8 +51,8 @@ def test_a_server_is_killed(struck, figure, real, runs, updates):
 )
 def test_a_worker_is_killed(struck, figure, real, runs, updates, steps, promised):
     """Run until the dead worker's lease is over: before that the others wait, as it might still make a step."""
-    only_for_real(updates, real)
-    steps, kill = (steps, 3000) if real else (200, 20)
+    only_for_real(real)
+    kill = 3000
     words = ("--updates", updates, "--set", "training.too_few=shrink", "--set", "restart.worker.policy=never")
     fault = ("--set", f"simulate.kill=[{{task: worker:1, at_step: {kill}}}]")
     waits = []

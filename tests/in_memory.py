@@ -6,10 +6,11 @@ lease runs out, because time is never told to the servers: that is for tests of 
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from replica_threads import run_replicas
 
 from dtrain.cluster import AddressBook, ClusterSpec, Role, TaskId
 from dtrain.config import CheckpointSection, ClusterSection, RunSpec, SimulateSection, training_section
@@ -71,7 +72,7 @@ class Joined(ParameterServerStrategy):
         super().__init__(assignment)
 
     def _connect_by(self, book: AddressBook) -> Connector:
-        return InMemoryConnector(self.assignment, self._credentials, self._cluster, book)
+        return InMemoryConnector(self.assignment, self._task.credentials, self._cluster, book)
 
 
 class InMemoryCluster:
@@ -153,38 +154,7 @@ class InMemoryCluster:
         The first error of any replica ends all, and is raised.
         """
         strategies = [Joined(self._assignment(task), self) for task in self.cluster.replicas()]
-        models = []
-        for strategy in strategies:
-            with strategy.scope():
-                models.append(build())
-        results: list[Any] = [None] * len(models)
-        errors: list[BaseException] = []
-
-        def replica(rank: int) -> None:
-            error = None
-            try:
-                results[rank] = body(models[rank])
-            except BaseException as caught:
-                error = caught
-                errors.append(caught)
-                self._give_up(f"replica {rank}: {type(caught).__name__}: {caught}")
-            finally:
-                strategies[rank].close(error)
-
-        threads = [threading.Thread(target=replica, args=[rank], daemon=True) for rank in range(len(models))]
-        self._join(threads)
-        if errors:
-            raise errors[0]
-        return results
-
-    def _join(self, threads: Sequence[threading.Thread]) -> None:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(END_S)
-        alive = [thread for thread in threads if thread.is_alive()]
-        self._close()
-        assert not alive, f"{len(alive)} of {len(threads)} replicas have not come to their end"
+        return run_replicas(strategies, build, body, end_s=END_S, on_error=self._give_up, at_end=self._close)
 
     def _give_up(self, reason: str) -> None:
         self._given_up = reason

@@ -96,6 +96,7 @@ class Command:
     words: list[str]
     stdout: Any = subprocess.PIPE
     stderr: Any = subprocess.PIPE
+    stdin: Any = subprocess.DEVNULL
     environment: dict[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -107,7 +108,7 @@ class Command:
                 [*self.wrapper, sys.executable, *self.argv()],
                 cwd=self.folder,
                 env={**os.environ, **own, **self.environment},
-                stdin=subprocess.DEVNULL,
+                stdin=self.stdin,
                 stdout=self.stdout,
                 stderr=self.stderr,
                 text=True,

@@ -3,10 +3,12 @@ here.
 """
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from enum import EnumType
 from pathlib import Path
 
@@ -19,8 +21,7 @@ ROOT = Path(__file__).parents[1]
 RUNTIME = ROOT / "runtime" / "dtrain"
 CLI = ROOT / "cli" / "dtrain_cli"
 FILES = sorted([*RUNTIME.rglob("*.py"), *CLI.rglob("*.py")])
-TEXTS = {path: path.read_text() for path in FILES}
-TREES = {path: ast.parse(text) for path, text in TEXTS.items()}
+KNOWN = set(FILES)
 
 # From the lowest floor to the highest. A file imports only from its own room and from rooms that stand before
 # it here. The room of a module is the longest of these names that it begins with.
@@ -45,13 +46,16 @@ RUNTIME_FLOORS = [
     "protocol",
     "wire",
     "parameters",
+    "collectives",
     "control",
     "checkpoints",
     "roles",
     "roles.worker",
+    "roles.coordinator",
     "roles.chief",
     "roles.evaluator",
     "roles.parameter_server",
+    "roles.collective",
     "strategies",
     "distribute",
     "callbacks",
@@ -64,12 +68,17 @@ RUNTIME_FLOORS = [
 CLI_FLOORS = [
     "spec",
     "certificates",
+    "placement",
+    "code",
     "plan",
     "targets",
     "runs",
     "console",
     "launch.tasks",
     "launch.policies",
+    "agent",
+    "fleet",
+    "survey",
     "launch",
     "commands",
     "main",
@@ -78,7 +87,7 @@ CLI_FLOORS = [
 SEEN_BY_CLI = {"errors", "formats", "cluster", "config", "messages", "process", "runs"}
 
 # What has no clock, chance, socket or thread: the rules, the numerics, and every machine.
-PURE = ("protocol", "learning", "parameters", "control")
+PURE = ("protocol", "learning", "parameters", "collectives", "control")
 BANNED_IN_PURE = {"time", "random", "socket", "threading", "logging", "select", "subprocess"}
 # What sees only the strategies' interface: it may not know who carries a strategy out.
 ABOVE_THE_INTERFACE = ("training", "saving", "callbacks", "compat", "integrations", "distribute")
@@ -110,10 +119,35 @@ MAX_FUNCTION_LINES = 60
 MAX_FILES_IN_A_FOLDER = 15
 
 
+def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Make one test of a rule for files. As thousands of tests they would take longer to collect than to run."""
+
+    def over_all(rule: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            found = []
+            for path in paths:
+                try:
+                    rule(path)
+                except AssertionError as error:
+                    found.append(f"{path.relative_to(ROOT)}: {error}")
+            assert not found, "\n".join(found)
+
+        return test
+
+    return over_all
+
+
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Every node of a file's syntax; each file is parsed once."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
 def imports(path: Path) -> list[str]:
     """Every module that a file imports anywhere in it, by full name."""
     found = []
-    for node in ast.walk(TREES[path]):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -135,7 +169,7 @@ def inside(path: Path, package: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each(FILES)
 def test_a_file_imports_only_from_below(path):
     of_runtime = path.is_relative_to(RUNTIME)
     package, top, floors = (
@@ -163,7 +197,7 @@ def file_of(module: str) -> Path | None:
         return None
     places = [top.joinpath(*parts[: len(parts) - less]) for less in (0, 1)]
     named = (each for place in places for each in (place.with_suffix(".py"), place / "__init__.py"))
-    return next((each for each in named if each in TREES), None)
+    return next((each for each in named if each in KNOWN), None)
 
 
 def test_no_files_import_each_other_in_a_circle():
@@ -181,31 +215,24 @@ def test_every_floor_has_a_room():
         assert set(floors) <= {name.split(".", depth)[0] for name in names for depth in (1,)} | names
 
 
-@pytest.mark.parametrize(
-    "folder", sorted({path.parent for path in FILES}), ids=lambda path: str(path.relative_to(ROOT))
-)
+@for_each(sorted({path.parent for path in FILES}))
 def test_a_folder_can_be_overlooked(folder):
     assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= MAX_FILES_IN_A_FOLDER
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each(FILES)
 def test_grpc_is_imported_in_wire_alone(path):
     if not path.is_relative_to(RUNTIME / "wire"):
         assert not [module for module in imports(path) if module.split(".")[0] == "grpc"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if path.is_relative_to(RUNTIME)],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
+@for_each([path for path in FILES if path.is_relative_to(RUNTIME)])
 def test_rules_and_machines_have_no_clock_chance_socket_or_thread(path):
     if path.name == "machine.py" or path.relative_to(RUNTIME).parts[0] in PURE:
         assert not {module.split(".")[0] for module in imports(path)} & BANNED_IN_PURE
 
 
-@pytest.mark.parametrize(
-    "path",
+@for_each(
     [
         path
         for path in FILES
@@ -214,19 +241,18 @@ def test_rules_and_machines_have_no_clock_chance_socket_or_thread(path):
             path.relative_to(RUNTIME).parts[0] in ABOVE_THE_INTERFACE
             or path == RUNTIME / "strategies" / "interface.py"
         )
-    ],
-    ids=lambda path: str(path.relative_to(ROOT)),
+    ]
 )
 def test_the_strategies_interface_and_what_stands_above_it_know_no_role(path):
     assert not [module for module in imports(path) if module.startswith("dtrain.roles")]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each(FILES)
 def test_names_sizes_and_excepts(path):
     assert path.stem not in BANNED_NAMES
-    lines = len(TEXTS[path].splitlines())
+    lines = len(path.read_text().splitlines())
     assert lines <= MAX_FILE_LINES, f"{path} has {lines} lines"
-    for node in ast.walk(TREES[path]):
+    for node in nodes(path):
         if isinstance(node, ast.ExceptHandler):
             assert node.type is not None, f"bare except at line {node.lineno}"
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -238,7 +264,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     riddles = [
         f"{path.relative_to(ROOT)}:{getattr(node, 'name', '')}: {words[0]} ..."
         for path in FILES
-        for node in ast.walk(TREES[path])
+        for node in nodes(path)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and (words := re.findall(r"\w+", ast.get_docstring(node) or ""))
         and words[0].lower() in BANNED_FIRST_WORDS
@@ -246,15 +272,11 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     assert not riddles
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if not any(path.is_relative_to(RUNTIME / name) for name in COMPARE_WORDS)],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
+@for_each([path for path in FILES if not any(path.is_relative_to(RUNTIME / name) for name in COMPARE_WORDS)])
 def test_no_room_but_config_compares_with_a_word_of_a_setting(path):
     compared = [
         each
-        for node in ast.walk(TREES[path])
+        for node in nodes(path)
         if isinstance(node, ast.Compare | ast.MatchValue)
         for each in ast.walk(node)
         if isinstance(each, ast.Constant) and each.value in WORDS_OF_SETTINGS

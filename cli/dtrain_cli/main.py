@@ -1,9 +1,14 @@
 """The `dtrain` command: its groups, and the one gate through which every error leaves."""
 
 import contextlib
+import gc
 import os
+import signal
 import sys
 from typing import NoReturn
+
+if os.getpid() == 1:  # of a container: the kernel drops SIGTERM for it while no handler is there
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
 
 try:
     import click
@@ -13,6 +18,7 @@ try:
         certificates,
         chaos,
         checks,
+        data,
         environment,
         launch,
         models,
@@ -73,6 +79,7 @@ for command in (
     *trace.COMMANDS,
     *removal.COMMANDS,
     *models.COMMANDS,
+    *data.COMMANDS,
     *chaos.COMMANDS,
     *checks.COMMANDS,
     *certificates.COMMANDS,
@@ -109,6 +116,7 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         code = 130
     _drop_unread_output()
+    gc.freeze()  # everything ends here: Python need not look through it for garbage first
     sys.exit(code)
 
 

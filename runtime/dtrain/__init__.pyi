@@ -1,10 +1,12 @@
-from typing import Unpack
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 from dtrain import callbacks as callbacks
 from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors
 from dtrain.compat import models as models
+from dtrain.compat import train as train
 from dtrain.compat.estimator import Estimator as Estimator
 from dtrain.compat.estimator import EvalSpec as EvalSpec
 from dtrain.compat.estimator import TrainSpec as TrainSpec
@@ -12,8 +14,10 @@ from dtrain.compat.estimator import train_and_evaluate as train_and_evaluate
 from dtrain.compat.exporters import BestExporter as BestExporter
 from dtrain.compat.exporters import FinalExporter as FinalExporter
 from dtrain.compat.exporters import LatestExporter as LatestExporter
+from dtrain.config import PlainSettings as _PlainSettings
 from dtrain.data import encoding as _encoding
 from dtrain.data.input_context import InputContext as InputContext
+from dtrain.distribute import nn as nn
 from dtrain.integrations.torch_module import from_torch as from_torch
 from dtrain.learning import layers as layers
 from dtrain.learning import losses as losses
@@ -31,7 +35,11 @@ from dtrain.strategies.interface import Overlaps as Overlaps
 from dtrain.strategies.interface import Replica as Replica
 from dtrain.strategies.interface import Strategy as Strategy
 from dtrain.strategies.interface import Training as Training
+from dtrain.strategies.mirrored import Mirrored as _Mirrored
+from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored as _MultiWorkerMirrored
 from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy as _InACluster
+from dtrain.strategies.replicas.options import CommunicationOptions as _CommunicationOptions
+from dtrain.strategies.replicas.variables.variable import Variable as Variable
 from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
 from dtrain.training.saved_models import load_model as load_model
@@ -43,3 +51,19 @@ utils = _encoding
 
 class ParameterServerStrategy(_InACluster):
     def __init__(self, **training: Unpack[_TrainingArguments]) -> None: ...
+
+class MirroredStrategy(_Mirrored):
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        cross_device_ops: Any = None,
+        **training: Unpack[_PlainSettings],
+    ) -> None: ...
+
+class MultiWorkerMirroredStrategy(_MultiWorkerMirrored):
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        communication_options: _CommunicationOptions | None = None,
+        **training: Unpack[_PlainSettings],
+    ) -> None: ...

@@ -46,9 +46,32 @@ def arguments():
         "--plain", action="store_true", help="Keras's own step; the batch must divide the examples"
     )
     parser.add_argument(
+        "--input",
+        choices=["dealt", "ahead", "pipelines"],
+        default="dealt",
+        help="who makes the batches, when",
+    )
+    parser.add_argument(
         "--ema", action="store_true", help="the weights are replaced by their averages at the end"
     )
     return parser.parse_args()
+
+
+def made(examples, args):
+    """Data that are read ahead, or a function that makes a pipeline for each replica."""
+
+    def pipeline(context):
+        def sized(x, y):
+            return x, np.full_like(y, len(y) * context.num_replicas_in_sync)
+
+        own = examples.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return own.shuffle(args.examples, seed=1).batch(args.batch).map(sized).prefetch(2)
+
+    def row(x, y):
+        return x, np.full_like(y, args.batch)
+
+    ahead = examples.shuffle(args.examples, seed=1).map(row, num_parallel_calls=2).batch(args.batch)
+    return pipeline if args.input == "pipelines" else ahead.prefetch(dt.data.AUTOTUNE)
 
 
 def main():
@@ -79,6 +102,9 @@ def main():
     for fit in range(args.fits):
         x = np.eye(rows, dtype=np.float32)[fit * args.examples : (fit + 1) * args.examples]
         examples = dt.data.Dataset.from_tensor_slices((x, np.zeros((len(x), 1), np.float32)))
+        if args.input != "dealt":
+            model.fit(made(examples, args), epochs=args.epochs, verbose=0)
+            continue
         data = examples.shuffle(len(x), seed=fit).batch(args.batch).map(paced if args.plain else sized)
         model.fit(data, epochs=args.epochs, steps_per_epoch=args.steps, verbose=0)
 

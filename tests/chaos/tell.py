@@ -1,4 +1,4 @@
-"""Tell one story and judge it: `python tests/chaos/tell.py counting|bits SEED FOLDER`.
+"""Tell one story and judge it: `python tests/chaos/tell.py counting|bits|input SEED FOLDER`.
 
 A process of its own, so that several stories run at once.
 """
@@ -10,13 +10,21 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[0] = str(HERE.parent)
 
-from chaos import bits_story, counts, digest, story, stretch  # noqa: E402
+from chaos import bits_story, counts, digest, input_story, story, stretch  # noqa: E402
 from launching import Launcher  # noqa: E402
 
 
 def counting(launcher, seed):
     """Return what is wrong with the counts of a story."""
-    told = story.draw(seed)
+    return _counted(launcher, story.draw(seed))
+
+
+def reading(launcher, seed):
+    """Return what is wrong with the counts of a story of input."""
+    return _counted(launcher, input_story.draw(seed))
+
+
+def _counted(launcher, told):
     print(told, flush=True)
     program = (str(HERE / "counted_rows.py"), *told.program)
     return counts.wrong(counts.read(stretch.tell(launcher, told.stretches, program)), told)
@@ -41,7 +49,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     launcher = Launcher(Path(folder))
     try:
-        faults = {"counting": counting, "bits": bits}[kind](launcher, int(seed))
+        faults = {"counting": counting, "bits": bits, "input": reading}[kind](launcher, int(seed))
     finally:
         launcher.close()
     print("\n".join(faults) or "as promised")

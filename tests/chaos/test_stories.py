@@ -3,14 +3,14 @@
 Every example counts exactly once in every pass; where what comes too late is skipped it counts at most once,
 and as many count as there were steps for. A deterministic training has the bits of one to which nothing
 happened. No process is left of any. DTRAIN_CHAOS=N runs N seeds of each, DTRAIN_CHAOS=FROM:TO those. `python
-tests/chaos/tell.py counting|bits SEED FOLDER` tells one again.
+tests/chaos/tell.py counting|bits|input SEED FOLDER` tells one again.
 """
 
 import pytest
 from chaos.seeds import seeds
 from chaos.telling import Telling
 
-USUAL_COUNTING, USUAL_BITS = 20, 2
+USUAL_COUNTING, USUAL_BITS, USUAL_INPUT = 12, 2, 4
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +37,9 @@ def test_bits_are_those_of_a_quiet_run(told, seed):
 @pytest.mark.parametrize("seed", seeds(USUAL_COUNTING))
 def test_counting_every_example_exactly_once(told, seed):
     judge(*told["counting", seed].result())
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", seeds(USUAL_INPUT))
+def test_input_of_pipelines_or_read_ahead_counts_every_example_exactly_once(told, seed):
+    judge(*told["input", seed].result())

@@ -55,9 +55,9 @@ print("weight", model.get_weights()[0], flush=True)
 
 def test_who_comes_when_the_chief_has_gone_learns_what_came_of_it(launcher):
     (launcher.folder / "two_fits.py").write_text(TWO_FITS)
-    cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=2)
     spec = cluster.spec(evaluator=1)
-    for task in ("ps:0", "ps:1", "worker:0", "chief:0"):
+    for task in ("ps:0", "worker:0", "chief:0"):
         cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], "two_fits.py")
     assert [cluster.commands[task].end() for task in ("chief:0", "worker:0")] == [0, 0]
     for task in ("worker:1", "evaluator:0"):
@@ -72,7 +72,7 @@ def test_who_comes_when_the_chief_has_gone_learns_what_came_of_it(launcher):
 
 
 def test_tf_config_in_the_environment_is_enough(launcher):
-    cluster = HandCluster(launcher, ps=2, chief=1, worker=2)
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
     words = (DIGITS, "--steps", "50")
     cluster.start_all(
         lambda task: cluster.start(task, *words, environment={"TF_CONFIG": cluster.tf_config(task)})
@@ -82,7 +82,7 @@ def test_tf_config_in_the_environment_is_enough(launcher):
 
 
 def test_plain_python_with_the_classic_flags(launcher):
-    cluster = HandCluster(launcher, ps=2, worker=2)
+    cluster = HandCluster(launcher, ps=1, worker=2)
     program = (LINE, "--learning_rate", "3e-3", "--max_steps", "200", "--print_every", "100")
     hosts = [f"--{role}_hosts={','.join(them)}" for role, them in cluster.addresses.items()]
 

@@ -152,7 +152,8 @@ def test_a_stopped_program_of_several_fits_is_resumed_in_the_one_that_its_newest
     assert "call 2" not in second.log("chief:0", 1)
 
 
-DIES_AT_THE_END = """
+DIE_AT_THE_END = """
+import atexit
 import os
 import signal
 import time
@@ -167,6 +168,8 @@ while (TASK, ATTEMPT) == ("evaluator:0", "0"):
     if Path("trained").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.01)
+if TASK == "chief:0":
+    atexit.register(os.kill, os.getpid(), signal.SIGKILL)  # called behind the functions registered from here on
 with dt.get_strategy().scope():
     model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
     model.compile(optimizer="sgd", loss="mse")
@@ -177,8 +180,9 @@ if TASK == "chief:0":
 """
 
 
-def test_an_evaluator_that_is_killed_at_the_end_still_makes_the_final_evaluation(launcher):
-    (launcher.folder / "dies.py").write_text(DIES_AT_THE_END)
+def test_whoever_is_killed_at_the_end_the_run_succeeds_with_its_final_evaluation(launcher):
+    """The evaluator when training has ended, and the leader when it has said farewell to its servers."""
+    (launcher.folder / "dies.py").write_text(DIE_AT_THE_END)
     launch = launcher.start(
         "--workers", "1", "--ps", "1", "--set", "restart.evaluator.backoff_s=1", "dies.py"
     )
@@ -190,4 +194,8 @@ def test_an_evaluator_that_is_killed_at_the_end_still_makes_the_final_evaluation
     )
     own = json.loads((launch.run_dir / "tasks" / "evaluator-0" / "status.json").read_text())
     assert own["evaluation"]["global_step"] == report["global_step"] == 10
+    assert (tasks_of(report)["chief:0"]["restarts"], tasks_of(report)["chief:0"]["state"]) == (0, "succeeded")
+    assert (
+        "chief:0 was killed by SIGKILL (signal 9) when its program had ended: nothing is lost" in launch.err
+    )
     assert "failed" not in launch.err.splitlines()[-1]

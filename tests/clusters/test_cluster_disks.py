@@ -32,7 +32,7 @@ mkdir -p run && mount -t tmpfs -o size=400k,mode=700 none run
     cat /dev/zero > run/filler
     head -c $((4096 - $(stat -c %s $log) % 4096)) /dev/zero | tr '\\0' ' ' >> $log  # the log cannot grow either
     touch full
-    for _ in $(seq 2000); do grep -q "nothing is saved any more" said && break; sleep 0.02; done
+    for _ in $(seq 2000); do grep -q "can no longer be saved" said && break; sleep 0.02; done
     "$1" -m dtrain_cli.main status --json $run > while-full.json
     "$1" -m dtrain_cli.main status $run > while-full.txt
     rm run/filler

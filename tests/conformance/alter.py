@@ -40,6 +40,45 @@ PARSED = ["parsed.*.id", "parsed.*.x", "parsed.*.name", "parsed.*.missing", "par
 SHARDS = "cases.*.created_in_order.*"
 EXPECTATIONS = [
     *of(
+        "test_distributed_datasets_golden::test_batches_of_replicas",
+        "a_rebatch.json",
+        "cases.*.steps",
+        "cases.*.input_context.num_replicas_in_sync",
+        "cases.*.error.class",
+    ),
+    *of(
+        "test_distributed_datasets_golden::test_batches_of_workers",
+        "b2_multiworker.json",
+        "clusters.*.cases.*.global_steps",
+        "clusters.*.cases.*.input_contexts",
+    ),
+    *of(
+        "test_distributed_iterators_golden::test_iterators_and_options",
+        "m5_custom_loops.json",
+        "misc.*.value",
+        "misc.*.error.class",
+    ),
+    *of("test_autoshard_golden::test_rebatch", "a_rebatch.json", "direct.*.batches"),
+    *of(
+        "test_autoshard_golden::test_shares_of_workers",
+        "b_autoshard.json",
+        "cases.*.per_worker.*.batches",
+        "cases.*.per_worker.*.local_batches",
+        "cases.*.per_worker.*.steps",
+        "cases.*.per_worker.*.error.class",
+    ),
+    *of(
+        "test_autoshard_golden::test_batch_sizes_of_workers",
+        "b_autoshard.json",
+        "batch_sizes_for_worker.*.per_worker",
+    ),
+    *of(
+        "test_autoshard_golden::test_batch_size_of_a_pipeline",
+        "b_autoshard.json",
+        "compute_batch_size.*.batch_size",
+        "compute_batch_size.*.error.class",
+    ),
+    *of(
         "test_input_context::test_batch_size_of_a_replica",
         "c_input_context.json",
         "cases.*.per_replica",
@@ -92,6 +131,7 @@ EXPECTATIONS = [
     ),
     *of("test_placement_golden::test_replica_device_setter", "e_placement.json", "cases.*.placed.*.2"),
     *of("test_placement_golden::test_the_greedy_choice", "e_placement.json", "cases.*.strategy_calls.*.3"),
+    *of("test_preprocessing_golden::test_values_are_kerass", "n_preprocessing.json", "cases.*.y.value"),
     *of("test_schedules::test_rates_agree_with_tensorflow", "f_schedules.json", "cases.*.values"),
     *of(
         "test_clipping_golden::test_clipping_agrees_with_tensorflow",
@@ -207,6 +247,37 @@ EXPECTATIONS = [
         "extras.*.test_on_batch",
         "extras.*.predict_on_batch",
     ),
+    *of("test_threads_golden::test_central_storage", "m3_central_storage.npz", "*/weights", "*/slots"),
+    *of(
+        "test_threads_golden::test_central_storage",
+        "m3_central_storage.json",
+        "cases.*.epoch_logs",
+        "cases.*.evaluate.*.result",
+        "cases.*.predict.*.result",
+    ),
+    *of(
+        "test_communication_golden::test_options",
+        "m7_communication_options.json",
+        "cases.*.value.bytes_per_pack",
+        "cases.*.value.implementation",
+    ),
+    *of(
+        "test_communication_golden::test_the_constructor",
+        "m7_communication_options.json",
+        "cases.*.value.num_replicas_in_sync",
+    ),
+    *of(
+        "test_coordinator_golden::test_the_answer_is_tensorflows",
+        "m8_coordinator.json",
+        "cases.*.value",
+        "cases.*.error.class",
+    ),
+    *of(
+        "test_backup_golden::test_training_goes_on_where_it_was_broken_off",
+        "m9_backup.json",
+        "backup_and_restore.uninterrupted.weights",
+        "backup_and_restore.cases.*.second_run.steps.*.batch",
+    ),
     *of(
         "test_tfrecords::test_framing_and_features",
         "k_examples.json",
@@ -265,7 +336,13 @@ def _alter_json(value: Any, keys: list[str]) -> int:
     """Alter what stands at a path; how many places there were."""
     key, rest = keys[0], keys[1:]
     if isinstance(value, list):
-        places = range(len(value)) if key == "*" else [int(key)] if int(key) < len(value) else []
+        places = (
+            range(len(value))
+            if key == "*"
+            else [int(key)]
+            if key.isdecimal() and int(key) < len(value)
+            else []
+        )
     elif isinstance(value, dict):
         places = list(value) if key == "*" else [key] if key in value else []
     else:

@@ -22,7 +22,7 @@ ALONE = [name for name, run in RUNS.items() if run["replicas"] == 1]
 TOGETHER = [name for name, run in RUNS.items() if run["replicas"] > 1]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def alone():
     """What one test has trained, the next does not go on with."""
     with SingleStrategy().scope():
@@ -55,6 +55,7 @@ def agree(run, weights):
         close(np.ravel(bias), run["bias"][step], run)
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", ALONE)
 def test_fit_in_one_process(name):
     run = RUNS[name]
@@ -108,6 +109,7 @@ def weights_in_a_loop(run, examples):
     return (shares(run, examples),) if "compute_average_loss" in run["driver"] else ()
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", TOGETHER)
 def test_several_replicas_computed_in_one_process(name):
     run = RUNS[name]

@@ -41,17 +41,30 @@ def folder(tmp_path):
 def run(folder, *words):
     """Pytest's output over the files in `folder`."""
     environment = {**os.environ, "DTRAIN_GOLDEN": str(folder)}
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", "-rf", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n0",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-rf",
+        *words,
+    ]
     return subprocess.run(
         command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, check=False
     ).stdout
 
 
 def test_other_inputs_pass_with_their_own_expectations(folder):
-    modules = [str(path) for path in HERE.glob("test_*.py") if path != Path(__file__)]
+    others = {path.stem for path in PERTURBED.iterdir()} | {"trajectories", "m1_mirrored_fit"}
+    paths = [path for path in HERE.glob("test_*.py") if path != Path(__file__)]
+    modules = [str(path) for path in paths if any(name in path.read_text() for name in others)]
     out = run(folder, *modules, "-k", "not cluster")
     assert not FAILED.findall(out), out
-    assert int(re.search(r"(\d+) passed", out)[1]) > 500, out
+    assert int(re.search(r"(\d+) passed", out)[1]) > 300, out
 
 
 @pytest.mark.parametrize("altered", ROUNDS, ids=range(len(ROUNDS)))

@@ -12,6 +12,7 @@ from in_memory import InMemoryCluster
 
 import dtrain as dt
 from dtrain import checkpoints
+from dtrain.data.experimental import AutoShardPolicy
 from dtrain.runs.files import RunFiles
 from dtrain.strategies.single import SingleStrategy
 
@@ -46,8 +47,7 @@ def model_of(case):
     """The model of a case with its first weights, compiled."""
     inputs = x = dt.Input(tuple(case["input_shape"]))
     for k, (name, given) in enumerate(case["layers"]):
-        arguments = {key: value for key, value in given.items() if key != "synchronized"}
-        x = getattr(dt.layers, name)(**arguments, name=f"l{k}")(x)
+        x = getattr(dt.layers, name)(**given, name=f"l{k}")(x)
     heads = [
         getattr(dt.layers, name)(**arguments, name=f"h{k}")(x)
         for k, (name, arguments) in enumerate(case.get("heads", ()))
@@ -85,12 +85,17 @@ def flat_weights(case, model):
 
 def rows(case, what, selected):
     """Rows of the array, or of the arrays, that a case names."""
-    names = case[what]
+    arrays, names = arrays_of(case), case[what]
     return (
-        [ARRAYS[f"data/{name}"][selected] for name in names]
+        [arrays[f"data/{name}"][selected] for name in names]
         if isinstance(names, list)
-        else ARRAYS[f"data/{names}"][selected]
+        else arrays[f"data/{names}"][selected]
     )
+
+
+def arrays_of(case):
+    """The arrays beside a case; those of this file, unless it brings others."""
+    return case.get("arrays", ARRAYS)
 
 
 def fit_arguments(case):
@@ -105,6 +110,10 @@ def fit_arguments(case):
         data = dt.data.Dataset.from_tensor_slices((rows(case, "x", count), rows(case, "y", count)))
         for name, *rest in case["pipeline"]:
             data = getattr(data, name)(*rest)
+        if case.get("policy"):
+            options = dt.data.Options()
+            options.experimental_distribute.auto_shard_policy = AutoShardPolicy[case["policy"]]
+            data = data.with_options(options)
         return arguments | {"x": data}
     if "sample_weight" in case:
         arguments["sample_weight"] = rows(case, "sample_weight", count)
@@ -140,7 +149,7 @@ class Noted(dt.callbacks.Callback):
 def trained(case, model):
     """Train a replica of a case, and evaluate and predict afterwards; returns what the leader has seen."""
     noted = Noted(case)
-    give(model, weights_of(case, ARRAYS[f"{case['id']}/weights"][0]))
+    give(model, weights_of(case, arrays_of(case)[f"{case['id']}/weights"][0]))
     model.fit(**fit_arguments(case), epochs=case["epochs"], shuffle=False, verbose=0, callbacks=[noted])
     if not model.strategy.is_leader:
         return None
@@ -191,7 +200,7 @@ def expected_weights(case):
     """Every epoch's; when the last one ends dtrain has overwritten them with their averages, which Keras does
     a moment later.
     """
-    expected = ARRAYS[f"{case['id']}/weights"][1:]
+    expected = arrays_of(case)[f"{case['id']}/weights"][1:]
     if case["optimizer"][1].get("use_ema"):
         averages = {
             path.split("/", 2)[2]: array for path, array in slots_of(case) if path.split("/")[1] == "average"
@@ -204,7 +213,7 @@ def expected_weights(case):
 def slots_of(case):
     """The paths of the optimizer's slots with their final values."""
     ends = np.cumsum([int(np.prod(shape)) for _, shape in case["slots"]])
-    arrays = np.split(ARRAYS[f"{case['id']}/slots"], ends[:-1])
+    arrays = np.split(arrays_of(case)[f"{case['id']}/slots"], ends[:-1])
     return [(path, array.reshape(shape)) for (path, shape), array in zip(case["slots"], arrays, strict=True)]
 
 
@@ -265,12 +274,16 @@ def agree_in_slots(case, folder):
     """The optimizer's state in the last checkpoint is TensorFlow's."""
     with checkpoints.open_checkpoint(RunFiles(folder).checkpoints) as checkpoint:
         assert checkpoint.step == case["iterations"]
-        for path, array in slots_of(case):
-            rule, slot, variable = path.split("/", 2)
-            if rule == "SGD" and slot == "m" and not case["optimizer"][1].get("momentum"):
-                continue  # Keras writes the step there and never reads it
-            found = checkpoint.read(checkpoints.slot_key(variable, slot))
-            np.testing.assert_allclose(found, array, **tolerance(case), err_msg=path)
+        agree_with_slots(case, lambda variable, slot: checkpoint.read(checkpoints.slot_key(variable, slot)))
+
+
+def agree_with_slots(case, slot_of):
+    """The optimizer's state at the end is TensorFlow's."""
+    for path, array in slots_of(case):
+        rule, slot, variable = path.split("/", 2)
+        if rule == "SGD" and slot == "m" and not case["optimizer"][1].get("momentum"):
+            continue  # Keras writes the step there and never reads it
+        np.testing.assert_allclose(slot_of(variable, slot), array, **tolerance(case), err_msg=path)
 
 
 @pytest.mark.parametrize("name", COMPARED)

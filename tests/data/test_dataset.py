@@ -201,7 +201,8 @@ def test_cardinalities():
     assert n.repeat().cardinality() == n.repeat().batch(2).cardinality() == INFINITE
     assert n.filter(bool).cardinality() == Dataset.from_generator(list).cardinality() == UNKNOWN
     assert n.repeat().batch(2).rebatch(3).cardinality() == INFINITE
-    assert n.batch(2).rebatch(3).cardinality() == UNKNOWN
+    assert n.batch(2).rebatch(3).cardinality() == 3
+    assert n.filter(bool).batch(2).rebatch(3).cardinality() == UNKNOWN
     assert n.repeat().take(3).cardinality() == len(n.batch(3)) == 3
     assert n.take(0).repeat().cardinality() == 0
     assert list(n.take(0).repeat()) == []

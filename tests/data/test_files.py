@@ -37,6 +37,8 @@ def test_lines_and_patterns(tmp_path):
     assert list(TextLineDataset(names)) == [b"1", b"2", b"3", b"4", b""]
     assert list(TextLineDataset(names, num_parallel_reads=2)) == [b"1", b"4", b"2", b"", b"3"]
     assert sorted(list_files(f"{tmp_path}/*.txt")) == sorted(names)
+    overlapping = list_files([f"{tmp_path}/*.txt", f"{tmp_path}/*"], shuffle=False)
+    assert list(overlapping) == sorted(2 * list(names))  # as TensorFlow does
     with pytest.raises(InputError, match="no file matches"):
         list_files(f"{tmp_path}/*.csv")
     with pytest.raises(InputError, match="cannot be read"):

@@ -12,14 +12,24 @@ import dtrain as dt
 from dtrain import messages
 from dtrain.config import (
     CheckpointSection,
+    CodeSection,
+    DataSection,
+    Host,
+    KubernetesSection,
+    NetworkSection,
+    ResourcesSection,
     RestartSection,
     SecuritySection,
     SimulateSection,
+    SlurmSection,
     TrainingSettings,
+    VertexSection,
+    VolumeSection,
     WaitSection,
     WrittenSpec,
 )
-from dtrain.config.kinds import keys_of
+from dtrain.config.plain_data.kinds import keys_of
+from dtrain.config.targets.slurm_section import ServerNodesSection
 from dtrain_cli.main import cli
 
 DOCS = ROOT / "docs"
@@ -104,15 +114,25 @@ def test_a_gradient_s_walk_is_short_on_each_side(first, after):
 
 
 SECTIONS = [
-    *(WrittenSpec, TrainingSettings, CheckpointSection, RestartSection, WaitSection, SecuritySection),
-    SimulateSection,
+    *(
+        WrittenSpec,
+        TrainingSettings,
+        DataSection,
+        CheckpointSection,
+        RestartSection,
+        WaitSection,
+        SecuritySection,
+    ),
+    *(SimulateSection, Host, CodeSection, NetworkSection, SlurmSection, ServerNodesSection),
+    *(KubernetesSection, ResourcesSection, VolumeSection, VertexSection),
 ]
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda each: each.__name__)
 def test_every_key_of_a_spec_is_in_its_page(section):
     page = text_of("reference/spec.md")
-    sections = {"cluster", "training", "checkpoint", "restart", "wait", "security", "simulate"}
+    sections = {"cluster", "training", "checkpoint", "restart", "wait", "security", "simulate", "data"}
+    sections |= {"hosts", "place", "code", "python", "network", "slurm", "kubernetes", "vertex"}
     for key in keys_of(section).keys() - sections:
         assert f"`{key}`" in page, f"{section.__name__}.{key}"
 

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from docs.pages import ROOT, blocks, name
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -12,6 +13,7 @@ OWN_STRATEGY = ROOT / "tests" / "strategies" / "averaging.py"
 
 def test_every_program_and_every_example_is_typed(tmp_path):
     """One run for all of them, beside the cache of the house's own runs."""
+    pytest.importorskip("mypy", reason="mypy comes with dtrain[dev]")
     programs = []
     for block in blocks("python"):
         page = name(block.page).removesuffix(".md").replace("/", "_")

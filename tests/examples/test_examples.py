@@ -55,6 +55,13 @@ def test_linear_regression(output):
     assert (float(weight), float(bias)) == (pytest.approx(2, abs=0.1), pytest.approx(10, abs=0.2))
 
 
+def test_custom_loop(output):
+    words = ("--strategy", "mirrored", "--set", "training.replicas=2")
+    log = output(*words, EXAMPLES / "custom_loop.py", "--quick", "--epochs", "5")
+    assert "replicas 2" in log
+    assert numbers(ACCURACY, log)[-1] > 0.75
+
+
 def test_recommender(output):
     log = output(
         "--workers",
@@ -140,7 +147,8 @@ def test_tuned_trial(output):
         "--epochs",
         "4",
     )
-    log = output(EXAMPLES / "tuned_trial.py", "--quick", *words)
+    fresh = ("--updates", "sync")  # on a loaded machine, a gradient may be of weights long past
+    log = output(*fresh, EXAMPLES / "tuned_trial.py", "--quick", *words)
     reports = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert [report["global_step"] for report in reports] == [45, 90, 135, 180]
     assert {report["metric"] for report in reports} == {"accuracy"}
@@ -150,6 +158,13 @@ def test_tuned_trial(output):
 def test_own_model(output):
     (error,) = numbers(r"not seen: ([\d.]+)", output(EXAMPLES / "own_model.py"))
     assert error < 0.2
+
+
+def test_coordinator_loop(output):
+    words = ("--workers", "2", "--ps", "2", "--no-evaluator", EXAMPLES / "coordinator_loop.py")
+    log = output(*words, "--epochs", "3")
+    assert numbers(r"held-out accuracy ([\d.]+)", log)[-1] > 0.9
+    assert numbers(r"(\d+) examples", log) == [3840, 7680, 11520]
 
 
 def test_torch_mlp(output):

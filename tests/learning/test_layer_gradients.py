@@ -8,6 +8,8 @@ from learning.finite_differences import check_gradients, initial_weights, spaced
 
 from dtrain.learning import layers
 from dtrain.learning.core import activations
+from dtrain.learning.layers.preprocessing.images.projection import FILL_MODES, INTERPOLATIONS
+from dtrain.learning.layers.preprocessing.images.resampling import METHODS
 
 lengths = st.integers(1, 4)
 batches = st.integers(1, 3)
@@ -65,6 +67,7 @@ def merging(cls, least=2, most=3):
 
 
 normalized = st.tuples(st.integers(2, 4), st.integers(2, 4), st.integers(2, 4))
+fills = st.sampled_from(list(FILL_MODES))
 CASES = {
     "InputLayer": st.tuples(st.builds(layers.InputLayer), shapes),
     "Dense": st.tuples(st.builds(layers.Dense, lengths, smooth, booleans), shapes),
@@ -131,6 +134,25 @@ CASES = {
         ),
         shapes,
     ),
+    "Resizing": st.tuples(
+        st.builds(layers.Resizing, lengths, lengths, st.sampled_from(METHODS), booleans), images
+    ),
+    "CenterCrop": st.tuples(st.builds(layers.CenterCrop, lengths, lengths), images),
+    "RandomCrop": st.tuples(st.builds(layers.RandomCrop, lengths, lengths), images),
+    "RandomFlip": st.tuples(st.builds(layers.RandomFlip), images),
+    "RandomTranslation": st.tuples(
+        st.builds(layers.RandomTranslation, st.just(0.4), st.just(0.4), fills), images
+    ),
+    "RandomRotation": st.tuples(st.builds(layers.RandomRotation, st.just(0.3), fills), images),
+    "RandomZoom": st.tuples(
+        st.builds(
+            layers.RandomZoom, st.just(0.4), fill_mode=fills, interpolation=st.sampled_from(INTERPOLATIONS)
+        ),
+        images,
+    ),
+    "RandomBrightness": st.tuples(
+        st.builds(layers.RandomBrightness, st.just(0.5), value_range=st.just((-9, 9))), images
+    ),
     "Add": merging(layers.Add),
     "Subtract": merging(layers.Subtract, most=2),
     "Multiply": merging(layers.Multiply),
@@ -142,7 +164,11 @@ CASES = {
         st.lists(lengths, min_size=1, max_size=3).map(lambda n: [(2, k) for k in n]),
     ),
 }
-WITHOUT_INPUT_GRADIENT = {"Embedding", "StringLookup", "IntegerLookup"}
+WITHOUT_INPUT_GRADIENT = {
+    *("Embedding", "StringLookup", "IntegerLookup", "CategoryEncoding", "Discretization"),
+    *("Hashing", "HashedCrossing", "TextVectorization"),
+    "RandomContrast",  # below, of values that are not cut
+}
 
 
 def test_every_layer_is_checked():
@@ -183,6 +209,11 @@ def test_a_batch_may_be_empty_when_predicting(name, data):
     assert [each.shape for each in (y if isinstance(y, list) else [y])] == [
         (0, *each) for each in (shapes if isinstance(shapes, list) else [shapes])
     ]
+
+
+def test_contrast():
+    x = 128 + 40 * spaced((2, 3, 4, 2), np.random.default_rng(0))
+    check_gradients(layers.RandomContrast(0.3), x, {})
 
 
 @settings(deadline=None, max_examples=10)

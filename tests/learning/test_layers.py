@@ -48,6 +48,15 @@ def test_configs_are_json_and_round_trip(name):
         "GRU": {"units": 2},
         "SimpleRNN": {"units": 2},
         "Rescaling": {"scale": 0.5},
+        "CategoryEncoding": {"num_tokens": 3},
+        **{each: {"height": 2, "width": 3} for each in ("CenterCrop", "RandomCrop", "Resizing")},
+        **{f"Random{each}": {"factor": (0.1, 0.5)} for each in ("Rotation", "Contrast", "Brightness")},
+        "RandomTranslation": {"height_factor": 0.5, "width_factor": (-0.5, 0)},
+        "RandomZoom": {"height_factor": 0.5, "seed": 3},
+        "Hashing": {"num_bins": 3, "salt": (1, 2)},
+        "HashedCrossing": {"num_bins": 3},
+        "Discretization": {"bin_boundaries": (0, 1.5)},
+        "TextVectorization": {"ngrams": 2, "vocabulary": ["a"]},
     }
     layer = layers.CLASSES[name](**required.get(name, {}), name="mine", input_shape=(4, 2))
     config = json.loads(json.dumps(layer.get_config()))
@@ -87,8 +96,8 @@ def test_calling_a_layer_on_an_array_says_what_to_do():
         lambda: layers.Normalization(mean=1.0),
         lambda: layers.StringLookup(vocabulary=["a", "a"]),
         lambda: layers.StringLookup(vocabulary=["[UNK]", "a"], mask_token=""),
-        lambda: layers.StringLookup(num_oov_indices=2),
-        lambda: layers.StringLookup(output_mode="tf_idf"),
+        lambda: layers.StringLookup(num_oov_indices=-1),
+        lambda: layers.StringLookup(output_mode="binary"),
     ],
 )
 def test_wrong_arguments_are_refused(make):

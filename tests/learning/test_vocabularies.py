@@ -1,5 +1,7 @@
 """Lookup layers read their vocabulary from a text file, one token a line, as Keras's do."""
 
+import platform
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,8 @@ import dtrain as dt
 from dtrain.errors import SpecError
 from dtrain.learning.layers import IntegerLookup, StringLookup
 from dtrain.strategies.single import SingleStrategy
+
+HOST = re.escape(platform.node())
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +49,14 @@ def test_what_get_vocabulary_gave_may_be_written_and_read(folder):
 def test_a_file_that_cannot_be_read_is_one_message(folder, make):
     expected = "expected tokens, or the path of a text file with one token a line"
     for path, found in (("missing.txt", "No such file or directory"), (str(folder), "Is a directory")):
-        with pytest.raises(SpecError, match=rf"vocabulary: cannot read {path}: {found}; {expected}$"):
+        with pytest.raises(
+            SpecError, match=rf"vocabulary: cannot read {path} on host {HOST}: {found}; {expected}$"
+        ):
             make(vocabulary=path)
     (folder / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match=rf"vocabulary: cannot read binary: it is no UTF-8 text; {expected}$"):
+    with pytest.raises(
+        SpecError, match=rf"vocabulary: cannot read binary on host {HOST}: it is no UTF-8 text; {expected}$"
+    ):
         make(vocabulary="binary")
 
 
@@ -73,3 +81,17 @@ def test_data_cannot_make_a_layer_read_a_file(folder):
     (folder / "secret").write_text("password\n")
     with pytest.raises(SpecError, match="vocabulary: expected tokens in a list, found 'secret'"):
         StringLookup.from_config({"vocabulary": "secret"})
+
+
+def test_layers_that_prepare_data_compute_at_once_on_arrays():
+    lookup = dt.layers.StringLookup(vocabulary=["a", "b"])
+    assert lookup("b") == 2
+    assert lookup(b"c") == 0
+    assert lookup(["a", "c"]).tolist() == [1, 0]
+    numbers = dt.layers.IntegerLookup(vocabulary=[7, 9], output_mode="multi_hot")
+    assert numbers(np.array([[7, 7], [9, 1]])).tolist() == [[0, 1, 0], [1, 0, 1]]
+    halves = dt.layers.Rescaling(0.5, offset=1.0)([2, 4])
+    assert (halves.tolist(), halves.dtype) == ([2.0, 3.0], np.float32)
+    normal = dt.layers.Normalization(mean=1.0, variance=4.0)
+    assert normal(np.array([[3.0], [5.0]])).tolist() == [[1.0], [2.0]]
+    assert tuple(lookup(dt.Input((2,), dtype="string")).shape) == (2,)

@@ -17,15 +17,17 @@ import msgspec
 from dtrain import messages
 from dtrain.config import choices
 from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Challenge, Opening, Proof
+from dtrain.messages.between_hosts import Direction, HostState, Record, StepCall, Welcome
 from dtrain.wire.ahead import Ahead
 
 FOLDER = Path(__file__).parent
+BETWEEN_HOSTS = (HostState, Direction, Record, StepCall, Welcome)
 
 
 def described() -> dict[str, list[str]]:
     """Return, of every message and of every type within one, its fields in their order with types and defaults."""
     found: dict[str, list[str]] = {}
-    waiting: list[object] = [*get_args(AnyMessage), Ahead, Opening, Challenge, Proof]
+    waiting: list[object] = [*get_args(AnyMessage), Ahead, Opening, Challenge, Proof, *BETWEEN_HOSTS]
     while waiting:
         kind = waiting.pop()
         waiting += get_args(kind)

@@ -116,7 +116,9 @@ DEALING = [
         "if part % self.parts == rank:\n    self.due.discard(part)",
         says="a part that is another's is dealt twice (once: a lane advances for its own replica only)",
     ),
-    bug(DEALER, "PartDealer.export", "sorted([*self.due, *self.given])", "sorted(self.due)"),
+    bug(DEALER, "PartDealer.export", "[*self.due, *self.given, *waiting]", "[*self.due, *waiting]"),
+    bug(DEALER, "PartDealer.export", "[*self.due, *self.given, *waiting]", "[*self.due, *self.given]"),
+    bug("protocol/lanes.py", "Lanes.choose", "self.waiting + number - following < left", "True"),
     bug(
         DEALER,
         "PartDealer.lose",
@@ -185,7 +187,12 @@ TRAVELLING = [
 
 DATA = [
     bug("data/grouping.py", "Batched.__init__", "-(-self.cardinality // size)", "self.cardinality // size"),
-    bug("training/batches.py", "PartStream._own", "self._open(number // self._pipelines)", "self._open(0)"),
+    bug(
+        "training/parts/streams.py",
+        "PartStream._own",
+        "self._open(number // self._pipelines)",
+        "self._open(0)",
+    ),
     bug(
         "data/ordering.py",
         "Shuffled._generator",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrain.protocol.feed import UNKNOWN, Feed
+from dtrain.protocol.feed import UNKNOWN, DataFile, Feed
 from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
 
 
@@ -68,3 +68,14 @@ def test_what_is_different_is_named():
         Feed(2, 30, 30).change_from(Feed(6, 10, 10))
         == "batch size 6, now 2; batches 10, now 30; steps per epoch 10, now 30"
     )
+
+
+def test_files_are_compared_where_both_know_them():
+    file, other = DataFile("data/1", 8, 123), DataFile("data/2", 8, 5)
+    before = Feed(files=(file, other))
+    changed = file._replace(checksum=124)
+    assert Feed(files=(changed, other)).changed_files(before) == [(file, changed)]
+    assert Feed(files=(other, file)).changed_files(before) == []
+    assert Feed(files=(changed._replace(path="moved/1"),)).changed_files(before) == []
+    assert UNKNOWN.changed_files(before) == Feed(files=(file,)).changed_files(UNKNOWN) == []
+    assert Feed(2, files=(changed,)).change_from(Feed(3, files=(file,))) == "batch size 3, now 2"

@@ -77,6 +77,23 @@ def test_heartbeats_tell_how_the_run_stands_and_the_leader_hears_everybody_s_sta
     assert reply.waiting_for == "chief:0, worker:1"
 
 
+def test_the_leader_hears_how_long_ago_a_task_spoke_and_that_it_is_lost():
+    """By the clock of the control host: those of other machines have nothing in common with it."""
+    hand = sync(backup_workers=1)
+    hand.beat("worker:0", status=TaskStatus("worker:0", 1, "there", monotonic_s=300_000.0, step=3))
+    hand.beat("chief:0")
+    hand.now += LEASE_S - 1
+    [said] = only(hand.beat("chief:0", 1)).statuses
+    assert (said.silent_s, said.lost) == (LEASE_S - 1, False)
+    hand.now += 2
+    hand.tick()
+    [said] = only(hand.beat("chief:0", 1)).statuses
+    assert (said.silent_s, said.lost) == (LEASE_S + 1, True)
+    hand.beat("worker:0", 1, status=said)
+    [said] = only(hand.beat("chief:0", 1)).statuses
+    assert (said.silent_s, said.lost) == (0.0, False)
+
+
 def test_after_ps_0_was_started_again_whoever_was_dead_before_is_waited_for_no_longer_than_a_lease():
     before = sync(too_few="shrink")
     lost(before, "worker:1")

@@ -32,3 +32,31 @@ def test_else_the_newest_copy_is_fetched_and_at_the_end_at_once(tmp_path):
     save(tmp_path / "there", 5, f"file://{tmp_path}/copies")
     run(True)
     assert [found.step for found in list_checkpoints(folder)] == [5]
+
+
+class Now:
+    def __init__(self):
+        self.s = 100.0
+
+    def now(self):
+        return self.s
+
+
+def test_a_disk_of_another_machine_is_named_while_training_goes_on_and_once():
+    clock, said = Now(), []
+    run = FollowedRun(CheckpointSection(), lambda: "/on/another/machine", said.append, clock)
+    run(False)
+    assert said == []  # a shared disk may show a new folder late
+    for clock.s in (106.0, 112.0):
+        run(False)
+    assert len(said) == 1
+    assert "/on/another/machine is not on this machine" in said[0]
+    assert "checkpoint.remote" in said[0]
+
+
+def test_a_disk_that_is_there_is_not_complained_about(tmp_path):
+    clock, said = Now(), []
+    run = FollowedRun(CheckpointSection(), lambda: tmp_path, said.append, clock)
+    for clock.s in (100.0, 200.0):
+        run(False)
+    assert said == []

@@ -150,6 +150,13 @@ def test_another_server_tells_the_run_and_leaves_the_index_to_the_control_host()
     assert ask(hand, server=1).index == -1
 
 
+def test_one_that_takes_the_control_plane_over_gives_indices(tmp_path):
+    hand = open_to_all(tmp_path)
+    assert ask(hand, server=1).index == -1
+    hand.servers[1].control.take_over()
+    assert [ask(hand, server=1).index for _ in range(2)] == [2, 3]
+
+
 def test_by_hand_there_is_no_place_before_training_and_none_after_the_run():
     hand = open_to_all()
     assert isinstance(ask(hand), NotReady)

@@ -1,101 +1,25 @@
 """What the leader does beside training, on histories: one event after the other, and what is to be done."""
 
 import pytest
+from roles.keeper_history import (
+    GONE,
+    INCARNATION,
+    PATIENCE_S,
+    History,
+    lost_everything,
+    term,
+    training,
+)
 
-from dtrain.config import CheckpointSection
-from dtrain.errors import CheckpointError, PeerLostError, PeerRefusedError, WaitTimeoutError
-from dtrain.messages import HeartbeatReply
+from dtrain.errors import CheckpointError, PeerRefusedError
 from dtrain.roles.chief.keeper.machine import (
-    BeginTerm,
-    Conclude,
     GiveUp,
-    Keeping,
-    Note,
     Reason,
     Request,
     Restore,
-    Save,
     Tell,
     Warn,
 )
-from dtrain.roles.chief.machine import CheckpointSchedule
-from dtrain.roles.chief.recovery import TermWatch
-
-LAST_STEP = 40
-PATIENCE_S = 30.0
-INCARNATION = 100
-GONE = [PeerLostError("gone"), WaitTimeoutError("not there")]
-
-
-def _said(generation=0, version=0, term=0, heard_of=()):
-    return HeartbeatReply(
-        incarnation=INCARNATION,
-        generation=generation,
-        version=version,
-        ended=False,
-        term=term,
-        heard_of=heard_of,
-    )
-
-
-class History:
-    """A machine that keeps the first generation on two servers, and the time, in seconds."""
-
-    def __init__(self, every_s=None, every_steps=None, servers=2):
-        schedule = CheckpointSchedule(CheckpointSection(every_s=every_s, every_steps=every_steps), 0.0, -1)
-        watch = TermWatch(1, 0, 0.0) if servers else None
-        self.machine = Keeping(schedule, LAST_STEP if servers else 0, PATIENCE_S, watch)
-        self.now = 0.0
-        self.events = []
-        self.said = [_said() for _ in range(servers)]
-        self.hear()
-
-    def hear(self, after_s=0.0):
-        self.now += after_s
-        self.machine.answers = [(self.now, said) for said in self.said]
-
-    def says(self, server, term, version=0, after_s=1.0, generation=1, heard_of=()):
-        self.said[server] = _said(generation, version, term, heard_of)
-        self.hear(after_s)
-
-    def look(self, after_s=1.0):
-        self.now += after_s
-        return self.machine.look(self.now)
-
-    def ask(self, request):
-        return self.machine.ask(request, self.now)
-
-    def begun(self, given_up=-1):
-        return self.noted(self.machine.begun(given_up, self.now))
-
-    def noted(self, actions):
-        """What is to be done besides keeping events in the trace."""
-        self.events += [str(action.event) for action in actions if isinstance(action, Note)]
-        return [action for action in actions if not isinstance(action, Note)]
-
-    def fails(self, action, error):
-        return self.machine.failed(action, error, self.now)
-
-    def saved(self, save, reached, whole=True):
-        return self.noted(self.machine.saved(save, reached, whole=whole, now=self.now))
-
-    def at(self, version):
-        for server in range(len(self.said)):
-            self.says(server, self.machine.term, version)
-
-
-def training(version=0, **schedule):
-    """A generation whose servers train it from this version, in the first term."""
-    history = History(**schedule)
-    [_] = history.machine.begin(version, 0, save=False, now=history.now)
-    assert history.begun() == []
-    history.at(version)
-    return history
-
-
-def term(number, until=0, lost=0, heard_of=(), again=True):
-    return BeginTerm(number, until, lost, heard_of, again)
-
 
 # How it begins
 
@@ -194,6 +118,22 @@ def test_a_checkpoint_with_a_batch_on_some_servers_only_is_told():
     assert "a batch on some servers only" in warning.text
 
 
+def test_a_task_that_is_about_to_end_gets_a_checkpoint_once():
+    history = training(every_s=1000.0)
+    history.at(4)
+    history.machine.notices = ["ps:1"]
+    [save] = history.look()
+    assert (save.reason, save.step) == (Reason.NOTICE, 4)
+    assert history.saved(save, 4) == []
+    assert history.look() == []
+    history.machine.notices = ["ps:0", "ps:1"]
+    assert [each.reason for each in history.look()] == [Reason.NOTICE]
+    history.machine.notices = []
+    assert history.look() == []
+    history.machine.notices = ["ps:1"]
+    assert history.look() == [], "it has told of that before"
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_program_is_told_that_its_checkpoint_was_tried(fails):
     history = training(every_s=1000.0)
@@ -206,10 +146,6 @@ def test_the_program_is_told_that_its_checkpoint_was_tried(fails):
 
 
 # Servers that have lost their memory
-
-
-def lost_everything(history, server=1):
-    history.says(server, 0, generation=0)
 
 
 def test_when_a_server_has_lost_everything_all_go_back_to_the_newest_checkpoint():
@@ -288,108 +224,3 @@ def test_values_that_were_assigned_on_some_servers_are_taken_back():
     assert told == Tell(Request.GIVE_BACK)
     history.at(8)
     assert history.look() == []
-
-
-# The end
-
-
-def at_the_end():
-    history = training()
-    history.at(LAST_STEP)
-    history.ask(Request.FINISH)
-    [save] = history.look()
-    return history, save
-
-
-def test_the_last_step_is_saved_before_its_replicas_may_go():
-    history, save = at_the_end()
-    assert save == Save(Reason.LAST, history.machine.term, LAST_STEP, at_least=LAST_STEP)
-    assert save.final
-    assert history.saved(save, LAST_STEP) == [Conclude()]
-    assert history.machine.concluded() == [Tell(Request.FINISH)]
-    assert history.look() == []
-    assert history.ask(Request.SAVE) == [Tell(Request.SAVE)], "there is nothing to save any more"
-
-
-def test_training_goes_on_where_the_servers_are_not_at_the_last_step():
-    history, save = at_the_end()
-    assert history.saved(save, None) == [Tell(Request.FINISH, done=False)]
-    assert history.look() == []
-
-
-def test_training_goes_on_where_the_servers_had_to_go_back_first():
-    history = training()
-    history.at(LAST_STEP)
-    lost_everything(history)
-    history.ask(Request.FINISH)
-    [_] = history.look()
-    history.machine.restored(30, 0)
-    assert history.begun()[-1] == Tell(Request.FINISH, done=False)
-
-
-@pytest.mark.parametrize("error", [*GONE, PeerRefusedError("another term")])
-@pytest.mark.parametrize("concludes", [False, True])
-def test_a_server_that_dies_at_the_end_is_waited_for(error, concludes):
-    history, save = at_the_end()
-    action = history.saved(save, LAST_STEP)[0] if concludes else save
-    assert history.fails(action, error) == []
-    history.now += PATIENCE_S - 2
-    history.at(LAST_STEP)
-    [again] = history.look(after_s=0.0)
-    assert again.reason is Reason.LAST
-    assert history.fails(again, error) == [GiveUp(error)], "it is gone for good"
-
-
-def test_a_last_step_that_cannot_be_written_ends_training():
-    history, save = at_the_end()
-    full = CheckpointError("full")
-    assert history.fails(save, full) == [GiveUp(full)]
-
-
-def test_a_server_that_is_gone_for_good_ends_training():
-    history = training()
-    gone = PeerLostError("ps:1 has been away for 60 s")
-    assert history.fails(None, gone) == [GiveUp(gone)]
-    assert history.look() == []
-
-
-def test_one_that_is_ordered_to_stop_saves_what_there_is_if_all_servers_are_there():
-    history = training()
-    history.at(9)
-    assert history.machine.stop([], save=True) == [Save(Reason.STOP, history.machine.term, 9)]
-    assert history.machine.stop([1], save=True) == [Warn("no last checkpoint: ps:1 is not there")]
-    assert history.machine.stop([], save=False) == []
-    assert history.look() == []
-    assert history.fails(None, PeerLostError("its channel was closed")) == []
-
-
-# A process that trains alone
-
-
-def test_a_process_alone_saves_its_start_its_schedule_and_its_last_step():
-    history = History(every_steps=5, servers=0)
-    machine = history.machine
-    [start] = machine.begin(2, 0, save=True, now=0.0)
-    assert history.saved(start, 2) == []
-    machine.own_step = 0, 6
-    assert history.look() == []
-    machine.own_step = 0, 7
-    [save] = history.look()
-    assert (save.reason, save.step) == (Reason.SCHEDULE, 7)
-    history.saved(save, 7)
-    history.ask(Request.FINISH)
-    [last] = history.look()
-    assert (last.reason, last.final, last.at_least) == (Reason.LAST, True, 0)
-    assert history.saved(last, 8) == [Tell(Request.FINISH)]
-    assert machine.stopped
-
-
-def test_what_happened_is_kept_in_the_trace():
-    history = training(every_steps=3)
-    history.at(3)
-    [save] = history.look()
-    history.saved(save, 3)
-    assert history.events == [
-        f"term begun: term {INCARNATION + 1}, step 0",
-        "saved: step 3, why the schedule",
-    ]

@@ -5,6 +5,7 @@
 import pytest
 from roles.by_hand import Hand
 
+from dtrain.errors import PeerLostError
 from dtrain.learning import optimizers
 from dtrain.messages import Control, Hold, Snapshot, SnapshotReply
 from dtrain.roles.chief.machine import Cut
@@ -32,6 +33,21 @@ class Line:
 
     def close(self):
         """Nothing is left open."""
+
+
+class Gone(Line):
+    """One to a machine that goes without a word: the kernel says nothing, and no answer comes."""
+
+    gone, aborted = False, None
+
+    def receive(self, into=(), deadline=None):
+        if self.aborted:
+            raise PeerLostError(self.aborted)
+        assert not self.gone, "nobody says that the machine is gone"
+        return super().receive(into, deadline)
+
+    def abort(self, reason):
+        self.aborted = reason
 
 
 def leader(servers=2, **training):
@@ -269,3 +285,28 @@ def test_epochs_are_recorded_in_a_new_term_before_anything_was_ordered():
     assert not orders.record(1, 1, {0: ROW}), "the term is over"
     assert not orders.repeat_in(2), "nothing was ordered"
     assert orders.record(orders.term, 1, {0: ROW})
+
+
+@pytest.mark.parametrize(("beats", "anew"), [((1, 1), False), ((1, 2), True)])
+def test_an_order_after_a_new_term_goes_to_no_machine_that_may_be_gone(beats, anew):
+    hand = Hand(workers=0, servers=2, max_steps=20, updates="sync")
+    hand.initialise(term=1, until=0, steps_per_epoch=2)
+    lines = []
+
+    def connect(task, timeout_s):
+        lines.append(Gone(hand, task.index))
+        return lines[-1]
+
+    orders = OrderDriver(2, 1, 5, connect, 1.0)
+    orders.look()
+    orders.ask_for_rows()
+    for line in lines:
+        line.gone = line.server == 1
+    for term in beats:
+        orders.heard_term(term)
+    if anew:
+        assert give(hand, orders, until=8)
+        assert len(lines) > 2
+    else:
+        with pytest.raises(AssertionError, match="nobody says"):
+            give(hand, orders, until=8)

@@ -88,9 +88,9 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
         version=1,
         slots=("m",),
         seen=[("worker:0", 1, 1)],
-        dealt=(1, 2, (1,), False),
+        dealt=(1, 5, (0, 2, 3, 4), False),
         optimizer=rule,
-        applied=(1, ()),
+        applied=(2, (0,)),
     )
     questions = (
         SnapshotRows(part=0, array="", start=0, stop=7),

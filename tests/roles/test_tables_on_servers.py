@@ -5,7 +5,7 @@ were.
 import numpy as np
 import pytest
 from roles.by_hand import Hand, only
-from roles.test_worker import ready
+from roles.replica_talk import ready
 from roles.test_worker_driver import Line, Silent
 
 from dtrain.errors import PeerLostError, ProgramError

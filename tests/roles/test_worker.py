@@ -1,6 +1,7 @@
 """The replica's machine by hand: what it says to whom, and when it may compute."""
 
 import pytest
+from roles.replica_talk import MAX, Talk, later, ready
 
 from dtrain.errors import NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
 from dtrain.messages import (
@@ -11,50 +12,10 @@ from dtrain.messages import (
     Push,
     Refusal,
     RefusalKind,
-    Reply,
-    Values,
     Verdict,
 )
 from dtrain.protocol.outcome import Outcome
-from dtrain.roles.worker.machine import Replica
 from dtrain.roles.worker.phases import Closing, Finished, Pulling, Pushing, Ready
-
-MAX = 10
-
-
-class Talk:
-    """A replica and what it has said so far."""
-
-    def __init__(self, servers=2, sync=True, **more):
-        self.machine = Replica(servers, generation=1, incarnation=3, plan_hash="p", sync=sync, **more)
-        self.said = list(self.machine.start())
-
-    def hear(self, server, message):
-        self.said = list(self.machine.receive(server, message))
-        return self.said
-
-    def values(self, server, version, **more):
-        return self.hear(server, Values(**{"generation": 1, "version": version, "max_steps": MAX, **more}))
-
-    def reply(self, server, version, verdict=Verdict.ACCEPTED, **more):
-        return self.hear(server, Reply(verdict=verdict, version=version, **more))
-
-    def push(self, finite=True):
-        self.said = list(self.machine.push(finite))
-        return self.said
-
-    @property
-    def phase(self):
-        """The class of the phase."""
-        return type(self.machine.phase)
-
-
-def ready(servers=2, version=0, term=0, **more):
-    talk = Talk(servers, **more)
-    for server in range(servers):
-        talk.values(server, version, term=term)
-    assert talk.phase is Ready
-    return talk
 
 
 def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version():
@@ -290,11 +251,6 @@ def test_refusals_are_errors_of_their_kind():
 # Servers that went back to a checkpoint
 
 
-def later(talk, server, version=3, term=8):
-    """A server says that there is a later term."""
-    return talk.hear(server, Values(generation=1, version=version, max_steps=MAX, ticket=False, term=term))
-
-
 def test_in_a_later_term_it_begins_again_when_everything_it_asked_for_is_answered():
     talk = ready(version=4, term=7)
     talk.push()
@@ -329,74 +285,3 @@ def test_who_waits_for_the_last_step_to_be_saved_may_be_needed_again():
     talk.values(0, 3, term=8)
     assert talk.phase is Ready
     assert talk.machine.outcome.verdict is Verdict.VOID
-
-
-def asynchronous(version=0, **more):
-    """Ready, with two servers, of which ps:0 says what is to be computed."""
-    talk = Talk(sync=False, **more)
-    talk.values(0, version)
-    talk.values(1, version)
-    assert talk.phase is Ready
-    return talk
-
-
-def test_a_pull_tells_ps_0_which_push_all_servers_have_answered():
-    talk = asynchronous()
-    talk.push()
-    assert talk.reply(0, 1, ticket=False) == []
-    assert talk.machine.unanswered.keys() == {1}
-    assert talk.reply(1, 1) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))]
-
-
-def test_training_has_not_ended_before_ps_0_says_that_every_server_has_the_last_step():
-    talk = asynchronous(MAX - 1, saves=True)
-    talk.push()
-    talk.reply(0, MAX, ticket=False)
-    ask = (0, Pull(generation=1, at_least=MAX, wait_s=5.0, answered=1))
-    assert talk.reply(1, MAX) == [ask]
-    assert talk.values(0, MAX, ticket=False, settled=False) == [ask], "asked in vain, for as long as it waits"
-    assert talk.values(0, MAX, ticket=False) == []
-    assert talk.phase is Finished
-
-
-def test_a_repair_is_computed_after_the_last_step():
-    talk = asynchronous(MAX - 1)
-    talk.push()
-    talk.reply(0, MAX, ticket=True, part=4, repairs=True)
-    talk.reply(1, MAX)
-    assert (talk.phase, talk.machine.repairs, talk.machine.turn.part) == (Ready, True, 4)
-    assert [push.part for _, push in talk.push()] == [4, 4]
-    talk.reply(1, MAX)
-    assert talk.reply(0, MAX, ticket=False) == [(0, Pull(generation=1, at_least=MAX, wait_s=5.0, answered=2))]
-    assert talk.values(0, MAX, ticket=False) == [
-        (0, Pull(generation=1, at_least=MAX, wait_s=5.0, concluded=True, answered=2))
-    ]
-
-
-def test_a_leader_that_does_not_train_waits_until_every_server_has_the_step():
-    talk = Talk(sync=False, trains=False, saves=True)
-    talk.values(0, 0, ticket=False)
-    talk.values(1, 0)
-    talk.said = list(talk.machine.wait_for(4))
-    assert talk.values(0, 4, ticket=False, settled=False) == [(0, Pull(generation=1, at_least=4, wait_s=5.0))]
-    assert talk.values(0, 4, ticket=False, held=True) == [(1, Pull(generation=1, at_least=4, wait_s=5.0))]
-
-
-def test_where_ps_0_judges_alone_the_others_are_sent_what_it_accepts():
-    talk = asynchronous(first_judges=True)
-    [(server, push)] = talk.push()
-    assert server == 0
-    [(server, passed_on)] = talk.reply(0, 1, accepted=1)
-    assert (server, passed_on.sequence, passed_on.part) == (1, push.sequence, push.part)
-    talk.reply(1, 1, accepted=1)
-    assert (talk.phase, talk.machine.outcome.verdict) == (Ready, Verdict.ACCEPTED)
-
-
-def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only():
-    talk = asynchronous(first_judges=True)
-    talk.push()
-    assert talk.reply(0, 5, Verdict.STALE, stale=1) == [
-        (1, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))
-    ]
-    talk.values(1, 6)
-    assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (Ready, Verdict.STALE, [5, 6])

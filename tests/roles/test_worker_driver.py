@@ -226,3 +226,44 @@ def test_the_first_question_is_a_pull():
     line = Line(values())
     driver(line).start()
     assert line.sent == [(Pull(generation=1, at_least=0, wait_s=5.0), [])]
+
+
+class Hanging(Line):
+    """A connection to a machine that is gone without a word: the kernel says nothing, and time passes."""
+
+    def __init__(self, meanwhile, *answers):
+        super().__init__(*answers)
+        self.meanwhile = meanwhile
+
+    def receive(self, into=(), deadline=None):
+        if not self.answers and not self.aborted:
+            self.meanwhile()
+            assert self.aborted, "nobody says that the machine is gone"
+        return super().receive(into, deadline)
+
+
+def in_term(term, version=0):
+    return Values(generation=1, version=version, max_steps=10, term=term), term
+
+
+def hanging(beats):
+    heard = []
+    gone = Hanging(lambda: [heard.append(replica.heard_term(term)) for term in beats], in_term(1))
+    replica = driver(gone, Line(in_term(2), in_term(2), in_term(2, version=1)))
+    replica.start()
+    return replica, gone
+
+
+def test_a_server_that_still_owes_an_answer_from_before_a_new_term_is_asked_anew():
+    replica, gone = hanging(beats=(2, 2))
+    replica.wait_for(1)
+    assert replica.machine.term == 2
+    assert "a new term" in gone.aborted
+
+
+@pytest.mark.parametrize("beats", [(1, 1, 1), (2,)])
+def test_the_term_that_is_known_breaks_nothing_and_a_new_one_has_a_beat_to_arrive(beats):
+    replica, gone = hanging(beats)
+    with pytest.raises(AssertionError, match="nobody says"):
+        replica.wait_for(1)
+    assert gone.aborted is None

@@ -14,6 +14,11 @@ from dtrain.strategies.single import SingleStrategy
 
 X = np.linspace(-1, 1, 16, dtype=np.float32).reshape(8, 2)
 Y = (X @ [[1.0], [-2.0]]).astype(np.float32)
+CATEGORIES = [
+    *(dt.layers.StringLookup, dt.layers.IntegerLookup, dt.layers.TextVectorization, dt.layers.Discretization),
+    *(dt.layers.CategoryEncoding, dt.layers.Hashing, dt.layers.HashedCrossing),
+]
+SIZES = [dt.layers.Resizing, dt.layers.CenterCrop, dt.layers.RandomCrop]
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +56,7 @@ def test_every_layer_there_is_was_tried():
         "InputLayer",
         "Layer",
         "Embedding",
-        "StringLookup",
-        "IntegerLookup",
+        *(cls.__name__ for cls in (*CATEGORIES, *SIZES)),
     }
     assert set(dt.layers.CLASSES) <= tried
 
@@ -69,6 +73,57 @@ def test_a_graph_comes_back(tmp_path):
     assert type(loaded) is dt.Model
     assert loaded.name == "two"
     assert_equal(loaded.predict_on_batch(case.x), case.predict())
+
+
+def categories(cls):
+    """A layer that gives categories, with state, and inputs for a model of it."""
+    words = np.array([["a"], ["the dog"], ["b"]], object)
+    numbers = np.array([[0], [2], [1]], np.int64)
+    made = {
+        "StringLookup": lambda: (cls(output_mode="tf_idf", mask_token=""), words),
+        "IntegerLookup": lambda: (cls(num_oov_indices=2, output_mode="count"), numbers),
+        "TextVectorization": lambda: (cls(ngrams=2, output_mode="tf_idf"), words),
+        "Discretization": lambda: (cls(num_bins=2, output_mode="one_hot"), numbers),
+        "CategoryEncoding": lambda: (cls(3), numbers),
+        "Hashing": lambda: (cls(5, salt=3, output_mode="multi_hot"), words),
+    }
+    layer, x = made[cls.__name__]()
+    if hasattr(layer, "adapt"):
+        layer.adapt(x[:2])
+    return layer, x
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CATEGORIES if cls is not dt.layers.HashedCrossing])
+def test_layers_of_categories_come_back_with_what_they_learned(tmp_path, cls):
+    layer, x = categories(cls)
+    dtype = "string" if x.dtype == object else "int64"
+    model = dt.Sequential([dt.layers.InputLayer(dtype=dtype, input_shape=(1,)), layer])
+    expected = model.predict(x)
+    assert expected.shape[0] == 3
+    assert expected.any()
+    loaded = again(model, tmp_path)
+    assert_equal(loaded.predict(x), expected)
+    assert_equal(layer(x), expected)
+
+
+@pytest.mark.parametrize("cls", SIZES)
+def test_layers_of_other_sizes_of_images_come_back(tmp_path, cls):
+    x = np.random.default_rng(0).uniform(0, 255, (2, 6, 7, 3)).astype(np.float32)
+    model = dt.Sequential([dt.Input((6, 7, 3)), cls(4, 5)])
+    expected = model.predict(x)
+    assert expected.shape == (2, 4, 5, 3)
+    assert_equal(again(model, tmp_path).predict(x), expected)
+
+
+def test_a_crossing_of_two_inputs_comes_back(tmp_path):
+    city, hour = dt.Input((1,), dtype="string"), dt.Input((1,), dtype="int64")
+    crossed = dt.layers.HashedCrossing(8, output_mode="one_hot")([city, hour])
+    model = dt.Model([city, hour], crossed)
+    x = [np.array([["a"], ["b"]], object), np.array([[1], [2]])]
+    expected = model.predict(x)
+    loaded = again(model, tmp_path)
+    assert expected.shape == (2, 8)
+    assert_equal(loaded.predict(x), expected)
 
 
 def test_lookups_come_back_with_what_they_learned(tmp_path):

@@ -121,6 +121,14 @@ def test_lookups_agree(tmp_path, mode, mask, width):
         assert_agrees(Example(model, x[:, :width]), tmp_path / "model.onnx")
 
 
+def test_weighted_and_padded_lookups_agree(tmp_path):
+    weighted = L.StringLookup(vocabulary=["a", "b"], idf_weights=[0.5, 2.0], output_mode="tf_idf")
+    longer = L.StringLookup(vocabulary=["a"], max_tokens=5, pad_to_max_tokens=True, output_mode="count")
+    for layer in (weighted, longer):
+        model = dt.Sequential([L.InputLayer(input_shape=(3,)), layer])
+        assert_agrees(Example(model, WORDS), tmp_path / "model.onnx")
+
+
 def test_inverted_lookups_agree(tmp_path):
     for layer in (
         L.StringLookup(vocabulary=["a", "b"], invert=True),
@@ -151,6 +159,10 @@ def cube():
     ("layer", "said"),
     [
         (lambda: Own(name="mine"), r"mine \(Own\): cannot be exported: ONNX has no form of this layer"),
+        (
+            lambda: L.CategoryEncoding(4),
+            r"category_encoding \(CategoryEncoding\): cannot be exported: ONNX has",
+        ),
         (lambda: L.Dense(2, cube()), r"dense \(Dense\): ONNX does not know the activation 'cube'"),
         (
             lambda: L.LSTM(2, activation="gelu"),

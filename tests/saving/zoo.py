@@ -166,6 +166,12 @@ CASES: dict[str, Layers] = {
     "Softmax": simple(lambda rng: L.Softmax(axis=pick(rng, -1, 1)), image),
     "Rescaling": simple(lambda rng: L.Rescaling(pick(rng, 0.5, [1.0, 2.0]), offset=-1.0), lambda rng: (3, 2)),
     "Normalization": normalization,
+    "RandomFlip": simple(lambda rng: L.RandomFlip("vertical"), image),
+    "RandomTranslation": simple(lambda rng: L.RandomTranslation(0.5, (0, 0.3)), image),
+    "RandomRotation": simple(lambda rng: L.RandomRotation(0.5, fill_mode="constant", seed=3), image),
+    "RandomZoom": simple(lambda rng: L.RandomZoom(0.5, interpolation="nearest"), image),
+    "RandomContrast": simple(lambda rng: L.RandomContrast((0.5, 2.0)), image),
+    "RandomBrightness": simple(lambda rng: L.RandomBrightness(0.5, value_range=(0, 1)), image),
     **{
         f"Activation {name}": simple(lambda rng, name=name: L.Activation(name), flat)
         for name in (

@@ -11,7 +11,7 @@ from security.mutations import some_bytes
 from security.readers import Reader, of_bytes
 
 from dtrain.data.examples import encode_example
-from dtrain.data.files import read_lines
+from dtrain.data.readers.row_formats import read_lines
 from dtrain.data.tables import read_examples
 from dtrain.formats.tfrecord import TFRecordWriter, masked_crc32c, read_records
 

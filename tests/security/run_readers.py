@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import rich._emoji_codes  # noqa: F401 -- rich imports it at the first text with a colon, within a watch
 from rich.console import Console
 from security.mutations import SCALARS, some_bytes, some_json
 from security.readers import Reader, files_of, of_bytes
@@ -96,7 +97,7 @@ def records(folder: Path) -> Reader:
             return  # tables are slow to draw
         console = Console(file=io.StringIO(), width=80)
         console.print(status_table(report, 80))
-        console.print(runs_table([report]))
+        console.print(runs_table([{**report, "where": "local"}]))
 
     return Reader(sound, of_bytes(sound, structured), read)
 

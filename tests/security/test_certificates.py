@@ -1,6 +1,7 @@
 """Certificates: made by either maker, never overwritten, and refused by a task unless they fit each other."""
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -75,7 +76,9 @@ def test_the_command_openssl_is_used_where_the_library_is_not(monkeypatch):
 def test_what_does_not_fit_is_refused_with_the_reason(authority):
     good, other = material(authority), make_authority("digits")
     assert "unable to get local issuer" in refused(material(authority, trusted=other.certificate))
-    assert "expired" in refused(material(authority, days=0))
+    expired = refused(material(authority, days=0))
+    assert "expired" in expired
+    assert f"the clock of {socket.gethostname()} says " in expired
     assert "key belongs to another" in refused(TlsMaterial(good.authorities, good.certificate, other.key))
     for text in (b"", b"\xff", b"-----BEGIN CERTIFICATE-----\nxx\n-----END CERTIFICATE-----\n"):
         assert "no certificates of authorities" in refused(TlsMaterial(text, good.certificate, good.key))

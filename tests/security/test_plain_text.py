@@ -82,7 +82,7 @@ def test_neither_status_nor_runs_nor_the_box_show_any(text):
     report["unsaved"] = report["run_dir"] = text
     assert not controls_of(rendered(status_table(report, 500)))
     run = {"run": text, "name": text, "state": text, "global_step": 1, "started": text, "ended": text}
-    assert not controls_of(rendered(runs_table([run])))
+    assert not controls_of(rendered(runs_table([{**run, "where": "local"}])))
     failed = FailureRecord(
         text, text, traceback=text or None, last_lines=[text], log=text, likewise=[text], standing=[text]
     )

@@ -22,7 +22,7 @@ from dtrain.strategies.single import SingleStrategy
 
 CASES = int(os.environ.get("DTRAIN_FUZZ", "0"))
 BATCH = 50
-DEFAULT = 2000
+DEFAULT = 1000
 """Cases of each kind: together they take 15 s of a processor."""
 NAMES = (
     *("models", "weights", "checkpoints", "npz", "npy", "csv", "tfrecord"),

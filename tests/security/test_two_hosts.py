@@ -257,3 +257,14 @@ def test_a_launch_at_addresses_of_the_network_has_tls_and_survives_kills(hosts, 
     go.touch()
     succeeded_launch(launch)
     assert LEARNED in launch.out
+
+
+def test_hosts_whose_own_names_mean_loopback_there_train_together(hosts, launcher):
+    hosts.name_hosts_as_debian()
+    guide = Guide(launcher, hosts)
+    guide.prepare(tls=False)
+    said = succeeded(guide.start(without="--tls-"))
+    assert (
+        "dtrain: ps:0: listens on every interface, port 2224: machine-a means 127.0.1.1 here, where machine-b "
+        "would not reach it" in said["ps:0"]
+    )

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,20 +28,38 @@ class Hosts:
     """
 
     def __init__(self, folder: Path) -> None:
-        names = folder / "hosts"
-        names.write_text(
-            "".join(f"{ip} {name}\n" for name, ip in ADDRESSES.items()) + "127.0.0.1 localhost\n"
-        )
+        self._names = {name: folder / f"hosts of {name}" for name in ADDRESSES}
         self.folders = {name: folder / name for name in ADDRESSES}
         self._holders: dict[str, subprocess.Popen[str]] = {}
         for name in ADDRESSES:
             self.folders[name].mkdir()
-            words = ["unshare", "--net", "--mount", "--uts", "sh", "-c", HOST, "sh", str(names), name]
+            self._name_hosts(name, ADDRESSES)
+            words = [
+                "unshare",
+                "--net",
+                "--mount",
+                "--uts",
+                "sh",
+                "-c",
+                HOST,
+                "sh",
+                str(self._names[name]),
+                name,
+            ]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             self._holders[name] = subprocess.Popen(words, text=True, **pipes)
         if any(holder.stdout.readline() != "ready\n" for holder in self._holders.values()):
             self._skip(" ".join(holder.communicate()[1] for holder in self._holders.values()))
         self._connect()
+
+    def name_hosts_as_debian(self) -> None:
+        """Let each host's own name mean 127.0.1.1 there, as Debian's installer does."""
+        for name in ADDRESSES:
+            self._name_hosts(name, {**ADDRESSES, name: "127.0.1.1"})
+
+    def _name_hosts(self, on: str, addresses: Mapping[str, str]) -> None:
+        lines = "".join(f"{ip} {name}\n" for name, ip in addresses.items())
+        self._names[on].write_text(f"{lines}127.0.0.1 localhost\n")  # the file that is mounted there
 
     def on(self, name: str) -> tuple[str, ...]:
         """Return the words that run a command on a host, in its folder."""

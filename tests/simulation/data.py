@@ -120,7 +120,7 @@ def starts_of(cut: Cut, rows: int) -> Array:
     return np.array([mine.start for mine in parts if mine and mine.start < rows])
 
 
-def sums_of(rows: range) -> Sums:
+def sums_of(rows: Sequence[int]) -> Sums:
     """Return what these rows bring: whole numbers, whose sums do not depend on the order, nor on how batches
     are cut.
     """

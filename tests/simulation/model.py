@@ -249,11 +249,15 @@ class Model:
         examples.
         """
         rows = cut.rows(part)
-        blocks = [ramp + (server * 0.1 + part * 0.37 % 1) for ramp in self._ramps[server]]
         unit = cut.data.size(part // cut.parts) / len(rows) if by_examples else cut.parts
+        return self.gradient_of(server, part, np.arange(rows.start, rows.stop), unit)
+
+    def gradient_of(self, server: int, part: int, rows: Array, unit: float) -> list[Array]:
+        """The same of the rows that a replica has read, as often as it has read them."""
+        blocks = [ramp + (server * 0.1 + part * 0.37 % 1) for ramp in self._ramps[server]]
         for flat, start in self._places(server, blocks):
             flat[start : start + 1 + self.examples] = 0.0
-            flat[start + 1 + rows.start : start + 1 + rows.stop] = unit
+            np.add.at(flat, start + 1 + rows, unit)
         return blocks
 
     def row_gradient(self, ids: Array, part: int) -> SparseRows:

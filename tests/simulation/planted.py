@@ -15,6 +15,7 @@ from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.async_rule import AsyncRule
 from dtrain.roles.worker.machine import Replica
+from dtrain.training.parts.of_pipelines import PartsOfPipelines, Stream
 
 SetAttribute = Callable[[type, str, Any], None]
 
@@ -82,6 +83,29 @@ def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
 def numbers_parts_anew(set_attribute: SetAttribute) -> None:
     """A resumed run takes the part numbers of another cut for its own."""
     set_attribute(Dealt, "going_on", lambda self, cut, sync: self._replace(parts=cut.parts + bool(self.next)))
+
+
+def reads_a_row_of_the_part_before(set_attribute: SetAttribute) -> None:
+    """A part but the first of its batch begins one row too early."""
+    before = BatchCut.rows
+
+    def rows(self: BatchCut, part: int, size: int) -> range:
+        found = before(self, part, size)
+        return range(max(0, found.start - 1), found.stop) if found else found
+
+    set_attribute(BatchCut, "rows", rows)
+
+
+def begins_an_heir_s_pipeline_anew(set_attribute: SetAttribute) -> None:
+    """A process reads a pipeline from its front, whichever batch it is asked for first."""
+    before = PartsOfPipelines._place
+
+    def place(self: PartsOfPipelines[Any], number: int) -> tuple[Stream[Any], int]:
+        stream, position = before(self, number)
+        first = vars(self).setdefault("_first", {}).setdefault(id(stream), position)
+        return stream, max(0, position - first)
+
+    set_attribute(PartsOfPipelines, "_place", place)
 
 
 def cuts_as_the_present_cluster_would(set_attribute: SetAttribute) -> None:

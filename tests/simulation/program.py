@@ -13,9 +13,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from simulation.data import Cut, row_of, sums_of
+from simulation.data import row_of, sums_of
 from simulation.model import MARK, RATES
 from simulation.network import VirtualChannel
+from simulation.reading import Reading
 from simulation.reporter import Reporter
 
 from dtrain.cluster import Role, TaskId
@@ -34,6 +35,7 @@ from dtrain.strategies.parameter_server.opening import Opening, open_training
 from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.problem import ConfigChange, Problem
+from dtrain.training.parts.streams import Part
 
 CONNECT_S = 60.0
 PATIENCE_S = 60.0
@@ -119,6 +121,7 @@ class Fit:
         self.training: ServerTraining | None = None
         self._epochs = self.setup.scenario.steps_per_epoch
         self._channels: dict[int, list[VirtualChannel]] = {server: [] for server in range(self.setup.servers)}
+        self._reading: Reading | None = None
         self._until: int | None = None
         self._due = True
         self._ended: frozenset[int] = frozenset()
@@ -241,29 +244,30 @@ class Fit:
         """Compute and push; what was computed with values that were taken back is void."""
         driver, model, process = self.training.driver, self.setup.model, self.process
         cut, random = self.training.cut, process.network.random
-        part, now = replica.next_batch(), Cut(self.setup.data, cut.parts, cut.even)
-        rows = now.rows(part)
-        assert rows.stop <= model.examples, "the counters have too few elements"
+        if self._reading is None:
+            self._reading = Reading(self.setup.scenario.seed, self.setup.data, cut)
+        part = replica.next_batch()
+        found, rows = self._reading.at(part)
+        assert rows.max(initial=0) < model.examples, "the counters have too few elements"
         ids = model.chosen_rows(part)
         for name, listed in ids.items():
             if len(listed):
                 replica.weights[name][listed]
-        if not rows:
-            replica.commit(0.0, 0, None, now.empty(part))
+        if not len(rows):
+            replica.commit(0.0, 0, None, found.empty)
             return
         if not driver.overtaken:
             process.life.sleep(self.setup.scenario.compute_s * process.slowness * random.uniform(0.5, 1.5))
             self._values_may_break_off()
-        self._write_gradients(replica, now, part)
+        self._write_gradients(replica, found, part, rows)
         if ids:
             replica.rows["words"] = model.row_gradient(ids["words"], part)
-        replica.commit(0.0, len(rows), sums_of(rows), now.empty(part))
+        replica.commit(0.0, len(rows), sums_of(rows.tolist()), found.empty)
 
-    def _write_gradients(self, replica: Any, now: Cut, part: int) -> None:
+    def _write_gradients(self, replica: Any, found: Part, part: int, rows: Any) -> None:
         model, random = self.setup.model, self.process.network.random
-        blocks = [
-            model.gradient(server, now, part, self.setup.by_examples) for server in range(model.plan.servers)
-        ]
+        unit = found.batch_size / len(rows) if self.setup.by_examples else found.parts
+        blocks = [model.gradient_of(server, part, rows, unit) for server in range(model.plan.servers)]
         if random.random() < self.setup.scenario.nan_rate:
             blocks[random.randrange(len(blocks))][0][0] = np.nan
         numbers = gather(model.plan, blocks)

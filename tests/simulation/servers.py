@@ -9,8 +9,9 @@ from simulation.setup import Setup
 
 from dtrain.messages import AnyMessage, Heartbeat, Hello
 from dtrain.parameters.shared_buffers import ReadBufferAllocator
+from dtrain.roles.control_host import TICK_S
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.parameter_server.driver import TICK_S, ServerHandler
+from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.wire.channel import Caller
 from dtrain.wire.frames import Frame

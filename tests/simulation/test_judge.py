@@ -37,6 +37,8 @@ PLANTED = [
         {"ONCE", "ALL", "SAME", "STEP", HANGS},
     ),
     (planted.numbers_parts_anew, stories.resumed, (4, 5, 6), {"ONCE", "ALL"}),
+    (planted.reads_a_row_of_the_part_before, stories.dies_while_it_pushes, (4, 5), {"ONCE"}),
+    (planted.begins_an_heir_s_pipeline_anew, stories.averages_async, (7, 19), {"ONCE", "VERDICT"}),
     (planted.cuts_as_the_present_cluster_would, stories.recut, (8, 13, 38), {"ONCE", "ALL"}),
 ]
 NAMES = [plant.__name__ for plant, *_ in PLANTED]

@@ -6,6 +6,7 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.config import SingleSection
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import mean
+from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fits import LocalFits
@@ -53,7 +54,7 @@ class AveragingStrategy(Strategy):
         return self.context.num_replicas
 
     def open(self, problem: Problem) -> Training:
-        return self._fits.open(problem, self._replicas, parts=self.context.num_replicas)
+        return self._fits.open(problem, self._replicas, BatchCut(self.context.num_replicas))
 
     def _replicas(self, training: LocalTraining) -> Sequence[Replica]:
         held: dict[int, Contribution] = {}

@@ -8,16 +8,17 @@ import sys
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 
 import dtrain as dt
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import AsyncSection, RunSpec, SyncSection, TrainingSettings, resolve
-from dtrain.config.kinds import keys_of, members_of, words_of
+from dtrain.config import AsyncSection, RunSpec, SyncSection, TrainingSettings, resolve, training_rules
+from dtrain.config.plain_data.kinds import keys_of, members_of, words_of
 from dtrain.config.training_section import DEFAULTS
 from dtrain.config.wishes import LAID_OUT
 from dtrain.distribute import partitioners
-from dtrain.errors import SpecError
+from dtrain.errors import ProgramError, SpecError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, read_record, write_record
@@ -35,6 +36,7 @@ OTHERS = {
     "validation": "evaluator",
     "backup_workers": 1,
     "replicas_to_aggregate": 2,
+    "replicas": 3,
     "chief_trains": False,
     "too_few": "fail",
     "too_few_timeout_s": 7.0,
@@ -163,7 +165,7 @@ def test_there_is_a_value_for_every_key():
     assert set(OTHERS) == set(DEFAULTS) - {"strategy"}
 
 
-@pytest.mark.parametrize("key", sorted(set(OTHERS) - set(LAID_OUT)))
+@pytest.mark.parametrize("key", sorted(set(OTHERS) - {"replicas", *LAID_OUT}))
 def test_a_wish_wins_over_the_default_and_loses_against_what_was_said(launched, key):
     beside = {"updates": "sync"} if key in BELONGS_TO_SYNC else {}
     default = DEFAULTS[key]
@@ -291,6 +293,24 @@ def test_a_strategy_is_an_instance_of_what_made_it(launched):
     assert not isinstance(object(), dt.Strategy)
 
 
+def test_on_parameter_servers_functions_in_replicas_are_refused(launched):
+    launched()
+    worker = dt.get_strategy()
+    with worker.scope():
+        model = dt.Sequential([dt.Input((2,)), dt.layers.Dense(1)])
+        variables = model.trainable_variables
+    gradients = [np.zeros(variable.shape, np.float32) for variable in variables]
+    for call in (
+        lambda: worker.run(print),
+        lambda: worker.reduce("SUM", 1.0, axis=None),
+        lambda: worker.gather(np.ones(1), axis=0),
+        lambda: model.value_and_gradients("mse", np.ones((1, 2)), np.ones((1, 1))),
+        lambda: dt.optimizers.SGD().apply_gradients(zip(gradients, variables, strict=True)),
+    ):
+        with pytest.raises(ProgramError, match="on parameter servers"):
+            call()
+
+
 # What a launcher has laid out
 
 
@@ -322,9 +342,10 @@ def test_the_layout_that_was_said_wins(launched):
     assert dt.ParameterServerStrategy(chief_trains=False).training.chief_trains
 
 
-def test_a_strategy_that_is_not_built_says_so(launched):
+def test_a_strategy_that_is_not_built_says_so(launched, monkeypatch):
+    monkeypatch.setattr(training_rules, "NOT_BUILT", ("mirrored", "central_storage", "multi_worker_mirrored"))
     launched()
-    assert "strategy: this version has parameter_server and single, found 'mirrored'" in refused(
+    assert "strategy: this version has parameter_server, single, found 'mirrored'" in refused(
         strategy="mirrored"
     )
 

@@ -15,10 +15,13 @@ from dtrain import checkpoints
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, training_section
 from dtrain.process.assignment import TaskAssignment
-from dtrain.strategies.single import SingleStrategy
+from dtrain.strategies.choice import strategy_of
 
 EXAMPLES, BATCH = 60, 6
 X, Y = np.eye(EXAMPLES, dtype=np.float32), np.full((EXAMPLES, 1), 1e6, np.float32)
+
+
+IN_ONE_TASK = {"single": {}, "mirrored": {"replicas": 3}, "central_storage": {"replicas": 2}}
 
 
 class Counting(dt.Sequential):
@@ -47,12 +50,10 @@ def fit(model):
 def train(folder, kind, stop_at=1000, batch=BATCH):
     """Go on in a folder, in a `kind` of training; returns how often each example has counted."""
     over = threading.Event()
-    if kind == "single":
-        cluster, spec = (
-            ClusterSpec.from_lists(chief=["c:0"]),
-            RunSpec(training=training_section(strategy="single")),
-        )
-        strategy = SingleStrategy(
+    if kind in IN_ONE_TASK:
+        cluster = ClusterSpec.from_lists(chief=["c:0"])
+        spec = RunSpec(training=training_section(strategy=kind, **IN_ONE_TASK[kind]))
+        strategy = strategy_of(
             TaskAssignment(TaskId.parse("chief:0"), cluster, spec, "run", folder, launched=True)
         )
         with strategy.scope():
@@ -74,6 +75,10 @@ def train(folder, kind, stop_at=1000, batch=BATCH):
         (("sync", 3, 2), "single", ("sync", 2, 1)),
         ("single", ("async", 2, 2), "single"),
         (("async", 3, 1), ("sync", 2, 2), ("async", 1, 3)),
+        ("mirrored", ("sync", 2, 1), "central_storage"),
+        (("async", 2, 1), "central_storage", "mirrored"),
+        ("central_storage", "single", "mirrored"),
+        ("single", "mirrored", ("async", 2, 2)),
     ],
     ids=str,
 )

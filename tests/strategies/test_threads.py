@@ -50,3 +50,14 @@ def test_there_is_always_one_and_what_the_user_or_the_launcher_says_stays():
 def test_a_process_alone_has_all_cores_unless_it_is_to_be_deterministic():
     assert threads(training_section(), None, 8, {}) is None
     assert threads(training_section(updates="sync", deterministic=True), None, 8, {}) == 1
+
+
+def test_replicas_in_threads_share_the_cores_of_their_task():
+    mirrored = training_section(strategy="mirrored", replicas=4)
+    assert threads(mirrored, None, 8, {}) == 2
+    assert threads(mirrored, None, 2, {}) == 1
+    assert threads(mirrored, None, 8, {"OMP_NUM_THREADS": "3"}) is None
+    task = replace(assignment("worker:0"), launched=True)
+    assert threads(mirrored, task, 8, {"OMP_NUM_THREADS": "4"}) == 2, "the program has more than was laid out"
+    assert threads(mirrored, task, 8, {"OMP_NUM_THREADS": "1"}) is None
+    assert threads(training_section(strategy="mirrored", deterministic=True), None, 8, {}) == 1

@@ -6,7 +6,14 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.process.assignment import TaskAssignment
-from dtrain.runs.announcing import AGAIN_S, LONGEST_S, Announcements, Unreached, exposure, introduction
+from dtrain.runs.self_report.announcing import (
+    AGAIN_S,
+    LONGEST_S,
+    Announcements,
+    Unreached,
+    exposure,
+    introduction,
+)
 
 REFUSED = "refused: nothing listens there"
 CLUSTER = ClusterSpec.from_lists(chief=["c:1"], worker=["w:1", "w:2"], ps=["p:1", "p:2", "p:3", "p:4"])
@@ -39,6 +46,16 @@ def test_a_change_of_the_reason_is_told_at_once_and_the_end_of_the_wait_too():
     assert listener.listen(2.5, "no such name: p")[1:] == ["waits for ps:0 at p:1: no such name: p"]
     assert listener.listen(3.0)[2:] == ["ps:0 is there"]
     assert len(listener.listen(100.0)) == 3
+
+
+def test_reasons_that_take_turns_are_told_once_each_and_then_as_rarely_as_one():
+    """A host whose cable is pulled gives no answer, and then there is no route to it, by turns."""
+    one, turns = Listener(), Listener()
+    one.listen(60.0, REFUSED)
+    while turns.now_s < 60.0:
+        reason = "no answer" if turns.now_s % 4 < 2 else "no route to it"
+        turns.listen(turns.now_s + 0.5, reason)
+    assert len(turns.heard) <= len(one.heard) + 1
 
 
 def test_a_long_wait_is_told_again_ever_more_rarely():
@@ -78,6 +95,12 @@ def test_a_task_says_who_it_is_and_where_it_listens():
         said("worker:1")
         == f"{who}; connects to ps:0 at p:1, ps:1 at p:2, ps:2 at p:3 and 1 more and listens nowhere"
     )
+
+
+def test_a_replica_without_servers_says_where_it_serves():
+    cluster = ClusterSpec.from_lists(worker=["w:1", "w:2"])
+    said = introduction(TaskAssignment.by_hand(cluster, TaskId.parse("worker:1"), {}), pid=77)
+    assert said == f"process 77 of run hand-{cluster.hash}, which is 2 workers; serves at w:2"
 
 
 @pytest.mark.parametrize(

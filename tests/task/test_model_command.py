@@ -11,7 +11,7 @@ import pytest
 
 import dtrain as dt
 from dtrain import checkpoints
-from dtrain.process.model_request import ModelRequest, encode
+from dtrain.process.requests.model_request import ModelRequest, encode
 from dtrain.strategies.single import SingleStrategy
 from dtrain.task import model_command
 

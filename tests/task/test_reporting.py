@@ -31,6 +31,29 @@ def test_who_waits_for_a_server_waits_for_those_whom_it_waits_for(reporter):
     assert reporter.current().waiting_for == "ps:0"
 
 
+def test_a_task_by_hand_waits_for_a_server_that_it_cannot_reach(reporter):
+    reporter.unreached("ps:0", "p:1", "refused")
+    assert reporter.current().waiting_for == "ps:0"
+    reporter.unreached("ps:0", "p:1", None)
+    assert reporter.current().waiting_for is None
+
+
+def test_a_read_or_wait_that_has_not_ended_counts_in_the_shares(reporter, monkeypatch):
+    now = reporting.time.monotonic() + 100
+    monkeypatch.setattr(reporting.time, "monotonic", lambda: now)
+    reporter.progress(7, examples=8)
+    reporter.current()
+    reporter.activity.reading_since_s = now
+    now += 4
+    assert (reporter.current().input_share, reporter.current().waiting_share) == (1.0, 0.0)
+    reporter.activity.reading_since_s = None
+    reporter.activity.input_s += 5  # the last second is the only one that is new
+    reporter.waiting("ps:0")
+    now += 4
+    said = reporter.current()
+    assert (said.input_share, said.waiting_share) == (0.25, 1.0)
+
+
 def test_a_wait_costs_no_span_where_nothing_is_traced(reporter, monkeypatch):
     spans = []
     monkeypatch.setattr(reporter.trace, "span", lambda *span: spans.append(span))

@@ -68,3 +68,22 @@ def test_a_new_optimizer_begins_at_its_own_step_0():
     again.set_weights([np.ones(spec.shape) for spec in again.network.variables])
     compiled(again)
     assert same(trained(again), trained(model()))
+
+
+def test_each_fit_reads_a_generator_from_its_beginning():
+    def rows():
+        begun.append([])
+        for number in range(1000):
+            begun[-1].append(number)
+            yield np.float32([number]), np.float32([0])
+
+    begun = []
+    form = (dt.data.TensorSpec((1,), "float32"),) * 2
+    data = dt.data.Dataset.from_generator(rows, output_signature=form).batch(4).prefetch(2)
+    made = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
+    made.compile(optimizer="sgd", loss="mse")
+    for _ in range(2):
+        begun.clear()
+        made.fit(data, steps_per_epoch=5, verbose=0)
+        assert begun[-1][:20] == list(range(20))
+        assert len(begun[-1]) <= 4 * (5 + 2 + 1), "the depth of prefetch, and a batch under way"

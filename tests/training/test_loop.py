@@ -14,12 +14,16 @@ from dtrain.learning.optimizers import SGD, serialize
 from dtrain.messages import Sums, Verdict
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.outcome import Outcome
+from dtrain.runs.self_report.activity import Activity
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.evaluation import Totals
 from dtrain.training.fits.chance import chance_of
+from dtrain.training.fits.epoch_log import EpochLog
 from dtrain.training.fits.epochs import Epochs
-from dtrain.training.fits.loop import EpochLog, TrainingLoop
+from dtrain.training.fits.handover import Handover
+from dtrain.training.fits.leading import Leading
+from dtrain.training.fits.loop import TrainingLoop
 from dtrain.training.fits.steering import Steering
 from dtrain.training.steps import TrainingStep
 
@@ -48,6 +52,11 @@ class OthersTrainToo:
     updates: dict = field(default_factory=dict)
     overlap: None = None
     repairs: bool = False
+    keeps: bool = False
+    kept: dict = field(default_factory=dict)
+
+    def let_compute(self, compute):
+        """Nothing is computed beside."""
 
     def __post_init__(self):
         self.leader = self.clock = self
@@ -85,12 +94,23 @@ class OthersTrainToo:
 
 def run(session, make, train_step, *callbacks, history=None, epochs=3, validate=None):
     """Run the loop of a leader with these callbacks."""
-    loop = TrainingLoop(session, Epochs(steps_per_epoch=2, epochs=epochs), make, train_step, str, totals)
-    loop.log = EpochLog(session, session, totals(), history or History())
-    loop.callbacks = CallbackList(callbacks, None, {})
+    epochs = Epochs(steps_per_epoch=2, epochs=epochs)
     model = SimpleNamespace(stop_training=False, weights=session.weights)
-    loop.steering = Steering(model, SGD(), session, session, holds=True)
-    loop.validate = validate
+    optimizer = SGD()
+
+    def lead(leader):
+        return Leading(
+            session,
+            epochs,
+            Activity(),
+            EpochLog(session, leader, totals(), history or History()),
+            CallbackList(callbacks, None, {}),
+            Steering(model, optimizer, session, leader, holds=True),
+            Handover(callbacks, model, optimizer, session, leader),
+            validate,
+        )
+
+    loop = TrainingLoop(session, epochs, make, train_step, str, totals, lead)
     loop.run([Batches(Dataset.range(10).batch(1)).stream(BatchCut()).at])
 
 

@@ -11,7 +11,7 @@ import dtrain as dt
 from dtrain.config import training_section
 from dtrain.errors import InputError, ProgramError
 from dtrain.strategies.single import SingleStrategy
-from dtrain.training.batches import Batch
+from dtrain.training.parts.batch import Batch
 from dtrain.training.steps import EvaluationStep, TrainingStep
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)

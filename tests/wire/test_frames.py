@@ -17,6 +17,7 @@ from dtrain import messages
 from dtrain.config import ClusterSection, RunSpec, ServerSection, training_section
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
+from dtrain.messages.between_hosts import Seat
 from dtrain.messages.status import TaskStatus
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import CHUNK_BYTES, UNKNOWN, Frame, FrameDecoder, Limits, encode
@@ -26,6 +27,7 @@ KINDS = messages.AnyMessage.__args__
 INTS = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(max_size=20)
 FLOATS = st.floats(allow_nan=False)
+SEATS = st.builds(Seat, rank=INTS, task=TEXTS, address=TEXTS)
 PLAIN = st.dictionaries(
     TEXTS, st.none() | st.booleans() | INTS | FLOATS | TEXTS | st.lists(INTS, max_size=3), max_size=3
 )
@@ -51,6 +53,7 @@ FIELDS = {
     str: TEXTS,
     bool: st.booleans(),
     float: FLOATS,
+    bytes: st.binary(max_size=30),
     messages.Verdict: st.sampled_from(messages.Verdict),
     str | None: st.none() | TEXTS,
     int | None: st.none() | INTS,
@@ -85,6 +88,11 @@ FIELDS = {
     | st.builds(training_section, updates=st.just("sync"), deterministic=st.booleans()),
     messages.Refusal | None: st.none() | st.builds(messages.Refusal, reason=TEXTS, kind=REFUSALS),
     messages.Lineage: st.builds(messages.Lineage, first_step=INTS, origin=INTS, rolled_back_steps=INTS),
+    dict[str, int]: st.dictionaries(TEXTS, INTS, max_size=3),
+    dict[int, str]: st.dictionaries(INTS, TEXTS, max_size=3),
+    dict[int, tuple[Seat, ...]]: st.dictionaries(INTS, st.lists(SEATS, max_size=2).map(tuple), max_size=2),
+    messages.Alteration: st.sampled_from(messages.Alteration),
+    messages.Failure | None: st.none() | st.builds(messages.Failure, kind=TEXTS, message=TEXTS, trace=TEXTS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
 }
 """How to make any value of every type that a field of a message has."""

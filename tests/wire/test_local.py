@@ -1,69 +1,27 @@
 """What the way between tasks of one host adds: memory that is shared, and what happens when there is none."""
 
 import errno
-import fcntl
 import os
 import socket
-import struct
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
+from wire.two_ends import HEAD, LARGE, PUSH, SERVER, WORKER, Echo
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, WaitTimeoutError
-from dtrain.messages import Commit, Hello, Pull, Push, Subscribe
+from dtrain.messages import Commit, Hello, Pull, Subscribe
 from dtrain.wire import connecting
 from dtrain.wire.by_grpc import client
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
-from dtrain.wire.frames import Limits
 from dtrain.wire.one_host import local, shared_memory
 from dtrain.wire.one_host.local import LocalChannel, LocalService, socket_name
-from dtrain.wire.one_host.packets import PacketSocket, _head
+from dtrain.wire.one_host.packets import PacketSocket
 from dtrain.wire.one_host.shared_memory import SharedMemory, shared_bytes
 from dtrain.wire.security.credentials import Credentials
-
-SERVER, WORKER = (
-    Credentials.made(Hello(run_id="run", cluster_hash="hash", task="ps:0")),
-    Credentials.made(Hello(run_id="run", cluster_hash="hash", task="worker:0")),
-)
-PUSH = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
-LARGE = 1 << 20
-HEAD = _head(PUSH, (), None)
-
-
-class Echo:
-    """Sends blocks back as they are, and remembers what it saw; a Subscribe is told more than a client can
-    hold.
-    """
-
-    answers_at_once = True
-
-    def limits(self, hello):
-        return Limits(1 << 20, 1 << 26)
-
-    def __init__(self):
-        self.blocks = ()
-        self.caller = None
-        self.gone = threading.Event()
-
-    def refuse(self, hello):
-        return None
-
-    def received(self, caller, frame):
-        self.blocks, self.caller = frame.blocks, caller
-        if isinstance(frame.message, Subscribe):
-            for version in range(20_000):
-                caller.send(Commit(generation=1, version=version, contributors=()))
-            return Answer.STREAM
-        caller.send(frame.message, frame.blocks)
-        return Answer.ONE
-
-    def disconnected(self, caller):
-        self.gone.set()
 
 
 @pytest.fixture
@@ -104,14 +62,6 @@ def no_memory(monkeypatch):
 
     monkeypatch.setattr(shared_memory, "shortage", None)
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-
-
-@pytest.fixture
-def pair():
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    yield ends[0], PacketSocket(ends[1])
-    for end in ends:
-        end.close()
 
 
 def test_blocks_in_shared_memory_are_read_where_they_were_written(channel, echo):
@@ -361,11 +311,6 @@ def test_who_does_not_say_hello_is_not_served(service, echo):
     assert echo.caller is None
 
 
-def announce(end, number, fd):
-    end.send(b"\xff\xff\xff\xff" + number.to_bytes(4, "little"))
-    socket.send_fds(end, [b"\0"], [fd])
-
-
 def test_a_peer_that_stands_still_in_the_midst_of_a_message_keeps_nobody_waiting(service, channel, echo):
     other = LocalChannel("ps:0", service.name(), WORKER)
     other._socket.send(b"\xff\xff\xff\xff\x00\x00\x00\x00")
@@ -389,65 +334,3 @@ def test_a_fault_of_the_server_ends_one_connection(service, channel, echo, monke
     channel.send(PUSH)
     assert channel.receive().message == PUSH
     other.close()
-
-
-def test_memory_that_its_maker_has_not_taken_is_refused_before_it_is_mapped(pair):
-    fd = os.memfd_create("hostile", os.MFD_ALLOW_SEALING)
-    os.truncate(fd, 1 << 40)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    announce(pair[0], 1, fd)
-    os.close(fd)
-    with pytest.raises(PeerRefusedError, match="has holes"):
-        pair[1].receive(Limits(LARGE, LARGE))
-
-
-def test_memory_that_may_shrink_is_refused(pair):
-    fd = os.memfd_create("hostile")
-    os.truncate(fd, LARGE)
-    announce(pair[0], 1, fd)
-    os.close(fd)
-    with pytest.raises(PeerRefusedError, match="may shrink"):
-        pair[1].receive(Limits(LARGE, LARGE))
-
-
-@pytest.mark.parametrize(
-    ("packet", "said"),
-    [
-        (b"\xff\xff\xff\xff\x01\x00\x00\x00", "did not come"),
-        (b"\xff", "does not know"),
-        (b"\x08\x00\x00\x00nonsense", "does not know"),
-        (b"\xff\xff\xff\x7f" + bytes(100), "does not know"),
-    ],
-)
-def test_bytes_that_are_no_packet_are_refused(pair, packet, said):
-    pair[0].send(packet)
-    pair[0].send(b"\0")
-    with pytest.raises(PeerRefusedError, match=said):
-        pair[1].receive(Limits(LARGE, LARGE))
-
-
-@pytest.mark.parametrize("place", [(1, [LARGE]), (1, [-8]), (1, [2**63]), (1, []), (2, [0])])
-def test_blocks_that_lie_nowhere_are_refused(pair, place):
-    memory = SharedMemory.make(LARGE)
-    announce(pair[0], 1, memory.fd)
-    pair[0].send(_head(PUSH, [("uint8", 100_000)], place))
-    with pytest.raises(PeerRefusedError, match="does not know"):
-        pair[1].receive(Limits(LARGE, LARGE))
-
-
-@pytest.mark.parametrize("kind", ["a pipe", "a device", "a file"])
-def test_a_descriptor_of_something_else_is_its_sender_s_fault_and_no_shortage(pair, kind, tmp_path):
-    sender, packets = pair
-    (tmp_path / "file").write_bytes(bytes(100))
-    descriptors = {
-        "a pipe": os.pipe,
-        "a device": lambda: (os.open(os.devnull, os.O_RDONLY),),
-        "a file": lambda: (os.open(tmp_path / "file", os.O_RDONLY),),
-    }[kind]()
-    sender.send(struct.pack("<II", 0xFFFF_FFFF, 1))
-    socket.send_fds(sender, [b"\0"], descriptors[:1])
-    with pytest.raises(PeerRefusedError, match="may shrink"):
-        packets.receive(Limits(1 << 20, 1 << 20))
-    assert shared_memory.shortage is None
-    for descriptor in descriptors:
-        os.close(descriptor)

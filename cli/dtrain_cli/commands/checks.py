@@ -1,4 +1,4 @@
-"""`dtrain check`: everything that is wrong with a spec, or with the TF_CONFIG of the environment."""
+"""`dtrain check`: everything that is wrong with a spec, a TF_CONFIG, or hosts."""
 
 import os
 from pathlib import Path
@@ -6,42 +6,67 @@ from pathlib import Path
 import click
 
 from dtrain.errors import SpecError
+from dtrain_cli.commands.command_line import SPEC_SUFFIXES
 from dtrain_cli.commands.spec_options import spec_options
 
 EPILOG = """\b
 Examples:
   dtrain check cluster_specs/two_hosts.yaml
   dtrain check --set training.updates=sync --backup-workers 1 cluster_specs/laptop_async.yaml
+  dtrain check --hosts machine-a,machine-b:4
+  dtrain check --hosts cluster.yaml
   TF_CONFIG='{"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}' dtrain check -
 """
 
 
 @click.command(short_help="Say everything that is wrong with a spec.", epilog=EPILOG)
-@click.argument("spec", metavar="SPEC|-", type=click.Path())
+@click.argument("spec", metavar="SPEC|-", type=click.Path(), required=False)
 @click.option(
     "--command", "foreign", is_flag=True, help="Check it for `launch SPEC -- COMMAND`, not for PROGRAM.py."
 )
 @spec_options
-def check(spec: str, foreign: bool, sets: tuple[str, ...], **shortcuts: object) -> None:
+def check(spec: str | None, foreign: bool, sets: tuple[str, ...], **shortcuts: object) -> None:
     """Say everything that is wrong with SPEC, or (-) with the TF_CONFIG in the environment.
+
+    With --hosts H1,H2 or --hosts SPEC it logs in to the hosts and shows, in one table, whether and how well a
+    cluster can run there: ssh, versions, clocks, each pair of hosts both ways. Exit code: 125 if it cannot.
 
     Each mistake has its file, line, column and field (in TOML: the field). It finds what `launch` and the
     role commands refuse. Exit code: 0 if there is none, 2 otherwise.
     """
-    if spec == "-":
+    hosts = shortcuts["hosts"]
+    if isinstance(hosts, str):
+        _check_hosts(hosts, spec, sets, shortcuts, foreign)
+    elif spec is None:
+        raise click.UsageError("Missing argument 'SPEC|-'.")
+    elif spec == "-":
         _check_tf_config(foreign)
     else:
         _check_file(Path(spec), sets, shortcuts, foreign)
 
 
 def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool) -> None:
-    from dtrain.config import SingleSection
+    from dtrain.config import ServerSection
     from dtrain_cli.spec.file import read_spec
 
     spec = read_spec(path, sets, shortcuts, foreign, trains=not foreign).secured(os.environ)
     training = spec.training
-    updates = "" if isinstance(training, SingleSection) else f", {training.updates}"
+    updates = f", {training.updates}" if isinstance(training, ServerSection) else ""
     click.echo(f"{path}: no mistakes; {spec.cluster}; {training.strategy}{updates}")
+
+
+def _check_hosts(
+    hosts: str, path: str | None, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool
+) -> None:
+    from dtrain_cli.spec.file import read_spec
+    from dtrain_cli.survey.report import check_hosts
+
+    if hosts.endswith(SPEC_SUFFIXES):
+        if path is not None:
+            raise SpecError(f"--hosts {hosts}: expected one spec, found {path} besides")
+        path = hosts
+        shortcuts = {**shortcuts, "hosts": None}
+    check_hosts(read_spec(Path(path) if path else None, sets, shortcuts, foreign))
 
 
 def _check_tf_config(foreign: bool) -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dtrain.errors import DtrainError
+from dtrain.errors import DtrainError, SpecError
 from dtrain_cli.commands.command_line import GIVEN, ProgramCommand, Words
 from dtrain_cli.commands.spec_options import DIRECTORY, Seconds, runs_dir_option, spec_options
 
 if TYPE_CHECKING:
+    from dtrain_cli.launch.options import LaunchOptions
     from dtrain_cli.plan.run_plan import RunPlan
 
 LAUNCH_EPILOG = """\b
@@ -51,6 +52,7 @@ SECONDS = Seconds(0)
     metavar="S",
     help="Without a step for so long, tasks log their stacks.",
 )
+@click.option("--detach", is_flag=True, help="On an engine that owns the tasks: submit, do not follow.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final status as the last line of stdout.")
 def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Start the whole cluster on this machine, watch it, stop it.
@@ -59,26 +61,36 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
     PROGRAM.py and its arguments run in every task but the parameter servers. After -- any executable runs in
     every task, with its TF_CONFIG.
     """
-    if sys.platform != "linux":
-        raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
     words = _checked(words)
 
-    from dtrain_cli.launch.entry import launch as run
+    from dtrain.config.choices import On
+    from dtrain_cli.launch.engines import engine_of, launcher_of
+    from dtrain_cli.launch.entry import launch as launch_here
+
+    wanted = _options(words, sets, {"json": as_json, **options})
+    engine = engine_of(wanted)
+    if engine is not On.LOCAL:
+        return launcher_of(engine)(wanted)
+    if sys.platform != "linux":
+        raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
+    if wanted.detach:
+        raise SpecError("--detach: the tasks of this machine end with their launcher; leave the option away")
+    return launch_here(wanted)
+
+
+def _options(words: Words, sets: tuple[str, ...], options: dict[str, Any]) -> "LaunchOptions":
     from dtrain_cli.launch.options import LaunchOptions
     from dtrain_cli.spec.file import SHORTCUTS
 
     shortcuts = {name: options.pop(name) for name in SHORTCUTS}
-    return run(
-        LaunchOptions(
-            spec=words.spec,
-            sets=sets,
-            shortcuts=shortcuts,
-            program=words.program,
-            arguments=words.arguments,
-            json=as_json,
-            given=click.get_current_context().meta[GIVEN],
-            **options,
-        )
+    return LaunchOptions(
+        spec=words.spec,
+        sets=sets,
+        shortcuts=shortcuts,
+        program=words.program,
+        arguments=words.arguments,
+        given=click.get_current_context().meta[GIVEN],
+        **options,
     )
 
 
@@ -96,14 +108,30 @@ def plan(
     runs_dir: Path | None,
     run_dir: Path | None,
     **shortcuts: Any,
-) -> None:
-    """Show each task's address (an example: not held), TF_CONFIG, command line, environment and log."""
+) -> int:
+    """Show each task's address (an example: not held), TF_CONFIG, command line, environment and log.
+
+    For another engine (--on): what would be sent there, on stdout, and what it means, on stderr.
+    """
     words = _checked(words)
+
+    from dtrain.config.choices import On
+    from dtrain_cli.launch.engines import engine_of, planner_of
+
+    wanted = _options(words, sets, {"json": as_json, "runs_dir": runs_dir, "run_dir": run_dir, **shortcuts})
+    engine = engine_of(wanted)
+    if engine is not On.LOCAL:
+        return planner_of(engine)(wanted)
+    from dtrain_cli.plan.by_hand import is_by_hand
+
     run_plan = _example_plan(words, sets, shortcuts, runs_dir, run_dir)
     if as_json:
         click.echo(json.dumps({"addresses": "example", **run_plan.to_dict()}, indent=2))
+    elif words.spec is not None and is_by_hand(run_plan.cluster):
+        _show_by_hand(run_plan, words, sets, shortcuts)
     else:
         _show_plan(run_plan)
+    return 0
 
 
 def _checked(words: Words) -> Words:
@@ -123,6 +151,7 @@ def _example_plan(
     import os
     from datetime import datetime
 
+    from dtrain.cluster.loopback import LOOPBACK
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.plan.ports import example_addresses, pick_master_port
     from dtrain_cli.plan.run_plan import Machine, RunIdentity, Workload, build_plan
@@ -138,7 +167,7 @@ def _example_plan(
         sys.executable,
         len(os.sched_getaffinity(0)),
         os.environ,
-        pick_master_port() if words.foreign else None,
+        (LOOPBACK, pick_master_port()) if words.foreign else None,
     )
     return build_plan(
         spec,
@@ -147,6 +176,29 @@ def _example_plan(
         workload,
         machine,
     )
+
+
+def _show_by_hand(
+    run_plan: "RunPlan", words: Words, sets: tuple[str, ...], shortcuts: dict[str, Any]
+) -> None:
+    """Show the command line of each task, on the hosts that the spec writes."""
+    from dtrain_cli.plan.by_hand import lines_by_hand
+    from dtrain_cli.spec.file import SHORTCUTS
+
+    options = {".".join(SHORTCUTS[name]): value for name, value in shortcuts.items() if value is not None}
+    options |= {key: value for key, _, value in (text.partition("=") for text in sets)}
+    command = (str(words.program), *words.arguments) if words.program else words.arguments
+    tasks = [launch.task for launch in run_plan.tasks]
+    click.echo("the spec writes addresses: start each task on its host, in any order")
+    shown = None
+    lines = lines_by_hand(tasks, run_plan.cluster, str(words.spec), options, command, words.foreign)
+    for host, line in lines:
+        if host != shown:
+            click.echo(f"\n{host}")
+        shown = host
+        click.echo(f"  {line}")
+    if not words.foreign and not run_plan.spec.security.insecure:
+        click.echo("\neach needs the same --secret-file FILE, which `dtrain secret FILE` makes")
 
 
 def _show_plan(run_plan: "RunPlan") -> None:

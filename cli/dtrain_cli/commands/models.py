@@ -122,7 +122,7 @@ def export(**order: Any) -> NoReturn:
 
 def _become(action: str, *, model: str, runs_dir: Path | None, **order: Any) -> NoReturn:
     """Let the runtime do it in this process's place: its output, its exit code, its signals."""
-    from dtrain.process.model_request import ModelRequest, encode
+    from dtrain.process.requests.model_request import ModelRequest, encode
 
     argument = encode(ModelRequest(action=action, model=str(_located(model, runs_dir)), **order))
     os.execv(sys.executable, [sys.executable, "-P", "-m", "dtrain.task.model_command", argument])

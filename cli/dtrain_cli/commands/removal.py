@@ -54,7 +54,8 @@ def rm(
     path).
 
     With --older-than or --keep and no RUN: of all runs that this machine knows. A run that lives is never
-    removed.
+    removed. What a run has left on the hosts where its tasks ran goes too, and with it the code that was sent
+    and that no other run uses. A host that cannot be reached is named, and the exit code is 1.
     """
     if not names and older_than is None and keep is None:
         raise SpecError(
@@ -62,7 +63,9 @@ def rm(
         )
 
     from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.console.own_line import say
     from dtrain_cli.console.run_table import bytes_text
+    from dtrain_cli.launch.cleaning import clean_hosts
     from dtrain_cli.runs.index import known_runs
     from dtrain_cli.runs.removal import alive_text, bytes_of, old_runs, remove_run
     from dtrain_cli.runs.report import is_alive
@@ -75,6 +78,7 @@ def rm(
         raise RunInUseError(alive_text(lives[0]))
     freed = 0
     gone = [run for run in chosen if run not in lives]
+    left = [] if dry_run else clean_hosts(gone)
     for run in gone:
         used = bytes_of(run, directory)
         click.echo(f"{'would remove' if dry_run else 'removing'} {run.files.directory}  {bytes_text(used)}")
@@ -86,6 +90,10 @@ def rm(
         f"{runs_text(len(gone))} {'would be ' if dry_run else ''}removed, {bytes_text(freed)}{spared}",
         err=True,
     )
+    for sentence in left:
+        say(sentence)
+    if left:
+        click.get_current_context().exit(1)
 
 
 COMMANDS = (rm,)

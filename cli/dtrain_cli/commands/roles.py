@@ -1,10 +1,11 @@
-"""`dtrain chief|worker|ps|evaluator`: one task, here. The command becomes the task: same pid, its signals,
-its exit code.
+"""`dtrain chief|worker|ps|evaluator|task`: one task, here. The command becomes the task: same pid, its
+signals, its exit code.
 
 A worker that joins a run is owned by its command instead, as all others of that run are by its launcher.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -58,6 +59,15 @@ Its place in the cluster comes from --spec and --index, or the classic flags, or
 """
 
 
+_ABOUT_TASK = """Start the task that a cluster manager has given this machine.
+
+Its role and the addresses of the others come from the variables that the manager sets: TF_CONFIG,
+CLUSTER_SPEC (Vertex AI), SM_HOSTS and SM_CURRENT_HOST (SageMaker), SLURM_PROCID and its like (srun),
+AWS_BATCH_JOB_NODE_INDEX and its like (AWS Batch), or DTRAIN_ROLE and JOB_COMPLETION_INDEX (an Indexed Job of
+Kubernetes). After -- any executable gets its place by TF_CONFIG, RANK, MASTER_ADDR and the like.
+"""
+
+
 def _role_command(role: Role) -> click.Command:
     def run(words: Words, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
         return _start(role, command, words, spec, sets, options)
@@ -86,24 +96,51 @@ def _role_command(role: Role) -> click.Command:
     return command
 
 
+def _task_command() -> click.Command:
+    def run(words: Words, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
+        words = words if words.foreign else _check_words("task", command, words)
+        from dtrain_cli.plan.standalone_start import StandaloneStart
+
+        shortcuts = {name: value for name in _SHORTCUTS if (value := options.pop(name)) is not None}
+        work, code = options.pop("work"), options.pop("code")
+        start = StandaloneStart(
+            None, spec=spec, sets=sets, shortcuts=shortcuts, foreign=words.foreign, **options
+        )
+        assignment = start.assignment(os.environ)
+        _make_run_directory(assignment)
+        if work is not None:
+            _work_in(work, code)
+        if words.foreign:
+            words.check_program()
+            _become_command(assignment, words)
+        _become_task(assignment, words)
+
+    command = ProgramCommand(
+        "task",
+        callback=run,
+        short_help="Start the task that a cluster manager has given this machine.",
+        help=_ABOUT_TASK,
+        epilog="\b\nExamples:\n  srun --ntasks=4 dtrain task --secret-file secret.txt train.py\n"
+        "  srun --ntasks=4 dtrain task -- python train_with_tensorflow.py\n"
+        "  dtrain task --spec spec.yaml train.py --epochs 3\n",
+        params=[
+            *_options_of_place("A spec; where it writes counts, the engine's hosts take its tasks."),
+            click.Option(
+                ["--work"], type=DIRECTORY, metavar="DIR", help="Work in this folder, which is made."
+            ),
+            click.Option(
+                ["--code"], type=DIRECTORY, metavar="DIR", help="Link the files of this folder there."
+            ),
+        ],
+        takes_spec=False,
+    )
+    return command
+
+
 def _options(role: Role) -> list[click.Parameter]:
-    options: list[click.Parameter] = [
-        click.Option(["--spec"], type=FILE, metavar="SPEC", help="A cluster spec that writes addresses."),
+    options = [
+        *_options_of_place("A cluster spec that writes addresses."),
         click.Option(["--index"], type=Count(0), metavar="I", help="Which task of this role."),
-        click.Option(
-            ["--set", "sets"], multiple=True, metavar="KEY=VALUE", help="Set any field of the spec."
-        ),
-        click.Option(
-            ["--start-timeout"],
-            type=Seconds(0),
-            metavar="S",
-            help="The other tasks must be up by then (default: 60).",
-        ),
-        click.Option(
-            ["--grace"], type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 25)."
-        ),
-        click.Option(["--run-dir"], type=DIRECTORY, metavar="DIR", help="Where this task keeps its files."),
-        *(click.Option([name], **settings) for name, settings in SECURITY_OPTIONS.items()),
         *(
             click.Option([*_spellings(name), name], metavar="...", help=f"Classic flag. {about}")
             for name, about in _CLASSIC.items()
@@ -122,6 +159,32 @@ def _options(role: Role) -> list[click.Parameter]:
     return options
 
 
+def _options_of_place(about_spec: str) -> list[click.Parameter]:
+    """Return the options of every command that becomes a task."""
+    return [
+        click.Option(["--spec"], type=FILE, metavar="SPEC", help=about_spec),
+        click.Option(
+            ["--set", "sets"], multiple=True, metavar="KEY=VALUE", help="Set any field of the spec."
+        ),
+        click.Option(
+            ["--start-timeout"],
+            type=Seconds(0),
+            metavar="S",
+            help="The other tasks must be up by then (default: 60).",
+        ),
+        click.Option(
+            ["--grace"], type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 25)."
+        ),
+        click.Option(["--run-dir"], type=DIRECTORY, metavar="DIR", help="Where this task keeps its files."),
+        click.Option(
+            ["--bind"],
+            metavar="ADDRESS",
+            help="Listen at this host, or host:port, not at the task's own.",
+        ),
+        *(click.Option([name], **settings) for name, settings in SECURITY_OPTIONS.items()),
+    ]
+
+
 def _spellings(flag: str) -> list[str]:
     return [f"--{flag.replace('_', '-')}", f"--{flag}"]
 
@@ -135,15 +198,7 @@ def _start(
     options: dict[str, Any],
 ) -> int:
     """Become the task, which ends with an exit code of its own; with `--join`, own it and return its code."""
-    if words.foreign:
-        raise SpecError(
-            f"`dtrain {role}` runs a Python program; start any other executable yourself with TF_CONFIG set"
-        )
-    if words.program is not None:
-        check_program_file(words.program)
-        words = command.check_arguments(words)
-    elif role is not Role.PS:
-        raise SpecError(f"expected a program, such as `dtrain {role} --spec SPEC --index 0 PROGRAM.py`")
+    words = _check_words(role, command, words)
     classic = [f"--{name}={value}" for name in _CLASSIC if (value := options.pop(name)) is not None]
     shortcuts = {name: value for name in _SHORTCUTS if (value := options.pop(name)) is not None}
     join = options.pop("join", None)
@@ -153,7 +208,9 @@ def _start(
 
         flags = (*words.arguments, *classic)
         start = StandaloneStart(role, spec=spec, sets=sets, shortcuts=shortcuts, flags=flags, **options)
-        _become_task(start.assignment(os.environ), words)
+        assignment = start.assignment(os.environ)
+        _make_run_directory(assignment)
+        _become_task(assignment, words)
     given = {name for name, value in (options | shortcuts).items() if value is not None}
     allowed = _FOR_ADDRESS if is_address(join) else _FOR_RUN
     if spec or sets or classic or given - set(allowed):
@@ -166,9 +223,28 @@ def _start(
     return _join(words, join, runs_dir, options.get("run_dir"), security)
 
 
-def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
-    from dtrain.process import private_variables
-    from dtrain.process.tensorflow.tf_config import write_tf_config
+def _check_words(name: str, command: ProgramCommand, words: Words) -> Words:
+    """Return the program and its arguments, checked; only a server needs no program.
+
+    Raises:
+        SpecError: there is none, it is no Python program, or an argument of it is an option of the command.
+    """
+    if words.foreign:
+        raise SpecError(
+            f"`dtrain {name}` runs a Python program; start any other executable yourself with TF_CONFIG set"
+        )
+    if words.program is not None:
+        check_program_file(words.program)
+        return command.check_arguments(words)
+    if name == "task":
+        raise SpecError("expected a program, such as `dtrain task PROGRAM.py`")
+    if name != Role.PS:
+        raise SpecError(f"expected a program, such as `dtrain {name} --spec SPEC --index 0 PROGRAM.py`")
+    return words
+
+
+def _make_run_directory(assignment: "TaskAssignment") -> None:
+    """Make the directory in which the task keeps its files, if one is named."""
     from dtrain.runs.files import RunFiles
     from dtrain_cli.runs.directory import check_fit
 
@@ -176,7 +252,17 @@ def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
         files = RunFiles(assignment.run_dir)
         check_fit(files)
         files.create()
+
+
+def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
+    from dtrain.config.task_environment import missing
+    from dtrain.process import private_variables
+    from dtrain.process.tensorflow.tf_config import write_tf_config
+
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
+    if reason := missing(assignment.spec.secrets, environment):
+        raise SpecError(reason)
+    environment |= assignment.spec.environment
     environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
     if assignment.private:
         private = private_variables.handed_over(assignment.private)
@@ -184,7 +270,43 @@ def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
         environment[private_variables.DESCRIPTOR] = str(private)
     program = str(words.program) if words.program else "-"  # a server runs none
     sys.stdout.flush()
+    # The handler of this program ends with it; process 1 of a container would not hear SIGTERM until the task
+    # has its own. The task unblocks it then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     os.execve(sys.executable, [sys.executable, "-m", "dtrain.task", program, *words.arguments], environment)
+
+
+def _work_in(work: Path, code: Path | None) -> None:
+    """Make a working directory, with a link to each file of the code, and go there."""
+    from dtrain_cli.code.unpacking import link_farm
+
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        if code is not None:
+            # In a volume of Kubernetes `..data` is the folder of the files; all beside it are links there.
+            link_farm(code / "..data" if (code / "..data").is_dir() else code, work)
+        os.chdir(work)
+    except OSError as error:
+        raise SpecError(f"--work {work}: {error.filename or work}: {error.strerror}") from None
+
+
+def _become_command(assignment: "TaskAssignment", words: Words) -> NoReturn:
+    """Become a foreign command with the variables of its place, and none of dtrain's secrets."""
+    from dtrain.config.task_environment import missing
+    from dtrain.process.tensorflow.tf_config import write_tf_config
+    from dtrain_cli.plan.foreign_variables import foreign_variables
+    from dtrain_cli.targets.attended_command import attend
+
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
+    if reason := missing(assignment.spec.secrets, environment):
+        raise SpecError(reason)
+    environment |= assignment.spec.environment
+    environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+    environment |= foreign_variables(assignment.task, assignment.cluster)
+    sys.stdout.flush()
+    if os.getpid() == 1:  # of a container: the kernel would drop the signals that a command does not handle
+        os._exit(attend(words.arguments, environment))
+    os.execvpe(words.arguments[0], words.arguments, environment)
 
 
 def is_address(text: str) -> bool:
@@ -211,4 +333,4 @@ def _join(
     return JoiningWorker(joining, words.program, words.arguments).run()
 
 
-COMMANDS = tuple(_role_command(role) for role in Role)
+COMMANDS = (*(_role_command(role) for role in Role), _task_command())

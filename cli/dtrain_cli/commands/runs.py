@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dtrain_cli.console.plain_stream import PlainBytes
     from dtrain_cli.runs.index import KnownRun
     from dtrain_cli.runs.log_files import TaskOutput
+    from dtrain_cli.targets.kubernetes.place import KubernetesPlace
 
 WATCH_EVERY_S = 1.0
 FOLLOW_EVERY_S = 0.2
@@ -56,10 +57,10 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
     """
     from dtrain_cli.runs.report import EXIT_CODES
 
-    directory = find(run, runs_dir).files.directory
+    found = find(run, runs_dir)
     state = RunState.PENDING
     damaged: list[str] = []
-    for report in _reports(directory, watch):
+    for report in _reports(found, watch):
         state = report["state"]
         if report["damaged"] != damaged:
             damaged = report["damaged"]
@@ -71,13 +72,19 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
     return EXIT_CODES.get(state, 0)
 
 
-def _reports(directory: Path, watch: bool) -> Iterator[dict[str, Any]]:
+def _reports(run: "KnownRun", watch: bool) -> Iterator[dict[str, Any]]:
     """Yield the present report; under `--watch` one a second until the run has ended."""
     from dtrain_cli.runs.report import ProcessMeter, read_report
 
     meter = ProcessMeter()
+    place = _place(run)
     while True:
-        report = read_report(directory, meter)
+        if place is None:
+            report = read_report(run.files.directory, meter)
+        else:
+            from dtrain_cli.launch.kubernetes.later import report_there
+
+            report = report_there(run, place)
         yield report
         if not watch or report["state"] not in LIVE_RUN_STATES:
             return
@@ -120,6 +127,8 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
             raise SpecError(
                 f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}"
             )
+    if _shown_there(run, tasks, last, follow):
+        return
     outputs = [TaskOutput(run.files, task) for task in tasks]
     shown = [PlainBytes() if sys.stdout.isatty() else None for _ in tasks]
     if not any(output.exists for output in outputs):
@@ -149,6 +158,21 @@ def _is_task(word: str) -> bool:
     except SpecError:
         return False
     return True
+
+
+def _place(run: "KnownRun") -> "KubernetesPlace | None":
+    from dtrain_cli.targets.kubernetes.place import read_place
+
+    return read_place(run.files)
+
+
+def _shown_there(run: "KnownRun", tasks: list[TaskId], last: int | None, follow: bool) -> bool:
+    """Print the output that an engine has; whether there is any."""
+    if (place := _place(run)) is None:
+        return False
+    from dtrain_cli.launch.kubernetes.later import show_logs_there
+
+    return show_logs_there(place, tasks, last, follow)
 
 
 def _goes_on(run: "KnownRun") -> bool:
@@ -191,6 +215,11 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
         click.echo(f"run {name} is not running: {why}", err=True)
         return
     click.echo(f"stopping run {name}", err=True)
+    if (place := _place(found)) is not None:
+        from dtrain_cli.launch.kubernetes.later import stop_there
+
+        click.echo(f"run {name} has {stop_there(found, place)}; its disk is still there", err=True)
+        return
     if not stop_launcher(found, wait):
         raise RunError(
             f"run {name} is still stopping after {wait:g} s; look at it with `dtrain status {name}`"
@@ -207,6 +236,7 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
     from dtrain_cli.runs.index import no_run_below, survey
     from dtrain_cli.runs.removal import bytes_of
     from dtrain_cli.runs.report import read_report
+    from dtrain_cli.runs.where import where_of, where_text
 
     fields = ("run", "name", "state", "started", "ended", "exit_code", "global_step", "run_dir")
     directory = runs_dir or default_runs_dir()
@@ -220,7 +250,8 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
             found.unread.append(str(error))
             continue
         known.append(run)
-        listed.append({name: report[name] for name in fields})
+        where = where_text(where_of(run.files))
+        listed.append({**{name: report[name] for name in fields}, "where": where})
         found.unread.extend(report["damaged"])
     for line in found.unread if listed or as_json else ():
         click.echo(f"dtrain: {line}", err=True)

@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 RUNS_DIR_HELP = "Where runs are kept (default: DTRAIN_RUNS_DIR, else ~/.local/state/dtrain/runs)."
+ENGINES = ("local", "ssh", "slurm", "kubernetes", "vertex")
+"""The words of `dtrain.config.choices.On`, whose room this one does not import for every command."""
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
@@ -55,6 +57,8 @@ _OPTIONS = (
         "--grace", type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 10)."
     ),
     click.option("--name", metavar="NAME", help="The run's name."),
+    click.option("--hosts", metavar="H1,H2:4", help="The hosts of the tasks, with slots (--on ssh|slurm)."),
+    click.option("--on", type=click.Choice(ENGINES), help="Who starts the tasks (default: local)."),
 )
 
 

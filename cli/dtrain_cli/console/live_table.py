@@ -16,6 +16,9 @@ from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SLOW = 2.0
+INPUT_BOUND = 0.1
+"""The share of its time spent on waiting for batches from which a task is said to be bound by its input."""
+INPUT_STALLS_S = 2.0
 """A replica that takes so many times the time of the others is called slow."""
 REMARK = ""
 NUMBERS = {"step": "{}", "loss": "{:.4f}", "ex/s": "{:,.0f}", "staleness": "{:.2f}"}
@@ -214,4 +217,16 @@ def _cells(row: Row, slowness: float | None) -> dict[str, str]:
 def _remark(row: Row, slowness: float | None) -> str:
     if row.status is not None and row.status.waiting_for and row.state in HAS_PROCESS:
         return f"waits for {row.status.waiting_for}"
+    if row.status is not None and row.state == TaskState.RUNNING and (said := _of_input(row.status)):
+        return said
     return f"{slowness:.1f} x slower" if slowness else ""
+
+
+def _of_input(status: TaskStatus) -> str:
+    """Return what a task's reading of its data costs, if that is much."""
+    if status.reading_monotonic_s is not None:
+        reads_s = status.monotonic_s - status.reading_monotonic_s
+        if reads_s >= INPUT_STALLS_S:
+            return f"reads its next batch for {reads_s:.0f} s"
+    share = status.input_share or 0.0
+    return f"input-bound: {share:.0%} of each step" if share >= INPUT_BOUND else ""

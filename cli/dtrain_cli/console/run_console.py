@@ -25,6 +25,9 @@ LAST_WORDS_S = {True: 20.0, False: 3.0}
 """The longest wait for a slow reader at the end: a terminal (True) that was stopped, any other (False)."""
 _LABEL_COLOURS = {"chief": 36, "worker": 32, "ps": 34, "evaluator": 35}
 _PUMP_S = 0.05
+_QUIET_S = 5.0
+_LOOK_AT_QUIET_S = 1.0
+"""How long a log without news counts as quiet, and how often quiet ones are looked at."""
 
 Table = Callable[[int, int, bool], str]
 """Renders the live table for a width, a height, and with or without colour."""
@@ -45,6 +48,9 @@ class RunConsole:
         self._next_batch_s = self._next_table_s = 0.0
         self._label_width = 0
         self._tails: dict[TaskId, list[LogTail]] = {}
+        self._heard_s: dict[TaskId, float] = {}
+        self._lively: list[TaskId] = []
+        self._next_look_s = 0.0
 
     def follow(self, task: TaskId, log: Path) -> None:
         """Show what is appended to `log`, after what is left of the task's earlier logs."""
@@ -52,6 +58,8 @@ class RunConsole:
         line_bytes_max = (
             LINE_BYTES_MAX if self._lines_to_terminal else None
         )  # a program reads a JSON object only whole
+        self._heard_s[task] = time.monotonic()
+        self._next_look_s = 0.0
         self._tails.setdefault(task, []).append(LogTail(task, log, line_bytes_max=line_bytes_max))
 
     def say(self, text: str) -> None:
@@ -127,7 +135,8 @@ class RunConsole:
         """Show what there is; whether there is more."""
         more = False
         while not self._out.clogged or self._out.closed:
-            batch = [(task, line) for task in self._tails for line in self._read(task, to_the_end)]
+            tasks = list(self._tails) if to_the_end else self._with_news(time.monotonic())
+            batch = [(task, line) for task in tasks for line in self._read(task, to_the_end)]
             more = bool(batch)
             self._print(batch)
             if not more or time.monotonic() >= until_s:
@@ -136,11 +145,23 @@ class RunConsole:
             more = True
         return more
 
+    def _with_news(self, now_s: float) -> list[TaskId]:
+        """Return the tasks whose logs are looked at now: of idle tasks, these looks would cost most."""
+        if now_s < self._next_look_s:
+            return list(self._lively)
+        self._next_look_s = now_s + _LOOK_AT_QUIET_S
+        self._lively = [task for task in self._tails if now_s - self._heard_s[task] < _QUIET_S]
+        return list(self._tails)
+
     def _read(self, task: TaskId, to_the_end: bool) -> list[str]:
         """Return new lines of a task; the log of an earlier attempt is read to its end first."""
         tails = self._tails[task]
         while not (lines := tails[0].read(to_the_end or len(tails) > 1)) and len(tails) > 1:
             del tails[0]
+        if lines:
+            self._heard_s[task] = time.monotonic()
+            if task not in self._lively:
+                self._lively.append(task)
         return lines
 
     def _print(self, batch: list[tuple[TaskId, str]]) -> None:

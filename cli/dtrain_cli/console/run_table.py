@@ -11,10 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from dtrain.cluster import TaskId
+from dtrain.config.choices import On
 from dtrain.messages.status import TaskStatus
 from dtrain.process.plain_text import plain_data, plain_line
 from dtrain.runs.states import LIVE_RUN_STATES, TaskState
-from dtrain_cli.console.live_table import Row, duration_text, evaluation_text, most_telling
+from dtrain_cli.console.live_table import (
+    INPUT_BOUND,
+    INPUT_STALLS_S,
+    Row,
+    duration_text,
+    evaluation_text,
+    most_telling,
+)
 from dtrain_cli.console.plain_stream import own_stdout
 from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
 from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
@@ -58,6 +66,8 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
     "stale_gradients": (6, "stale", str),
     "bytes_sent": (13, "sent", bytes_text),
     "bytes_received": (14, "received", bytes_text),
+    "input_share": (7, "input", lambda share: f"{share:.0%}" if share >= INPUT_BOUND else ""),
+    "reading_s": (4, "reads for", lambda age: f"{age:.0f} s" if age >= INPUT_STALLS_S else ""),
     "cpu_percent": (7, "cpu", lambda value: f"{value:.0f}%"),
     "memory_bytes": (8, "memory", bytes_text),
     "restarts": (9, "restarts", lambda count: str(count) if count else ""),
@@ -132,8 +142,11 @@ def status_table(
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Return the list of runs."""
     table = new_table()
-    rows = [tuple(map(plain_line, _run_row(run))) for run in runs]
-    for heading, *cells in zip(("run", "name", "state", "step", "started", "took"), *rows, strict=True):
+    rows: list[tuple[str, ...]] = [tuple(map(plain_line, _run_row(run))) for run in runs]
+    headings: tuple[str, ...] = ("run", "name", "state", "step", "started", "took", "where")
+    if all(run["where"] == On.LOCAL for run in runs):  # a column that says nothing
+        headings, rows = headings[:-1], [row[:-1] for row in rows]
+    for heading, *cells in zip(headings, *rows, strict=True):
         whole = max(len(heading), *map(len, cells))
         # The run says the name too: that alone gives way where there is little room.
         narrow = min(whole, len(heading)) if heading == "name" else whole
@@ -148,7 +161,7 @@ def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
     step = "" if run["global_step"] is None else str(run["global_step"])
     started = _moment(run["started"])
     since = started.strftime("%Y-%m-%d %H:%M") if started else ""
-    return run["run"], run["name"], run["state"], step, since, _took(run)
+    return run["run"], run["name"], run["state"], step, since, _took(run), run["where"]
 
 
 def _took(run: Mapping[str, Any]) -> str:

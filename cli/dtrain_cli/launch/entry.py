@@ -20,9 +20,10 @@ def launch(options: LaunchOptions) -> int:
     line = LifeLine()
     fork_server = None if options.foreign else ForkServer(line)
     try:
-        from dtrain_cli.launch import launcher  # not above: what it imports would delay the fork server
+        from dtrain_cli.launch import launcher  # not above: what these import would delay the fork server
+        from dtrain_cli.targets.local import LocalTarget
 
-        return launcher.run(options, line, fork_server)
+        return launcher.run(options, lambda scene: LocalTarget(line, fork_server))
     finally:
         if fork_server is not None:
             fork_server.kill()

@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import socket
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from dtrain.cluster import ClusterSpec
 from dtrain.cluster.certificate_names import joined_worker
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
+from dtrain.config.task_environment import missing
+from dtrain.errors import SpecError
 from dtrain.process.access import secret_in_file
 from dtrain.process.living import started_s
 from dtrain.process.secret import new_secret
@@ -33,43 +37,54 @@ from dtrain.runs.states import RunState
 from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.outlet import Outlet
+from dtrain_cli.console.own_line import say
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.policies.outcome import Outcome
 from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.request import read_request
 from dtrain_cli.launch.run_progress import RunProgress
-from dtrain_cli.launch.signal_inbox import SignalInbox
 from dtrain_cli.launch.supervisor import Supervisor
-from dtrain_cli.plan.ports import pick_master_port
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.runs.directory import locked_run_directory, new_run_id
 from dtrain_cli.runs.index import find_run, register_run
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import lost_on_the_way, lost_tasks
 from dtrain_cli.runs.report import read_report
-from dtrain_cli.spec.file import read_spec
-from dtrain_cli.targets.fork_server import ForkServer, LifeLine
-from dtrain_cli.targets.local import LocalTarget
+from dtrain_cli.targets.signal_inbox import SignalInbox
 from dtrain_cli.targets.target import Target
 
 
-def run(options: LaunchOptions, line: LifeLine, fork_server: ForkServer | None) -> int:
+@dataclass(frozen=True)
+class Scene:
+    """The facts from which the target of a launch is made; `say` prints a line before there is a console."""
+
+    spec: RunSpec
+    workload: Workload
+    files: RunFiles
+    run_id: str
+    signals: SignalInbox
+    say: Callable[[str], None]
+
+
+def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextManager[Target]]) -> int:
     """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
     signals = SignalInbox()
-    workload = Workload(options.program, tuple(options.arguments), Path.cwd())
-    spec = read_spec(
-        options.spec, options.sets, options.shortcuts, options.foreign, trains=not options.foreign
-    ).secured(os.environ)
+    workload, spec = read_request(options)
+    if reason := missing(spec.secrets, os.environ):
+        raise SpecError(reason)
     directory, resume = _directory(options, workload.named(spec))
-    with locked_run_directory(directory, resume) as files, LocalTarget(line, fork_server) as target:
+    with locked_run_directory(directory, resume) as files:
         earlier = read_record(files.run, RunRecord)
         spec = workload.named(spec, earlier.name if earlier else None)
-        cluster = target.hold_addresses(spec.cluster)
-        identity = _identity(options, spec, files, earlier)
-        plan = _plan(spec, cluster, files, identity, workload)
-        if not spec.hold_ports:
-            target.release_addresses()
-        return _supervise(options, plan, files, target, signals)
+        run_id = _run_id(options, spec, files, earlier)
+        with target_of(Scene(spec, workload, files, run_id, signals, say)) as target:
+            cluster = target.hold_addresses(spec.cluster)
+            identity = _identity(options, spec, files, run_id)
+            plan = _plan(spec, cluster, files, identity, workload, target, options.stall_timeout)
+            if not spec.hold_ports:
+                target.release_addresses()
+            return _supervise(options, plan, files, target, signals)
 
 
 def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
@@ -86,13 +101,21 @@ def _runs_dir(options: LaunchOptions) -> Path:
     return (options.runs_dir or default_runs_dir()).absolute()
 
 
-def _identity(
-    options: LaunchOptions, spec: RunSpec, files: RunFiles, earlier: RunRecord | None
-) -> RunIdentity:
-    """Return the run's id (a resumed run keeps its own) and its secret; register a directory elsewhere."""
-    run_id = files.directory.name if options.run_dir is None else new_run_id(spec.name, datetime.now())
-    run_id = earlier.run if earlier else run_id
-    if options.run_dir is not None:
+def _run_id(options: LaunchOptions, spec: RunSpec, files: RunFiles, earlier: RunRecord | None) -> str:
+    """Return the run's id; a resumed run keeps its own."""
+    if earlier is not None:
+        return earlier.run
+    return new_run_id(spec.name, datetime.now()) if _elsewhere(options, files) else files.directory.name
+
+
+def _elsewhere(options: LaunchOptions, files: RunFiles) -> bool:
+    """Return whether the run's directory is none of those below the folder of all runs."""
+    return files.directory.parent != _runs_dir(options)
+
+
+def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles, run_id: str) -> RunIdentity:
+    """Return the run's id and its secret; register a directory elsewhere."""
+    if _elsewhere(options, files):
         register_run(files, _runs_dir(options), run_id)
     secret = secret_in_file(spec.security) or new_secret()
     # Its key is in the memory of this process alone, and ends with it.
@@ -103,12 +126,18 @@ def _identity(
 
 
 def _plan(
-    spec: RunSpec, cluster: ClusterSpec, files: RunFiles, identity: RunIdentity, workload: Workload
+    spec: RunSpec,
+    cluster: ClusterSpec,
+    files: RunFiles,
+    identity: RunIdentity,
+    workload: Workload,
+    target: Target,
+    stall_s: float,
 ) -> RunPlan:
     """Lay out the tasks, each as its first attempt that has left nothing yet, and write the plan down."""
-    master_port = pick_master_port() if workload.foreign else None
-    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, master_port)
-    plan = build_plan(spec, cluster, identity, workload, machine)
+    master = target.master() if workload.foreign else None
+    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, master, target.shares())
+    plan = build_plan(spec, cluster, identity, workload, machine, stall_s)
     tasks = [launch.for_attempt(max(files.attempts(launch.task), default=-1) + 1) for launch in plan.tasks]
     plan = replace(plan, tasks=tuple(tasks))
     write_record(files.spec, plan.spec)
@@ -123,7 +152,13 @@ def _supervise(
     console = RunConsole(
         Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape)
     )
-    record = RunRecord(plan.run.run_id, plan.spec.name, started=now_text(), launcher_pid=os.getpid())
+    record = RunRecord(
+        plan.run.run_id,
+        plan.spec.name,
+        started=now_text(),
+        launcher_pid=os.getpid(),
+        host=socket.gethostname(),
+    )
     record.launcher_started = started_s(os.getpid())
     journal = Journal(files, record, console.say)
     wait = plan.spec.wait
@@ -141,7 +176,10 @@ def _supervise(
     lost = [(life.state, life.lost) for life in supervisor.lives.values() if life.lost]
     if text := lost_on_the_way(lost, joined):
         last_word += f"; {text}"
-    resumable = outcome.state == RunState.STOPPED and any(files.checkpoints.glob("ckpt-*"))
+    saved = any(files.checkpoints.glob("ckpt-*")) or supervisor.progress.has_saved
+    if there := target.left_there():
+        last_word += f"; {there}"
+    resumable = outcome.state == RunState.STOPPED and saved
     way_on = options.line_to_resume(plan.run.run_id) if resumable else None
     console.finish(outcome.failure, last_word, _report(files) if options.json else None, way_on)
     return outcome.exit_code

@@ -22,6 +22,7 @@ class LaunchOptions:
         resume: None: start anew; "": resume the newest run of this name; else the run to resume.
         timeout: seconds until the run is stopped; None for never.
         stall_timeout: seconds without progress after which the tasks show their stacks.
+        detach: submit the run and leave it; only where an engine owns the tasks.
         json: print the final status as the last line of stdout.
         given: all of this as it was written, for a command line that goes on with the run.
     """
@@ -36,6 +37,7 @@ class LaunchOptions:
     resume: str | None = None
     timeout: float | None = None
     stall_timeout: float = 300.0
+    detach: bool = False
     json: bool = False
     given: tuple[str, ...] = ()
 

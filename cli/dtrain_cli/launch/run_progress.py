@@ -50,6 +50,11 @@ class RunProgress:
         return News(text, "saved again", {"step": step})
 
     @property
+    def has_saved(self) -> bool:
+        """Return whether a task says that it has saved a checkpoint, perhaps on another host."""
+        return any(status.saved_step is not None for status in self._statuses())
+
+    @property
     def stale_gradients(self) -> int:
         """Return how many gradients came too late to count."""
         return sum(status.stale_gradients or 0 for status in self._statuses())

@@ -4,37 +4,35 @@ An event comes (a process started or ended, a signal, a moment has passed), a pu
 (`task_ends`, `success_rule`, `ordered_stop`, `patience`), and only here something is done about it.
 """
 
-import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from dtrain.cluster import Role, TaskId
-from dtrain.config import RunSpec
-from dtrain.errors import RunError
+from dtrain.cluster import TRAINING_ROLES, Role, TaskId
 from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain.runs.files import FailureRecord, RunFiles
 from dtrain.runs.joined import arrival_text
-from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.launch.join.arrivals import Arrivals
 from dtrain_cli.launch.join.stop import JoinedWorkers
-from dtrain_cli.launch.policies import ordered_stop, success_rule
+from dtrain_cli.launch.policies import ordered_stop
 from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
 from dtrain_cli.launch.policies.outcome import Outcome, outcome_of
 from dtrain_cli.launch.policies.patience import Late, Limits, Patience
 from dtrain_cli.launch.run_progress import RunProgress
-from dtrain_cli.launch.signal_inbox import SignalInbox
+from dtrain_cli.launch.success import Success
 from dtrain_cli.launch.task_ends import TaskEnds
+from dtrain_cli.launch.tasks.root_cause import launcher_failure
 from dtrain_cli.launch.tasks.standing import Standing
 from dtrain_cli.launch.tasks.task_life import TaskLife
 from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import first_line
-from dtrain_cli.targets.target import Event, Target, TargetFailed
+from dtrain_cli.targets.signal_inbox import SignalInbox, signal_name
+from dtrain_cli.targets.target import Event, HostNews, StopAsked, Target, TargetFailed
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
@@ -61,8 +59,6 @@ class Supervisor:
         }
         self.progress = RunProgress(self.lives)
         self.spec = plan.spec
-        self._leader = plan.leader
-        self._spec_file = RunFiles(plan.run.run_dir).spec
         self.foreign = plan.tasks[0].program is None
         self.started_s = clock()
         self._clock = clock
@@ -73,11 +69,15 @@ class Supervisor:
         self._console = console
         self._limits = limits
         self._order: RunStop | None = None
+        self._asked_there = False
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
+        self._changed = True
         self._joined = JoinedWorkers(RunFiles(plan.run.run_dir))
-        self._arrivals = Arrivals(RunFiles(plan.run.run_dir))
-        self._ends = TaskEnds(self.spec, self._leader, self.foreign, self.lives)
+        self._arrivals = Arrivals(RunFiles(plan.run.run_dir), self.lives)
+        spec_file = RunFiles(plan.run.run_dir).spec
+        self._success = Success(self.spec, spec_file, plan.leader, self.foreign, self.lives)
+        self._ends = TaskEnds(self.spec, self._success, self.foreign, self.lives)
         self._standing: Standing | None = None
         self._patience = Patience(limits, self.lives, self.started_s)
         self._faults = FaultSchedule(plan.spec.simulate)
@@ -93,7 +93,7 @@ class Supervisor:
         while not self._over():
             self._hear(TICK_S)
             self._tick(self._clock())
-        self._target.close()
+        self._target.finish(self._console.say)
         return self._conclude()
 
     @property
@@ -101,13 +101,10 @@ class Supervisor:
         """The state of the run."""
         return self._journal.record.state
 
-    @property
-    def _states(self) -> dict[TaskId, TaskState]:
-        return {task: life.state for task, life in self.lives.items()}
-
     def _hear(self, patience_s: float) -> None:
         events = self._target.events(self._clock() + patience_s)
-        # Read whatever has woken this process: a stop by Ctrl-Z, until SIGCONT, is a wait without events.
+        # Whatever has woken this process: a stop by Ctrl-Z, until SIGCONT, is a wait without events.
+        self._changed |= bool(events)
         for number in self._signals.read():
             self._signalled(number, self._clock())
         for event in events:
@@ -117,6 +114,11 @@ class Supervisor:
         if isinstance(event, TargetFailed):
             if self._order is None:
                 self._give_up(Late(FailureKind.LAUNCHER, event.reason, 1, ()), now_s)
+        elif isinstance(event, StopAsked):
+            self._signalled(event.number, now_s, event.host)
+        elif isinstance(event, HostNews):
+            self._console.say(event.text)
+            self._journal.event("host", host=event.host, what=event.kind)
         else:
             life = self.lives[TaskId.parse(event.task)]
             if event.attempt != life.launch.attempt or not life.has_process:
@@ -134,7 +136,7 @@ class Supervisor:
         if self._order is not None:
             life.state = TaskState.STOPPED
             return
-        life.failure = self._launcher_failure(FailureKind.EXIT, event.reason, NOT_EXECUTED, str(life.task))
+        life.failure = launcher_failure(FailureKind.EXIT, event.reason, NOT_EXECUTED, now_s, event.task)
         life.state = TaskState.FAILED
         self._lose(life, life.failure, now_s)
 
@@ -146,6 +148,8 @@ class Supervisor:
         found = self._ends.judge(life, end, self._order, now_s)
         life.state = found.state
         life.failure = found.failure or life.failure
+        if found.word is not None:
+            self._console.say(found.word)
         if found.restart is not None:
             life.restart_s = found.restart.at_s
             life.restarts_used = found.restart.count
@@ -163,18 +167,20 @@ class Supervisor:
         word = f"{life.task} has failed: {first_line(why.message)}"
         if life.state == TaskState.STOPPED:
             word = f"{life.task} received a SIGTERM that this launcher did not send, and has stopped"
-        spec = self._spec_in_force()
         if self._order is not None:
             if self._order.patient:
                 self._console.say(f"{word}; the run has succeeded without it")
-        elif success_rule.survives_without(spec, self._leader, life.task, self._states, self.foreign):
+        elif self._success.without(life.task):
             evaluator = life.task.role is Role.EVALUATOR
             without = "evaluation will be missing" if evaluator else "training continues without it"
             self._console.say(f"{word}; {without}")
         else:
             self._causes.append(why)
-            word = f"{word.replace(' has failed:', ' failed:')}; stopping the others"
-            self._stop(self._new_order(RunState.FAILED, 1, now_s), word)
+            others = "stopping the others"
+            if self._success.stands_and_falls_with(life.task):
+                others += ", as a loop of the program's own needs every replica"
+            word = f"{word.replace(' has failed:', ' failed:')}; {others}"
+            self._stop(RunStop(RunState.FAILED, 1, now_s, self._limits.grace_s), word)
 
     def _lose_those_left_behind(self, now_s: float) -> None:
         for life in self.lives.values():
@@ -183,20 +189,17 @@ class Supervisor:
                 life.failure = why
                 self._lose(life, why, now_s)
 
-    def _spec_in_force(self) -> RunSpec:
-        """Return the spec with the program's wishes, as its leader writes it; before that our own."""
-        with contextlib.suppress(RunError, OSError):
-            return read_record(self._spec_file, RunSpec) or self.spec
-        return self.spec
-
-    def _signalled(self, number: int, now_s: float) -> None:
+    def _signalled(self, number: int, now_s: float, host: str | None = None) -> None:
         if number == signal.SIGCONT:  # after Ctrl-Z the shell has written to the terminal
             self._console.forget_screen()
             return
-        name = "SIGINT (Ctrl-C)" if number == signal.SIGINT else signal.Signals(number).name
+        name = signal_name(number, host)
         if self._order is None or self._order.patient:
-            order = self._new_order(RunState.STOPPED, 128 + number, now_s)
+            order = RunStop(RunState.STOPPED, 128 + number, now_s, self._limits.grace_s)
             self._stop(order, f"{name}: stopping in order; a second signal kills at once")
+            self._asked_there = host is not None
+        elif self._asked_there or host:  # the same order
+            self._asked_there = self._asked_there and host is not None
         else:
             self._order = replace(self._order, at_s=now_s, grace_s=0.0)
             self._console.say(f"{name} again: killing the tasks that are left")
@@ -204,17 +207,24 @@ class Supervisor:
     def _tick(self, now_s: float) -> None:
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + STATUS_EVERY_S
+            self._changed = True
             self._read_statuses()
             self._carry_out_kill_requests()
         self._restart_those_due(now_s)
         if self._order is None:
             self._bring_about_faults(now_s)
+        self._check_patience(now_s)
+        if self._changed or self._order is not None:  # of idle tasks, judging them all would cost most
+            self._judge(now_s)
+        self._console.pump()
+
+    def _judge(self, now_s: float) -> None:
+        self._changed = False
+        if self._order is None:
             self._lose_those_left_behind(now_s)
             self._check_success(now_s)
-        self._check_patience(now_s)
         if self._order is not None:
             self._advance_stop(self._order, now_s)
-        self._console.pump()
         self._record_tasks()
 
     def _read_statuses(self) -> None:
@@ -240,8 +250,7 @@ class Supervisor:
             self._journal.event(news.kind, **news.facts)
 
     def _carry_out_kill_requests(self) -> None:
-        servers = [life for life in self.lives.values() if life.task.role is Role.PS]
-        for life in servers:
+        for life in self.lives.values():
             if life.state == TaskState.RUNNING and (request := life.kill_request()):
                 self._console.say(f"{life.task} is killed: {request.reason}")
                 self._journal.event("kill order", task=str(life.task), reason=request.reason)
@@ -250,10 +259,13 @@ class Supervisor:
     def _restart_those_due(self, now_s: float) -> None:
         for life in self.lives.values():
             if life.restart_s is not None and now_s >= life.restart_s:
-                life.launch = life.launch.for_attempt(life.launch.attempt + 1)
+                life.launch = self._target.placed(life.launch.for_attempt(life.launch.attempt + 1))
+                life.host = self._target.host_of(life.launch)
                 self._start(life)
 
     def _bring_about_faults(self, now_s: float) -> None:
+        if self._faults.over:
+            return
         there = [life.task for life in self.lives.values() if life.pid is not None]
         for fault in self._faults.due(now_s - self.started_s, self.progress.step, there):
             self._console.say(f"simulate: {fault.task} {fault.text}")
@@ -261,10 +273,11 @@ class Supervisor:
             self.lives[fault.task].signal(fault.signal)
 
     def _check_success(self, now_s: float) -> None:
-        if success_rule.has_succeeded(self.spec, self._leader, self._states):
+        if self._success.achieved:
             limits = self._limits
-            worker_s = min(limits.grace_s, LAST_LINES_S[not self.foreign])
-            leave_s = {Role.WORKER: worker_s, Role.EVALUATOR: limits.evaluator_grace_s}
+            replica_s = min(limits.grace_s, LAST_LINES_S[not self.foreign])
+            replicas = dict.fromkeys(TRAINING_ROLES, replica_s)
+            leave_s = {**replicas, Role.EVALUATOR: limits.evaluator_grace_s}
             self._stop(RunStop(RunState.SUCCEEDED, 0, now_s, limits.grace_s, leave_s), None)
 
     def _check_patience(self, now_s: float) -> None:
@@ -274,9 +287,11 @@ class Supervisor:
         elif self._order is None and starting:
             if word := self._patience.word(now_s):
                 self._console.say(word)
-        elif self._order is None:
+        elif self._order is None and self._changed:  # of idle tasks, asking again would cost most
             text = self._patience.stall(now_s)
             self._journal.record.stalled = self._patience.stalled
+            if word := self._patience.awaited(now_s, replicas_alone=self._success.leader_changes):
+                self._console.say(word)
             if text:
                 self._console.say(text)
                 self._journal.event("stalled", message=text)
@@ -287,7 +302,7 @@ class Supervisor:
         self._console.leave_out_stacks()
         for life in lives:
             if life.status is not None or (life.handle is not None and life.handle.writes_stacks):
-                life.signal(signal.SIGUSR1)
+                life.signal(signal.SIGUSR2)
 
     def _advance_stop(self, order: RunStop, now_s: float) -> None:
         there = [RemainingTask(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
@@ -356,24 +371,13 @@ class Supervisor:
 
     def _give_up(self, late: Late, now_s: float) -> None:
         """End the run for a reason of the launcher's own, which no later failure of a task replaces."""
-        failure = self._launcher_failure(late.kind, late.text, late.code)
-        text = late.text
-        failure.monotonic_s = 0.0
+        text, failure = late.text, launcher_failure(late.kind, late.text, late.code, 0.0)
         self._causes.append(failure)
         if late.tasks:
             self._standing = Standing(self.lives.values(), late.tasks)
             self._ask_for_stacks(late.tasks)
             text += "" if self.foreign else "; the tasks' stacks are in their logs"
-        self._stop(self._new_order(RunState.FAILED, late.code, now_s), text)
-
-    def _new_order(self, state: RunState, code: int, now_s: float) -> RunStop:
-        return RunStop(state, code, now_s, self._limits.grace_s, {})
-
-    def _launcher_failure(
-        self, kind: FailureKind, text: str, code: int, task: str = "launcher"
-    ) -> FailureRecord:
-        now_s = self._clock()
-        return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=now_s, exit_code=code)
+        self._stop(RunStop(RunState.FAILED, late.code, now_s, self._limits.grace_s), text)
 
     def _over(self) -> bool:
         ended = self._order is not None and all(life.ended for life in self.lives.values())

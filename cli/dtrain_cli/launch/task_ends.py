@@ -3,20 +3,23 @@
 import contextlib
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_RESTART, RestartSection, RunSpec
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles
 from dtrain.runs.journal import now_text
-from dtrain.runs.states import FailureKind, TaskState
+from dtrain.runs.states import FailureKind, RunState, TaskState
 from dtrain.runs.task_states import where_in_training
 from dtrain_cli.launch.policies import restart_policy
 from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.restart_policy import Restart
-from dtrain_cli.launch.tasks.root_cause import failure_of, last_lines, own_record
+from dtrain_cli.launch.success import Success
+from dtrain_cli.launch.tasks.root_cause import describe, failure_of, last_lines, own_record
 from dtrain_cli.launch.tasks.task_life import TaskLife
 
 TOLD_TO_STOP = 143
@@ -30,39 +33,53 @@ class Judgement:
         state: the task's from now on.
         failure: why it ended, if it did not end well.
         restart: when it is started again; None: it is not.
+        word: what is to be said about an end that is none of these.
     """
 
     state: TaskState
     failure: FailureRecord | None = None
     restart: Restart | None = None
+    word: str | None = None
 
 
 class TaskEnds:
     """The judge of every end of a task in one run."""
 
     def __init__(
-        self, spec: RunSpec, leader: TaskId, foreign: bool, lives: Mapping[TaskId, TaskLife]
+        self, spec: RunSpec, success: Success, foreign: bool, lives: Mapping[TaskId, TaskLife]
     ) -> None:
         self._spec = spec
-        self._leader = leader
+        self._success = success
         self._foreign = foreign
         self._lives = lives
 
     def judge(self, life: TaskLife, end: Exited, order: RunStop | None, now_s: float) -> Judgement:
-        """Return what follows from an end; `order` is by which the run is being stopped, if it is."""
+        """Return what follows from an end; `order` is by which the run is being stopped, if it is.
+
+        A task that died when its program had ended well has succeeded. Another attempt would find nothing to
+        do, and after a leader's farewell no server either.
+        """
+        if has_finished(life.status) and restart_policy.may_be_chance(end.status):
+            ended = self.judge(life, msgspec.structs.replace(end, status=0), order, now_s)
+            what = describe(end, end.killed_for_memory)
+            return replace(ended, word=f"{life.task} was {what} when its program had ended: nothing is lost")
         if order is not None:
             return self._while_stopping(life, end, order, now_s)
         failure = self._failure(life, end)
         if failure is not None and self._was_told(life, end, failure):
             return Judgement(TaskState.STOPPED, failure)
-        leads = life.task == self._leader
+        leads = life.task == self._success.leader
         restart = self._restart(life, end, failure, now_s)
+        if self._success.stands_and_falls_with(life.task):
+            restart = None
         if restart is not None and (failure is not None or not leads):
             return Judgement(TaskState.RESTARTING, failure, restart)
         return Judgement(TaskState.FAILED if failure else TaskState.SUCCEEDED, failure)
 
     def _while_stopping(self, life: TaskLife, end: Exited, order: RunStop, now_s: float) -> Judgement:
         """Judge by the time: a task that ended before the order to stop ended by itself, also on success."""
+        if order.state is RunState.STOPPED and end.exit_code == order.exit_code:
+            return Judgement(TaskState.STOPPED)  # the same order, which an engine gives to every process
         own = own_record(life.launch)
         by_itself = life.stop_s is None or (own is not None and own.monotonic_s < life.stop_s)
         if by_itself and (failure := self._failure(life, end)):
@@ -140,10 +157,16 @@ class TaskEnds:
 
     def _was_told(self, life: TaskLife, end: Exited, failure: FailureRecord) -> bool:
         """Return whether this task left in order after a SIGTERM from another process; a leader's run ends
-        with it.
+        with it, where no other one leads then.
         """
-        leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != self._leader
+        leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != self._success.leader
+        leaves = leaves or (life.task.trains and self._success.leader_changes)
         return leaves and failure.kind is FailureKind.SIGNAL and end.status == TOLD_TO_STOP
+
+
+def has_finished(said: TaskStatus | None) -> bool:
+    """Return whether a task has said that its program ended with exit code 0."""
+    return said is not None and said.phase is TaskPhase.FINISHED and said.exit_code == 0
 
 
 def left_early(said: TaskStatus | None, others: Iterable[TaskStatus]) -> bool:

@@ -73,6 +73,14 @@ class HeldPorts:
             f"no free port on {LOOPBACK} after {_PICKS_MAX} tries; do other programs take them all the time?"
         )
 
+    def listen(self, on: bool) -> None:
+        """Accept connections on every port without reading from them, or stop that; the ports stay held."""
+        for holder in self._sockets:
+            if on:
+                holder.listen()
+            else:
+                holder.shutdown(socket.SHUT_RDWR)
+
     def release(self, port: int) -> None:
         """Let one port go, for a server that cannot share it. Releasing twice is allowed."""
         for holder in [holder for holder in self._sockets if holder.getsockname()[1] == port]:

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
+from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.certificate_names import task_name
-from dtrain.cluster.loopback import LOOPBACK, is_loopback
-from dtrain.config import RunSpec, SingleSection
+from dtrain.cluster.loopback import is_loopback
+from dtrain.config import MultiWorkerMirroredSection, RunSpec, ServerSection
 from dtrain.config.choices import Transport
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.process.tls_material import TlsMaterial
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS, Authority
 from dtrain_cli.certificates.leaf_names import LeafNames
+from dtrain_cli.plan.foreign_variables import foreign_variables
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.plan.threads import thread_variables
 
@@ -79,6 +80,14 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class HostShare:
+    """The cores of a task's host, and how many tasks train there."""
+
+    cores: int
+    replicas: int
+
+
+@dataclass(frozen=True)
 class Machine:
     """The properties of this machine on which the plan depends.
 
@@ -87,14 +96,21 @@ class Machine:
         cores: how many cores the tasks share.
         environment: the user's variables, which every task inherits; only looked at, to override none of the
             thread limits.
-        master_port: a free port that is not held (PyTorch's server cannot share it), for MASTER_PORT of
-            foreign commands.
+        master: where PyTorch's server is to be, for MASTER_ADDR and MASTER_PORT of foreign commands.
+        shares: what tasks on other hosts have there.
     """
 
     python: str
     cores: int
     environment: Mapping[str, str]
-    master_port: int | None = None
+    master: tuple[str, int] | None = None
+    shares: Mapping[TaskId, HostShare] = field(default_factory=dict)
+
+    def limits(self, task: TaskId, spec: RunSpec) -> dict[str, str]:
+        """Return the variables that limit a task's threads."""
+        if (share := self.shares.get(task)) is not None:
+            return thread_variables(spec, share.cores, spec.environment, share.replicas)
+        return thread_variables(spec, self.cores, {**self.environment, **spec.environment})
 
 
 @dataclass(frozen=True)
@@ -133,7 +149,12 @@ class RunPlan:
 
 
 def build_plan(
-    spec: RunSpec, addresses: ClusterSpec, run: RunIdentity, workload: Workload, machine: Machine
+    spec: RunSpec,
+    addresses: ClusterSpec,
+    run: RunIdentity,
+    workload: Workload,
+    machine: Machine,
+    stall_s: float | None = None,
 ) -> RunPlan:
     """Lay out every task of a launch on this machine.
 
@@ -143,6 +164,7 @@ def build_plan(
         run: the run's identity.
         workload: what the tasks run.
         machine: what they run on.
+        stall_s: how long a replica may do nothing while others wait for it; None: as long as it likes.
     """
     tasks = [
         *addresses.tasks(),
@@ -152,8 +174,7 @@ def build_plan(
     command = workload.arguments
     if workload.program is not None:
         command = (machine.python, "-m", "dtrain.task", str(workload.program), *workload.arguments)
-    limits = thread_variables(spec, machine.cores, machine.environment)
-    by_grpc = not isinstance(spec.training, SingleSection) and spec.training.transport == Transport.GRPC
+    by_grpc = isinstance(spec.training, ServerSection) and spec.training.transport == Transport.GRPC
     far = by_grpc or not all(map(is_loopback, addresses.servers))
     launches = []
     for task in tasks:
@@ -166,10 +187,9 @@ def build_plan(
             secret=None if workload.foreign else run.secret,
             launched=True,
             tls=run.certificate(task_name(task)),
+            stall_s=stall_s if isinstance(spec.training, MultiWorkerMirroredSection) else None,
         )
-        environment = assignment.to_environment(write_tf_config(addresses, task)) | limits
-        if workload.foreign:
-            environment |= _foreign_variables(task, addresses, machine)
+        environment = _environment(assignment, workload, machine, machine.limits(task, spec))
         launches.append(
             TaskLaunch(
                 task=task,
@@ -187,16 +207,12 @@ def build_plan(
     return RunPlan(run, spec, addresses, tuple(launches))
 
 
-def _foreign_variables(task: TaskId, addresses: ClusterSpec, machine: Machine) -> dict[str, str]:
-    """Return the variables that TensorFlow, PyTorch and plain Python programs read."""
-    variables = {"TF_GRPC_REUSE_PORT": "true", "PYTHONUNBUFFERED": "1"}
-    training = list(addresses.tasks(*TRAINING_ROLES))
-    ranks = [*training, *addresses.tasks(Role.PS)]
-    if task in ranks:
-        variables["RANK"] = str(ranks.index(task))
-    if task in training:
-        size = str(len(training))
-        variables |= {"LOCAL_RANK": variables["RANK"], "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-        if machine.master_port is not None:
-            variables |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(machine.master_port)}
-    return variables
+def _environment(
+    assignment: TaskAssignment, workload: Workload, machine: Machine, limits: Mapping[str, str]
+) -> dict[str, str]:
+    """Return a task's variables: the spec's, and over them dtrain's own and the limits of threads."""
+    own = assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+    environment = {**assignment.spec.environment, **own, **limits}
+    if workload.foreign:
+        environment |= foreign_variables(assignment.task, assignment.cluster, machine.master)
+    return environment

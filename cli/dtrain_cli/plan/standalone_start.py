@@ -3,11 +3,12 @@
 1. the classic flags (`dtrain.process.tensorflow.classic_flags`), before the program or among its arguments
 2. a spec that writes addresses
 3. the TF_CONFIG of the environment
+4. for `dtrain task`, the variables of the engine that has started it (`dtrain.process.engines`)
 
 The rest of a spec (how to train, when to save) always comes from `--spec` and `--set`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain.process.access import check_access, secret_in_file
-from dtrain.process.assignment import TF_CONFIG, TaskAssignment
+from dtrain.process.assignment import BIND, TF_CONFIG, TaskAssignment, checked_bind
+from dtrain.process.engines.found import EXPECTED, find_place
+from dtrain.process.engines.vertex import CHECKPOINTS
 from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import said_secret
 from dtrain.process.tensorflow.classic_flags import read_classic_flags
+from dtrain_cli.plan.own_host import own_host
 from dtrain_cli.spec.file import read_spec
 
 NO_CLUSTER = (
@@ -44,25 +48,29 @@ def place_of_tf_config(environment: Mapping[str, str]) -> TaskAssignment:
 
 @dataclass(frozen=True)
 class StandaloneStart:
-    """The command line of `dtrain worker` and its like.
+    """The command line of `dtrain worker` and its like, and of `dtrain task`.
 
     Attributes:
-        role: the command's name.
+        role: the command's name; None for `dtrain task`, which the environment tells its role.
         index: which of them; None where not given.
         spec: the spec file.
         sets: each `--set KEY=VALUE`.
         flags: everything in which classic flags may stand, the strongest last.
         run_dir: where the task keeps its files.
+        bind: where it listens, if not at its own address.
         shortcuts: values by the names of `dtrain_cli.spec.file.SHORTCUTS`.
+        foreign: whether any other command than a program of dtrain is to run, which has no secret.
     """
 
-    role: Role
+    role: Role | None
     index: int | None = None
     spec: Path | None = None
     sets: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     run_dir: Path | None = None
+    bind: str | None = None
     shortcuts: Mapping[str, Any] = field(default_factory=dict)
+    foreign: bool = False
 
     def assignment(self, environment: Mapping[str, str]) -> TaskAssignment:
         """Be one task of a cluster.
@@ -71,47 +79,69 @@ class StandaloneStart:
             SpecError: nothing says which cluster, or what says so is wrong or contradicts the command, or
                 strangers on a network could talk to its tasks.
         """
-        found = self._by_flags() or self._by_spec() or self._by_environment(environment)
+        found = self._place(self.role, environment) if self.role else self._place_of_engine(environment)
+        spec = found.spec.secured(environment)
+        secret = secret_in_file(spec.security) or said_secret(environment.get(SECRET))
+        if not self.foreign:
+            check_access(found.cluster, secret, spec.security, by_command=True)
+        run_dir = self.run_dir.absolute() if self.run_dir else found.run_dir
+        bind = checked_bind(self.bind, "--bind") or checked_bind(environment.get(BIND), BIND)
+        return replace(found, spec=spec, run_dir=run_dir, secret=secret, bind=bind)
+
+    def _place(self, role: Role, environment: Mapping[str, str]) -> TaskAssignment:
+        """Return the place of a task whose command says its role."""
+        found = self._by_flags(role) or self._by_spec(role) or self._by_environment(environment)
         if found is None and TF_CONFIG in environment:
             raise SpecError(NO_CLUSTER)
         if found is None:
             raise SpecError(
-                f"nothing says which {self.role} this is, and of which cluster; expected --spec SPEC with "
+                f"nothing says which {role} this is, and of which cluster; expected --spec SPEC with "
                 "addresses and --index I, or TF_CONFIG in the environment, or --ps_hosts, --worker_hosts and "
                 "--task_index"
             )
-        if found.task.role is not self.role or self.index not in (None, found.task.index):
-            asked = self.role if self.index is None else TaskId(self.role, self.index)
-            raise SpecError(
-                f"`dtrain {self.role}` was asked for {asked}; TF_CONFIG or the flags say {found.task}"
-            )
-        spec = found.spec.secured(environment)
-        secret = secret_in_file(spec.security) or said_secret(environment.get(SECRET))
-        check_access(found.cluster, secret, spec.security, by_command=True)
-        run_dir = self.run_dir.absolute() if self.run_dir else found.run_dir
-        return replace(found, spec=spec, run_dir=run_dir, secret=secret)
+        if found.task.role is not role or self.index not in (None, found.task.index):
+            asked = role if self.index is None else TaskId(role, self.index)
+            raise SpecError(f"`dtrain {role}` was asked for {asked}; TF_CONFIG or the flags say {found.task}")
+        return found
 
-    def _by_flags(self) -> TaskAssignment | None:
-        own = [f"--job_name={self.role}", f"--task_index={self.index or 0}"]
+    def _place_of_engine(self, environment: Mapping[str, str]) -> TaskAssignment:
+        """Return the place that TF_CONFIG or the engine's own variables give."""
+        found = TaskAssignment.from_environment(environment)
+        says_tasks = self.spec is not None or any(said.startswith("cluster.") for said in self.sets)
+        section = self._read(self.sets).cluster if says_tasks else None
+        if found is None and (place := find_place(environment, section, own_host)) is not None:
+            found = _by_hand(place.cluster, place.task) if place.cluster else ALONE
+            found = replace(found, moved_to=place.serves_at) if place.serves_at else found
+        if found is None:
+            raise SpecError(f"nothing says which task this is: expected one of {EXPECTED} in the environment")
+        placed = self._with_spec(found)
+        checkpoint = placed.spec.checkpoint
+        if checkpoint.remote is None and (remote := environment.get(CHECKPOINTS)):
+            checkpoint = replace(checkpoint, remote=remote.rstrip("/"))
+            placed = replace(placed, spec=replace(placed.spec, checkpoint=checkpoint))
+        return placed
+
+    def _by_flags(self, role: Role) -> TaskAssignment | None:
+        own = [f"--job_name={role}", f"--task_index={self.index or 0}"]
         found = read_classic_flags([*own, *self.flags])
         return self._with_spec(_by_hand(*found)) if found else None
 
-    def _by_spec(self) -> TaskAssignment | None:
+    def _by_spec(self, role: Role) -> TaskAssignment | None:
         """Return the place that the spec gives, if it writes addresses."""
         if self.spec is None:
             return None
         spec = read_spec(self.spec, self.sets, self.shortcuts)
-        jobs = {role: getattr(spec.cluster, role) for role in Role if role is not Role.EVALUATOR}
+        jobs = {name: getattr(spec.cluster, name) for name in Role if name is not Role.EVALUATOR}
         if any(isinstance(job, int) and job for job in jobs.values()):
             return None
-        count = spec.cluster.count(self.role)
+        count = spec.cluster.count(role)
         if self.index is None and count > 1:
-            raise SpecError(f"{self.spec} has {count} tasks {self.role}; say which by --index I")
-        task = TaskId(self.role, self.index or 0)
+            raise SpecError(f"{self.spec} has {count} tasks {role}; say which by --index I")
+        task = TaskId(role, self.index or 0)
         if task.index >= count:
-            raise SpecError(f"{self.spec} has no {task}: its cluster.{self.role} is {count or 'absent'}")
+            raise SpecError(f"{self.spec} has no {task}: its cluster.{role} is {count or 'absent'}")
         return replace(
-            _by_hand(ClusterSpec.from_lists(**{role: job for role, job in jobs.items() if job}), task),
+            _by_hand(ClusterSpec.from_lists(**{name: job for name, job in jobs.items() if job}), task),
             spec=spec,
         )
 
@@ -128,14 +158,20 @@ class StandaloneStart:
 
     def _with_spec(self, found: TaskAssignment) -> TaskAssignment:
         """Return a place that does not come from the spec, with the rest of the user's spec."""
-        if self.spec is None and not self.sets and not self.shortcuts:
+        if self.spec is None and not self.sets and not self.shortcuts and found is not ALONE:
             return found
         counts = [
             f"cluster.{role}={found.cluster.count(role)}" for role in Role if role is not Role.EVALUATOR
         ]
-        if self.spec is None or self.role is Role.EVALUATOR:
-            counts.append(f"cluster.{Role.EVALUATOR}={int(self.role is Role.EVALUATOR)}")
-        return replace(found, spec=read_spec(self.spec, [*counts, *self.sets], self.shortcuts))
+        evaluates = found.task.role is Role.EVALUATOR
+        if self.spec is None or evaluates:
+            counts.append(f"cluster.{Role.EVALUATOR}={int(evaluates)}")
+        if found is ALONE:
+            counts.append("training.strategy=single")
+        return replace(found, spec=self._read([*counts, *self.sets]))
+
+    def _read(self, sets: Sequence[str]) -> RunSpec:
+        return read_spec(self.spec, sets, self.shortcuts, self.foreign)
 
 
 def _by_hand(cluster: ClusterSpec, task: TaskId) -> TaskAssignment:
@@ -144,3 +180,7 @@ def _by_hand(cluster: ClusterSpec, task: TaskId) -> TaskAssignment:
     return TaskAssignment(
         task, cluster, RunSpec(cluster=ClusterSection(**counts)), run_id=f"hand-{cluster.hash}"
     )
+
+
+ALONE = _by_hand(ClusterSpec.from_lists(chief=["127.0.0.1:2222"]), TaskId(Role.CHIEF, 0))
+"""The only task that an engine has started. It listens nowhere."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import TaskId
+from dtrain.formats.masked_urls import masked
 from dtrain.process.assignment import ATTEMPT
 from dtrain.runs.files import RunFiles
 
@@ -57,7 +58,7 @@ class TaskLaunch:
             "program": str(self.program) if self.program else None,
             "command": list(self.command),
             "arguments": list(self.arguments),
-            "environment": dict(self.environment),
+            "environment": {name: masked(value) for name, value in self.environment.items()},
             "cwd": str(self.cwd),
             "attempt": self.attempt,
             "log": str(self.log),

@@ -16,6 +16,7 @@ from dtrain.runs.files import RUNS_DIR, RunFiles, RunRecord
 from dtrain.runs.json_file import read_record
 
 _NAMED_MAX = 5
+_BY_HAND = "the files of a run whose tasks were started by hand are on its leader's machine"
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
     if record is not None:
         return KnownRun(RunFiles(Path(reference).resolve()), record)
     newest = f"the newest are {_names(runs)}" if runs else "; ".join(found.unread[:1]) or "there are none"
+    newest += f" ({_BY_HAND})"
     raise RunNotFoundError(f"no run with the id, name or path {reference!r} below {runs_dir}; {newest}")
 
 
@@ -153,7 +155,7 @@ def no_run_below(runs_dir: Path, unread: list[str]) -> str:
             f"no run below {runs_dir} can be read: {unread[0]}{more}; say where your own are with "
             f"--runs-dir or {RUNS_DIR}"
         )
-    return f"no run below {runs_dir} yet; start one with `dtrain launch PROGRAM.py`"
+    return f"no run below {runs_dir} yet; start one with `dtrain launch PROGRAM.py` ({_BY_HAND})"
 
 
 def _entries(runs_dir: Path) -> list[Path]:

@@ -4,8 +4,10 @@
 is None.
 """
 
+import contextlib
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,9 +22,13 @@ from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
 from dtrain_cli.runs.index import own_record
 from dtrain_cli.runs.joined_tasks import with_joined
+from dtrain_cli.runs.where import other_host
+from dtrain_cli.targets.kubernetes.place import read_place
 
 EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
 """Exit codes of `dtrain status` by state; 0 for every other."""
+_UNHEARD = "has not been heard of since the leader of the run died; it ends by itself unless one comes back"
+"""A task that was started by hand: no launcher has ended it, and it may live on for `wait.leader_s`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,9 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
     record = own_record(directory)
     if record is None:
         raise RunNotFoundError(f"there is no run in {directory}")
-    alive = record.state in LIVE_RUN_STATES and is_alive(files, record)
+    # The tasks of an engine live on without a launcher.
+    launched = record.state in LIVE_RUN_STATES and is_alive(files, record)
+    alive = launched or (record.state in LIVE_RUN_STATES and read_place(files) is not None)
     if record.state in LIVE_RUN_STATES and not alive:
         record = own_record(directory) or record  # it may have ended between the two looks
     meter = meter or ProcessMeter()
@@ -86,10 +94,33 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
             statuses[task.task] = read_record(files.status(TaskId.parse(task.task)), TaskStatus)
         except (RunError, OSError) as error:
             damaged.append(str(error))
-    pids = [task.pid for task in record.tasks if alive and task.pid and task.state in LIVE_TASK_STATES]
-    usage = {pid: used for pid in pids if (used := meter.measure(pid)) is not None}
-    report = build_report(files, record, statuses, usage, alive, time.monotonic())
+    here = (None, socket.gethostname())  # a pid means another process on another machine
+    usage = {
+        task.task: used
+        for task in record.tasks
+        if alive
+        and task.pid
+        and task.state in LIVE_TASK_STATES
+        and task.host in here
+        and (used := meter.measure(task.pid)) is not None
+    }
+    now_s = time.monotonic() if other_host(record) is None else _clock_there(files, statuses)
+    report = build_report(files, record, statuses, usage, alive, now_s)
     return {**report, "damaged": damaged}
+
+
+def _clock_there(files: RunFiles, statuses: Mapping[str, TaskStatus | None]) -> float:
+    """Return the monotonic clock of the other machine that writes the statuses.
+
+    It is that of the newest status, and the time since its file was written: what two machines take for the
+    time of day differs by seconds, their monotonic clocks by months.
+    """
+    moments = [0.0]
+    for task, status in statuses.items():
+        with contextlib.suppress(OSError):
+            age_s = time.time() - files.status(TaskId.parse(task)).stat().st_mtime
+            moments.append((status.monotonic_s if status else 0.0) + max(0.0, age_s))
+    return max(moments)
 
 
 def is_alive(files: RunFiles, record: RunRecord) -> bool:
@@ -103,9 +134,10 @@ def is_alive(files: RunFiles, record: RunRecord) -> bool:
 
 
 def launcher_lives(record: RunRecord) -> bool:
-    """Return whether the process of that pid and start time exists."""
+    """Return whether the process of that pid and start time exists on this machine."""
     return bool(
-        record.launcher_pid
+        other_host(record) is None
+        and record.launcher_pid
         and record.launcher_started
         and lives(record.launcher_pid, record.launcher_started)
     )
@@ -130,7 +162,7 @@ def build_report(
     files: RunFiles,
     record: RunRecord,
     statuses: Mapping[str, TaskStatus | None],
-    usage: Mapping[int, ProcessUsage],
+    usage: Mapping[str, ProcessUsage],
     alive: bool,
     now_s: float,
 ) -> dict[str, Any]:
@@ -140,9 +172,9 @@ def build_report(
         files: the run's files.
         record: the launcher's record.
         statuses: by the tasks' names.
-        usage: by pid, of the processes that live.
+        usage: by the tasks' names, of the processes that live on this machine.
         alive: whether the launcher lives.
-        now_s: the machine's monotonic clock.
+        now_s: the monotonic clock of the machine that writes the statuses.
     """
     stale = record.state in LIVE_RUN_STATES and not alive
     known = [status for status in statuses.values() if status is not None]
@@ -164,7 +196,19 @@ def build_report(
         "stalled": None if stale else record.stalled,
         "unsaved": next((status.unsaved for status in known if status.unsaved), None),
         "run_dir": str(files.directory),
-        "tasks": [_task_report(files, task, statuses.get(task.task), usage, stale, now_s) for task in tasks],
+        "tasks": [
+            _task_report(
+                files,
+                task,
+                statuses.get(task.task),
+                usage,
+                stale,
+                now_s,
+                logs=record.keeps_logs,
+                leads=(task.host, task.pid) == (record.host, record.launcher_pid),
+            )
+            for task in tasks
+        ],
     }
 
 
@@ -187,15 +231,19 @@ def _task_report(
     files: RunFiles,
     record: TaskRecord,
     status: TaskStatus | None,
-    usage: Mapping[int, ProcessUsage],
+    usage: Mapping[str, ProcessUsage],
     stale: bool,
     now_s: float,
+    *,
+    logs: bool,
+    leads: bool,
 ) -> dict[str, Any]:
     """Return the report of one task. An earlier attempt's numbers count, but are no sign of life."""
     live = record.state in LIVE_TASK_STATES and not stale
     said = status or TaskStatus(record.task, 0, "")
     speaks = live and status is not None and status.attempt == record.attempt
-    used = usage.get(record.pid or 0, ProcessUsage(None, None))
+    told = ProcessUsage(said.cpu_percent, said.memory_bytes) if speaks else ProcessUsage(None, None)
+    used = usage.get(record.task, told)
     return {
         "task": record.task,
         "state": TaskState.STOPPED if stale and record.state in LIVE_TASK_STATES else record.state,
@@ -214,14 +262,18 @@ def _task_report(
         "restarts": record.restarts,
         "heartbeat_age_s": _age(now_s, said.monotonic_s) if speaks else None,
         "waiting_for": said.waiting_for if speaks else None,
+        "busy_with": said.busy_with if speaks else None,
+        "leads": (said.leads and said.attempt == record.attempt) or None,
         "waiting_share": said.waiting_share if speaks else None,
+        "input_share": said.input_share if speaks else None,
+        "reading_s": _age(now_s, said.reading_monotonic_s) if speaks else None,
         "stalled_s": _age(now_s, said.progress_monotonic_s) if speaks and said.step is not None else None,
         "exit_code": record.exit_code,
-        "message": record.message,
+        "message": record.message or (_UNHEARD if stale and not logs and not leads and record.pid else None),
         "certificate_ends": said.certificate_ends if speaks else None,
-        "log": str(files.log(TaskId.parse(record.task), record.attempt)),
+        "log": str(files.log(TaskId.parse(record.task), record.attempt)) if logs else None,
     }
 
 
-def _age(now_s: float, then_s: float) -> float | None:
+def _age(now_s: float, then_s: float | None) -> float | None:
     return round(max(0.0, now_s - then_s), 2) if then_s else None

@@ -1,14 +1,17 @@
 """Doing something to one task of a running launch on purpose, from another terminal: what `dtrain chaos` is
 made of.
 
-The launcher is not asked: it sees what becomes of the task, and deals with it as with any other misfortune.
+The launcher of this machine's tasks is not asked: it sees what becomes of the task, and deals with it as with
+any other misfortune.
 """
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 from dtrain.cluster import TaskId
+from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
 from dtrain.messages.status import TaskStatus
 from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, read_record, write_record
@@ -17,6 +20,7 @@ from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES
 from dtrain_cli.runs.joined_tasks import with_joined
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.report import is_alive
+from dtrain_cli.runs.where import ATTACHED, other_host, where_of
 
 SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "resume": signal.SIGCONT}
 
@@ -42,7 +46,19 @@ class RunningTask:
         self._attempt = record.attempt
 
     def signal(self, action: str) -> None:
-        """Signal the task's whole group; raise a `RunError` if its process is not the launcher's."""
+        """Signal the task's whole group; raise a `RunError` if its process is not the launcher's.
+
+        Of a task on another host the launcher is asked.
+        """
+        where = where_of(self._files)
+        if where.engine in ATTACHED:
+            write_record(self._files.signal(self.task, self._attempt), SIGNALS[action])
+            self._note(action, signal=SIGNALS[action].name)
+            return
+        if where.engine is not On.LOCAL:
+            raise RunError(f"{self.task} is a task of {where.engine}: signal it by the engine's own command")
+        if (host := self._record().host or other_host(self._run)) not in (None, socket.gethostname()):
+            raise RunError(f"{self.task} runs on {host}: its process can be signalled there alone")
         self._check_identity()
         try:
             os.killpg(self.pid, SIGNALS[action])

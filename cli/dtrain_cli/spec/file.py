@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import EMBEDDED_DEFAULT, RunSpec, resolve
+from dtrain.config import RunSpec, default_cluster, resolve
 from dtrain.errors import SpecError
 from dtrain_cli.spec.tree import Override, SpecTree, parse_yaml, read_tree
 
@@ -27,6 +27,8 @@ SHORTCUTS = {
     "start_timeout": ("wait", "start_s"),
     "grace": ("wait", "grace_s"),
     "name": ("name",),
+    "on": ("on",),
+    "hosts": ("hosts",),
     "tls_ca": ("security", "ca_file"),
     "tls_cert": ("security", "cert_file"),
     "tls_key": ("security", "key_file"),
@@ -58,9 +60,11 @@ def read_spec(
     Raises:
         SpecError: everything that is wrong, a line each.
     """
-    tree = read_tree(source) if source else _default_tree(foreign)
+    tree = read_tree(source) if source else SpecTree("the default spec", {"cluster": {}})
     given = [_shortcut(name, value) for name, value in (shortcuts or {}).items() if value is not None]
     lines = _apply(tree, given, sets)
+    if source is None:
+        _add_default_cluster(tree.data, foreign)
     spec, problems = resolve(tree.data, foreign, trains)
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines += [tree.describe(path, text) for path, text in problems[:MISTAKES_MAX]]
@@ -76,9 +80,15 @@ def _cut(lines: list[str], problems: int) -> list[str]:
     return [*shown, f"and {more} more mistakes"] if more > 0 else shown
 
 
-def _default_tree(foreign: bool) -> SpecTree:
-    cluster = {**asdict(EMBEDDED_DEFAULT.cluster), "evaluator": 0 if foreign else 1}
-    return SpecTree("the default spec", {"cluster": cluster})
+def _add_default_cluster(data: dict[str, Any], foreign: bool) -> None:
+    """Add the tasks of which no option has said how many there are."""
+    training = data.get("training")
+    strategy = training.get("strategy") if isinstance(training, dict) else None
+    default = asdict(default_cluster(strategy if isinstance(strategy, str) else ""))
+    if foreign:
+        default["evaluator"] = 0
+    if isinstance(data["cluster"], dict):
+        data["cluster"] = {**default, **data["cluster"]}
 
 
 def _shortcut(name: str, value: Any) -> Override:

@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # an engine ends a job by one to every process
 
     pid, refusal = _execute(command)
     if refusal is not None:
@@ -54,7 +55,7 @@ def _execute(command: list[str]) -> tuple[int, str | None]:
     if pid == 0:
         try:
             signal.set_wakeup_fd(-1)
-            for number in (*_IGNORED_BY_PYTHON, signal.SIGCHLD, signal.SIGINT):
+            for number in (*_IGNORED_BY_PYTHON, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
             life_line.die_with_parent(parent)

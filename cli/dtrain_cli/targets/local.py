@@ -10,20 +10,23 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster.loopback import LOOPBACK
 from dtrain.config import ClusterSection
 from dtrain.process import life_line
 from dtrain.process.open_files import allow_open_files
 from dtrain.process.start_protocol import Exited, Refused, Report, Started, StartTask
-from dtrain_cli.plan.ports import HeldPorts, hold_addresses
+from dtrain_cli.plan.ports import HeldPorts, hold_addresses, pick_master_port
+from dtrain_cli.plan.run_plan import HostShare
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 from dtrain_cli.targets.guarded_command import GuardedCommand
 from dtrain_cli.targets.memory_kills import MemoryKills
-from dtrain_cli.targets.target import Event, HasFileno, TargetFailed
+from dtrain_cli.targets.target import Event, HasFileno, HostNews, StopAsked, TargetFailed
 
 _LOOK_EVERY_S = 0.5
 _OWN_FILES = 64
@@ -36,7 +39,7 @@ class LocalTask:
 
     Attributes:
         attempt: its number.
-        writes_stacks: whether it is forked, from a process that handles SIGUSR1.
+        writes_stacks: whether it is forked, from a process that handles SIGUSR2.
         awaited: whether neither its start nor a refusal has been reported.
         pid: its process, the leader of its session and group; None before the start and after the end.
     """
@@ -94,13 +97,28 @@ class LocalTarget:
         addresses, self._ports = hold_addresses(cluster)
         return addresses
 
+    def master(self) -> tuple[str, int]:
+        """Return a port of the loopback interface; see `Target`."""
+        return LOOPBACK, pick_master_port()
+
+    def left_there(self) -> None:
+        """Return nothing: all files are here."""
+
     def release_addresses(self) -> None:
         """Let all ports go."""
         self._ports.close()
 
+    def shares(self) -> Mapping[TaskId, HostShare]:
+        """Return nothing: all tasks share the cores of this machine."""
+        return {}
+
     def host_of(self, launch: TaskLaunch) -> str:
         """Return the name of this machine."""
         return self._host
+
+    def placed(self, launch: TaskLaunch) -> TaskLaunch:
+        """Return the launch as it is: the ports are held."""
+        return launch
 
     def start(self, launch: TaskLaunch) -> LocalTask:
         """Start one attempt of a task; `Started` or `Refused` follows.
@@ -139,6 +157,10 @@ class LocalTarget:
         events += self._reap()
         return [self._noted(event, now_s) for event in events]
 
+    def finish(self, say: Callable[[str], None]) -> None:
+        """Close: all files are here."""
+        self.close()
+
     def close(self) -> None:
         """Kill all that is left of every task, wherever it went, and the fork server; let the ports go."""
         life_line.kill_children()
@@ -172,7 +194,7 @@ class LocalTarget:
         return reports
 
     def _noted(self, event: Event, now_s: float) -> Event:
-        if isinstance(event, TargetFailed):
+        if isinstance(event, TargetFailed | HostNews | StopAsked):
             return event
         self._tasks[TaskId.parse(event.task)].note(event)
         if isinstance(event, Exited) and event.status != 0 and self._memory_kills.lately(now_s):

@@ -1,15 +1,17 @@
 """The interface between the supervisor and the place where the tasks of a run live.
 
-`dtrain_cli.targets.local` runs them as processes of this machine. A target with agents on other hosts has the
-same interface: it sends each request to the agent of the task's host and returns what the agents report.
+`dtrain_cli.targets.local` runs them as processes of this machine; `dtrain_cli.fleet.target` sends each
+request to the agent of the task's host and returns what the agents report.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from dtrain.cluster import ClusterSpec
+from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection
 from dtrain.process.start_protocol import Report
+from dtrain_cli.plan.run_plan import HostShare
 from dtrain_cli.plan.task_launch import TaskLaunch
 
 
@@ -27,15 +29,35 @@ class TargetFailed:
     reason: str
 
 
-Event = Report | TargetFailed
-"""`Started`, `Exited` or `Refused` of one attempt of a task, or `TargetFailed`."""
+@dataclass(frozen=True)
+class HostNews:
+    """News of a host on which tasks run: what has happened in a word, and a sentence for the user."""
+
+    kind: str
+    host: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """An order to stop the run that has reached one of its hosts.
+
+    An engine that ends a job signals all its processes, so that the same order may reach the launcher too.
+    """
+
+    number: int
+    host: str
+
+
+Event = Report | TargetFailed | HostNews | StopAsked
+"""`Started`, `Exited` or `Refused` of one attempt of a task, or news of the target."""
 
 
 class TaskHandle(Protocol):
     """One attempt of a task that a target was asked to start."""
 
     writes_stacks: bool
-    """Whether SIGUSR1 makes it write its stacks from its first moment on, and never kills it."""
+    """Whether SIGUSR2 makes it write its stacks from its first moment on, and never kills it."""
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the task. Without a process this does nothing."""
@@ -52,11 +74,28 @@ class Target(Protocol):
             RunError: no ports could be had.
         """
 
+    def master(self) -> tuple[str, int]:
+        """Return where PyTorch's server of the first training task is to be: a host, and a port that is free
+        and not held.
+
+        Raises:
+            RunError: there is none.
+        """
+
+    def left_there(self) -> str | None:
+        """Return in words where the leader's run directory is, if not on this machine."""
+
     def release_addresses(self) -> None:
         """Let all ports go, for servers that cannot share them."""
 
+    def shares(self) -> Mapping[TaskId, HostShare]:
+        """Return what each task has of its host; nothing where all share the cores of this machine."""
+
     def host_of(self, launch: TaskLaunch) -> str:
         """Return the name of the host on which a task runs."""
+
+    def placed(self, launch: TaskLaunch) -> TaskLaunch:
+        """Return a launch with the address at which the task serves now, if that has changed."""
 
     def start(self, launch: TaskLaunch) -> TaskHandle:
         """Start one attempt of a task; `Started` or `Refused` follows.
@@ -70,6 +109,9 @@ class Target(Protocol):
 
     def events(self, until_s: float) -> list[Event]:
         """Wait for events and return them, after `until_s` (monotonic) without any."""
+
+    def finish(self, say: Callable[[str], None]) -> None:
+        """Copy what the leader has written elsewhere into the working directory here, and `close`."""
 
     def close(self) -> None:
         """Kill all that is left of every task, wherever it went, and let the ports go. It may be repeated."""

@@ -41,6 +41,25 @@ class Callback:
         """Return a folder of checkpoints that the training begins from; None, as most have none."""
         return None
 
+    def get_state(self) -> dict[str, Any] | None:
+        """Return what another task needs to go on where this callback stands.
+
+        Where replicas reduce among themselves, the next one leads when the leader dies: it calls
+        `on_train_begin`, and `on_epoch_begin` of the epoch under way, of its own callback, and then
+        `set_state` with what this method returned after the last hook that had come to its end.
+
+        Returns:
+            Plain data: None, truth values, numbers, texts, lists, mappings with texts as keys, and arrays.
+            An empty mapping: there is nothing to go on from. None: this callback does not say, and begins
+            anew in the next leader, which prints a warning about it.
+        """
+        return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `get_state` returned in the task that led before; lists are lists, also where there
+        were tuples.
+        """
+
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Act when training begins."""
 

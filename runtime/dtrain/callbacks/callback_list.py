@@ -42,8 +42,10 @@ class CallbackList:
         for callback in self.callbacks:
             getattr(callback, hook)(*arguments)
 
-    def call_batch(self, hook: str, batch: int, logs: Callable[[], Logs]) -> None:
-        """Call a hook of batches of the callbacks that have it; `logs` is computed only for them."""
+    def call_batch(self, hook: str, batch: int, logs: Callable[[], Logs]) -> Sequence[Callback]:
+        """Call a hook of batches of the callbacks that have it, and return these; `logs` is computed only for
+        them.
+        """
         listeners = self._listeners.get(hook)
         if listeners is None:
             listeners = self._listeners[hook] = [
@@ -53,6 +55,7 @@ class CallbackList:
             numbers = logs()
             for callback in listeners:
                 getattr(callback, hook)(batch, numbers)
+        return listeners
 
 
 def _has(callback: Callback, hook: str) -> bool:

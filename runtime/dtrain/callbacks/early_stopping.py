@@ -14,7 +14,8 @@ class EarlyStopping(Callback):
     Args:
         min_delta: smaller changes are no improvement.
         baseline: a value that must be beaten for patience to begin anew.
-        restore_best_weights: at the stop, go back to the weights of the best epoch.
+        restore_best_weights: at the stop, go back to the weights of the best epoch. They are the leader's,
+            and part of `get_state`: the next leader has them when this one dies.
         start_from_epoch: epochs before this one are not looked at.
 
     Raises:
@@ -45,6 +46,26 @@ class EarlyStopping(Callback):
         self._watched.reset()
         self.wait = self.stopped_epoch = self.best_epoch = 0
         self.best_weights: list[Any] | None = None
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the best value, how long it has lasted, and the weights of the best epoch if they are
+        kept: another task then goes back to the same weights.
+        """
+        return {
+            "best": self.best,
+            "wait": self.wait,
+            "stopped_epoch": self.stopped_epoch,
+            "best_epoch": self.best_epoch,
+            "best_weights": self.best_weights,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.set_state`."""
+        self._watched.reset(state["best"])
+        self.wait = state["wait"]
+        self.stopped_epoch = state["stopped_epoch"]
+        self.best_epoch = state["best_epoch"]
+        self.best_weights = state["best_weights"]
 
     @property
     def best(self) -> float:

@@ -16,6 +16,15 @@ class History(Callback):
         self.epoch: list[int] = []
         self.history: dict[str, list[float]] = {}
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the numbers."""
+        return {"epoch": self.epoch, "history": self.history}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.set_state`."""
+        self.epoch = state["epoch"]
+        self.history = state["history"]
+
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Record the epoch's numbers."""
         self.epoch.append(epoch)

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from numbers import Real
+from typing import Any
 
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.errors import InputError
@@ -19,6 +20,10 @@ class LearningRateScheduler(Callback):
     def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
         self.schedule = schedule
         self.verbose = verbose
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: the rate is the optimizer's."""
+        return {}
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Set the rate.

@@ -1,6 +1,7 @@
 """A callback that saves the model, or its weights, during training."""
 
 from pathlib import Path
+from typing import Any
 
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.monitor import Monitor
@@ -12,8 +13,8 @@ class ModelCheckpoint(Callback):
     """Save at epoch ends, or every so many steps. See `tf.keras.callbacks.ModelCheckpoint`.
 
     Args:
-        filepath: may hold ``{epoch}``, ``{batch}`` (with a number as `save_freq`) and names of the logs:
-            ``{val_loss:.2f}``.
+        filepath: a path or a URL; may hold ``{epoch}``, ``{batch}`` (with a number as `save_freq`) and names
+            of the logs: ``{val_loss:.2f}``.
         save_best_only: only if `monitor` is better than ever before.
         save_weights_only: `model.save_weights` instead of `model.save`.
         save_freq: ``epoch``, or a number of global steps.
@@ -57,6 +58,22 @@ class ModelCheckpoint(Callback):
     def best(self) -> float:
         """Best value so far."""
         return self._watched.best
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the best value, and the steps since the last file."""
+        return {
+            "best": self.best,
+            "epoch": self._epoch,
+            "unsaved_steps": self._unsaved_steps,
+            "last_batch": self._last_batch,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.set_state`."""
+        self._watched.reset(state["best"])
+        self._epoch = state["epoch"]
+        self._unsaved_steps = state["unsaved_steps"]
+        self._last_batch = state["last_batch"]
 
     def monitors_validation(self) -> bool:
         """Return whether `save_best_only` or the file's name needs `val_*` numbers."""
@@ -105,10 +122,10 @@ class ModelCheckpoint(Callback):
         else:
             self.model.save(path, overwrite=True)
 
-    def _path(self, epoch: int, batch: int | None, logs: Logs) -> Path:
+    def _path(self, epoch: int, batch: int | None, logs: Logs) -> str:
         names = {"epoch": epoch + 1, **({} if batch is None else {"batch": batch + 1}), **logs}
         try:
-            return Path(self.filepath.format(**names))
+            return self.filepath.format(**names)
         except (KeyError, IndexError) as error:
             raise SpecError(
                 f"ModelCheckpoint: {self.filepath!r} names {error}; there are {', '.join(names)}"

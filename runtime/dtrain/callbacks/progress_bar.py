@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -35,6 +35,10 @@ class ProgressBar(Callback):
         self._tested = 0
 
     # Hooks
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: each task draws its own."""
+        return {}
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Show validations on their epoch's line from now on."""
@@ -132,6 +136,10 @@ class _Clearing(Callback):
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: the bar has it."""
+        return {}
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Make room."""

@@ -1,5 +1,7 @@
 """A callback that lowers the learning rate when a number stops improving."""
 
+from typing import Any
+
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.learning_rate_scheduler import settable_rate
 from dtrain.callbacks.monitor import Monitor
@@ -41,6 +43,16 @@ class ReduceLROnPlateau(Callback):
         self.min_lr = min_lr
         self._watched = Monitor("ReduceLROnPlateau", monitor, mode, min_delta=min_delta)
         self.wait = self.cooldown_counter = 0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the best value and how long it has lasted; the rate is the optimizer's."""
+        return {"best": self._watched.best, "wait": self.wait, "cooldown_counter": self.cooldown_counter}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.set_state`."""
+        self._watched.reset(state["best"])
+        self.wait = state["wait"]
+        self.cooldown_counter = state["cooldown_counter"]
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Forget an earlier training."""

@@ -1,16 +1,21 @@
 """A callback that writes event files for TensorBoard."""
 
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 from dtrain.callbacks.callback import Callback, Logs
-from dtrain.callbacks.writing import writing
+from dtrain.callbacks.writing import Place, writing
 from dtrain.errors import SpecError
 from dtrain.formats.event_files import SummaryWriter
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
+from dtrain.process.engines import vertex
 
 TRAIN = "train"
 VALIDATION = "validation"
+SHORTEST_S = 1e-6
+"""The least time of an epoch, where the machine's clock was set back meanwhile."""
 
 
 class TensorBoard(Callback):
@@ -22,6 +27,8 @@ class TensorBoard(Callback):
     (or `histogram`, `text`).
 
     Args:
+        log_dir: a path, or a URL, to which the files are copied at the end of each epoch; None:
+            AIP_TENSORBOARD_LOG_DIR of a job of Vertex AI, elsewhere ``logs``.
         histogram_freq: histograms every so many epochs; 0: none.
         write_graph: write the model's summary.
         write_steps_per_second: global steps, as ``epoch_steps_per_second``.
@@ -35,7 +42,7 @@ class TensorBoard(Callback):
 
     def __init__(
         self,
-        log_dir: str | Path = "logs",
+        log_dir: str | Path | None = None,
         histogram_freq: int = 0,
         write_graph: bool = True,
         write_images: bool = False,
@@ -58,21 +65,32 @@ class TensorBoard(Callback):
             raise SpecError(
                 f"TensorBoard: expected update_freq epoch, batch or a number of steps, found {update_freq!r}"
             )
-        self.log_dir = log_dir
+        self.log_dir = log_dir if log_dir is not None else os.environ.get(vertex.LOGS) or "logs"
         self.histogram_freq = histogram_freq
         self.write_graph = write_graph
         self.write_steps_per_second = write_steps_per_second
         self.update_freq = 1 if update_freq == "batch" else update_freq
         self._writers: dict[str, SummaryWriter] = {}
+        self._place: Place | None = None
         self._epoch = 0
-        self._epoch_began_s = 0.0
+        self._epoch_began_at_s = 0.0
         self._written_step = 0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return how far it has written; another task writes files of its own beside these."""
+        return {"written_step": self._written_step, "epoch_began_at_s": self._epoch_began_at_s}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """See `Callback.set_state`."""
+        self._written_step = state["written_step"]
+        self._epoch_began_at_s = state["epoch_began_at_s"]
 
     def writer(self, name: str) -> SummaryWriter:
         """Return the writer of a folder below `log_dir`, made at its first use."""
         if name not in self._writers:
-            with writing(self, self.log_dir) as folder:
-                self._writers[name] = SummaryWriter(folder / name)
+            self._place = self._place or Place(self, self.log_dir)
+            with writing(self, self.log_dir):
+                self._writers[name] = SummaryWriter(self._place.local / name)
         return self._writers[name]
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -88,7 +106,7 @@ class TensorBoard(Callback):
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Record the time."""
         self._epoch = epoch
-        self._epoch_began_s = time.monotonic()
+        self._epoch_began_at_s = time.time()  # by which another task may go on
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Write the numbers so far, if they are due."""
@@ -106,7 +124,9 @@ class TensorBoard(Callback):
         done = (epoch + 1) * self.params["steps"]
         numbers["learning_rate"] = rate(done) if isinstance(rate, LearningRateSchedule) else rate
         if self.write_steps_per_second:
-            numbers["steps_per_second"] = self.params["steps"] / (time.monotonic() - self._epoch_began_s)
+            numbers["steps_per_second"] = self.params["steps"] / max(
+                time.time() - self._epoch_began_at_s, SHORTEST_S
+            )
         for name, value in numbers.items():
             folder = VALIDATION if name.startswith("val_") else TRAIN
             self.writer(folder).scalar(f"epoch_{name.removeprefix('val_')}", value, epoch)
@@ -116,9 +136,15 @@ class TensorBoard(Callback):
         with writing(self, self.log_dir):
             for writer in self._writers.values():
                 writer.flush()
+        if self._place is not None:
+            self._place.push()
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Close the files."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
+        if self._place is not None:
+            self._place.push()
+            self._place.close()
+            self._place = None

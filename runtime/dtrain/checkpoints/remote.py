@@ -48,8 +48,8 @@ class RemoteCopies:
         warning: after `fetch`, names newer copies that were damaged; None if there are none.
     """
 
-    def __init__(self, url: str) -> None:
-        """Find the driver; no connection is made yet.
+    def __init__(self, url: str, who: str = "checkpoint.remote") -> None:
+        """Find the driver; no connection is made yet. `who` asks for it, for messages.
 
         Raises:
             SpecError: fsspec or the URL's driver is not installed, or the protocol is unknown.
@@ -62,11 +62,11 @@ class RemoteCopies:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
             raise SpecError(
-                f"checkpoint.remote: {self.url}: {error}; `pip install dtrain[remote]` brings fsspec itself"
+                f"{who}: {self.url}: {error}; `pip install dtrain[remote]` brings fsspec itself"
             ) from None
         except ValueError as error:
             raise SpecError(
-                masked(f"checkpoint.remote: {url}: {error}; expected a URL such as s3://bucket/run")
+                masked(f"{who}: {url}: {error}; expected a URL such as s3://bucket/run")
             ) from None
 
     def claim(self, directory: Path, *, heir: bool) -> None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from dtrain.errors import SpecError
 
@@ -58,6 +58,7 @@ class TaskId:
         return self.role in TRAINING_ROLES
 
     @classmethod
+    @lru_cache(maxsize=4096)  # a launcher of a hundred tasks reads their names all the time
     def parse(cls, text: str) -> "TaskId":
         """Read ``worker:0``, ``worker/0`` or ``/job:worker/task:0``, else raise a `SpecError`."""
         match = _TASK_NAME.fullmatch(text.strip())

@@ -8,22 +8,42 @@ mistakes in its own terms: the launcher with file, line and column, a constructo
 
 from dtrain.config.checkpoint_section import CheckpointSection
 from dtrain.config.cluster_section import ROLES, ClusterSection, address_problem
-from dtrain.config.kinds import KeyPath
-from dtrain.config.nulls import is_none
+from dtrain.config.data_section import DataSection
+from dtrain.config.plain_data.kinds import KeyPath
+from dtrain.config.plain_data.nulls import is_none
 from dtrain.config.problems import Problem
 from dtrain.config.resolution import resolve, with_program
 from dtrain.config.restart_section import DEFAULT_RESTART, NO_RESTART, RestartSection
-from dtrain.config.run_spec import EMBEDDED_DEFAULT, NO_SERVERS, RunSpec, WrittenSpec
+from dtrain.config.run_spec import (
+    EMBEDDED_DEFAULT,
+    NO_SERVERS,
+    RunSpec,
+    WrittenSpec,
+    default_cluster,
+)
 from dtrain.config.security_section import SecuritySection
 from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
+from dtrain.config.targets.code_section import CodeSection
+from dtrain.config.targets.hosts import Host, read_hosts
+from dtrain.config.targets.kubernetes_section import KubernetesSection, ResourcesSection, VolumeSection
+from dtrain.config.targets.network_section import NetworkSection
+from dtrain.config.targets.slurm_section import SlurmSection
+from dtrain.config.targets.vertex_section import VertexSection
 from dtrain.config.training_section import (
     AsyncSection,
+    CentralStorageSection,
+    ClusterTraining,
+    InOneTask,
+    MirroredSection,
+    MultiWorkerMirroredSection,
     PlainSettings,
     ServerSection,
     SingleSection,
+    SynchronousSection,
     SyncSection,
     TrainingSection,
     TrainingSettings,
+    kind_of,
     on_servers,
     training_section,
 )
@@ -36,28 +56,46 @@ __all__ = [
     "NO_SERVERS",
     "ROLES",
     "AsyncSection",
+    "CentralStorageSection",
     "CheckpointSection",
     "ClusterSection",
+    "ClusterTraining",
+    "CodeSection",
+    "DataSection",
+    "Host",
+    "InOneTask",
     "KeyPath",
     "KillFault",
+    "KubernetesSection",
     "LinkFault",
+    "MirroredSection",
+    "MultiWorkerMirroredSection",
+    "NetworkSection",
     "PauseFault",
     "PlainSettings",
     "Problem",
+    "ResourcesSection",
     "RestartSection",
     "RunSpec",
     "SecuritySection",
     "ServerSection",
     "SimulateSection",
     "SingleSection",
+    "SlurmSection",
     "SyncSection",
+    "SynchronousSection",
     "TrainingSection",
     "TrainingSettings",
+    "VertexSection",
+    "VolumeSection",
     "WaitSection",
     "WrittenSpec",
     "address_problem",
+    "default_cluster",
     "is_none",
+    "kind_of",
     "on_servers",
+    "read_hosts",
     "resolve",
     "training_section",
     "with_program",

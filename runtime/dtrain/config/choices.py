@@ -6,6 +6,7 @@ either.
 
 from enum import StrEnum
 
+On = StrEnum("On", "LOCAL SSH SLURM KUBERNETES VERTEX")
 Success = StrEnum("Success", "LEADER ALL_WORKERS")
 RestartPolicy = StrEnum("RestartPolicy", "NEVER ON_FAILURE ALWAYS")
 TlsMode = StrEnum("TlsMode", "AUTO OFF REQUIRED")

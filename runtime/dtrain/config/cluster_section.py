@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import dtrain.cluster as clusters
+from dtrain.cluster.loopback import is_loopback
 from dtrain.config.problems import Problem
 
 ADDRESS_MAX = 300
@@ -29,6 +30,12 @@ class ClusterSection:
         """Return the number of tasks of a role."""
         value: int | tuple[str, ...] = getattr(self, role)
         return value if isinstance(value, int) else len(value)
+
+    @property
+    def trains_elsewhere(self) -> bool:
+        """Whether a task that trains has an address that is not one of this host alone."""
+        written = [each for each in (self.chief, self.worker) if not isinstance(each, int)]
+        return any(not is_loopback(address) for addresses in written for address in addresses)
 
     @property
     def control_host(self) -> clusters.TaskId:

@@ -13,19 +13,19 @@ from typing import Any, cast
 
 import msgspec
 
-from dtrain.config.kinds import KeyPath, keys_of, mistakes
-from dtrain.config.nulls import with_nulls
+from dtrain.config.plain_data.kinds import KeyPath, keys_of, mistakes
+from dtrain.config.plain_data.nulls import with_nulls
 from dtrain.config.problems import Problem
 from dtrain.config.restart_section import DEFAULT_RESTART
 from dtrain.config.run_spec import RunSpec, WrittenSpec
 from dtrain.config.training_rules import problems as training_problems
-from dtrain.config.training_rules import what_the_program_must_say
+from dtrain.config.training_rules import what_the_program_must_say, without_meaning
 from dtrain.config.training_section import TrainingSettings, training_section
 from dtrain.errors import SpecError
 
 _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
 """Has every task that a spec may name: it stands in for a cluster section that cannot be read."""
-_FIELD_DEPTH = {"restart": 3}
+_FIELD_DEPTH = {"restart": 3, "secrets": 1, "hosts": 1}
 """The number of keys that lead to a field where it is not two: the section's and the field's."""
 
 
@@ -76,6 +76,11 @@ def with_program(spec: RunSpec, program: TrainingSettings, who: str) -> RunSpec:
     """
     said = spec.said.get("training", {})
     settings = cast(TrainingSettings, {**program, **said})
+    if "strategy" in said:  # the program was written for another one, perhaps
+        meaningless = without_meaning(settings).keys() - said.keys()
+        settings = cast(
+            TrainingSettings, {name: value for name, value in settings.items() if name not in meaningless}
+        )
     merged = replace(spec, training=training_section(**settings))
     ruled = [*training_problems(settings), *merged.training_problems()]
     for path, problem in ruled:
@@ -98,7 +103,7 @@ def _built(sound: dict[str, Any], settings: TrainingSettings) -> RunSpec:
             role: {**asdict(DEFAULT_RESTART[role]), **rule} for role, rule in sections["restart"].items()
         }
     fields = {key: msgspec.convert(value, kinds[key]) for key, value in sections.items()}
-    said: dict[str, Any] = {key: sound[key] for key in ("name", "training") if key in sound}
+    said: dict[str, Any] = {key: sound[key] for key in ("name", "training", "wait") if key in sound}
     return RunSpec(**fields, training=training_section(**settings), said=_with_implied(said))
 
 

@@ -6,21 +6,34 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
 import dtrain.cluster as clusters
+from dtrain.config import task_environment
 from dtrain.config.checkpoint_section import CheckpointSection
-from dtrain.config.choices import Success, Validation
+from dtrain.config.choices import On, Success, Validation
 from dtrain.config.cluster_section import ClusterSection
+from dtrain.config.data_section import DataSection
 from dtrain.config.problems import Problem
 from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
 from dtrain.config.security_section import SecuritySection
 from dtrain.config.simulate_section import SimulateSection
-from dtrain.config.training_rules import replicas_problems
+from dtrain.config.targets.code_section import CodeSection, code_problems
+from dtrain.config.targets.hosts import Places, WrittenHosts, hosts_problems
+from dtrain.config.targets.kubernetes_section import KubernetesSection
+from dtrain.config.targets.network_section import NetworkSection
+from dtrain.config.targets.slurm_section import SlurmSection
+from dtrain.config.targets.vertex_section import VertexSection
+from dtrain.config.training_rules import backups_over_hosts, replicas_problems, together_problems
 from dtrain.config.training_section import (
     AsyncSection,
+    CentralStorageSection,
+    InOneTask,
+    MirroredSection,
+    MultiWorkerMirroredSection,
     ServerSection,
     SingleSection,
-    SyncSection,
+    SynchronousSection,
     TrainingSection,
     TrainingSettings,
+    kind_of,
     on_servers,
 )
 from dtrain.config.wait_section import WaitSection
@@ -31,6 +44,10 @@ NO_SERVERS = (
     "(`--ps 1`, or `ps: 1` in the spec), or train in one process (`--strategy single`)"
 )
 
+_SECTIONS = (
+    *("cluster", "data", "checkpoint", "wait", "security", "simulate", "network", "slurm", "kubernetes"),
+    "vertex",
+)
 RoleName = Literal["chief", "worker", "ps", "evaluator"]
 
 
@@ -38,8 +55,10 @@ class WrittenSpec(TypedDict, total=False):
     """A spec as written: a key that is not there is unset."""
 
     name: str
+    on: On
     cluster: ClusterSection
     training: TrainingSettings
+    data: DataSection
     checkpoint: CheckpointSection
     success: Success
     restart: dict[RoleName, RestartSection]
@@ -47,7 +66,17 @@ class WrittenSpec(TypedDict, total=False):
     hold_ports: bool
     security: SecuritySection
     trace: bool
+    environment: dict[str, str]
+    secrets: tuple[str, ...]
     simulate: SimulateSection
+    hosts: WrittenHosts
+    place: Places
+    code: CodeSection
+    python: str
+    network: NetworkSection
+    slurm: SlurmSection
+    kubernetes: KubernetesSection
+    vertex: VertexSection
 
 
 @dataclass(frozen=True)
@@ -55,14 +84,23 @@ class RunSpec:
     """A whole cluster spec. `dtrain.config` knows the rules; who reads the file knows lines and columns.
 
     Attributes:
+        on: the engine that starts the tasks.
+        environment: variables that every task gets; anybody may read them in plans and records.
+        secrets: names of variables that every task gets from where it is started; they are shown nowhere.
+        hosts: the machines that tasks may run on, as written; see `read_hosts`.
+        place: which task goes to which of them; empty: by the rule of docs/reference/spec.md#hosts.
+        code: the folder that is sent there; None: they have the program at the same path.
+        python: the interpreter there; None: the path of this one.
         said: the name and the `training` section as the spec file, the shortcuts and `--set` gave them. They
             win over the program's constructor, whatever their values. A spec file has no such key; in memory,
             in the environment of a task and in the run directory it goes with the spec.
     """
 
     name: str = "run"
+    on: On = On.LOCAL
     cluster: ClusterSection = field(default_factory=ClusterSection)
     training: TrainingSection = field(default_factory=AsyncSection)
+    data: DataSection = field(default_factory=DataSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     success: Success = Success.LEADER
     restart: dict[RoleName, RestartSection] = field(default_factory=dict)
@@ -70,7 +108,17 @@ class RunSpec:
     hold_ports: bool = True
     security: SecuritySection = field(default_factory=SecuritySection)
     trace: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
     simulate: SimulateSection = field(default_factory=SimulateSection)
+    hosts: WrittenHosts = ()
+    place: Places = field(default_factory=dict)
+    code: CodeSection | None = None
+    python: str | None = None
+    network: NetworkSection = field(default_factory=NetworkSection)
+    slurm: SlurmSection = field(default_factory=SlurmSection)
+    kubernetes: KubernetesSection = field(default_factory=KubernetesSection)
+    vertex: VertexSection = field(default_factory=VertexSection)
     said: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def problems(self) -> Iterator[Problem]:
@@ -82,8 +130,24 @@ class RunSpec:
             )
         elif self.name.startswith((".", "-")):
             yield ("name",), f"expected a letter or digit first, found {self.name!r}"
-        for section in ("cluster", "checkpoint", "wait", "security", "simulate"):
+        for section in (
+            "cluster",
+            "data",
+            "checkpoint",
+            "wait",
+            "security",
+            "simulate",
+            "network",
+            "slurm",
+            "kubernetes",
+        ):
             yield from (((section, *path), text) for path, text in getattr(self, section).problems())
+        yield from task_environment.problems(self.environment, self.secrets)
+        yield from hosts_problems(self.hosts, self.place)
+        if self.code is not None:
+            yield from ((("code", *path), text) for path, text in code_problems(self.code))
+        if self.python is not None and (not self.python.isprintable() or self.python.strip("/ ") == ""):
+            yield ("python",), f"expected the path of an interpreter, found {self.python[:80]!r}"
         for role, restart in self.restart.items():
             yield from ((("restart", role, *path), text) for path, text in restart.problems())
         yield from self._problems_between_sections()
@@ -108,18 +172,41 @@ class RunSpec:
 
     def training_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with `training` on a cluster of this size."""
-        if isinstance(self.training, SyncSection):
-            yield from replicas_problems(self.training, self.replicas)
+        if isinstance(self.training, SynchronousSection):
+            found = list(replicas_problems(self.training, self.replicas))
+            yield from found
+            if isinstance(self.training, MultiWorkerMirroredSection) and not found:
+                yield from together_problems(self.training, self.replicas)
 
     def program_problems(self) -> Iterator[Problem]:
         """Yield what is wrong for a program that trains on this cluster, and right for other commands."""
-        if not isinstance(self.training, SingleSection) and self.cluster.count("ps") == 0:
-            yield ("cluster", "ps"), NO_SERVERS
+        if isinstance(self.training, ServerSection):
+            if self.cluster.count("ps") == 0:
+                yield ("cluster", "ps"), NO_SERVERS
+        elif not isinstance(self.training, SingleSection):
+            yield from self._problems_without_servers()
         if self.training.validation == Validation.EVALUATOR and self.cluster.count("evaluator") == 0:
             yield (
                 ("training", "validation"),
                 "evaluator needs an evaluator task; this spec has none: add `evaluator: 1` to cluster",
             )
+
+    def _problems_without_servers(self) -> Iterator[Problem]:
+        """Yield the tasks that replicas without servers have no use for."""
+        strategy = self.training.strategy
+        if (servers := self.cluster.count("ps")) > 0:
+            text = f"{strategy} trains without parameter servers: expected 0 ps tasks, found {servers}"
+            yield ("cluster", "ps"), text
+        if isinstance(self.training, MultiWorkerMirroredSection) and self.cluster.trains_elsewhere:
+            found = backups_over_hosts(self.training, self.replicas)
+            yield from ((("training", *path), text) for path, text in found)
+        trainers = self.cluster.count("chief") + self.cluster.count("worker")
+        if isinstance(self.training, InOneTask) and trainers > 1:
+            text = (
+                f"{strategy} trains in one task, with training.replicas threads: expected one chief or one "
+                f"worker, found {trainers} tasks that train"
+            )
+            yield ("cluster", "worker"), text
 
     def command_problems(self) -> Iterator[Problem]:
         """Yield what is wrong where any other command runs on it, of which less can be simulated."""
@@ -127,7 +214,9 @@ class RunSpec:
 
     @property
     def replicas(self) -> int:
-        """T: the number of tasks that train."""
+        """T: the number of replicas: of tasks that train, or of threads in the one that does."""
+        if isinstance(self.training, MirroredSection | CentralStorageSection):
+            return self.training.replicas
         return self.cluster.count("worker") + (
             self.cluster.count("chief") if self.training.chief_trains else 0
         )
@@ -163,3 +252,13 @@ class RunSpec:
 
 EMBEDDED_DEFAULT = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=2, evaluator=1))
 """The spec of `dtrain launch PROGRAM.py` when none is given."""
+
+
+def default_cluster(strategy: str) -> ClusterSection:
+    """Return the tasks of `dtrain launch --strategy STRATEGY PROGRAM.py`, of those that are not named."""
+    kind = kind_of({"strategy": strategy})
+    if kind is MultiWorkerMirroredSection:
+        return replace(EMBEDDED_DEFAULT.cluster, ps=0)
+    if issubclass(kind, InOneTask):
+        return replace(EMBEDDED_DEFAULT.cluster, worker=0, ps=0, evaluator=int(kind is not SingleSection))
+    return EMBEDDED_DEFAULT.cluster

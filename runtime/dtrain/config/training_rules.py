@@ -5,11 +5,26 @@ from typing import Any
 
 from dtrain.config.choices import StaleGradients, Weighting
 from dtrain.config.problems import Problem, too_little
-from dtrain.config.training_section import DEFAULTS, STRATEGIES, SyncSection, TrainingSettings
+from dtrain.config.training_section import (
+    DEFAULTS,
+    STRATEGIES,
+    AsyncSection,
+    MultiWorkerMirroredSection,
+    SingleSection,
+    SynchronousSection,
+    SyncSection,
+    TrainingSection,
+    TrainingSettings,
+    defaults_of,
+    kind_of,
+)
 
+NOT_BUILT: tuple[str, ...] = ()
+"""The strategies whose settings are known and which this version cannot run."""
 PARTITIONERS = {"fixed_shards": set(), "min_size": {"max_shards"}, "max_size": {"max_shards"}}
 MINIMA = {
     "backup_workers": 0,
+    "replicas": 1,
     "replicas_to_aggregate": 1,
     "too_few_timeout_s": 0,
     "staleness_bound": 0,
@@ -18,15 +33,19 @@ MINIMA = {
     "warmup_steps": 0,
     "seed": 0,
 }
+_OF_SERVERS = frozenset({"placement", "partitioner", "compression", "transport", "overlap"})
+_OF_ASYNC = frozenset({"staleness_bound", "stale_gradients", "max_staleness", "compensation", "warmup_steps"})
+_OF_TASKS = frozenset({"chief_trains", "too_few", "too_few_timeout_s"})
 PROGRAM_MAY_SAY: tuple[TrainingSettings, ...] = ({}, {"updates": "sync"}, {"max_staleness": 0})
 """Settings that a program's constructor can add so that settings which lack them make sense."""
 
 
 def problems(settings: TrainingSettings) -> Iterator[Problem]:
     """Yield what is wrong, each with its key; keys that are not there have their defaults."""
-    meant: dict[str, Any] = {**DEFAULTS, **settings}
-    if meant["strategy"] not in STRATEGIES:
-        yield ("strategy",), f"this version has {' and '.join(STRATEGIES)}, found {meant['strategy']!r}"
+    meant: dict[str, Any] = {**defaults_of(settings), **settings}
+    has = [name for name in STRATEGIES if name not in NOT_BUILT]
+    if meant["strategy"] not in has:
+        yield ("strategy",), f"this version has {', '.join(has)}, found {meant['strategy']!r}"
     for name, minimum in MINIMA.items():
         if text := too_little(meant[name], minimum):
             yield (name,), text
@@ -50,15 +69,28 @@ def what_the_program_must_say(settings: TrainingSettings) -> TrainingSettings | 
 
 def contradictions(settings: TrainingSettings) -> Iterator[Problem]:
     """Yield what no training can be, by the key that has no place beside the others."""
-    meant: dict[str, Any] = {**DEFAULTS, **settings}
+    meant: dict[str, Any] = {**defaults_of(settings), **settings}
+    kind = kind_of(settings)
+    yield from (((name,), text) for name, text in without_meaning(settings).items())
+    backups = meant["backup_workers"]
+    if backups and meant["replicas_to_aggregate"] is not None:
+        yield ("replicas_to_aggregate",), "give either backup_workers or replicas_to_aggregate, not both"
+    if _chooses_updates(kind):
+        yield from _contradictions_of_updates(meant, on_servers=kind is not SingleSection)
+    if issubclass(kind, SynchronousSection) and meant["deterministic"] and backups:
+        yield ("deterministic",), "which replicas are late is chance: expected no backup_workers beside it"
+
+
+def _chooses_updates(kind: type[TrainingSection]) -> bool:
+    """Return whether a strategy takes `updates: async`; one process takes it for what it is elsewhere."""
+    return kind in (SingleSection, SyncSection, AsyncSection)
+
+
+def _contradictions_of_updates(meant: dict[str, Any], *, on_servers: bool) -> Iterator[Problem]:
     is_async = meant["updates"] == "async"
     applies_as_they_come = is_async and meant["staleness_bound"] != 0
-    on_servers = meant["strategy"] == "parameter_server"
     backups = meant["backup_workers"]
-    needed = meant["replicas_to_aggregate"]
-    if backups and needed is not None:
-        yield ("replicas_to_aggregate",), "give either backup_workers or replicas_to_aggregate, not both"
-    if is_async and (backups or needed is not None):
+    if is_async and (backups or meant["replicas_to_aggregate"] is not None):
         name = "backup_workers" if backups else "replicas_to_aggregate"
         yield (name,), "backup replicas belong to updates: sync; this spec trains with updates: async"
     if on_servers and applies_as_they_come and meant["weighting"] == Weighting.EXAMPLES:
@@ -70,10 +102,50 @@ def contradictions(settings: TrainingSettings) -> Iterator[Problem]:
     if on_servers and meant["deterministic"] and applies_as_they_come:
         text = "async applies gradients as they arrive: expected updates: sync beside it"
         yield ("deterministic",), text
-    elif on_servers and meant["deterministic"] and backups:
-        yield ("deterministic",), "which replicas are late is chance: expected no backup_workers beside it"
     if meant["stale_gradients"] == StaleGradients.DROP and meant["max_staleness"] is None:
         yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
+
+
+def without_meaning(settings: TrainingSettings) -> dict[str, str]:
+    """Return each key that says what its strategy cannot mean, with the reason.
+
+    A key with its default contradicts nothing, except `updates`. One process takes what others mean, as the
+    same spec and program serve both.
+    """
+    kind = kind_of(settings)
+    strategy = settings.get("strategy", "parameter_server")
+    if _chooses_updates(kind):
+        if "replicas" not in settings:
+            return {}
+        what = "one process has one" if kind is SingleSection else "they are the tasks that train"
+        expected = "expected strategy: mirrored or central_storage beside it"
+        return {"replicas": f"the replicas of {strategy} are no threads, {what}; {expected}"}
+    reasons: dict[str, str] = {}
+    if settings.get("updates") == "async":
+        reasons["updates"] = f"{strategy} makes every step with all replicas: expected sync, found async"
+    for name in (name for name, value in settings.items() if value != DEFAULTS[name]):
+        if name in kind.__struct_fields__:
+            continue
+        if name in _OF_SERVERS:
+            reasons[name] = f"{strategy} has no parameter servers, to which this belongs"
+        elif name in _OF_ASYNC:
+            reasons[name] = f"{strategy} is synchronous; this belongs to updates: async on parameter servers"
+        elif name in _OF_TASKS:
+            reasons[name] = _of_several_tasks(name, strategy)
+    if "replicas" in settings and kind is MultiWorkerMirroredSection:
+        text = f"the replicas of {strategy} are the tasks that train: expected their number in cluster"
+        reasons["replicas"] = text
+    return reasons
+
+
+def _of_several_tasks(name: str, strategy: str) -> str:
+    """Return why a key of several tasks that train means nothing where one task trains, in threads."""
+    if name == "chief_trains":
+        return (
+            f"{strategy} trains in one task, and no other could train in its place: leave it out (true); "
+            "training.replicas says how many threads train"
+        )
+    return f"the replicas of {strategy} are threads of one task, which live and end together"
 
 
 def _partitioner_problems(partitioner: dict[str, int] | None) -> Iterator[Problem]:
@@ -88,7 +160,7 @@ def _partitioner_problems(partitioner: dict[str, int] | None) -> Iterator[Proble
             yield ("partitioner", name), f"expected at least 1, found {value}"
 
 
-def replicas_problems(training: SyncSection, replicas: int) -> Iterator[Problem]:
+def replicas_problems(training: SynchronousSection, replicas: int) -> Iterator[Problem]:
     """Yield what is wrong in synchronous training of so many replicas; 0: their number is not known."""
     if 0 < replicas <= training.backup_workers:
         most = replicas - 1
@@ -98,3 +170,20 @@ def replicas_problems(training: SyncSection, replicas: int) -> Iterator[Problem]
     if training.deterministic and needed is not None and needed < replicas:
         text = f"which {needed} of {replicas} replicas come first is chance: expected all of them beside it"
         yield ("deterministic",), text
+
+
+def backups_over_hosts(training: MultiWorkerMirroredSection, replicas: int) -> Iterator[Problem]:
+    """Yield what is wrong with backups of so many replicas whose tasks are on several hosts."""
+    if training.has_backups(replicas):
+        name = "backup_workers" if training.backup_workers else "replicas_to_aggregate"
+        text = (
+            "in multi_worker_mirrored a step does without its last replicas where all tasks are on one host, "
+            "and this run has tasks on several: leave it out, or train with strategy: parameter_server"
+        )
+        yield (name,), text
+
+
+def together_problems(training: MultiWorkerMirroredSection, replicas: int) -> Iterator[Problem]:
+    """Yield what replicas of several tasks that make every step together do not do, on `replicas` tasks."""
+    if not training.chief_trains:
+        yield ("chief_trains",), "in multi_worker_mirrored every chief and worker is a replica: expected true"

@@ -1,8 +1,8 @@
 """The `training` section: as it is written, flat and with any key left out, and as it is resolved.
 
-What is resolved is one of three types, each with the fields that mean something to it, so that no value of
-them can say two things that contradict each other. `training_rules` says why what was written makes none of
-them.
+What is resolved is one of the types of `TrainingSection`, each with the fields that mean something to it, so
+that no value of them can say two things that contradict each other. `training_rules` says why what was
+written makes none of them.
 """
 
 from typing import Any, ClassVar, Literal, TypedDict, Unpack
@@ -22,7 +22,9 @@ from dtrain.config.choices import (
     Weighting,
 )
 
-STRATEGIES = ("parameter_server", "single")
+STRATEGIES = ("parameter_server", "single", "mirrored", "central_storage", "multi_worker_mirrored")
+REPLICAS = 2
+"""The default number of replica threads in one task."""
 
 
 class PlainSettings(TypedDict, total=False):
@@ -32,6 +34,7 @@ class PlainSettings(TypedDict, total=False):
     updates: Literal["sync", "async"]
     backup_workers: int
     replicas_to_aggregate: int | None
+    replicas: int
     weighting: Literal["replicas", "examples"]
     chief_trains: bool
     too_few: Literal["wait", "shrink", "fail"]
@@ -74,28 +77,13 @@ class SingleSection(_EverySection, frozen=True, kw_only=True, tag="single"):
     deterministic: bool = False
 
 
-class _ServerSection(_EverySection, frozen=True, kw_only=True):
-    """The settings of both kinds of updates on parameter servers."""
+class SynchronousSection(_EverySection, frozen=True, kw_only=True):
+    """The settings of every strategy in which N contributions make an update."""
 
-    strategy: Literal["parameter_server"] = "parameter_server"
-    chief_trains: bool = True
-    too_few: TooFew = TooFew.WAIT
-    too_few_timeout_s: float = 60.0
-    on_stale: OnStale = OnStale.SKIP
-    placement: Placement = Placement.ROUND_ROBIN
-    partitioner: dict[str, int] | None = None
-    compression: NumberFormat | dict[str, float] = NumberFormat.NONE
-    transport: Transport = Transport.AUTO
-    overlap: Overlapping = Overlapping.AUTO
-
-
-class SyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_server_sync"):
-    """N contributions make an update."""
-
-    updates: Literal["sync"] = "sync"
     backup_workers: int = 0
     replicas_to_aggregate: int | None = None
     weighting: Weighting = Weighting.REPLICAS
+    on_stale: OnStale = OnStale.SKIP
     deterministic: bool = False
 
     def replicas_needed(self, replicas: int) -> int:
@@ -107,11 +95,64 @@ class SyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_serv
         return self.replicas_needed(replicas) < replicas
 
 
-class AsyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_server_async"):
-    """Every gradient is an update, applied as it arrives; which comes first is chance."""
+class MirroredSection(SynchronousSection, frozen=True, kw_only=True, tag="mirrored"):
+    """One task whose replicas are threads."""
+
+    chief_trains: ClassVar[bool] = True
+    strategy: Literal["mirrored"] = "mirrored"
+    replicas: int = REPLICAS
+
+
+class CentralStorageSection(SynchronousSection, frozen=True, kw_only=True, tag="central_storage"):
+    """One task whose replicas are threads; one thread makes the updates."""
+
+    chief_trains: ClassVar[bool] = True
+    strategy: Literal["central_storage"] = "central_storage"
+    replicas: int = REPLICAS
+
+
+class MultiWorkerMirroredSection(SynchronousSection, frozen=True, kw_only=True, tag="multi_worker_mirrored"):
+    """Chief and workers are a replica each, and reduce among themselves."""
+
+    strategy: Literal["multi_worker_mirrored"] = "multi_worker_mirrored"
+    chief_trains: bool = True
+    too_few: TooFew = TooFew.SHRINK
+    too_few_timeout_s: float = 60.0
+
+
+class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_server_sync"):
+    """N contributions make an update on parameter servers.
+
+    A struct has one base: what it shares with `AsyncSection` stands in both.
+    """
+
+    strategy: Literal["parameter_server"] = "parameter_server"
+    updates: Literal["sync"] = "sync"
+    chief_trains: bool = True
+    too_few: TooFew = TooFew.WAIT
+    too_few_timeout_s: float = 60.0
+    placement: Placement = Placement.ROUND_ROBIN
+    partitioner: dict[str, int] | None = None
+    compression: NumberFormat | dict[str, float] = NumberFormat.NONE
+    transport: Transport = Transport.AUTO
+    overlap: Overlapping = Overlapping.AUTO
+
+
+class AsyncSection(_EverySection, frozen=True, kw_only=True, tag="parameter_server_async"):
+    """Every gradient is an update of parameter servers, as it arrives; which comes first is chance."""
 
     deterministic: ClassVar[bool] = False
+    strategy: Literal["parameter_server"] = "parameter_server"
     updates: Literal["async"] = "async"
+    chief_trains: bool = True
+    too_few: TooFew = TooFew.WAIT
+    too_few_timeout_s: float = 60.0
+    on_stale: OnStale = OnStale.SKIP
+    placement: Placement = Placement.ROUND_ROBIN
+    partitioner: dict[str, int] | None = None
+    compression: NumberFormat | dict[str, float] = NumberFormat.NONE
+    transport: Transport = Transport.AUTO
+    overlap: Overlapping = Overlapping.AUTO
     staleness_bound: int | None = None
     stale_gradients: StaleGradients = StaleGradients.APPLY
     max_staleness: int | None = None
@@ -120,12 +161,23 @@ class AsyncSection(_ServerSection, frozen=True, kw_only=True, tag="parameter_ser
 
 
 ServerSection = SyncSection | AsyncSection
-TrainingSection = SingleSection | SyncSection | AsyncSection
+InOneTask = SingleSection | MirroredSection | CentralStorageSection
+"""The strategies with one task that trains, and without servers."""
+ClusterTraining = ServerSection | MultiWorkerMirroredSection | MirroredSection | CentralStorageSection
+"""The strategies of several tasks, of which one may evaluate alone."""
+TrainingSection = InOneTask | MultiWorkerMirroredSection | ServerSection
+_KINDS: dict[str, type[InOneTask | MultiWorkerMirroredSection]] = {
+    "single": SingleSection,
+    "mirrored": MirroredSection,
+    "central_storage": CentralStorageSection,
+    "multi_worker_mirrored": MultiWorkerMirroredSection,
+}
+"""The type of each strategy without servers."""
 
 
 def on_servers(training: TrainingSection) -> ServerSection:
     """Return the section of a run that trains on parameter servers; only such a run asks."""
-    assert not isinstance(training, SingleSection), "this run trains in one process"
+    assert isinstance(training, ServerSection), "this run trains without parameter servers"
     return training
 
 
@@ -133,8 +185,25 @@ def _settings_of(training: TrainingSection) -> dict[str, Any]:
     return {name: getattr(training, name) for name in training.__struct_fields__}
 
 
-DEFAULTS: dict[str, Any] = {**_settings_of(SyncSection()), **_settings_of(AsyncSection())}
-"""The default of every key."""
+DEFAULTS: dict[str, Any] = {
+    **_settings_of(MirroredSection()),
+    **_settings_of(SyncSection()),
+    **_settings_of(AsyncSection()),
+}
+"""The default of every key on parameter servers, and of those that mean nothing there."""
+
+
+def kind_of(settings: TrainingSettings) -> type[TrainingSection]:
+    """Return which of the types was written; a staleness bound of 0 is synchronous training."""
+    if (kind := _KINDS.get(settings.get("strategy", ""))) is not None:
+        return kind
+    is_sync = settings.get("updates") == "sync" or settings.get("staleness_bound") == 0
+    return SyncSection if is_sync else AsyncSection
+
+
+def defaults_of(settings: TrainingSettings) -> dict[str, Any]:
+    """Return the default of every key beside what was written."""
+    return {**DEFAULTS, **_settings_of(kind_of(settings)())}
 
 
 def training_section(**settings: Unpack[TrainingSettings]) -> TrainingSection:
@@ -146,14 +215,9 @@ def training_section(**settings: Unpack[TrainingSettings]) -> TrainingSection:
         settings: of the right types; where they contradict each other (`training_rules`) the result has only
             some of them.
     """
-    kind: type[SingleSection | SyncSection | AsyncSection] = AsyncSection
+    kind = kind_of(settings)
     left_out = {"strategy", "updates"}
-    if settings.get("strategy") == SingleSection().strategy:
-        kind = SingleSection
-    elif settings.get("updates") == SyncSection().updates:
-        kind = SyncSection
-    elif settings.get("staleness_bound") == 0:
-        kind = SyncSection
+    if kind is SyncSection and settings.get("updates") != "sync":
         left_out |= {"backup_workers", "replicas_to_aggregate"}
     names = set(kind.__struct_fields__) - left_out
     values: dict[str, Any] = {**settings}

@@ -1,14 +1,14 @@
 """The settings of `training` in a program's strategy constructor."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from dtrain.config.kinds import keys_of, mistakes
-from dtrain.config.nulls import with_nulls
+from dtrain.config.plain_data.kinds import keys_of, mistakes
+from dtrain.config.plain_data.nulls import with_nulls
 from dtrain.config.run_spec import RunSpec
-from dtrain.config.training_section import DEFAULTS, TrainingSettings
+from dtrain.config.training_section import DEFAULTS, TrainingSettings, defaults_of
 from dtrain.errors import SpecError
 
 LAID_OUT = ("strategy", "chief_trains", "transport")
@@ -54,5 +54,5 @@ def refuse_new_layout(spec: RunSpec, wishes: TrainingSettings, who: str, program
 
 def different_wish(first: Mapping[str, Any], second: TrainingSettings) -> str | None:
     """Name a field in which a second constructor differs from the first one or from its default."""
-    meant = {**DEFAULTS, **first}
+    meant = {**defaults_of(cast(TrainingSettings, first)), **first}
     return next((name for name, value in second.items() if value != meant[name]), None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dtrain.config import ServerSection
+from dtrain.config import ClusterTraining
 from dtrain.control.rights import JOINED_MAX
 from dtrain.control.roster import Roster, Standing
 from dtrain.messages import AnyMessage, Join, NotReady, Place, Refusal
@@ -25,7 +25,7 @@ class Admission:
     take: Callable[[int], bool] | None = None
 
     def answer(
-        self, message: AnyMessage, roster: Roster, standing: Standing | None, training: ServerSection
+        self, message: AnyMessage, roster: Roster, standing: Standing | None, training: ClusterTraining
     ) -> Place | NotReady | Refusal:
         """Answer a worker that has no index.
 

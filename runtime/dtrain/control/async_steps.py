@@ -181,7 +181,7 @@ class AsyncSteps:
                 return True, part
         if not self.gate.request(rank):
             return False, NO_PART
-        return True, self.dealer.give(rank)
+        return True, self.dealer.give(rank, self.live, left=self.gate.left + 1)
 
     def _may_repair(self, rank: int) -> bool:
         """Return whether a replica may compute a repair: not one that has a ticket, and in the warm-up only
@@ -197,11 +197,11 @@ class AsyncSteps:
     @property
     def settled_below(self) -> int:
         """A number below which every batch is settled, and on every server that is to have it."""
-        open_ = [*self.dealer.due, *self.dealer.given]
+        open_ = [self.dealer.settled_below]
         if self.repairs is not None:
             open_ += [*self.repairs.due, *self.repairs.given.values()]
             open_ += [batch for _, _, batch in self.repairs.unconfirmed.values()]
-        return min(open_, default=self.dealer.next)
+        return min(open_)
 
     @property
     def again(self) -> tuple[int, ...]:

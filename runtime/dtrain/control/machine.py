@@ -12,30 +12,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dtrain.cluster import JOINING, AddressBook, ClusterSpec, Role, TaskId
-from dtrain.config import AsyncSection, ServerSection, SyncSection, WaitSection
+from dtrain.config import AsyncSection, ClusterTraining, ServerSection, SyncSection, WaitSection
 from dtrain.config.choices import OnStale, TooFew
 from dtrain.control.actions import Action, Caller, End, Note, Send
 from dtrain.control.admission import Admission
 from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.learned import LearnedStates
 from dtrain.control.rights import obstacle
 from dtrain.control.roster import Roster, Standing
 from dtrain.control.steps import Steps
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import (
     AnyMessage,
+    AskLearned,
     Complete,
     Conclude,
     Farewell,
     Heartbeat,
     Initialise,
+    Learned,
     NotReady,
     Record,
     Recorded,
     Refusal,
     RefusalKind,
+    Row,
     Subscribe,
 )
 from dtrain.protocol.async_updates import TicketGate
+from dtrain.protocol.lanes import Lanes
 from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.protocol.repairs import Repairs
@@ -43,7 +48,9 @@ from dtrain.protocol.sync_round import SyncDecision
 from dtrain.protocol.tally import Tally
 from dtrain.runs.events import MemberJoined, MemberLeft, MemberLost
 
-TAKEN = frozenset({Complete, Heartbeat, Subscribe, Record, Conclude, Farewell})
+TAKEN: frozenset[type[AnyMessage]] = frozenset(
+    {Complete, Heartbeat, Subscribe, Record, Conclude, Farewell, Learned, AskLearned}
+)
 """The messages that are for the control plane; a part of the task that holds arrays takes all others."""
 
 
@@ -60,11 +67,12 @@ class ControlPlane:
         followers: connections of the servers that follow the decisions.
         book: where the others serve now.
         admission: of workers that would like to join.
+        learned: what the leader has learned from data.
     """
 
     task: TaskId
     cluster: ClusterSpec
-    training: ServerSection
+    training: ClusterTraining
     now: float
     evaluators: int = 0
     wait: WaitSection = field(default_factory=WaitSection)
@@ -72,6 +80,7 @@ class ControlPlane:
     standing: Standing | None = field(default=None, init=False)
     followers: list[Caller] = field(default_factory=list, init=False)
     admission: Admission = field(default_factory=Admission, init=False)
+    learned: LearnedStates = field(default_factory=LearnedStates, init=False)
     _recorded: tuple[int, int] = field(default=(0, 0), init=False)
     book: AddressBook = field(init=False)
 
@@ -81,6 +90,10 @@ class ControlPlane:
         self.roster = Roster(
             self.hosts, self.cluster, self.training.chief_trains, self.now, self.evaluators, self.wait
         )
+
+    def take_over(self) -> None:
+        """Host the control plane in the place of the task that did: this one gives places to workers now."""
+        self.hosts = self.roster.hosts = True
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
         """Deal with one message, if its sender may send it.
@@ -109,7 +122,12 @@ class ControlPlane:
                 self.roster.conclude(message)
                 return [Send(caller, message)]
             case Farewell():
-                return [self._farewell(caller, sender, message)]
+                return self._farewell(caller, sender, message)
+            case Learned():
+                return self._learned(caller, sender, message)
+            case AskLearned():
+                fits = self.standing.generation if self.standing is not None else 0
+                return list(self.learned.ask(caller, message, fits, self.roster.farewell))
         return [Send(caller, Refusal(reason=f"{self.task} does not take {type(message).__name__} messages"))]
 
     # Terms
@@ -123,13 +141,13 @@ class ControlPlane:
         host = self.task.index if self.task.role is Role.PS else 0
         return _steps(message, training, self.cluster, host, self.followers, self.roster.missing)
 
-    def begin(self, standing: Standing, training: ServerSection, now: float) -> list[Action]:
+    def begin(self, standing: Standing, training: ClusterTraining, now: float) -> list[Action]:
         """Begin a term."""
         self.standing = standing
         self.training = training
         self._recorded = (0, 0)
         self.roster.rank(training.chief_trains)
-        return self._members_changed(now)
+        return [*self.learned.passed(standing.generation), *self._members_changed(now)]
 
     def give_up(self) -> None:
         """End the term: the leader finds that, and gives every server the newest checkpoint."""
@@ -146,7 +164,7 @@ class ControlPlane:
         if message.moved_to is not None:
             self.book.learn(str(sender), message.moved_to, incarnation)
         moved = {} if message.book == self.book.digest else self.book.moved
-        reply = self.roster.report(sender, incarnation, self.standing, moved)
+        reply = self.roster.report(sender, incarnation, self.standing, moved, now)
         answers: list[Action] = [Send(caller, reply)]
         if self.hosts and incarnation != known_as:
             answers.append(Note(MemberJoined(member=str(sender), incarnation=incarnation)))
@@ -199,19 +217,37 @@ class ControlPlane:
             self._recorded = message.number
         return Recorded(term=held.term, rows={})
 
-    def _farewell(self, caller: Caller, sender: TaskId, message: Farewell) -> Send:
-        self.roster.farewell = True
+    def _farewell(self, caller: Caller, sender: TaskId, message: Farewell) -> list[Action]:
         self.roster.rows.update(message.rows)
+        return [*self._end_training(str(sender)), Send(caller, Farewell())]
+
+    def _learned(self, caller: Caller, sender: TaskId, message: Learned) -> list[Action]:
+        if sender not in (self.cluster.leader, self.task):  # the host itself may lead in the leader's place
+            return [Send(caller, Refusal(reason=f"{sender} does not lead: it learns for itself alone"))]
+        return [*self.learned.tell(message), Send(caller, Learned(key=message.key))]
+
+    def say_farewell(self) -> list[Action]:
+        """Tell every task from now on that none will train any more: the leader's own task hosts this."""
+        return self._end_training(str(self.task))
+
+    def conclude(self, generation: int, rows: dict[int, Row]) -> list[Action]:
+        """Tell every task from now on that the last step of a call of `fit` is saved; as `say_farewell`."""
+        self.roster.conclude(Conclude(generation=generation, rows=rows))
+        return []
+
+    def _end_training(self, leader: str) -> list[Action]:
+        self.roster.farewell = True
         held = self.standing
         if held is not None and held.steps is not None and held.version < held.max_steps:
-            reason = f"{sender} has ended training at step {held.version} of {held.max_steps}"
+            reason = f"{leader} has ended training at step {held.version} of {held.max_steps}"
             held.steps.failed = Refusal(reason=reason, kind=RefusalKind.ENDED)
-        return Send(caller, Farewell())
+        return list(self.learned.passed(None))
 
     def disconnected(self, caller: Caller) -> None:
         """Forget a connection that is gone."""
         if caller in self.followers:
             self.followers.remove(caller)
+        self.learned.forget(caller)
 
     def tick(self, now: float) -> list[Action]:
         """Let leases run out, and decide what time decides."""
@@ -241,7 +277,7 @@ def _steps(
     """
     leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
     ranks = frozenset([0] if message.alone else range(len(cluster.replicas(training.chief_trains))))
-    dealer = _dealer(message, training)
+    dealer = _dealer(message, training, len(ranks))
     tally = _tally(message)
     servers = max(1, cluster.count(Role.PS))  # parts that hold arrays
     if isinstance(training, AsyncSection):
@@ -285,12 +321,13 @@ def _steps(
     )
 
 
-def _dealer(message: Initialise, training: ServerSection) -> PartDealer:
+def _dealer(message: Initialise, training: ServerSection, replicas: int) -> PartDealer:
     """Deal whole batches where no replica was a backup when the fit began, however many replicas there are
-    now.
+    now; asynchronously in lanes, so that each of several replicas can read ahead.
     """
     dealt = Dealt(*message.dealt)
-    return PartDealer.of(dealt, whole=isinstance(training, SyncSection) and not dealt.even)
+    lanes = Lanes(replicas, replicas) if isinstance(training, AsyncSection) and replicas > 1 else None
+    return PartDealer.of(dealt, whole=isinstance(training, SyncSection) and not dealt.even, lanes=lanes)
 
 
 def _tally(message: Initialise) -> Tally:

@@ -11,6 +11,7 @@ import msgspec
 from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
 from dtrain.config import address_problem
 from dtrain.messages import (
+    Alter,
     AnyMessage,
     Commit,
     Complete,
@@ -21,9 +22,11 @@ from dtrain.messages import (
     Hold,
     Initialise,
     Load,
+    Look,
     Mark,
     Record,
     Release,
+    Share,
     Snapshot,
     SnapshotRows,
     Subscribe,
@@ -40,12 +43,15 @@ LEADERS: dict[type[AnyMessage], str] = {
     Record: "record epochs",
     Conclude: "conclude a generation",
     Farewell: "say farewell",
+    Share: "share variables",
 }
 """Messages that only the leader sends."""
 SERVERS = frozenset({Complete, Subscribe})
 """Messages that only servers send, to the control host."""
 DECISIONS = frozenset({Commit, Release})
 """Messages that only the control host sends."""
+TRAINERS = frozenset({Look, Alter})
+"""Messages that only the chief and workers send."""
 
 
 STATUS_LIMIT_BYTES = 16 * 1024
@@ -82,6 +88,8 @@ def obstacle(message: AnyMessage, sender: TaskId, cluster: ClusterSpec) -> str |
         return f"only servers report to {cluster.control_host}, not {sender}"
     if kind in DECISIONS and sender != cluster.control_host:
         return f"only {cluster.control_host} decides, not {sender}"
+    if kind in TRAINERS and not sender.trains:
+        return f"{sender} takes no closures, and may not see or change their variables"
     return _false_beat(message, sender) if isinstance(message, Heartbeat) else None
 
 

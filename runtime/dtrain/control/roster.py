@@ -4,7 +4,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Protocol
 
@@ -79,6 +79,7 @@ class Roster:
     statuses: dict[str, TaskStatus] = field(default_factory=dict, init=False)
     farewell: bool = field(default=False, init=False)
     rows: dict[int, dict[int, Row]] = field(default_factory=dict, init=False)
+    _heard_s: dict[str, float] = field(default_factory=dict, init=False)
     _names: dict[int, str] = field(init=False)
     _live: set[int] = field(init=False)
     _gone: set[int] = field(init=False)
@@ -155,6 +156,7 @@ class Roster:
             return None, False
         if message.status is not None:
             self.statuses[task] = message.status
+            self._heard_s[task] = now
         if message.leaving:
             self.membership.leave(task)
         self._sort(task)
@@ -180,7 +182,9 @@ class Roster:
             now.add(rank)
             before.discard(rank)
 
-    def report(self, sender: TaskId, incarnation: int, held: Standing | None, moved: Moved) -> HeartbeatReply:
+    def report(
+        self, sender: TaskId, incarnation: int, held: Standing | None, moved: Moved, now: float
+    ) -> HeartbeatReply:
         """Return the state of the run, for a living task; `moved` are entries of the address book."""
         leads = sender == self.cluster.leader
         return HeartbeatReply(
@@ -191,7 +195,7 @@ class Roster:
             waiting_for=self.awaited(held),
             failed=held.failed if held else None,
             directory=held.directory if held else None,
-            statuses=tuple(self.statuses.values()) if leads else (),
+            statuses=tuple(self._as_heard(now)) if leads else (),
             term=held.term if held else 0,
             lineage=held.lineage if held else Lineage(),
             max_steps=held.max_steps if held else 0,
@@ -200,6 +204,14 @@ class Roster:
             else (),
             moved=moved,
         )
+
+    def _as_heard(self, now: float) -> Iterator[TaskStatus]:
+        """Yield what each task has said last, and how long ago. The clocks of two machines have nothing in
+        common.
+        """
+        for task, said in self.statuses.items():
+            silent_s = now - self._heard_s.get(task, now)  # this task's own status is as of now
+            yield replace(said, silent_s=silent_s, lost=self.membership.state(task) is MemberState.LOST)
 
     def awaited(self, held: Standing | None) -> str | None:
         """Return the tasks without which a replica cannot go on, in words; None if there are none."""

@@ -1,6 +1,8 @@
 """Input pipelines with tf.data's API: `data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(32)`."""
 
+from dtrain.data import experimental
 from dtrain.data.dataset import Dataset
+from dtrain.data.distribution.options import Options
 from dtrain.data.examples import (
     FixedLenFeature,
     VarLenFeature,
@@ -8,15 +10,20 @@ from dtrain.data.examples import (
     parse_example,
     parse_single_example,
 )
-from dtrain.data.files import TextLineDataset, TFRecordDataset, list_files
+from dtrain.data.files import (
+    NumpyDataset,
+    ParquetDataset,
+    TarDataset,
+    TextLineDataset,
+    TFRecordDataset,
+    list_files,
+)
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import INFINITE, UNKNOWN
+from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.structure import TensorSpec
 from dtrain.formats.tfrecord import TFRecordWriter
-
-AUTOTUNE = -1
-"""Accepted where tf.data takes it; nothing depends on it."""
 
 __all__ = [
     "AUTOTUNE",
@@ -26,12 +33,17 @@ __all__ = [
     "DatasetIterator",
     "FixedLenFeature",
     "InputContext",
+    "NumpyDataset",
+    "Options",
+    "ParquetDataset",
     "TFRecordDataset",
     "TFRecordWriter",
+    "TarDataset",
     "TensorSpec",
     "TextLineDataset",
     "VarLenFeature",
     "encode_example",
+    "experimental",
     "list_files",
     "parse_example",
     "parse_single_example",

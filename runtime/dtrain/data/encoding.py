@@ -1,12 +1,16 @@
-"""`dt.utils`: labels and sequences of numbers as arrays, as in `tf.keras.utils`."""
+"""`dt.utils`: labels, sequences of numbers and folders of images as arrays, as in `tf.keras.utils`."""
 
 import collections.abc
 from typing import Any
 
 import numpy as np
 
+from dtrain.data.distribution import dataset_creator as experimental
+from dtrain.data.experimental.image_folders import image_dataset_from_directory
 from dtrain.errors import InputError
 from dtrain.types import Array
+
+__all__ = ["experimental", "image_dataset_from_directory", "pad_sequences", "to_categorical"]
 
 
 def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32") -> Array:

@@ -11,11 +11,21 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from dtrain.data.readers.example_layouts import (
+    BYTES_LIST,
+    FLOAT_LIST,
+    Groups,
+    Layout,
+    Octets,
+    Span,
+    spans_of,
+)
 from dtrain.errors import InputError
 from dtrain.types import Array
 
@@ -26,9 +36,11 @@ VARINT = 0
 FIXED64 = 1
 LENGTH_DELIMITED = 2
 FIXED32 = 5
-BYTES_LIST = 1
-FLOAT_LIST = 2
-INT64_LIST = 3
+OF_BYTES = 1
+OF_FLOATS = 2
+OF_INTEGERS = 3
+FEW_BYTES = 24
+"""Bytes of whole numbers that are decoded faster one by one."""
 
 
 @dataclass(frozen=True)
@@ -69,22 +81,70 @@ def parse_single_example(
 def parse_example(
     serialized: Sequence[bytes], features: Mapping[str, FixedLenFeature | VarLenFeature]
 ) -> dict[str, Any]:
-    """Return the features of a batch of serialized Examples: stacked arrays, lists for `VarLenFeature`."""
-    rows = [parse_single_example(each, features) for each in serialized]
-    batch: dict[str, Any] = {}
-    for name, feature in features.items():
-        column = [row[name] for row in rows]
-        if isinstance(feature, FixedLenFeature):
-            dtype = _dtype_name(feature.dtype)
-            shape = (len(rows), *feature.shape)
-            batch[name] = np.array(column, object if dtype == "string" else dtype).reshape(shape)
-        else:
-            batch[name] = column
-    return batch
+    """Return the features of a batch of serialized Examples: stacked arrays, lists for `VarLenFeature`.
+
+    Examples of one form are parsed together; see `readers.example_layouts`.
+    """
+    groups = Groups(serialized)
+    batch = {name: _column(feature, len(serialized)) for name, feature in features.items()}
+    for layout, numbers, examples in groups.alike:
+        for name, feature in features.items():
+            first = serialized[int(numbers[0])]
+            batch[name][numbers] = _together(name, layout, examples, serialized, numbers, feature, first)
+    for number in groups.others:
+        row = parse_single_example(serialized[number], features)
+        for name, value in row.items():
+            batch[name][number] = value
+    return {
+        name: column if isinstance(features[name], FixedLenFeature) else list(column)
+        for name, column in batch.items()
+    }
+
+
+def _column(feature: FixedLenFeature | VarLenFeature, rows: int) -> Array:
+    """Return an array for the values of a batch; of features of any length, for an array in each place."""
+    if isinstance(feature, VarLenFeature):
+        return np.empty(rows, object)
+    dtype = _dtype_name(feature.dtype)
+    return np.empty((rows, *feature.shape), object if dtype == "string" else dtype)
+
+
+def _together(
+    name: str,
+    layout: Layout,
+    examples: Octets,
+    serialized: Sequence[bytes],
+    numbers: Array,
+    feature: FixedLenFeature | VarLenFeature,
+    first: bytes,
+) -> Any:
+    """Return the values of a feature in Examples of one form, of which the first one shows what is wrong."""
+    span = layout.spans.get(name)
+    example = _parsed(name, None if span is None else _value(first, span), feature)
+    if span is None:
+        column = np.empty(len(numbers), object) if isinstance(feature, VarLenFeature) else None
+        if column is None:
+            return np.broadcast_to(example, (len(numbers), *np.shape(example)))
+        column[:] = [example] * len(numbers)
+        return column
+    if span.kind == BYTES_LIST:
+        rows: Any = np.empty((len(numbers), len(span.pieces)), object)
+        alike = [serialized[number] for number in numbers.tolist()]
+        for place, (begin, end) in enumerate(span.pieces):
+            rows[:, place] = [each[begin:end] for each in alike]
+    else:
+        rows = layout.floats(examples, span) if span.kind == FLOAT_LIST else layout.integers(examples, span)
+    if isinstance(feature, FixedLenFeature):
+        return rows.reshape(len(numbers), *feature.shape)
+    column = np.empty(len(numbers), object)
+    column[:] = list(rows)
+    return column
 
 
 def decode_example(serialized: bytes) -> dict[str, Feature]:
     """Return all features of a serialized Example."""
+    if (spans := spans_of(serialized)) is not None:
+        return {name: _value(serialized, span) for name, span in spans.items()}
     try:
         features: dict[str, Feature] = {}
         for _, message in _fields(serialized, 1):
@@ -137,7 +197,9 @@ def _parsed(name: str, found: Feature, feature: FixedLenFeature | VarLenFeature)
     return array if feature.shape else array.reshape(-1)[0]
 
 
+@lru_cache(256)
 def _dtype_name(dtype: Any) -> str:
+    """Return `string`, `float32` or `int64`; numpy takes long to name a dtype, so names are kept."""
     name = "string" if dtype in (bytes, str, "string", object) else np.dtype(dtype).name
     if name not in ("string", "float32", "int64"):
         raise InputError(f"parse_example: expected a dtype of string, float32 or int64, found {name}.")
@@ -145,7 +207,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _kind(feature: Feature) -> str:
-    return feature.dtype.name if isinstance(feature, np.ndarray) else "string"
+    return _dtype_name(feature.dtype) if isinstance(feature, np.ndarray) else "string"
 
 
 def _as_array(values: Any, dtype: str) -> Array:
@@ -156,15 +218,40 @@ def _as_array(values: Any, dtype: str) -> Array:
     return array
 
 
+def _value(example: bytes, span: Span) -> Feature:
+    """Return the values of a feature at its place in an Example."""
+    if span.kind == BYTES_LIST:
+        return [example[begin:end] for begin, end in span.pieces]
+    begin, end = span.pieces[0]
+    if span.kind == FLOAT_LIST:
+        return np.frombuffer(example, "<f4", (end - begin) // 4, begin).astype(np.float32)
+    return _integers(example[begin:end])
+
+
+def _integers(packed: bytes) -> Array:
+    """Return whole numbers of 7 bits a byte; raise a ValueError for one of more than 10 bytes."""
+    if len(packed) <= FEW_BYTES:
+        return np.array(list(_int64s(memoryview(packed))), np.int64)
+    octets = np.frombuffer(packed, np.uint8)
+    lasts = np.flatnonzero(octets < 0x80)
+    firsts = np.concatenate([[0], lasts[:-1] + 1])
+    lengths = lasts - firsts + 1
+    if lengths.max(initial=0) > 10:
+        raise ValueError("a number of more than 10 bytes")
+    places = np.arange(len(octets)) - np.repeat(firsts, lengths)
+    bits = (octets & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
+    return np.add.reduceat(bits, firsts).view(np.int64)
+
+
 # The protocol buffer
 
 
 def _decode_feature(message: memoryview | bytes) -> Feature:
     feature: Feature = None
-    for number, content in _fields(message, BYTES_LIST, FLOAT_LIST, INT64_LIST):
-        if number == BYTES_LIST:
+    for number, content in _fields(message, OF_BYTES, OF_FLOATS, OF_INTEGERS):
+        if number == OF_BYTES:
             feature = [bytes(value) for _, value in _fields(content, 1)]
-        elif number == FLOAT_LIST:
+        elif number == OF_FLOATS:
             packed = b"".join(bytes(value) for _, value in _fields(content, 1))
             feature = np.frombuffer(packed, "<f4").astype(np.float32)
         else:
@@ -225,13 +312,13 @@ def _encode_feature(values: Any) -> bytes:
         and values
     ):
         content = b"".join(_field(1, value.encode() if isinstance(value, str) else value) for value in values)
-        return _field(BYTES_LIST, content)
+        return _field(OF_BYTES, content)
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind in "iub":
         packed = b"".join(_encode_varint(int(value) & 0xFFFFFFFFFFFFFFFF) for value in array)
-        return _field(INT64_LIST, _field(1, packed))
+        return _field(OF_INTEGERS, _field(1, packed))
     if array.dtype.kind == "f":
-        return _field(FLOAT_LIST, _field(1, array.astype("<f4").tobytes()))
+        return _field(OF_FLOATS, _field(1, array.astype("<f4").tobytes()))
     raise InputError(f"encode_example: expected bytes, text or numbers, found dtype {array.dtype}.")
 
 

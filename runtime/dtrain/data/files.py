@@ -1,39 +1,21 @@
-"""Datasets of files: `TFRecordDataset`, `TextLineDataset` and `list_files`."""
+"""Datasets of files of rows: records, lines, numpy arrays, Parquet, archives; and `list_files`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from glob import glob
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.joining import Interleaved
-from dtrain.data.node import Iteration, Node
+from dtrain.data.node import Node
+from dtrain.data.readers.file_rows import FileRows
+from dtrain.data.readers.numpy_rows import NumpyRows
+from dtrain.data.readers.parquet_rows import ParquetRows
+from dtrain.data.readers.row_formats import Lines, Records, RowFormat
+from dtrain.data.readers.tar_format import TarExamples
 from dtrain.data.sources import Slices
-from dtrain.data.structure import Element, TensorSpec
-from dtrain.errors import InputError
-from dtrain.formats.regular_file import open_regular
-from dtrain.formats.tfrecord import check_compression, read_records
+from dtrain.formats.tfrecord import check_compression
 
-LINE_BYTES_MAX = 64 << 20
-"""Bytes of one line of text: a file without line breaks is no file of lines."""
 Filenames = str | Path | Sequence[str | Path] | Dataset
-
-
-class FileRows(Node):
-    """The rows, in bytes, that a reader yields of one file."""
-
-    def __init__(self, path: str, read: Callable[[str], Iterator[bytes]]) -> None:
-        self._path = path
-        self._read = read
-
-    @property
-    def spec(self) -> Any:
-        """Return a `string`, TensorFlow's name of bytes."""
-        return TensorSpec((), "string")
-
-    def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        """Yield the file's rows; the first one opens it."""
-        return self._read(self._path)
 
 
 class TFRecordDataset(Dataset):
@@ -50,7 +32,7 @@ class TFRecordDataset(Dataset):
     ) -> None:
         compression = compression_type or ""
         check_compression(compression)
-        super().__init__(_rows(filenames, lambda path: read_records(path, compression), num_parallel_reads))
+        super().__init__(rows_of_files(filenames, Records(compression), num_parallel_reads))
 
 
 class TextLineDataset(Dataset):
@@ -62,39 +44,82 @@ class TextLineDataset(Dataset):
     """
 
     def __init__(self, filenames: Filenames, num_parallel_reads: int | None = None) -> None:
-        super().__init__(_rows(filenames, read_lines, num_parallel_reads))
+        super().__init__(rows_of_files(filenames, Lines(), num_parallel_reads))
+
+
+class ParquetDataset(Dataset):
+    """The rows of Parquet files, as dicts of columns: numbers, text as bytes, lists of one length.
+
+    Needs pyarrow: ``pip install dtrain[data]``.
+
+    Args:
+        filenames: one path, several, or a Dataset of paths.
+        columns: the wanted ones; default: all.
+        num_parallel_reads: how many files are read in turn, a row of each; default: one after another.
+    """
+
+    def __init__(
+        self,
+        filenames: Filenames,
+        columns: Sequence[str] | None = None,
+        num_parallel_reads: int | None = None,
+    ) -> None:
+        super().__init__(_of_files(filenames, lambda path: ParquetRows(path, columns), num_parallel_reads))
+
+
+class NumpyDataset(Dataset):
+    """The rows of .npy files, or of the arrays of .npz files as dicts of their names.
+
+    Args:
+        filenames: one path, several, or a Dataset of paths.
+        num_parallel_reads: how many files are read in turn, a row of each; default: one after another.
+    """
+
+    def __init__(self, filenames: Filenames, num_parallel_reads: int | None = None) -> None:
+        super().__init__(_of_files(filenames, NumpyRows, num_parallel_reads))
+
+
+class TarDataset(Dataset):
+    """The examples of .tar files, as WebDataset writes them: members that share a name up to its first dot.
+
+    An example is a dict of bytes: one for each suffix, and the shared name under ``__key__``.
+
+    Args:
+        filenames: one path, several, or a Dataset of paths.
+        suffixes: the members that every example has, such as ``("jpg", "cls")``; others are left out.
+        num_parallel_reads: how many files are read in turn, an example of each; default: one after another.
+        compressed: whether files are compressed by gzip; they are then read from the front alone.
+    """
+
+    def __init__(
+        self,
+        filenames: Filenames,
+        suffixes: Sequence[str],
+        num_parallel_reads: int | None = None,
+        compressed: bool = False,
+    ) -> None:
+        examples = TarExamples(tuple(suffixes), compressed=compressed)
+        super().__init__(rows_of_files(filenames, examples, num_parallel_reads))
 
 
 def list_files(file_pattern: str | Sequence[str], shuffle: bool = True, seed: int | None = None) -> Dataset:
-    """Return the paths that match patterns, shuffled or in order; raise an `InputError` if none does."""
-    patterns = [file_pattern] if isinstance(file_pattern, str) else list(file_pattern)
-    paths = sorted({path for pattern in patterns for path in glob(pattern)})  # noqa: PTH207 -- Path.glob takes no absolute pattern
-    if not paths:
-        raise InputError(f"list_files: no file matches {' or '.join(patterns)}.")
-    dataset = Dataset.from_tensor_slices(paths)
-    return dataset.shuffle(len(paths), seed=seed) if shuffle else dataset
+    """Return `Dataset.list_files` of the same arguments."""
+    return Dataset.list_files(file_pattern, shuffle, seed)
 
 
-def read_lines(path: str) -> Iterator[bytes]:
-    """Yield a file's lines without line breaks; raise an `InputError` if it cannot be read so."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            while line := file.readline(LINE_BYTES_MAX + 1):
-                if len(line) > LINE_BYTES_MAX:
-                    raise InputError(f"{path}: found a line of more than {LINE_BYTES_MAX} bytes.")
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+def rows_of_files(filenames: Filenames, row_format: RowFormat, num_parallel_reads: int | None = None) -> Node:
+    """Return the rows of files, one after another, or of so many in turn."""
+    return _of_files(filenames, lambda path: FileRows(path, row_format), num_parallel_reads)
 
 
-def _rows(filenames: Filenames, read: Callable[[str], Iterator[bytes]], parallel_reads: int | None) -> Node:
+def _of_files(filenames: Filenames, make: Callable[[str], Node], num_parallel_reads: int | None) -> Node:
     if isinstance(filenames, Dataset):
         names = filenames.node
     else:
         names = Slices(
             [str(filenames)] if isinstance(filenames, str | Path) else [str(name) for name in filenames]
         )
-    return Interleaved(names, lambda name: FileRows(_text(name), read), max(1, parallel_reads or 1), 1)
+    return Interleaved(names, lambda name: make(_text(name)), max(1, num_parallel_reads or 1), 1)
 
 
 def _text(name: Any) -> str:

@@ -1,13 +1,38 @@
 # ruff: noqa: D102 -- the methods are those of `Node`, documented there
-"""Steps that look into elements or regroup them: map, filter, batch, unbatch, rebatch."""
+"""Steps that look into elements or regroup them: map, filter, batch, unbatch."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
-from dtrain.data.node import INFINITE, UNKNOWN, Derived, Iteration, Node, RowsOf, spec_of_first
+import numpy as np
+
+from dtrain.data.node import (
+    INFINITE,
+    UNKNOWN,
+    Derived,
+    Indices,
+    Iteration,
+    Node,
+    RowsOf,
+    spec_of_first,
+)
+from dtrain.data.prefetching.processes import Helpers
+from dtrain.data.prefetching.streaming import mapped_in_order
+from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.sources import Slices
-from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, concatenate, map_arrays, stack
+from dtrain.data.steps.chance import addressed, generator_of
+from dtrain.data.structure import (
+    Element,
+    TensorSpec,
+    arrays_of,
+    as_arrays,
+    map_arrays,
+    stack,
+    with_open_batches,
+)
 from dtrain.errors import InputError
 
 
@@ -17,55 +42,148 @@ def call(function: Callable[..., Any], element: Element) -> Any:
 
 
 class Mapped(Derived):
-    """A function of each element."""
+    """A function of each element.
 
-    def __init__(self, source: Node, function: Callable[..., Any]) -> None:
+    `alike` is a node with elements of the same form, which is asked for the spec: with other inputs there may
+    be no element.
+
+    Attributes:
+        parallel_calls: how many threads may call the function at once; AUTOTUNE: as many as are useful; None:
+            one.
+        seed: of the generator that the function gets as last argument; None: it gets none.
+        helpers: the processes in which the function is called; None: it is called in this one.
+    """
+
+    computed = frozenset({"helpers"})
+
+    def __init__(
+        self,
+        source: Node,
+        function: Callable[..., Any],
+        alike: Node | None = None,
+        parallel_calls: int | None = None,
+        seed: int | None = None,
+        helpers: Helpers | None = None,
+    ) -> None:
         super().__init__(source)
         self._function = function
+        self._alike = alike
+        self.parallel_calls = parallel_calls
+        self.seed = seed
+        self.helpers = helpers
 
-    @property
+    @classmethod
+    def in_processes(
+        cls, source: Node, function: Callable[..., Any], parallel_calls: int, seed: int | None
+    ) -> "Mapped":
+        """Return the step with helper processes, one for each parallel call."""
+        helpers = Helpers(partial(_of_request, function, seed), threads_for(parallel_calls))
+        return cls(source, function, None, parallel_calls, seed, helpers)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Mapped(inputs[0], self._function, self, self.parallel_calls, self.seed, self.helpers)
+
+    @cached_property
     def spec(self) -> Any:
-        return spec_of_first(self)
+        """The first element's; over batches of which the last may be smaller the first axis is open."""
+        if self._alike is not None:
+            return self._alike.spec
+        spec = spec_of_first(Mapped(self._source, self._function, seed=self.seed))
+        of_source = arrays_of(self._source.spec) if self.batch_size else []
+        return with_open_batches(spec) if any(each.shape[:1] == (None,) for each in of_source) else spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        return (as_arrays(call(self._function, element)) for element in self._source.iterate(iteration))
+        numbered = enumerate(self._source.iterate(iteration))
+        if not self.parallel_calls:
+            return (self._computed(element, iteration, index) for index, element in numbered)
+        threads = threads_for(self.parallel_calls)
+        return mapped_in_order(lambda each: self._computed(each[1], iteration, each[0]), numbered, threads)
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        return as_arrays(call(self._function, self._source.element(index, iteration)))
+        return self._computed(self._source.element(index, iteration), iteration, index)
+
+    def _computed(self, element: Element, iteration: Iteration, index: int) -> Element:
+        """Return the function's result for the element of this number."""
+        if self.helpers is not None:
+            return self.helpers((element, iteration, index))
+        return _of_request(self._function, self.seed, (element, iteration, index))
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        elements = zip(indices, self._source.each(indices, iteration), strict=True)
+        return [self._computed(element, iteration, int(index)) for index, element in elements]
+
+
+def _of_request(function: Callable[..., Any], seed: int | None, request: Any) -> Element:
+    """Return a function's result for ``(element, iteration, index)``."""
+    element, iteration, index = request
+    with addressed(seed, iteration, index):
+        if seed is None:
+            return as_arrays(call(function, element))
+        parts = element if isinstance(element, tuple) else (element,)
+        return as_arrays(function(*parts, generator_of(seed, iteration, index)))
+
+
+def threads_for(parallel_calls: int) -> int:
+    """Return so many threads, or the cores of this process for AUTOTUNE."""
+    return len(os.sched_getaffinity(0)) if parallel_calls == AUTOTUNE else parallel_calls
 
 
 class Filtered(Node):
-    """The elements for which a predicate holds."""
+    """The elements for which a predicate holds.
+
+    Attributes:
+        predicate: a function of an element; a tuple's parts are its arguments.
+    """
+
+    keeps_batches = True
 
     def __init__(self, source: Node, predicate: Callable[..., Any]) -> None:
         self._source = source
-        self._predicate = predicate
+        self.predicate = predicate
+        self.batch_size = source.batch_size
         self.cardinality = source.cardinality if source.cardinality in (0, INFINITE) else UNKNOWN
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self._source,)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Filtered(inputs[0], self.predicate)
 
     @property
     def spec(self) -> Any:
         return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        return (element for element in self._source.iterate(iteration) if call(self._predicate, element))
+        return (element for element in self._source.iterate(iteration) if call(self.predicate, element))
 
 
 class Batched(Derived):
-    """Groups of `size` elements, stacked; the last may be smaller, or is dropped."""
+    """Groups of `size` elements, stacked; the last may be smaller, or is dropped.
+
+    Attributes:
+        rows: how many elements of the source all batches hold; UNKNOWN or INFINITE as its length is.
+        drops_remainder: whether a smaller last group is dropped.
+    """
 
     def __init__(self, source: Node, size: int, drop_remainder: bool) -> None:
         if size < 1:
             raise InputError(f"batch: expected a size >= 1, found {size}.")
         super().__init__(source)
         self._size = size
-        self._drop = drop_remainder
+        self.drops_remainder = drop_remainder
         self.batch_size = size
+        self.rows = source.cardinality
         if self.cardinality >= 0:
+            self.rows -= self.rows % size if drop_remainder else 0
             self.cardinality = self.cardinality // size if drop_remainder else -(-self.cardinality // size)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Batched(inputs[0], self._size, self.drops_remainder)
 
     @property
     def spec(self) -> Any:
-        length = self._size if self._drop else None
+        length = self._size if self.drops_remainder else None
         return map_arrays(lambda each: TensorSpec((length, *each.shape), each.dtype), self._source.spec)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
@@ -74,7 +192,7 @@ class Batched(Derived):
             return
         elements = self._source.iterate(iteration)
         while group := list(islice(elements, self._size)):
-            if len(group) == self._size or not self._drop:
+            if len(group) == self._size or not self.drops_remainder:
                 yield stack(group)
 
     def element(self, index: int, iteration: Iteration) -> Element:
@@ -95,12 +213,60 @@ class Batched(Derived):
         return self._source.elements(range(start + wanted.start, start + wanted.stop), iteration), size
 
 
+def rows_in_a_row(node: Node) -> int:
+    """Return how many rows batches have that can be addressed by row; UNKNOWN where they cannot.
+
+    They can if all batches are of one size, but for the last one behind `batch` itself. INFINITE: of batches
+    without end.
+    """
+    if not (node.addressable and node.batch_size):
+        return UNKNOWN
+    if isinstance(node, Batched):
+        return node.rows
+    if not node.keeps_batches or len(node.inputs) != 1:
+        return UNKNOWN
+    rows = rows_in_a_row(node.inputs[0])
+    if rows == UNKNOWN or (rows >= 0 and rows % node.batch_size):
+        return UNKNOWN
+    return node.cardinality * node.batch_size if node.cardinality >= 0 else node.cardinality
+
+
+def may_be_rows_in_a_row(node: Node) -> bool:
+    """Return whether `rows_in_a_row` will be known once the batches can be addressed."""
+    if isinstance(node, Batched):
+        return True
+    while node.keeps_batches and len(node.inputs) == 1:
+        node = node.inputs[0]
+    return isinstance(node, Batched) and node.drops_remainder
+
+
+def rows_between(node: Node, rows: range, iteration: Iteration) -> list[Element]:
+    """Return rows that follow each other, as views of parts of batches; see `rows_in_a_row`."""
+    size = node.batch_size
+    pieces = []
+    for number in range(rows.start // size, -(-rows.stop // size)):
+        within = range(max(rows.start - number * size, 0), min(rows.stop - number * size, size))
+        piece, _ = node.part(number, iteration, lambda _, within=within: within)  # type: ignore[misc]
+        pieces.append(piece)
+    return pieces
+
+
 class Unbatched(Node):
     """The rows of each element."""
 
     def __init__(self, source: Node) -> None:
         self._source = source
-        self.cardinality = source.cardinality if source.cardinality in (0, INFINITE) else UNKNOWN
+        self.cardinality = rows_in_a_row(source)
+        self.addressable = self.cardinality != UNKNOWN
+        if not self.addressable and source.cardinality in (0, INFINITE):
+            self.cardinality = source.cardinality
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self._source,)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Unbatched(inputs[0])
 
     @property
     def spec(self) -> Any:
@@ -112,32 +278,17 @@ class Unbatched(Node):
             for index in range(rows.cardinality):
                 yield rows.element(index, iteration)
 
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self.each(range(index, index + 1), iteration)[0]
 
-class Rebatched(Node):
-    """The rows of a stream of batches, in batches of these sizes in turn, across the source's boundaries."""
-
-    def __init__(self, source: Node, sizes: Sequence[int], drop_remainder: bool) -> None:
-        if not sizes or min(sizes) < 0 or max(sizes) == 0:
-            raise InputError(f"rebatch: expected sizes >= 0, not all of them 0, found {list(sizes)}.")
-        self._source = source
-        self._sizes = sizes
-        self._drop = drop_remainder
-        self.cardinality = INFINITE if source.cardinality == INFINITE else UNKNOWN
-
-    @property
-    def spec(self) -> Any:
-        length = self._sizes[0] if self._drop and len(set(self._sizes)) == 1 else None
-        return map_arrays(lambda each: TensorSpec((length, *each.shape[1:]), each.dtype), self._source.spec)
-
-    def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        sizes = cycle(self._sizes)
-        size = next(sizes)
-        rest = None
-        for batch in self._source.iterate(iteration):
-            rest = batch if rest is None else concatenate([rest, batch])
-            while len(arrays_of(rest)[0]) >= size:
-                yield map_arrays(lambda array: array[:size], rest)  # noqa: B023 -- called at once
-                rest = map_arrays(lambda array: array[size:], rest)  # noqa: B023 -- called at once
-                size = next(sizes)
-        if rest is not None and len(arrays_of(rest)[0]) and not self._drop:
-            yield rest
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        numbers = np.asarray(indices, np.int64)
+        found: list[Element] = []
+        start = 0
+        for end in (np.flatnonzero(np.diff(numbers, append=-2) != 1) + 1).tolist():
+            wanted = range(int(numbers[start]), int(numbers[end - 1]) + 1)
+            for piece in rows_between(self._source, wanted, iteration):
+                rows = Slices(piece)
+                found += [rows.element(index, iteration) for index in range(rows.cardinality)]
+            start = end
+        return found

@@ -2,34 +2,93 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
+from dtrain.data.distribution.optional import NO_VALUE, Optional
 from dtrain.data.node import INFINITE, Iteration, Node
+from dtrain.data.prefetching.budget import size_bytes
+from dtrain.data.prefetching.forecast import Forecast
+from dtrain.data.prefetching.prefetched import plan_of
+from dtrain.data.prefetching.reader import ReadAhead
+from dtrain.data.record_index.addressing import addressed
 from dtrain.data.structure import Element
+from dtrain.errors import OutOfRangeError
 
 
 class DatasetIterator(Iterator[Element]):
     """The elements of one iteration from `position` on.
 
-    `state` is a few plain numbers, from which a new iterator goes on where this one stands: at once where the
-    pipeline is addressable, else by reading and dropping what comes before.
+    Where the dataset says `prefetch` or parallel calls, threads compute elements ahead, which end with the
+    iterator. `state` is a few plain numbers, from which a new iterator goes on where this one stands: at once
+    where the pipeline is addressable, or can be made so by an index of its files; else by reading and
+    dropping what comes before.
     """
 
     def __init__(self, node: Node, iteration: Iteration = (0,), position: int = 0) -> None:
+        node = addressed(node) if position else node
         self._node = node
         self._iteration = iteration
         self._position = position
         self._end = float("inf") if node.cardinality == INFINITE else node.cardinality
         self._stream = None if node.addressable else islice(node.iterate(iteration), position, None)
+        plan = plan_of(node) if node.addressable else None
+        self._ahead: ReadAhead[Element] | None = None
+        if plan is not None:
+            end = node.cardinality if node.cardinality >= 0 else None
+            self._ahead = ReadAhead(
+                lambda number: node.element(number, iteration),
+                size_bytes,
+                [Forecast(end=end)],
+                plan.tuning(),
+                plan.budget_bytes,
+            )
 
     def __next__(self) -> Element:
         if self._stream is not None:
             element = next(self._stream)
-        elif self._position < self._end:
-            element = self._node.element(self._position, self._iteration)
-        else:
+        elif self._position >= self._end:
+            self.close()
             raise StopIteration
+        elif self._ahead is not None:
+            element = self._ahead.at(self._position)
+        else:
+            element = self._node.element(self._position, self._iteration)
         self._position += 1
         return element
+
+    def close(self) -> None:
+        """End the threads that read ahead; a further element is read when it is asked for."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def __del__(self) -> None:
+        ahead: ReadAhead[Element] | None = getattr(self, "_ahead", None)
+        if ahead is not None:
+            ahead.close(patience_s=0.0)
+
+    def get_next(self) -> Element:
+        """Return the next element.
+
+        Raises:
+            OutOfRangeError: there is none.
+        """
+        try:
+            return next(self)
+        except StopIteration:
+            raise OutOfRangeError(
+                "get_next: the iterator is at its end; a for loop, or get_next_as_optional, ends there "
+                "without an error"
+            ) from None
+
+    def get_next_as_optional(self) -> Optional:
+        """Return the next element as an optional, which has no value at the end."""
+        return Optional(next(self, NO_VALUE), lambda: self.element_spec)
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of `TensorSpec`s that every element fits."""
+        return self._node.spec
 
     @property
     def position(self) -> int:

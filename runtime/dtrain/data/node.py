@@ -9,13 +9,13 @@ tuple of counts from the outside in. All random order follows from it and a seed
 replicas.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from dtrain.data.structure import Element, arrays_of, map_arrays, spec_of, stack
-from dtrain.errors import InputError
+from dtrain.errors import NoElementError
 
 INFINITE = -1
 """The cardinality of a dataset without end."""
@@ -33,11 +33,27 @@ class Node:
     Attributes:
         cardinality: a number of elements, INFINITE or UNKNOWN.
         batch_size: how many elements `batch` puts into each; 0 where that is not known.
+        keeps_batches: whether every element is one of the source's, unchanged.
+        files: the paths of files that it reads itself.
+        computed: names of attributes that follow from the others as elements are asked for, so that they do
+            not tell pipelines apart.
     """
 
     addressable = False
+    keeps_batches = False
     cardinality = UNKNOWN
     batch_size = 0
+    files: Sequence[str] = ()
+    computed: frozenset[str] = frozenset()
+
+    @property
+    def inputs(self) -> "tuple[Node, ...]":
+        """Return the nodes that this one reads, in order; a source has none."""
+        return ()
+
+    def with_inputs(self, inputs: "Sequence[Node]") -> "Node":
+        """Return the same step on other inputs, as many as `inputs` has; a source is its own."""
+        return self
 
     @property
     def spec(self) -> Any:
@@ -55,9 +71,18 @@ class Node:
         """Return element `index` of an addressable node."""
         raise NotImplementedError
 
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        """Return elements of an addressable node; those of a file that are neighbours are read at once."""
+        return [self.element(int(index), iteration) for index in indices]
+
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         """Return elements of an addressable node stacked along a new first axis."""
-        return stack([self.element(int(index), iteration) for index in indices])
+        return stack(self.each(indices, iteration))
+
+    @property
+    def order_varies(self) -> bool:
+        """Return whether the elements come in another order in each iteration."""
+        return any(node.order_varies for node in self.inputs)
 
     def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:
         """Return rows of element `index`, a batch, and how many it has in all; None if the part has no row.
@@ -76,6 +101,11 @@ class Derived(Node):
         self.batch_size = source.batch_size
         self.addressable = source.addressable
         self.cardinality = source.cardinality
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Return the source."""
+        return (self._source,)
 
     @property
     def spec(self) -> Any:
@@ -98,7 +128,7 @@ def spec_of_first(node: Node) -> Any:
     """Return the spec of a node's first element, for nodes that know no other."""
     for element in node.iterate((0,)):
         return spec_of(element)
-    raise InputError("element_spec: it is known only with the first element, and there is none.")
+    raise NoElementError("element_spec: it is known only with the first element, and there is none.")
 
 
 def affine(indices: Indices, factor: int, offset: int) -> Indices:

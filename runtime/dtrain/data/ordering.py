@@ -1,13 +1,16 @@
 # ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Steps that choose and order elements without looking into them: take, skip, shard, repeat, shuffle."""
 
-from collections.abc import Iterator
-from itertools import count, islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 
 from dtrain.data.node import INFINITE, UNKNOWN, Derived, Indices, Iteration, Node, RowsOf, affine
+from dtrain.data.permutation.blocks import BlockPermutation
+from dtrain.data.permutation.drawn import ARRAY_ROWS_MAX, Ahead, Listing, Order
+from dtrain.data.permutation.feistel import Numbers, Permutation
 from dtrain.data.structure import Element, concatenate
 from dtrain.errors import InputError
 
@@ -15,12 +18,17 @@ from dtrain.errors import InputError
 class Picked(Derived):
     """Every `stride`-th element from `start` on, at most `limit` (None: all); makes take, skip and shard."""
 
+    keeps_batches = True
+
     def __init__(self, source: Node, start: int = 0, stride: int = 1, limit: int | None = None) -> None:
         super().__init__(source)
         self._start = start
         self._stride = stride
         self._limit = limit
         self.cardinality = self._count(source.cardinality)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Picked(inputs[0], self._start, self._stride, self._limit)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:
@@ -37,6 +45,9 @@ class Picked(Derived):
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         return self._source.elements(affine(indices, self._stride, self._start), iteration)
 
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        return self._source.each(affine(indices, self._stride, self._start), iteration)
+
     def _count(self, available: int) -> int:
         if available == UNKNOWN:
             return 0 if self._limit == 0 else UNKNOWN
@@ -49,6 +60,8 @@ class Picked(Derived):
 class Repeated(Derived):
     """The source, repeated `times` times; None: without end."""
 
+    keeps_batches = True
+
     def __init__(self, source: Node, times: int | None) -> None:
         super().__init__(source)
         self._times = times
@@ -60,6 +73,9 @@ class Repeated(Derived):
             self.cardinality = INFINITE
         else:
             self.cardinality = UNKNOWN if once == UNKNOWN else once * times
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Repeated(inputs[0], self._times)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         for past in count() if self._times is None else range(self._times):
@@ -79,19 +95,29 @@ class Repeated(Derived):
         return self._source.part(inner, (*iteration, past), rows)
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        return concatenate(
+            [self._source.elements(inner, within) for inner, within in self._passes(indices, iteration)]
+        )
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        return [
+            element
+            for inner, within in self._passes(indices, iteration)
+            for element in self._source.each(inner, within)
+        ]
+
+    def _passes(self, indices: Indices, iteration: Iteration) -> Iterator[tuple[Indices, Iteration]]:
+        """Yield the indices in the source of those that follow each other in one pass, and that pass."""
         length = self._source.cardinality
         if isinstance(indices, range) and len(indices) and indices[0] // length == indices[-1] // length:
             past = indices[0] // length
-            return self._source.elements(affine(indices, 1, -past * length), (*iteration, past))
+            yield affine(indices, 1, -past * length), (*iteration, past)
+            return
         passes, inner = np.divmod(np.asarray(indices, np.int64), length)
         ends = np.flatnonzero(np.diff(passes, append=-1)) + 1
         starts = [0, *ends[:-1]]
-        return concatenate(
-            [
-                self._source.elements(inner[start:end], (*iteration, int(passes[start])))
-                for start, end in zip(starts, ends, strict=True)
-            ]
-        )
+        for start, end in zip(starts, ends, strict=True):
+            yield inner[start:end], (*iteration, int(passes[start]))
 
 
 class Shuffled(Derived):
@@ -99,58 +125,97 @@ class Shuffled(Derived):
 
     As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source. A buffer
     no smaller than the source gives a permutation of the whole. Over an addressable source only indices are
-    drawn.
+    drawn; those of a permutation of more than ARRAY_ROWS_MAX rows are computed when they are asked for, so
+    that no array of them is in memory.
+
+    `block` is None or the rows of a block; see `permutation.blocks`.
     """
 
-    def __init__(self, source: Node, buffer_size: int, seed: int, reshuffle_each_iteration: bool) -> None:
+    keeps_batches = True
+    computed = frozenset({"_newest"})
+
+    def __init__(
+        self,
+        source: Node,
+        buffer_size: int,
+        seed: int,
+        reshuffle_each_iteration: bool,
+        block: int | None = None,
+    ) -> None:
         if buffer_size < 1:
             raise InputError(f"shuffle: expected buffer_size >= 1, found {buffer_size}.")
+        if block is not None and block < 1:
+            raise InputError(f"shuffle: expected block >= 1, found {block}.")
         super().__init__(source)
         self._buffer_size = buffer_size
         self._seed = seed
         self._reshuffle = reshuffle_each_iteration
+        self._block = block
         self.addressable = source.addressable and self.cardinality != INFINITE
-        self._newest: tuple[Iteration, np.ndarray[Any, np.dtype[np.int64]]] | None = None
+        self._newest: tuple[Iteration, Order] | None = None
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        block = self._block if inputs[0].addressable else None
+        return Shuffled(inputs[0], self._buffer_size, self._seed, self._reshuffle, block)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:
             return super().iterate(iteration)
-        return draw_through_buffer(
-            self._source.iterate(iteration), self._buffer_size, self._generator(iteration)
-        )
+        return self._streamed(self._source.iterate(iteration), self._entropy(iteration))
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(int(self._order(iteration)[index]), iteration)
+        return self._source.element(self._order(iteration).row(index), iteration)
 
     def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        return self._source.part(int(self._order(iteration)[index]), iteration, rows)
+        return self._source.part(self._order(iteration).row(index), iteration, rows)
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        order = self._order(iteration)
-        rows = (
-            order[indices.start : indices.stop : indices.step]
-            if isinstance(indices, range)
-            else order[indices]
-        )
-        return self._source.elements(rows, iteration)
+        return self._source.elements(self._rows(indices, iteration), iteration)
 
-    def _order(self, iteration: Iteration) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        return self._source.each(self._rows(indices, iteration), iteration)
+
+    @property
+    def order_varies(self) -> bool:
+        return self._reshuffle or self._source.order_varies
+
+    def _rows(self, indices: Indices, iteration: Iteration) -> Numbers:
+        if isinstance(indices, range):
+            indices = np.arange(indices.start, indices.stop, indices.step)
+        return self._order(iteration).at(indices)
+
+    def _order(self, iteration: Iteration) -> Order:
         newest = self._newest
         if newest is not None and newest[0] == iteration:
             return newest[1]
-        generator = self._generator(iteration)
-        length = self.cardinality
-        if self._buffer_size >= length:
-            order = generator.permutation(length)
-        else:
-            order = np.fromiter(
-                draw_through_buffer(iter(range(length)), self._buffer_size, generator), np.int64, length
-            )
+        order = self._drawn(self._entropy(iteration))
         self._newest = (iteration, order)
         return order
 
-    def _generator(self, iteration: Iteration) -> np.random.Generator:
-        return np.random.default_rng([self._seed, *iteration] if self._reshuffle else self._seed)
+    def _drawn(self, entropy: list[int]) -> Order:
+        length = self.cardinality
+        if self._block is not None:
+            return Ahead(BlockPermutation(length, self._block, self._buffer_size, entropy), length)
+        if self._buffer_size < length:
+            generator = np.random.default_rng(entropy)
+            drawn = draw_through_buffer(iter(range(length)), self._buffer_size, generator)
+            return Listing(np.fromiter(drawn, np.int64, length))
+        if length <= ARRAY_ROWS_MAX:
+            return Listing(np.random.default_rng(entropy).permutation(length))
+        return Ahead(Permutation(length, entropy), length)
+
+    def _streamed(self, source: Iterator[Element], entropy: list[int]) -> Iterator[Element]:
+        """Yield elements in the order that they would have if they could be addressed."""
+        if self._buffer_size > ARRAY_ROWS_MAX:
+            head = list(islice(source, self._buffer_size + 1))
+            if ARRAY_ROWS_MAX < len(head) <= self._buffer_size:
+                order = Ahead(Permutation(len(head), entropy), len(head))
+                return (head[order.row(index)] for index in range(len(head)))
+            source = chain(head, source)
+        return draw_through_buffer(source, self._buffer_size, np.random.default_rng(entropy))
+
+    def _entropy(self, iteration: Iteration) -> list[int]:
+        return [self._seed, *iteration] if self._reshuffle else [self._seed]
 
 
 def draw_through_buffer(

@@ -1,14 +1,20 @@
 # ruff: noqa: D102 -- the methods are those of `Node`, documented there
-"""Sources of elements: arrays in memory, ranges of numbers, Python generators."""
+"""Sources of elements: arrays in memory, ranges of numbers, Python generators, names of files."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from glob import glob
 from typing import Any
 
 import numpy as np
 
 from dtrain.data.node import Indices, Iteration, Node, spec_of_first
-from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, cast, map_arrays, spec_of
-from dtrain.errors import InputError
+from dtrain.data.record_index.offsets import SUFFIX
+from dtrain.data.stores.opening import matching_urls
+from dtrain.data.stores.remote import shown
+from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays, spec_of
+from dtrain.errors import InputError, InvalidArgumentError
+from dtrain.formats.remote_files import is_url
 
 
 class Slices(Node):
@@ -35,6 +41,14 @@ class Slices(Node):
             rows = slice(indices.start, indices.stop, indices.step)
             return map_arrays(lambda array: array[rows], self._arrays)
         return map_arrays(lambda array: array[indices], self._arrays)
+
+
+class FileNames(Slices):
+    """Names of files, and values beside them, for a function that reads the files."""
+
+    def __init__(self, tensors: Any, files: Sequence[str]) -> None:
+        super().__init__(tensors)
+        self.files = files
 
 
 class Single(Node):
@@ -74,18 +88,104 @@ class Range(Node):
         return self._numbers.start + np.asarray(indices, np.int64) * self._numbers.step
 
 
+@dataclass(frozen=True)
+class OfType:
+    """Arrays of a dtype, of any shape; stands in the place of a `TensorSpec` in a signature."""
+
+    dtype: str
+
+
 class Generated(Node):
     """Elements of a function's iterable, in a signature's dtypes if given; called once an iteration."""
 
-    def __init__(self, generator: Callable[[], Iterable[Any]], signature: Any) -> None:
+    def __init__(
+        self, generator: Callable[..., Iterable[Any]], signature: Any, args: Sequence[Any] = ()
+    ) -> None:
+        """Begin.
+
+        Args:
+            generator: a function of `args` that returns an iterable.
+            signature: structure of `TensorSpec`s or `OfType`s; None: elements are taken as they are.
+            args: are given as arrays.
+        """
         self._generator = generator
         self._signature = signature
+        self._args = tuple(as_arrays(each) for each in args)
 
     @property
     def spec(self) -> Any:
-        return spec_of_first(self) if self._signature is None else self._signature
+        signature = self._signature
+        known = signature is not None and all(isinstance(each, TensorSpec) for each in arrays_of(signature))
+        return signature if known else spec_of_first(self)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        elements = self._generator(*self._args)
         if self._signature is None:
-            return map(as_arrays, self._generator())
-        return (cast(element, self._signature) for element in self._generator())
+            return map(as_arrays, elements)
+        return (map_arrays(_cast, self._signature, element) for element in elements)
+
+
+def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
+    """Return the signature that tf.data's newer or older arguments of `from_generator` say, or None.
+
+    Raises:
+        InputError: both are given, or shapes without types.
+    """
+    if isinstance(types, TensorSpec) or (
+        types is not None and any(isinstance(each, TensorSpec) for each in arrays_of(types))
+    ):
+        types, signature = None, types if signature is None else signature
+    if signature is not None:
+        if types is not None or shapes is not None:
+            raise InputError(
+                "from_generator: expected output_signature, or output_types with output_shapes, found both"
+            )
+        return signature
+    if types is None:
+        if shapes is not None:
+            raise InputError("from_generator: expected output_types beside output_shapes, found None")
+        return None
+    return _with_shapes(types, shapes)
+
+
+def _with_shapes(types: Any, shapes: Any) -> Any:
+    if isinstance(types, tuple):
+        parts = shapes if shapes is not None else (None,) * len(types)
+        return tuple(_with_shapes(*each) for each in zip(types, parts, strict=True))
+    if isinstance(types, dict):
+        return {key: _with_shapes(each, shapes[key] if shapes else None) for key, each in types.items()}
+    dtype = TensorSpec((), types).dtype
+    return OfType(dtype) if shapes is None else TensorSpec(tuple(shapes), dtype)
+
+
+def _cast(spec: TensorSpec | OfType, value: Any) -> Any:
+    array = value if spec.dtype == "string" else np.asarray(value, spec.dtype)
+    if isinstance(spec, OfType):
+        return array
+    found = np.shape(array)
+    if len(found) != len(spec.shape) or any(
+        length not in (None, each) for each, length in zip(found, spec.shape, strict=True)
+    ):
+        raise InputError(
+            f"from_generator: expected elements of shape {spec.shape}, as the signature says, found {found}"
+        )
+    return array
+
+
+def matching_paths(patterns: Sequence[str]) -> list[str]:
+    """Return the paths or URLs that match some patterns, in order; indexes of dtrain's are no data.
+
+    A path that two patterns match comes twice, as in TensorFlow.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    found = [
+        path
+        for pattern in patterns
+        for path in (matching_urls(pattern) if is_url(pattern) else glob(pattern))  # noqa: PTH207 -- Path.glob takes no absolute pattern
+    ]
+    paths = sorted(path for path in found if not path.endswith(SUFFIX))
+    if not paths:
+        raise InvalidArgumentError(f"list_files: no file matches {' or '.join(map(shown, patterns))}.")
+    return paths

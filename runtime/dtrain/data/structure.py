@@ -81,13 +81,27 @@ def spec_of(element: Element) -> Any:
     return map_arrays(lambda array: TensorSpec(np.shape(array), _dtype_name(array)), element)
 
 
-def cast(element: Any, signature: Any) -> Element:
-    """Return the element as arrays of the dtypes of a structure of `TensorSpec`s."""
+def with_open_batches(spec: Any) -> Any:
+    """Return a structure of `TensorSpec`s in which the length of every first axis is left open."""
     return map_arrays(
-        lambda spec, value: value if spec.dtype == "string" else np.asarray(value, spec.dtype),
-        signature,
-        element,
+        lambda each: TensorSpec((None, *each.shape[1:]), each.dtype) if each.shape else each, spec
     )
+
+
+def empty_batch(spec: Any) -> Element:
+    """Return a batch without examples for a structure of `TensorSpec`s.
+
+    Axes of open length are 0 long; where all lengths are known the first one is taken as that of examples, as
+    TensorFlow does.
+    """
+    return map_arrays(_empty_array, spec)
+
+
+def _empty_array(spec: TensorSpec) -> Any:
+    shape = [length or 0 for length in spec.shape]
+    if None not in spec.shape:
+        shape[:1] = [0] * len(shape[:1])
+    return np.zeros(shape, object if spec.dtype == "string" else spec.dtype)
 
 
 def _as_array(value: Any) -> Any:

@@ -1,7 +1,63 @@
-"""`dt.distribute`: `ReduceOp` and partitioners as in `tf.distribute`, and ShardedVariable."""
+"""`dt.distribute`: `tf.distribute`'s names for loops of one's own, their input, and sharded variables."""
 
+from dtrain.data.input_context import InputContext
+from dtrain.distribute import coordinator, experimental
+from dtrain.distribute.contexts import (
+    get_replica_context,
+    get_strategy,
+    has_strategy,
+    in_cross_replica_context,
+)
+from dtrain.strategies.cross_device_ops import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
+from dtrain.strategies.input.distributed_dataset import (
+    DistributedDataset,
+    DistributedIterator,
+    PerReplicaSpec,
+)
+from dtrain.strategies.input.options import InputOptions, InputReplicationMode
 from dtrain.strategies.reduction import ReduceOp
+from dtrain.strategies.replicas.extended import Extended as StrategyExtended
+from dtrain.strategies.replicas.options import CommunicationImplementation, CommunicationOptions, RunOptions
+from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.strategies.replicas.values import DistributedValues, Mirrored, PerReplica, ValueContext
+from dtrain.strategies.replicas.variables.kinds import VariableAggregation, VariableSynchronization
 from dtrain.variables import partitioning as partitioners
 from dtrain.variables.sharded_variable import ShardedVariable
 
-__all__ = ["ReduceOp", "ShardedVariable", "partitioners"]
+__all__ = [
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "CrossDeviceOps",
+    "DistributedDataset",
+    "DistributedIterator",
+    "DistributedValues",
+    "HierarchicalCopyAllReduce",
+    "InputContext",
+    "InputOptions",
+    "InputReplicationMode",
+    "Mirrored",
+    "NcclAllReduce",
+    "PerReplica",
+    "PerReplicaSpec",
+    "ReduceOp",
+    "ReductionToOneDevice",
+    "ReplicaContext",
+    "RunOptions",
+    "ShardedVariable",
+    "StrategyExtended",
+    "ValueContext",
+    "VariableAggregation",
+    "VariableSynchronization",
+    "coordinator",
+    "experimental",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+    "partitioners",
+]

@@ -10,21 +10,35 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self, cast
+from typing import Any, BinaryIO, Self, cast
+
+import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.formats.crc32c import masked_crc32c
+from dtrain.formats.crc32c import masked_crc32c, masked_crc32c_of_each, masked_crc32c_of_words
 from dtrain.formats.expansion import room_for
 from dtrain.formats.regular_file import open_regular
 
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
+_LENGTH = struct.Struct("<Q")
+_HEADER_FIELDS = np.dtype([("length", "<u8"), ("checksum", "<u4")])
+_FRAMING = np.dtype([("length", "<u8"), ("checksum", "<u4"), ("of_data", "<u4")])
+"""The bytes before and behind a record's data."""
+FRAME_BYTES = HEADER.size + CHECKSUM.size
+"""Bytes of a record beside its data."""
 CHUNK_BYTES = 256 * 1024
+HOP_BYTES = 64 * 1024
+"""Bytes of a record that is large: what follows it is read when it is needed."""
 RECORD_BYTES_MAX = (1 << 31) - 1
 """Bytes of one record: protocol buffers, such as tf.train.Example, have no more."""
+HEADERS_BYTES = 12 << 20
+"""Bytes of headers that are checked at once."""
+Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 COMPRESSIONS = ("", "GZIP", "ZLIB")
 
 
@@ -41,13 +55,25 @@ def read_records(path: str | Path, compression: str = "") -> Iterator[bytes]:
     check_compression(compression)
     try:
         with open(open_regular(path), "rb") as file:
-            nbytes = os.fstat(file.fileno()).st_size
-            room = room_for(nbytes) if compression else nbytes
-            yield from _records(_decompressed(file, compression), f"{path}", room)
+            yield from records_from(file, f"{path}", compression)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+
+
+def records_from(file: BinaryIO, where: str, compression: str = "") -> Iterator[bytes]:
+    """Yield the records of an open file, at its beginning, whose name is `where`.
+
+    Raises:
+        InputError: it is damaged; the records before the damage have been yielded.
+        OSError: it cannot be read.
+    """
+    nbytes = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    room = room_for(nbytes) if compression else nbytes
+    try:
+        yield from _records(_decompressed(file, compression), where, room)
     except (EOFError, zlib.error) as error:
-        raise InputError(f"{path}: expected {compression} data, found damage: {error}.") from error
+        raise InputError(f"{where}: expected {compression} data, found damage: {error}.") from error
 
 
 class TFRecordWriter:
@@ -131,27 +157,148 @@ def _decompressed(file: BinaryIO, compression: str) -> BinaryIO:
 
 def _records(stream: BinaryIO, where: str, room: int) -> Iterator[bytes]:
     """Yield the records of a stream of at most `room` bytes; a larger one is refused before it is read."""
-    offset = 0
-    while len(header := stream.read(HEADER.size)) == HEADER.size:
-        length, checksum = HEADER.unpack(header)
-        if masked_crc32c(header[:8]) != checksum:
-            raise InputError(
-                f"{where}: the length of the record at byte {offset} is damaged: its checksum is wrong."
-            )
-        end = offset + HEADER.size + length + CHECKSUM.size
-        if length > RECORD_BYTES_MAX or end > room:
-            raise InputError(
-                f"{where}: the file ends inside the record at byte {offset}, which claims {length} bytes, or "
-                f"grows too much when it is decompressed; expected at most {RECORD_BYTES_MAX} bytes a record "
-                f"and {room} in all."
-            )
-        data = stream.read(length)
-        footer = stream.read(CHECKSUM.size)
-        if len(data) < length or len(footer) < CHECKSUM.size:
-            raise InputError(f"{where}: the file ends inside the record at byte {offset}.")
-        if masked_crc32c(data) != CHECKSUM.unpack(footer)[0]:
-            raise InputError(
-                f"{where}: the data of the record at byte {offset} are damaged: their checksum is wrong."
-            )
-        yield data
-        offset = end
+    begin = 0
+    rest = b""
+    wanted = CHUNK_BYTES
+    while block := stream.read(wanted):
+        rest += block
+        ends, missing = _frames(rest, begin, room)
+        starts = [0, *ends[:-1]] if ends else []
+        data = [rest[a + HEADER.size : b - CHECKSUM.size] for a, b in zip(starts, ends, strict=True)]
+        yield from _sound(data, _framing(rest, starts, ends), starts, begin, where)
+        used = ends[-1] if ends else 0
+        if missing < 0:
+            raise InputError(_wrong_length(rest[used : used + HEADER.size], begin + used, room, where))
+        begin += used
+        rest = rest[used:]
+        wanted = max(CHUNK_BYTES, missing)
+    if len(rest) >= HEADER.size:
+        raise InputError(f"{where}: the file ends inside the record at byte {begin}.")
+
+
+def _frames(data: bytes, begin: int, room: int) -> tuple[list[int], int]:
+    """Return where the whole records in some bytes end, and how many bytes the next one lacks.
+
+    These are below 0 where its length cannot be.
+    """
+    ends: list[int] = []
+    position = 0
+    unpack = _LENGTH.unpack_from
+    while position + HEADER.size <= len(data):
+        length = unpack(data, position)[0]
+        end = position + FRAME_BYTES + length
+        if length > RECORD_BYTES_MAX or begin + end > room:
+            return ends, -1
+        if end > len(data):
+            if masked_crc32c(data[position : position + 8]) != CHECKSUM.unpack_from(data, position + 8)[0]:
+                return ends, -1
+            return ends, end - len(data)
+        ends.append(end)
+        position = end
+    return ends, 0
+
+
+def _framing(data: bytes, starts: Sequence[int], ends: Sequence[int]) -> Any:
+    """Return the bytes before and behind the data of records, which begin and end at these places."""
+    octets = np.frombuffer(data, np.uint8)
+    begins = np.array(starts, np.int64)[:, None] + np.arange(HEADER.size)
+    behind = np.array(ends, np.int64)[:, None] - CHECKSUM.size + np.arange(CHECKSUM.size)
+    return octets[np.concatenate([begins, behind], axis=1)].view(_FRAMING)[:, 0]
+
+
+def _wrong_length(header: bytes, offset: int, room: int, where: str) -> str:
+    length, checksum = HEADER.unpack(header)
+    if masked_crc32c(header[:8]) != checksum:
+        return _damaged_length(where, offset)
+    return (
+        f"{where}: the file ends inside the record at byte {offset}, which claims {length} bytes, or "
+        f"grows too much when it is decompressed; expected at most {RECORD_BYTES_MAX} bytes a record "
+        f"and {room} in all."
+    )
+
+
+def records_in(frames: Sequence[bytes], offsets: Sequence[int], where: str) -> list[bytes]:
+    """Return the data of records.
+
+    Args:
+        frames: the records with their headers and footers.
+        offsets: of the records in the file.
+        where: the file.
+
+    Raises:
+        InputError: a length or data are damaged.
+    """
+    data = [frame[HEADER.size : -CHECKSUM.size] for frame in frames]
+    framing = b"".join([frame[: HEADER.size] + frame[-CHECKSUM.size :] for frame in frames])
+    return list(_sound(data, np.frombuffer(framing, _FRAMING), offsets, 0, where))
+
+
+def _sound(
+    data: Sequence[bytes], framing: Any, offsets: Sequence[int], begin: int, where: str
+) -> Iterator[bytes]:
+    """Yield the data of records up to the first that is damaged, which raises an `InputError`."""
+    lengths = np.fromiter(map(len, data), np.uint64, len(data))
+    wrong = framing["length"] != lengths
+    wrong |= masked_crc32c_of_words(framing["length"]) != framing["checksum"]
+    damaged = wrong | (masked_crc32c_of_each(data) != framing["of_data"])
+    if not damaged.any():
+        yield from data
+        return
+    first = int(damaged.argmax())
+    yield from data[:first]
+    offset = begin + offsets[first]
+    raise InputError(_damaged_length(where, offset) if wrong[first] else _damaged_data(where, offset))
+
+
+def record_offsets(read: Callable[[int, int], bytes], nbytes: int, where: str) -> Offsets:
+    """Return the offset of each record of a file, and that of the end of the last one.
+
+    The lengths are checked, not the data; of large records nothing else is read.
+
+    Args:
+        read: returns so many bytes at an offset.
+        nbytes: of the file.
+        where: its name.
+
+    Raises:
+        InputError: a length is damaged, or the file ends inside a record.
+    """
+    offsets = array("Q", [0])
+    headers = bytearray()
+    block, begin = b"", 0
+    offset = length = 0
+    unpack = _LENGTH.unpack_from
+    while offset + HEADER.size <= nbytes and length <= RECORD_BYTES_MAX:
+        place = offset - begin
+        if place + HEADER.size > len(block):
+            # After a large record a header alone is read, after a small one those of many.
+            begin, place = offset, 0
+            block = read(offset, min(HEADER.size if length > HOP_BYTES else CHUNK_BYTES, nbytes - offset))
+        headers += block[place : place + HEADER.size]
+        length = unpack(block, place)[0]
+        offset += FRAME_BYTES + length
+        offsets.append(min(offset, nbytes + 1))
+        if len(headers) >= HEADERS_BYTES:
+            _check_headers(headers, offsets, where)
+            headers.clear()
+    _check_headers(headers, offsets, where)
+    if offset > nbytes:
+        raise InputError(f"{where}: the file ends inside the record at byte {offsets[-2]}.")
+    return np.frombuffer(offsets, np.uint64)
+
+
+def _check_headers(headers: bytearray, offsets: "array[int]", where: str) -> None:
+    """Raise an `InputError` if a checksum in the headers of the newest records is wrong."""
+    found = np.frombuffer(bytes(headers), _HEADER_FIELDS)
+    damaged = np.flatnonzero(masked_crc32c_of_words(found["length"]) != found["checksum"])
+    if len(damaged):
+        offset = offsets[len(offsets) - 1 - len(found) + int(damaged[0])]
+        raise InputError(_damaged_length(where, offset))
+
+
+def _damaged_length(where: str, offset: int) -> str:
+    return f"{where}: the length of the record at byte {offset} is damaged: its checksum is wrong."
+
+
+def _damaged_data(where: str, offset: int) -> str:
+    return f"{where}: the data of the record at byte {offset} are damaged: their checksum is wrong."

@@ -23,22 +23,41 @@ The life of a run, in messages:
     leader     -> every server   Mark / Marked (async), Snapshot / SnapshotReply, SnapshotRows / Rows, for a
                                  checkpoint
     leader     -> every server   Farewell / Farewell at the end
+    replica    -> leader         Enter / Entered, without servers; then replicas share memory and say no more
+    replica    -> every member   Bell / Bell, of one that comes later
     leader     -> every server   Hold / Holding, then Control / Controlled: other numbers or values, an end
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so no server can be needed again
                                  for this generation
+
+A program with a coordinator has messages of its own: see `messages.closures`.
 
 Two numbers say which variables are meant. The *generation* counts the calls of `fit`. The *term* counts,
 within the run, how often all servers were given their variables: when one of them dies, the leader begins a
 new term from the newest checkpoint on every server, and whatever was said in an earlier term is void.
 """
 
+from dtrain.messages.closures import (
+    Alter,
+    Alteration,
+    Altered,
+    Attend,
+    Attended,
+    Closure,
+    Failure,
+    Look,
+    Share,
+    Shared,
+    Shown,
+    TakeClosure,
+)
 from dtrain.messages.decisions import Commit, Complete, Release, Subscribe
 from dtrain.messages.joining import Join, Place
 from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply, Record, Recorded
 from dtrain.messages.message import Message, Refusal, RefusalKind
 from dtrain.messages.opening import PROTOCOL_VERSION, Hello, Initialise, Initialised, Lineage, Row
-from dtrain.messages.orders import Control, Controlled, Hold, Holding
+from dtrain.messages.orders import AskLearned, Control, Controlled, Hold, Holding, Learned
 from dtrain.messages.proving import Challenge, Opening, Proof
+from dtrain.messages.replicas import Bell, Enter, Entered, Over
 from dtrain.messages.snapshots import Mark, Marked, Snapshot, SnapshotReply, SnapshotRows
 from dtrain.messages.steps import NotReady, Pull, Push, Reply, Sums, Values
 from dtrain.messages.tables import Load, Loaded, Lookup, Rows
@@ -78,18 +97,45 @@ AnyMessage = (
     | Farewell
     | Join
     | Place
+    | Learned
+    | AskLearned
+    | Share
+    | Shared
+    | Look
+    | Shown
+    | Alter
+    | Altered
+    | Attend
+    | Attended
+    | TakeClosure
+    | Closure
+    | Enter
+    | Entered
+    | Over
+    | Bell
     | Refusal
 )
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "Alter",
+    "Alteration",
+    "Altered",
     "AnyMessage",
+    "AskLearned",
+    "Attend",
+    "Attended",
+    "Bell",
     "Challenge",
+    "Closure",
     "Commit",
     "Complete",
     "Conclude",
     "Control",
     "Controlled",
+    "Enter",
+    "Entered",
+    "Failure",
     "Farewell",
     "Heartbeat",
     "HeartbeatReply",
@@ -99,15 +145,18 @@ __all__ = [
     "Initialise",
     "Initialised",
     "Join",
+    "Learned",
     "Lineage",
     "Load",
     "Loaded",
+    "Look",
     "Lookup",
     "Mark",
     "Marked",
     "Message",
     "NotReady",
     "Opening",
+    "Over",
     "Place",
     "Proof",
     "Pull",
@@ -120,11 +169,15 @@ __all__ = [
     "Reply",
     "Row",
     "Rows",
+    "Share",
+    "Shared",
+    "Shown",
     "Snapshot",
     "SnapshotReply",
     "SnapshotRows",
     "Subscribe",
     "Sums",
+    "TakeClosure",
     "Values",
     "Verdict",
 ]

@@ -17,7 +17,11 @@ class RefusalKind(StrEnum):
     TOO_FEW_REPLICAS = "too few replicas"
     """Training cannot go on, because too few replicas are alive."""
     ENDED = "ended"
-    """The leader has ended training before its last step."""
+    """The leader has ended training before its last step; or its program, or this process of it."""
+    LOST = "lost"
+    """The receiver was started again, and has lost what it is asked for."""
+    NOT_LEADING = "not leading"
+    """Another task leads, or none does yet: the sender may ask another one."""
 
 
 class Refusal(Message, frozen=True, gc=False, kw_only=True):

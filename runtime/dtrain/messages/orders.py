@@ -1,4 +1,6 @@
-"""The leader's orders (docs/design/protocol.md#configuration-changes): other numbers or values, an end."""
+"""The words of the leader: orders (docs/design/protocol.md#configuration-changes), which bring other numbers
+or values, or an end; and what it has learned from data (docs/design/protocol.md#learned-once).
+"""
 
 from typing import Any
 
@@ -17,7 +19,7 @@ class Hold(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Holding(Message, frozen=True, gc=False, kw_only=True):
-    """Server to leader: so be it.
+    """Server to leader: acknowledges `Hold`.
 
     Attributes:
         version: ps:0: the first one that no push has begun to change; of others it means nothing.
@@ -54,3 +56,31 @@ class Control(Message, frozen=True, gc=False, kw_only=True):
 
 class Controlled(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: done."""
+
+
+class Learned(Message, frozen=True, gc=False, kw_only=True):
+    """Leader to the control host: it has learned this; the host acknowledges it by the same without a state.
+
+    Control host to another task: the answer to `AskLearned`.
+
+    Attributes:
+        key: says what, the same in every task.
+        state: JSON. Empty: the leader has not learned it, or it is too large: the task learns for itself.
+    """
+
+    key: str
+    state: bytes = b""
+
+
+class AskLearned(Message, frozen=True, gc=False, kw_only=True):
+    """Any other task to the control host: what has the leader learned? The answer is `Learned`, once it is
+    known.
+
+    Attributes:
+        key: says what.
+        fits: how many calls of `fit` this task has begun. A leader that has begun more has passed the place
+            of the program where it would have learned it.
+    """
+
+    key: str
+    fits: int

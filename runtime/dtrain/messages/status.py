@@ -1,17 +1,20 @@
 """A task's report on itself: it travels with its heartbeats, and stands in its `status.json`."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dtrain.cluster import Role
 
 
 class TaskPhase(StrEnum):
-    """The phase of a task by its own report: `STARTING` until it is up."""
+    """The phase of a task by its own report: `STARTING` until it is up, `LEAVING` from the order to stop on,
+    while others need it.
+    """
 
     STARTING = "starting"
     RUNNING = "running"
+    LEAVING = "leaving"
     FINISHED = "finished"
 
 
@@ -23,17 +26,29 @@ class TaskStatus:
         monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
         progress_monotonic_s: the same clock when the step last rose.
         waiting_share: the share of recent time in which it has waited for others, 0 to 1.
+        input_share: the share of recent time in which it has waited for batches to be read, 0 to 1.
+        reading_monotonic_s: since when it waits for the batch that is read now, by the same clock.
         evaluation: the newest evaluation: ``global_step`` and one number a metric.
         evaluations: the evaluator's newest ones, in this form.
         fits_begun: how many calls of `fit` the task has come to.
         fits_ended: how many of these have reached their last step, or the one with which the leader ended
             them.
         saved_step: the step of the last checkpoint that this attempt has written.
+        waiting_monotonic_s: since when the task waits, by the same clock.
+        active_monotonic_s: the same clock when the task last read, computed or evaluated a batch.
+        busy_with: the callback, validation or other work of the leader that is running.
+        leads: whether the task leads, where that may change (replicas that reduce among themselves).
         hosts_control: whether the task hosts the control plane of the run.
         unsaved: why the one after it could not be written; None: there is none, or it was.
         exit_code: of the task's program; None: it has not ended.
         message: why it did not end well.
         certificate_ends: the end of its certificate, as ISO 8601 writes it, where it has one.
+        cpu_percent: of one core, since the last report; None for a task on the machine of its launcher.
+        memory_bytes: of its own (PSS); likewise.
+        silent_s: how long ago the control host has heard this, by the host's clock.
+        lost: whether its lease at the control host has run out since.
+        notices: how many notices of preemption its process has got; each asks for a checkpoint.
+        in_loop: whether the task is in a loop of the program's own, and in no call of `fit` since.
     """
 
     task: str
@@ -55,6 +70,8 @@ class TaskStatus:
     rolled_back_steps: int = 0
     waiting_for: str | None = None
     waiting_share: float | None = None
+    input_share: float | None = None
+    reading_monotonic_s: float | None = None
     evaluation: dict[str, int | float] | None = None
     evaluations: list[dict[str, int | float]] = field(default_factory=list)
     fits_begun: int = 0
@@ -65,6 +82,29 @@ class TaskStatus:
     message: str | None = None
     hosts_control: bool = False
     certificate_ends: str | None = None
+    waiting_monotonic_s: float | None = None
+    active_monotonic_s: float = 0.0
+    busy_with: str | None = None
+    leads: bool = False
+    cpu_percent: float | None = None
+    memory_bytes: int | None = None
+    silent_s: float = 0.0
+    lost: bool = False
+    notices: int = 0
+    in_loop: bool = False
+
+
+def by_clock(said: TaskStatus, now_s: float) -> TaskStatus:
+    """Return a status that was heard at the control host with its times by another machine's clock.
+
+    Args:
+        said: by the task's own clock, which began when its machine did.
+        now_s: of the other clock.
+    """
+    heard_s = now_s - said.silent_s
+    progress_s = said.progress_monotonic_s and heard_s - (said.monotonic_s - said.progress_monotonic_s)
+    reading_s = said.reading_monotonic_s and heard_s - (said.monotonic_s - said.reading_monotonic_s)
+    return replace(said, monotonic_s=heard_s, progress_monotonic_s=progress_s, reading_monotonic_s=reading_s)
 
 
 def global_step(statuses: Iterable[TaskStatus]) -> int | None:

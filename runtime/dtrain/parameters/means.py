@@ -45,22 +45,28 @@ def mean(
         means.append(
             _mean_of_floats(blocks, count, weights)
             if trained
-            else _mean_of_state(blocks, count, weights, present, index)
+            else mean_of_state(blocks, count, weights, present[index] if count > len(blocks) else blocks[0])
         )
     for position in range(dense, len(gradients[0]), 2):
-        means += _row_mean(
+        means += row_mean(
             [(gradient[position], gradient[position + 1]) for gradient in gradients], count, weights
         )
     return means
 
 
-def _mean_of_state(
-    blocks: Sequence[Array], count: int, weights: Sequence[int] | None, present: Blocks, index: int
+def mean_of_state(
+    blocks: Sequence[Array], count: int, weights: Sequence[int] | None, present: Array
 ) -> Array:
-    """Return the mean of untrained values; equal ones stay, while their sum by their count may differ."""
+    """Return the mean of untrained values; equal ones stay, while their sum by their count may differ.
+
+    Args:
+        blocks: of each contribution, at least one.
+        count: of parts, at least as many; those beyond count as `present`.
+        weights: as for `mean`.
+        present: the value before.
+    """
     first = blocks[0]
-    absent = [present[index]] * (count - len(blocks))
-    others = [*blocks[1:], *absent]
+    others = [*blocks[1:], *[present] * (count - len(blocks))]
     if first.dtype.kind != "f":
         total = first.astype(np.int64)
         for block in others:
@@ -72,36 +78,53 @@ def _mean_of_state(
 
 def _mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] | None) -> Array:
     """Return the mean, computed in pieces that stay in the cache until they are divided."""
-    first, *others = blocks
+    first = blocks[0]
     mean = first if first.flags.writeable else np.empty_like(first)
     for start in range(0, first.size, PIECE):
         piece = slice(start, start + PIECE)
-        total = mean[piece]
-        kind = total.dtype.type
-        if weights is not None:
-            np.multiply(first[piece], kind(weights[0]), out=total)
-            for other, weight in zip(others, weights[1:], strict=True):
-                np.add(total, other[piece] * kind(weight), out=total)
-            np.divide(total, kind(sum(weights)), out=total)
-            continue
-        if others:
-            np.add(first[piece], others[0][piece], out=total)
-        elif mean is not first:
-            total[...] = first[piece]
-        for other in others[1:]:
-            np.add(total, other[piece], out=total)
-        np.divide(total, kind(count), out=total)
+        mean_of_floats([block[piece] for block in blocks], count, weights, mean[piece])
     return mean
 
 
-def _row_mean(
-    pairs: Sequence[tuple[Array, Array]], count: int, weights: Sequence[int] | None
+def mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] | None, out: Array) -> Array:
+    """Write the mean of floating-point blocks into `out`, which may be the first of them, and return it.
+
+    Arguments are those of `mean_of_state`; parts beyond the blocks count as zero.
+    """
+    first, *others = blocks
+    kind = out.dtype.type
+    if weights is not None:
+        np.multiply(first, kind(weights[0]), out=out)
+        for other, weight in zip(others, weights[1:], strict=True):
+            np.add(out, other * kind(weight), out=out)
+        np.divide(out, kind(sum(weights)), out=out)
+        return out
+    if others:
+        np.add(first, others[0], out=out)
+    elif out is not first:
+        out[...] = first
+    for other in others[1:]:
+        np.add(out, other, out=out)
+    if count & (count - 1):
+        np.divide(out, kind(count), out=out)
+    else:  # the same bits: the inverse of a power of two is exact
+        np.multiply(out, kind(1 / count), out=out)
+    return out
+
+
+def row_mean(
+    pairs: Sequence[tuple[Array, Array]],
+    count: int,
+    weights: Sequence[int] | None,
+    union: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return the mean of pairs, as such a pair of new arrays.
 
-    A pair is ids (int64, [k], ascending) and rows (flat, k * row size, in the table's dtype).
+    A pair is ids (int64, [k], ascending) and rows (flat, k * row size, in the table's dtype); `union` are all
+    ids, where the caller knows them.
     """
-    union = np.unique(np.concatenate([ids for ids, _ in pairs]))
+    if union is None:
+        union = np.unique(np.concatenate([ids for ids, _ in pairs]))
     row_size = max((rows.size // ids.size for ids, rows in pairs if ids.size), default=0)
     total = np.zeros((len(union), row_size), pairs[0][1].dtype)
     kind = total.dtype.type

@@ -17,7 +17,7 @@ The rule *Placement* (docs/design/protocol.md#placement):
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -130,11 +130,13 @@ class Plan:
         variables: in order of creation.
         shards: in order of creation; those of one variable are neighbours and cover its rows.
         servers: how many servers there are; one may have nothing to hold.
+        by_rows: the names of tables that lie at the end of their groups, see `plan_without_servers`.
     """
 
     variables: tuple[VariableSpec, ...]
     shards: tuple[Shard, ...]
     servers: int
+    by_rows: tuple[str, ...] = ()
 
     @cached_property
     def hash(self) -> str:
@@ -227,6 +229,17 @@ def plan(
     else:
         raise SpecError(f"placement: expected round_robin or greedy, found {placement!r}")
     return _assemble(variables, rows, chosen, servers)
+
+
+def plan_without_servers(variables: Sequence[VariableSpec]) -> Plan:
+    """Return the plan of replicas that share memory; errors as of `plan`.
+
+    Sparse variables lie in the groups like all others, but behind them, so that memory of gradients, which
+    are given as rows, has the same groups without their ends.
+    """
+    ordered = sorted(variables, key=lambda variable: variable.sparse)
+    by_rows = tuple(variable.name for variable in ordered if variable.sparse)
+    return replace(plan([replace(each, sparse=False) for each in ordered], 1), by_rows=by_rows)
 
 
 def least_loaded(nbytes: Sequence[int], servers: int) -> list[int]:

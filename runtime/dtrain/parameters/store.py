@@ -5,7 +5,7 @@ update is one pass over one array however many variables there are, and a gradie
 which it is applied. Sparse variables are tables (`parameters.table`), each by itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -42,6 +42,7 @@ class Store:
         max_steps: int | None = None,
         allocator: BufferAllocator | None = None,
         compression: Compression | None = None,
+        slots: Mapping[str, Sequence[Array]] | None = None,
     ) -> None:
         """Take over initial values, `[group]`, flat; arrays that cannot be written are copied.
 
@@ -53,6 +54,7 @@ class Store:
             max_steps: the last version, at which the optimizer completes its work.
             allocator: the memory that keeps the values.
             compression: the form in which they travel.
+            slots: memory that holds the optimizer's slots, by name `[trainable group]`; default: new slots.
         """
         self.layout = layout
         self.origin = origin
@@ -67,9 +69,11 @@ class Store:
         self._versions = VersionedBuffers(values, allocator)
         self._compression = compression
         self._compressed = None if compression is None else CompressedValues(compression, layout, allocator)
-        fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
         names = self.optimizer.initial_slots(np.zeros(0))  # names also where a server has nothing to train
-        self.slots: dict[str, list[Array]] = {name: [slots[name] for slots in fresh] for name in names}
+        if slots is None:
+            fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
+            slots = {name: [each[name] for each in fresh] for name in names}
+        self.slots = {name: list(slots[name]) for name in names}
         self._changes: list[Change] = []
         self.assigned = (0, 0)
         self._snapshots: list[CopyOnWriteSnapshot] = []

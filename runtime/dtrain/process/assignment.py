@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.loopback import LOOPBACK, is_loopback
 from dtrain.config import ClusterSection, RunSpec, address_problem
 from dtrain.errors import SpecError
 from dtrain.formats.masked_urls import masked
@@ -28,6 +28,8 @@ SPEC = "DTRAIN_SPEC"
 ATTEMPT = "DTRAIN_ATTEMPT"
 JOINED = "DTRAIN_JOINED"
 MOVED_TO = "DTRAIN_MOVED_TO"
+BIND = "DTRAIN_BIND"
+STALL_TIMEOUT = "DTRAIN_STALL_TIMEOUT"
 TF_CONFIG = "TF_CONFIG"
 TASK = "DTRAIN_TASK"
 ROLE = "DTRAIN_ROLE"
@@ -54,6 +56,9 @@ class TaskAssignment:
         launched: whether a launcher owns this process.
         moved_to: the address at which this task serves, if that is not the cluster's.
         tls: the certificate that a launcher has made for this task.
+        stall_s: after how long a replica that others wait for, and that does nothing, is to be killed; None:
+            no launcher would do it.
+        bind: the host, or ``host:port``, at which it listens; None: as its address says.
     """
 
     task: TaskId
@@ -66,6 +71,14 @@ class TaskAssignment:
     launched: bool = False
     moved_to: str | None = None
     tls: TlsMaterial | None = None
+    bind: str | None = None
+    stall_s: float | None = None
+
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all tasks of the cluster, and this one, serve at addresses of one host."""
+        served = [self.cluster.address(task) for task in self.cluster.tasks()]
+        return all(is_loopback(address or "") for address in [*served, self.moved_to or LOOPBACK + ":1"])
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "TaskAssignment | None":
@@ -97,6 +110,8 @@ class TaskAssignment:
                 environment.get(MOVED_TO), trusted=bool(secret or spec.security.insecure)
             ),
             tls=TlsMaterial.from_text(handed) if (handed := environment.get(HANDED_OVER)) else None,
+            bind=checked_bind(environment.get(BIND), BIND),
+            stall_s=_read_seconds(environment.get(STALL_TIMEOUT)),
         )
 
     @classmethod
@@ -108,7 +123,8 @@ class TaskAssignment:
         """
         spec = _default_spec(cluster).secured(environment)
         secret = said_secret(environment.get(SECRET))
-        return cls(task, cluster, spec, run_id=run_id_by_hand(cluster), secret=secret)
+        bind = checked_bind(environment.get(BIND), BIND)
+        return cls(task, cluster, spec, run_id=run_id_by_hand(cluster), secret=secret, bind=bind)
 
     @property
     def address(self) -> str:
@@ -162,6 +178,10 @@ class TaskAssignment:
             environment[RUN_ID] = self.run_id
         if self.moved_to is not None:
             environment[MOVED_TO] = self.moved_to
+        if self.bind is not None:
+            environment[BIND] = self.bind
+        if self.stall_s is not None:
+            environment[STALL_TIMEOUT] = f"{self.stall_s:g}"
         if self.run_dir is not None:
             environment[RUN_DIR] = str(self.run_dir)
         return environment
@@ -207,7 +227,32 @@ def _read_moved_to(address: str | None, *, trusted: bool) -> str | None:
     return address or None
 
 
+def checked_bind(bind: str | None, where: str) -> str | None:
+    """Return the host, or ``host:port``, at which a task is to listen; None where nothing is said.
+
+    Raises:
+        SpecError: it is neither; `where` says who said it.
+    """
+    if not bind:
+        return None
+    if address_problem(f"{bind}:1") is not None and (reason := address_problem(bind)) is not None:
+        raise SpecError(f"{where}: expected a host, such as 0.0.0.0, or host:port; {reason}")
+    return bind
+
+
 def _read_attempt(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise SpecError(f"{ATTEMPT} in the environment: expected a number, found {text[:80]!r}")
     return int(text)
+
+
+def _read_seconds(text: str | None) -> float | None:
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise SpecError(f"{STALL_TIMEOUT} in the environment: expected seconds, found {text[:80]!r}")
+    return seconds

@@ -80,7 +80,17 @@ def _kill_later(order: int, grace_s: float, last_word: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # the program has closed its stderr
         faulthandler.dump_traceback(all_threads=True)
         os.write(2, f"{last_word}\n".encode())
+    if os.getpid() == 1:
+        os._exit(128 + signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_of(number: int) -> None:
+    """Die of the next such signal, also as process 1 of a container, which default actions spare."""
+    if os.getpid() == 1:
+        signal.signal(number, lambda number, frame: os._exit(128 + number))
+    else:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def kill_children(patience_s: float = 2.0) -> None:

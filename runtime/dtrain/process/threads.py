@@ -8,7 +8,7 @@ that training is `deterministic`: the program may have wished it.
 import os
 from collections.abc import Mapping
 
-from dtrain.config import TrainingSection
+from dtrain.config import CentralStorageSection, MirroredSection, TrainingSection
 from dtrain.process.assignment import TaskAssignment
 
 USERS_LIMIT = "OMP_NUM_THREADS"
@@ -40,11 +40,17 @@ def threads(
 ) -> int | None:
     """Return the number of threads for this task: its share of the cores among the training tasks here.
 
-    It is None where the task is alone, or where a launcher or the user has set a number.
+    It is None where the task is alone, or where a launcher or the user has set a number. Replicas in threads
+    share the task's.
     """
     if training.deterministic:
         return 1
-    if assignment is None or assignment.launched or any(name in environment for name in NUMPY_LIMITS):
+    said = next((environment[name] for name in NUMPY_LIMITS if name in environment), None)
+    if isinstance(training, MirroredSection | CentralStorageSection):
+        own = max(1, cores // training.replicas)  # the program may have more than the launcher knew of
+        fewer = said is not None and said.isdecimal() and own < int(said)
+        return own if said is None or (fewer and assignment is not None and assignment.launched) else None
+    if assignment is None or assignment.launched or said is not None:
         return None
     cluster = assignment.cluster
     task = assignment.task

@@ -92,10 +92,15 @@ class TicketGate:
         self._set_clock(rank, None)
 
     @property
+    def left(self) -> int:
+        """The number of tickets that may be given for now, besides those in hand."""
+        end = self.max_steps if self.until is None else min(self.until, self.max_steps)
+        return max(0, end - self.accepted - len(self.holders))
+
+    @property
     def all_given(self) -> bool:
         """True if the pushes under way lead to the last version that may be made for now."""
-        end = self.max_steps if self.until is None else min(self.until, self.max_steps)
-        return self.accepted + len(self.holders) >= end
+        return not self.left
 
     @property
     def standing(self) -> Hashable:

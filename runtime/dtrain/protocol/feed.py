@@ -12,6 +12,20 @@ from dtrain.protocol.applied_batches import MISSING_MAX
 from dtrain.protocol.part_dealer import Dealt
 
 
+class DataFile(NamedTuple):
+    """A file of data, as it is known again.
+
+    Attributes:
+        path: its path or URL, without a password.
+        nbytes: its size.
+        checksum: of size, beginning and end; see `data.record_index.files_read`.
+    """
+
+    path: str
+    nbytes: int
+    checksum: int
+
+
 class Feed(NamedTuple):
     """Batches and steps of one call of `fit`; 0 where a number is not known.
 
@@ -19,11 +33,15 @@ class Feed(NamedTuple):
         batch_size: how many examples a batch has.
         batches: how many one pass over the data has.
         steps_per_epoch: how many steps an epoch has.
+        pipelines: how many pipelines a function of an InputContext makes; see `protocol.lanes`.
+        files: the files that are read, as far as steps of a dataset name them.
     """
 
     batch_size: int = 0
     batches: int = 0
     steps_per_epoch: int = 0
+    pipelines: int = 0
+    files: tuple[DataFile, ...] = ()
 
     def change_from(self, before: "Feed") -> str | None:
         """Return what is different from before; None if nothing is that is known of both."""
@@ -31,9 +49,17 @@ class Feed(NamedTuple):
         said = [
             f"{name.replace('_', ' ')} {old}, now {new}"
             for name, old, new in pairs
-            if old and new and old != new
+            if name != "files" and old and new and old != new
         ]
         return "; ".join(said) or None
+
+    def changed_files(self, before: "Feed") -> list[tuple[DataFile, DataFile]]:
+        """Return each file that has other contents than before, as it was and as it is.
+
+        Those of which one of both knows nothing are left out.
+        """
+        known = {file.path: file for file in before.files}
+        return [(known[file.path], file) for file in self.files if known.get(file.path, file) != file]
 
     def goes_on(self, before: "Feed", dealt: Dealt) -> Dealt:
         """Return the data left in these batches after others were dealt; a batch with any of it is whole.

@@ -5,8 +5,8 @@ of a run:
 
 1. Batch k of the stream is cut into `parts` parts (N0): part p of it has the number k * N0 + p. In
    asynchronous training N0 is 1, so that a part is a batch.
-2. A part is dealt to one replica at a time, in the order of the numbers. A replica that asks again before it
-   has pushed is given the same part.
+2. A part is dealt to one replica at a time, in the order of the numbers, or by `lanes`. A replica that asks
+   again before it has pushed is given the same part.
 3. With `whole` (synchronous training without backups) only parts of one batch are dealt, until the next one
    is begun; a replica of rank r is given the part that is r mod N0 of it, unless another replica has that
    one.
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.lanes import NONE_WAITS, Lanes
 
 NO_PART = -1
 NO_RANK = -1
@@ -75,14 +76,15 @@ class PartDealer:
     Attributes:
         parts: N0.
         whole: whether only parts of one batch are dealt at a time.
-        next: the first number that was never dealt.
-        due: parts before it that may be dealt.
+        next: the first number that was never dealt, nor passed over by `lanes`.
+        due: parts before it that may be dealt: those of lost replicas, and of a checkpoint.
         given: the rank that has each part that is dealt, or held, and not settled; NO_RANK for those that are
             held.
         current: by rank, the part that the replica is to push next.
         parts_of: by rank, the parts of `given` that it has.
         batch: the one that is dealt (`whole`).
         even: as in `Dealt`.
+        lanes: which replica is to compute which part; None: they are dealt in the order of their numbers.
     """
 
     parts: int
@@ -94,13 +96,14 @@ class PartDealer:
     parts_of: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     batch: int = -1
     even: bool = False
+    lanes: Lanes | None = None
     _queue: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, dealt: Dealt, *, whole: bool) -> "PartDealer":
+    def of(cls, dealt: Dealt, *, whole: bool, lanes: Lanes | None = None) -> "PartDealer":
         """Begin, or go on from a checkpoint's state; with `whole` call `begin_batch` then."""
         queue = [] if whole else sorted(dealt.due)
-        return cls(dealt.parts, whole, dealt.next, set(dealt.due), even=dealt.even, _queue=queue)
+        return cls(dealt.parts, whole, dealt.next, set(dealt.due), even=dealt.even, lanes=lanes, _queue=queue)
 
     def begin_batch(self) -> list[int]:
         """Settle the rest of the batch and begin the next one (`whole`); return its parts to compute."""
@@ -123,14 +126,23 @@ class PartDealer:
         """Number of parts that were dealt and are not settled."""
         return len(self.due) + len(self.given)
 
-    def give(self, rank: int, live: Container[int] = (), *, fresh: bool = True) -> int:
+    @property
+    def settled_below(self) -> int:
+        """A number below which every part is settled."""
+        waits = NONE_WAITS if self.lanes is None else self.lanes.first_waiting()
+        return min([*self.due, *self.given, *([] if waits == NONE_WAITS else [waits])], default=self.next)
+
+    def give(
+        self, rank: int, live: Container[int] = (), *, fresh: bool = True, left: int | None = None
+    ) -> int:
         """Return the part that a replica is to compute next; NO_PART if there is none for it now.
 
         With `whole` the part of its number is reserved for each of the ranks in `live`, as long as it has had
-        none of the batch. Without `fresh` only parts are dealt that were dealt before.
+        none of the batch. Without `fresh` only parts are dealt that were dealt before. With `lanes` no more
+        than `left` parts are dealt from now on, with this one.
         """
         if rank not in self.current:
-            part = self._next_for(rank, live, fresh)
+            part = self._next_for(rank, live, fresh, left)
             if part == NO_PART:
                 return NO_PART
             self.due.discard(part)
@@ -138,7 +150,7 @@ class PartDealer:
             self._give_to(rank, part)
         return self.current[rank]
 
-    def _next_for(self, rank: int, live: Container[int], fresh: bool) -> int:
+    def _next_for(self, rank: int, live: Container[int], fresh: bool, left: int | None) -> int:
         if self.whole:
             return self._next_of_batch(rank, live)
         while self._queue and self._queue[0] not in self.due:
@@ -147,6 +159,9 @@ class PartDealer:
             return self._queue[0]
         if not fresh:
             return NO_PART
+        if self.lanes is not None:
+            part, self.next = self.lanes.choose(rank, self.next, live, left)
+            return part
         self.next += 1
         return self.next - 1
 
@@ -200,7 +215,8 @@ class PartDealer:
 
     def export(self) -> Dealt:
         """Return the state for a checkpoint, in which parts under way count as not done."""
-        return Dealt(self.parts, self.next, tuple(sorted([*self.due, *self.given])), self.even)
+        waiting = [] if self.lanes is None else self.lanes.all_waiting()
+        return Dealt(self.parts, self.next, tuple(sorted([*self.due, *self.given, *waiting])), self.even)
 
     def _give_to(self, rank: int, part: int) -> None:
         self.given[part] = rank

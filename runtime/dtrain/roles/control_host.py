@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dtrain.cluster import TaskId
 from dtrain.control.actions import Action, Decide, End, Note, Send
 from dtrain.control.machine import ControlPlane
-from dtrain.messages import Commit, Complete, Hello, Subscribe
+from dtrain.messages import Commit, Complete, Hello, Refusal, RefusalKind, Subscribe
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.runs.events import AnyEvent
 from dtrain.wire.channel import Answer, Caller
@@ -31,6 +31,7 @@ class ControlHandler:
         control: the machine. Other threads reach it by `ask` alone.
         ended: set when no other task will talk to this one any more, or it has failed.
         failure: why it has failed; None if it has not.
+        leads: whether this task is the one that others ask. One that may lead later sends them on.
     """
 
     answers_at_once = True
@@ -57,6 +58,7 @@ class ControlHandler:
         self.control = control
         self.ended = clock.event()
         self.failure: str | None = None
+        self.leads = True
         self._hello = hello
         self._decide = decide
         self._note = note
@@ -88,6 +90,10 @@ class ControlHandler:
     def received(self, caller: Caller, frame: Frame) -> Answer:
         """See `Handler.received`."""
         sender = TaskId.parse(caller.hello.task)
+        if not self.leads:
+            reason = f"{self._hello.task} does not lead"
+            caller.send(Refusal(reason=reason, kind=RefusalKind.NOT_LEADING))
+            return Answer.ONE
         with self._lock:
             self._callers.add(caller)
             self.ask(lambda control, now: control.receive(caller, sender, frame.message, now))

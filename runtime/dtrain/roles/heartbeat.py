@@ -39,6 +39,7 @@ class HeartbeatLink:
         clock: Clock = SYSTEM,
         book: AddressBook | None = None,
         moved_to: str | None = None,
+        on_not_leading: Callable[[], None] = lambda: None,
     ) -> None:
         """Connect, and renew the lease once, so that `reply` is there.
 
@@ -52,6 +53,8 @@ class HeartbeatLink:
             clock: the time, and how to wait.
             book: told of tasks that serve elsewhere than the cluster says.
             moved_to: where this task does, if it does.
+            on_not_leading: called where the task that was asked does not lead: the next connection is to
+                another one.
 
         Raises:
             PeerLostError: no server answers within `connect_s`; a WaitTimeoutError if none is there at all.
@@ -69,6 +72,7 @@ class HeartbeatLink:
         self.on_failure: Callable[[str], None] = lambda reason: None
         self.on_reply: Callable[[HeartbeatReply], None] = lambda reply: None
         self._on_silence = on_silence
+        self._on_not_leading = on_not_leading
         self.failure: DtrainError | None = None
         # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it
         # pushed, and also if the clock was set back meanwhile: attempts of one run only rise.
@@ -136,6 +140,10 @@ class HeartbeatLink:
                 self._book.learn_all(answer.moved)
             self._reporter.behind(self._peer.name, answer.waiting_for)
             return asked_s, answer
+        if isinstance(answer, Refusal) and answer.kind is RefusalKind.NOT_LEADING:
+            self._peer.close()
+            self._on_not_leading()
+            raise PeerLostError(answer.reason)
         raise PeerRefusedError(
             answer.reason if isinstance(answer, Refusal) else f"{self._peer.name} answered {answer}"
         )

@@ -1,21 +1,24 @@
 """The two ends of a worker's question to join a run: what a server tells it, and how it asks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import cycle
 
 import msgspec
 
-from dtrain.cluster import JOINING
+from dtrain.cluster import JOINING, ClusterSpec
 from dtrain.config import CheckpointSection, RunSpec, SecuritySection
 from dtrain.config.choices import TlsMode
 from dtrain.control.admission import Admission
 from dtrain.errors import PeerRefusedError, WaitTimeoutError
-from dtrain.messages import Join, NotReady, Place, Refusal
+from dtrain.messages import Join, NotReady, Place, Refusal, RefusalKind
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.join_request import JoinRequest
+from dtrain.process.requests.join_request import JoinRequest
 from dtrain.process.tensorflow.tf_config import read_tf_config
+from dtrain.roles.finding_leader import ATTEMPT_S
 from dtrain.runs.joined import takes_folder
+from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect
 from dtrain.wire.reaching import obstacle
 from dtrain.wire.security.credentials import Credentials
@@ -46,6 +49,9 @@ def admission_by(assignment: TaskAssignment) -> Admission:
 def ask_for_place(request: JoinRequest, tell: Callable[[str], None]) -> Place:
     """Ask a server what a worker must know that would like to join.
 
+    Where replicas reduce among themselves any of them may lead: the next one is asked where one is gone, or
+    does not lead.
+
     Args:
         request: the question.
         tell: told, once, what is waited for, and of certificates that cannot be used.
@@ -65,31 +71,87 @@ def ask_for_place(request: JoinRequest, tell: Callable[[str], None]) -> Place:
         tls=request.tls,
     )
     credentials = Credentials.of(asking, tell)
+    waits = _Waits(request, tell)
+    servers = servers_to_ask(request, asking.cluster)
+    for server, address in cycle(servers):
+        reach_s = request.reach_s if len(servers) == 1 else ATTEMPT_S
+        try:
+            channel = _connected(request, server, address, credentials, reach_s)
+        except WaitTimeoutError:
+            if len(servers) == 1 or waits.lasts_s() >= request.reach_s:
+                raise
+            continue
+        try:
+            place = _answered(channel, f"{server} at {address}", waits, others=len(servers) > 1)
+        finally:
+            channel.close()
+        if place is not None:
+            return place
+    raise AssertionError("there is a server to ask")
+
+
+def servers_to_ask(request: JoinRequest, cluster: ClusterSpec) -> Sequence[tuple[str, str]]:
+    """Return name and address of every task that may give a place, in the order in which they are asked."""
+    first = request.server, request.address
+    replicas = [(str(task), cluster.address(task) or "") for task in cluster.replicas()]
+    if first not in replicas:
+        return [first]  # a parameter server, or one of which only the address is known
+    begin = replicas.index(first)
+    return [*replicas[begin:], *replicas[:begin]]
+
+
+class _Waits:
+    """How long the worker that joins has waited, and what it says of that."""
+
+    def __init__(self, request: JoinRequest, tell: Callable[[str], None]) -> None:
+        self._limit_s = request.wait_s
+        self._tell = tell
+        self._begun_s = time.monotonic()
+        self._told = False
+
+    def lasts_s(self) -> float:
+        """Return for how long it has waited."""
+        return time.monotonic() - self._begun_s
+
+    def wait(self, whom: str, reason: str) -> None:
+        """Wait a moment.
+
+        Raises:
+            WaitTimeoutError: it has lasted too long.
+        """
+        if self.lasts_s() >= self._limit_s:
+            raise WaitTimeoutError(f"{whom}: {reason}; waited {self._limit_s:g} s")
+        if self.lasts_s() >= PATIENCE_S and not self._told:
+            self._told = True
+            self._tell(f"the worker that joins waits for {whom}: {reason}")
+        time.sleep(_PAUSE_S)
+
+
+def _connected(
+    request: JoinRequest, server: str, address: str, credentials: Credentials, reach_s: float
+) -> Channel:
     try:
-        channel = connect(request.server, request.address, credentials, request.reach_s, request.transport)
+        return connect(server, address, credentials, reach_s, request.transport)
     except WaitTimeoutError:
-        if request.run_id or obstacle(request.address) is not None:
+        if request.run_id or obstacle(address) is not None:
             raise
         tls = "" if request.security.tls == TlsMode.REQUIRED else ", or one that expects TLS: see --tls-cert"
-        raise WaitTimeoutError(f"what listens at {request.address} is no dtrain server{tls}") from None
-    place = f"{request.server} at {request.address}"
-    begun_s = time.monotonic()
-    told = False
-    try:
-        while True:
-            channel.send(Join())
-            answer = channel.receive(deadline=time.monotonic() + ANSWER_S).message
-            if isinstance(answer, Place):
-                return answer
-            if not isinstance(answer, NotReady):
-                reason = answer.reason if isinstance(answer, Refusal) else "it gives no place"
-                raise PeerRefusedError(f"{place}: {reason}")
-            waited_s = time.monotonic() - begun_s
-            if waited_s >= request.wait_s:
-                raise WaitTimeoutError(f"{place}: {answer.reason}; waited {request.wait_s:g} s")
-            if waited_s >= PATIENCE_S and not told:
-                told = True
-                tell(f"the worker that joins waits for {place}: {answer.reason}")
-            time.sleep(_PAUSE_S)
-    finally:
-        channel.close()
+        raise WaitTimeoutError(f"what listens at {address} is no dtrain server{tls}") from None
+
+
+def _answered(channel: Channel, whom: str, waits: _Waits, *, others: bool) -> Place | None:
+    """Return the place that a server gives; None where it does not lead and others may be asked."""
+    while True:
+        channel.send(Join())
+        match channel.receive(deadline=time.monotonic() + ANSWER_S).message:
+            case Place() as place:
+                return place
+            case Refusal(reason=reason, kind=RefusalKind.NOT_LEADING) if others:
+                waits.wait(whom, reason)
+                return None
+            case NotReady(reason=reason):
+                waits.wait(whom, reason)
+            case Refusal(reason=reason):
+                raise PeerRefusedError(f"{whom}: {reason}")
+            case _:
+                raise PeerRefusedError(f"{whom}: it gives no place")

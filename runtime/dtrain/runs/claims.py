@@ -19,6 +19,8 @@ from dtrain.errors import RunInUseError
 
 NAME = ".dtrain-runs"
 RETRY_S = 0.01
+ENDING_S = 5.0
+"""The longest wait for a process of the same run, killed, to let go of what it has claimed."""
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = "hhqqi"
 
@@ -44,22 +46,27 @@ def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
     """Let a run alone write `path` until this process ends, if files can be locked there.
 
     Args:
-        path: a file or a folder, which need not exist.
+        path: a file or a folder, which need not exist; a URL, where nothing can be locked, is not claimed.
         run_id: None for a process that trains alone, which is no run.
 
     Raises:
         RunInUseError: another run writes it, and has not ended.
     """
-    if run_id is None:
+    if run_id is None or "://" in str(path):
         return
     if _held.pid != os.getpid():
         _held.pid = os.getpid()
         _held.descriptors = {}
         atexit.register(_leave, os.getpid())
     whole = Path(os.path.realpath(path))
+    until_s = time.monotonic() + ENDING_S
     try:
         whole.parent.mkdir(parents=True, exist_ok=True)
-        holder = _lock(whole, run_id)
+        # A task of this run that led before this one is being ended by the kernel.
+        while (holder := _lock(whole, run_id)) is not None and time.monotonic() < until_s:
+            if not holder.startswith(f"run {run_id} "):
+                break
+            time.sleep(RETRY_S)
     except (
         OSError
     ):  # no such directory, or a read-only one: the attempt to write there will fail with a message

@@ -5,11 +5,15 @@
         run.json                    `RunRecord`: the run's and the tasks' states, by the lock's holder
         join.json                   `JoinRecord`: for workers that join; while the run lives, mode 0600
         spec.json                   the resolved spec, with the wishes for `training` of the leader's program
+        moved.json                  where tasks serve that a launcher has moved to other hosts
+        target.json                 where the tasks run, if not on the launcher's machine
         plan.json                   the tasks that were started (`dtrain plan`), without the secret
         events.jsonl                the journal: one event a line
         reserve-run.json-0 ...      room on a full disk for the last record of that name; absent after the end
         metrics.jsonl               the chief's metrics: one line a report
         checkpoints/                ckpt-<step>/
+        data_index/                 indexes of data that cannot have them beside it, of filters, and what
+                                    layers have learned by `adapt`
         tasks/worker-0/
             status.json             `TaskStatus`: written by the task itself about twice a second
             joined.json             `JoinedRecord`: of a worker that has joined the run (`runs.joined`)
@@ -17,6 +21,7 @@
             attempt-0/failure.json  `FailureRecord`: why the attempt died, by the task or its reaper
             attempt-0/trace.jsonl   where `trace` is on: the attempt's events and spans (`runs.trace`)
             attempt-0/slow.json     `Slowdown`: of the attempt from now on, by `dtrain chaos`
+            attempt-0/signal.json   a number: a signal to the attempt on another host, by `dtrain chaos`
             attempt-0/kill.json     `KillRequest`: it does not answer; by the chief, for the launcher
 
 Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
@@ -27,7 +32,7 @@ that looks again.
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +48,8 @@ from dtrain.runs.states import FailureKind, RunState, TaskState
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 
 _OWN_NAME = re.compile(
-    r"lock|(run|join|spec|plan)\.json|(events|metrics)\.jsonl|checkpoints|tasks|reserve-.+|\.(run|join|spec|plan)\.json\.\d+"
+    r"lock|(run|join|spec|plan|target|moved|stop)\.json|(events|metrics)\.jsonl|checkpoints|tasks|data_index|reserve-.+"
+    r"|\.(run|join|spec|plan|target|stop)\.json\.\d+"
 )
 
 
@@ -105,6 +111,8 @@ class RunRecord:
 
     Attributes:
         stalled: the place at which training stands still and the tasks it waits for; None: it does not.
+        host: the name of the machine of that process.
+        keeps_logs: whether it keeps the output of the tasks; a task that was started by hand has its own.
     """
 
     run: str
@@ -117,6 +125,8 @@ class RunRecord:
     launcher_started: float | None = None
     failure: FailureRecord | None = None
     stalled: str | None = None
+    host: str | None = None
+    keeps_logs: bool = True
     tasks: list[TaskRecord] = field(default_factory=list)
 
 
@@ -188,6 +198,21 @@ class RunFiles:
         return self.directory / "plan.json"
 
     @property
+    def moved(self) -> Path:
+        """The addresses of tasks that a launcher has moved, on the hosts of tasks alone."""
+        return self.directory / "moved.json"
+
+    @property
+    def where(self) -> Path:
+        """The engine and the hosts of the tasks; absent where they run on the launcher's machine."""
+        return self.directory / "target.json"
+
+    @property
+    def stop(self) -> Path:
+        """The launcher that `dtrain stop` has told to stop."""
+        return self.directory / "stop.json"
+
+    @property
     def journal(self) -> Path:
         """The journal, one event a line."""
         return self.directory / "events.jsonl"
@@ -218,9 +243,14 @@ class RunFiles:
         """Return the path of the `JoinedRecord` of a worker that has joined."""
         return self.task(task) / "joined.json"
 
-    def joined_tasks(self) -> list[TaskId]:
-        """Return every worker that has joined, also one that has left again."""
-        return _named(path.parent for path in self.directory.glob("tasks/worker-*/joined.json"))
+    def joined_tasks(self, besides: Container[str] = ()) -> list[TaskId]:
+        """Return every worker that has joined, also one that has left again, without certain folders."""
+        root = self.directory / "tasks"
+        with contextlib.suppress(OSError):
+            others = (path for path in root.iterdir() if path.name not in besides)
+            there = _named(path for path in others if path.name.startswith("worker-"))
+            return [task for task in there if self.joined(task).exists()]
+        return []
 
     def attempt(self, task: TaskId, attempt: int) -> Path:
         """Return the folder of one attempt of a task."""
@@ -241,6 +271,10 @@ class RunFiles:
     def slow(self, task: TaskId, attempt: int) -> Path:
         """Return the path of a `Slowdown` for one attempt; absent as long as the spec alone decides."""
         return self.attempt(task, attempt) / "slow.json"
+
+    def signal(self, task: TaskId, attempt: int) -> Path:
+        """Return the path of the newest signal that one attempt of a task on another host is to get."""
+        return self.attempt(task, attempt) / "signal.json"
 
     def kill(self, task: TaskId, attempt: int) -> Path:
         """Return the path of a `KillRequest` for one attempt of a task."""

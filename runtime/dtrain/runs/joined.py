@@ -5,6 +5,7 @@ over the network, which no command here owns, the leader does.
 """
 
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ from pathlib import Path
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain.messages import HeartbeatReply
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.status import TaskStatus, by_clock
 from dtrain.runs.files import RunFiles, TaskRecord, read_record, write_record
-from dtrain.runs.states import TaskState
+from dtrain.runs.states import LIVE_TASK_STATES, TaskState
 from dtrain.runs.task_states import state_of, why_lost
 
 ROWS_MAX = 1000
@@ -36,8 +37,9 @@ class JoinedRecord:
 
 def note(record: TaskRecord, said: TaskStatus) -> None:
     """Take what a task says of itself into its record."""
-    record.message = why_lost(said)
-    record.state = state_of(said)
+    silent = f"has not been heard of for {said.silent_s:.0f} s" if said.lost else None
+    record.message = why_lost(said) or silent
+    record.state = TaskState.FAILED if silent and state_of(said) in LIVE_TASK_STATES else state_of(said)
     record.pid = said.pid
     record.host = said.host
     record.attempt = said.attempt
@@ -111,7 +113,7 @@ class JoinedFromElsewhere:
         if repr(record) != before:
             write_record(self._files.joined(task), JoinedRecord(0, 0.0, record))
         if said is not None:
-            write_record(self._files.status(task), said)
+            write_record(self._files.status(task), by_clock(said, time.monotonic()))
 
     def _is_owned(self, task: TaskId) -> bool:
         with contextlib.suppress(RunError, OSError):

@@ -1,7 +1,8 @@
 """The numbers of a run over time: one JSON line every few seconds, kept by the leader in `metrics.jsonl`.
 
 Each line has `time` (ISO 8601), `global_step` and `tasks`: for each task that trains its step, loss,
-examples_per_s and, where they apply, stale_gradients, staleness_mean and staleness_counts (how many of its
+examples_per_s, the shares of its time in which it waited for others and for input, and, where they apply,
+stale_gradients, staleness_mean and staleness_counts (how many of its
 gradients had which staleness so far).
 """
 
@@ -18,7 +19,10 @@ from dtrain.messages import HeartbeatReply
 from dtrain.messages.status import TaskStatus
 
 INTERVAL_S = 5.0
-FIELDS = ("step", "loss", "examples_per_s", "stale_gradients", "staleness_mean", "staleness_counts")
+FIELDS = (
+    *("step", "loss", "examples_per_s", "waiting_share", "input_share"),
+    *("stale_gradients", "staleness_mean", "staleness_counts"),
+)
 
 
 class MetricsLog:

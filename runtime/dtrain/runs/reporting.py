@@ -16,19 +16,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from dtrain.cluster import Role
+from dtrain.config.choices import On
 from dtrain.errors import RunError
 from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.plain_text import plain
-from dtrain.runs.announcing import Announcements, Unreached, exposure, introduction
-from dtrain.runs.certificate_life import CertificateLife, time_text
+from dtrain.runs import notices
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
+from dtrain.runs.self_report.activity import Activity
+from dtrain.runs.self_report.announcing import STALE_S, Announcements, Unreached, exposure, introduction
+from dtrain.runs.self_report.certificate_life import CertificateLife, time_text
+from dtrain.runs.self_report.own_usage import OwnUsage
 from dtrain.runs.trace import VARIABLE, Header, Trace
 
 INTERVAL_S = 0.5
 QUIET_S = 2.0
 """The age at which an account without news is written again: a cluster that waits burns no CPU."""
+FAR_QUIET_S = 4.0
+"""The same for a worker on another host, whose accounts are copied twice, and judged by nobody but people."""
 WAIT_SHOWN_AFTER_S = 0.5
+INPUT = "its own input: the next batch is being read"
 
 
 class Reporter:
@@ -40,6 +48,8 @@ class Reporter:
         certificate: the first and the last moment of the task's certificate, in seconds since 1970;
             None: it has none.
         trace: what happens to the task, and what it spends its time on.
+        activity: whether it works, for those that wait for it.
+        on_wait: called twice a second with the tasks that this one waits for, and for how many seconds.
     """
 
     def __init__(self, assignment: TaskAssignment) -> None:
@@ -54,36 +64,61 @@ class Reporter:
         self._order: Path | None = None
         self.trace = _trace_of(assignment, self.status)
         self._slow_by_spec = self._slow = assignment.spec.simulate.slowness(assignment.task)
+        self._assignment = assignment
         if assignment.run_dir is not None:
-            files = RunFiles(assignment.run_dir)
-            self._path = files.status(assignment.task)
-            self._order = files.slow(assignment.task, assignment.attempt)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self.keep_in(assignment.run_dir)
         self.certificate: Callable[[], tuple[float, float] | None] = lambda: None
         self._certificate_life = CertificateLife()
+        self.activity = Activity()
+        self.on_wait: Callable[[str, float], None] = lambda whom, waited_s: None
         self.bytes_moved: Callable[[], tuple[int, int]] | None = None
         self._waiting: tuple[str, float] | None = None
         self._behind: dict[str, str | None] = {}
-        self._assignment = assignment
         self._announcements = None if assignment.watched else Announcements()
+        measured = assignment.watched and assignment.spec.on is On.LOCAL  # by whoever reads the status
+        self._usage = None if measured else OwnUsage(time.monotonic())
+        self._quiet_s = FAR_QUIET_S if _is_far_worker(assignment) else QUIET_S
         self._unreached: dict[str, Unreached] = {}
         self._stopped = threading.Event()
         self._writing = threading.Lock()  # else an older account might replace a newer one
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
-        self._rate_from = (time.monotonic(), 0, 0.0)
+        self._rate_from = (time.monotonic(), 0, 0.0, 0.0)
         self._examples = 0
         self._waited_s = 0.0
         self.write()
         self._thread.start()
+
+    def keep_in(self, run_dir: Path | None) -> None:
+        """Write the status into a run directory from now on; None: nowhere, as another task keeps it."""
+        if run_dir is None:
+            with self._writing:
+                self._path = None
+            return
+        files, own = RunFiles(run_dir), self._assignment
+        path = files.status(own.task)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._order = files.slow(own.task, own.attempt)
+        self._path = path
 
     def running(self) -> None:
         """Record that the task is up."""
         self.status.phase = TaskPhase.RUNNING
         self.write()
 
+    def leaving(self) -> None:
+        """Record that the task was told to stop, and will when no other needs it any more."""
+        self.status.phase = TaskPhase.LEAVING
+        self.write()
+
+    def leads(self) -> None:
+        """Record at once that this task leads, from now on: the launcher judges success by it."""
+        self.status.leads = self.status.hosts_control = True
+        self.write()
+
     def fit_begins(self) -> None:
         """Record that a call of `fit` begins; until it ends the task has steps to make."""
         self.status.fits_begun += 1
+        self.status.in_loop = False
 
     def fit_ends(self) -> None:
         """Record that the call of `fit` has ended, and write at once: the process may end next."""
@@ -92,6 +127,8 @@ class Reporter:
 
     def waiting(self, for_whom: str | None) -> None:
         """Record the task that this one waits for from now on; None: none."""
+        if self._waiting is not None and self._waiting[0] == for_whom:
+            return
         now = time.monotonic()
         if self._waiting is not None:
             whom, since_s = self._waiting
@@ -128,7 +165,8 @@ class Reporter:
         waiting = self._waiting
         now_s = time.monotonic()
         if self._announcements is not None:
-            named = waiting and (self._whom(waiting[0]), waiting[1])
+            reading_s = self.activity.reading_since_s
+            named = (INPUT, reading_s) if reading_s else waiting and (self._whom(waiting[0]), waiting[1])
             for text in self._announcements.look(now_s, dict(self._unreached), named):
                 self.warn(text)
 
@@ -157,6 +195,15 @@ class Reporter:
             self.status.loss = loss
         self._examples += examples
 
+    def in_loop(self, updates: int) -> None:
+        """Record that a loop of the program's own is up, and the updates that it has made."""
+        if self.status.phase is TaskPhase.STARTING:
+            self.running()
+        if not self.status.in_loop:
+            self.status.in_loop = True
+            self.write()
+        self.progress(updates)
+
     def begins(self) -> float | None:
         """Return the CPU time at which this thread begins to compute, for `slow_down`; None: not slow."""
         return time.thread_time() if self._slow > 1.0 else None
@@ -171,17 +218,37 @@ class Reporter:
         now = time.monotonic()
         waiting = self._waiting
         self.status.monotonic_s = now
+        self.status.notices = notices.heard()
         if self.bytes_moved is not None:
             self.status.bytes_sent, self.status.bytes_received = self.bytes_moved()
-        self.status.waiting_for = (
-            self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
-        )
-        since, examples, waited_s = self._rate_from
+        whom = self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
+        self.status.waiting_for = whom or self._trying_to_reach(now)
+        self.status.waiting_monotonic_s = waiting[1] if self.status.waiting_for and waiting else None
+        self.status.active_monotonic_s = self.activity.at_s
+        self.status.busy_with = self.activity.busy_with
+        self.status.reading_monotonic_s = self.activity.reading_since_s
+        since, examples, waited_s, input_s = self._rate_from
         if self._examples and now - since >= 2 * INTERVAL_S:
             self.status.examples_per_s = (self._examples - examples) / (now - since)
-            self.status.waiting_share = min(1.0, (self._waited_s - waited_s) / (now - since))
-            self._rate_from = (now, self._examples, self._waited_s)
+            in_all_s = self._waited_s + (now - waiting[1] if waiting else 0.0)
+            read_s = self.activity.waited_s(now)
+            self.status.waiting_share = _share(in_all_s - waited_s, now - since)
+            self.status.input_share = _share(read_s - input_s, now - since)
+            self._rate_from = (now, self._examples, in_all_s, read_s)
         return replace(self.status)
+
+    def _trying_to_reach(self, now_s: float) -> str | None:
+        """Return the servers that a task tries to reach; None below a launcher, which sees who is up."""
+        if self._announcements is None:
+            return None
+        return (
+            ", ".join(
+                server
+                for server, found in sorted(dict(self._unreached).items())
+                if now_s - found.since_s >= WAIT_SHOWN_AFTER_S and now_s - found.seen_s < STALE_S
+            )
+            or None
+        )
 
     def _whom(self, waited_for: str) -> str:
         others = [
@@ -214,18 +281,26 @@ class Reporter:
 
     def _run(self) -> None:
         last: object = None
-        last_s = -QUIET_S
+        last_s = -self._quiet_s
         while not self._stopped.wait(INTERVAL_S):
             self._read_order()
             self._announce_waits()
+            self._look_at_wait()
             self._look_at_certificate()
             self.trace.flush()
             now_s = time.monotonic()
-            news = (self.status.step, self.status.phase, self.current().waiting_for)
-            if news != last or now_s - last_s >= QUIET_S:
+            if self._usage is not None and self._usage.is_due(now_s):
+                self.status.cpu_percent, self.status.memory_bytes = self._usage.measure(now_s)
+            said = self.current()
+            news = (said.step, said.phase, said.waiting_for, said.busy_with)
+            if news != last or now_s - last_s >= self._quiet_s:
                 self.write()
                 last = news
                 last_s = now_s
+
+    def _look_at_wait(self) -> None:
+        if (waiting := self._waiting) is not None:
+            self.on_wait(waiting[0], time.monotonic() - waiting[1])
 
     def _look_at_certificate(self) -> None:
         if (valid := self.certificate()) is not None:
@@ -238,6 +313,17 @@ class Reporter:
         with contextlib.suppress(OSError, RunError):  # a file that cannot be read changes nothing
             order = read_record(self._order, Slowdown) if self._order is not None else None
             self._slow = self._slow_by_spec if order is None else order.factor
+
+
+def _is_far_worker(assignment: TaskAssignment) -> bool:
+    """Return whether a task is one of many on other hosts, whose heartbeats its servers hear themselves."""
+    far = assignment.watched and assignment.spec.on is not On.LOCAL
+    return far and assignment.task.role is Role.WORKER and bool(assignment.cluster.servers)
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    """Return a share from 0 to 1; another thread writes the times meanwhile."""
+    return min(1.0, max(0.0, part_s / whole_s))
 
 
 def _trace_of(assignment: TaskAssignment, status: TaskStatus) -> Trace:

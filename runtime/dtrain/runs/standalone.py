@@ -8,6 +8,8 @@ directory.
 import contextlib
 import fcntl
 import os
+import shutil
+import socket
 import time
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 from dtrain.cluster import TaskId
 from dtrain.errors import RunInUseError
 from dtrain.messages import HeartbeatReply
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.status import TaskStatus, by_clock
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
 from dtrain.runs import failure
@@ -73,12 +75,31 @@ class HandRun:
             started=now.isoformat(timespec="seconds"),
             launcher_pid=os.getpid(),
             launcher_started=started_s(os.getpid()),
+            host=socket.gethostname(),
+            keeps_logs=False,
             tasks=tasks,
         )
+        self._introduce()
         write_record(self.files.spec, assignment.spec)
         write_record(self.files.run, self._record)
         cluster = assignment.cluster.to_dict()
         offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
+
+    def _introduce(self) -> None:
+        """Record that the leader is there, which it is before any server says so."""
+        for record in self._record.tasks:
+            if record.task == str(self._assignment.task):
+                record.state = TaskState.STARTING
+                record.pid, record.host = os.getpid(), self._record.host
+                record.attempt = self._assignment.attempt
+
+    def give_up(self) -> None:
+        """Let go of the directory, as another task leads; one that was made for this task is removed."""
+        os.close(self._lock)
+        if self._assignment.run_dir is None:
+            shutil.rmtree(self.files.directory, ignore_errors=True)
+        else:
+            give_room_back(self.files.directory)
 
     def update(self, reply: HeartbeatReply) -> list[str]:
         """Write the states of all tasks from ps:0's answer; return the news: tasks that came or were lost."""
@@ -123,7 +144,7 @@ class HandRun:
         path: Path = self.files.status(task)
         with contextlib.suppress(OSError):  # a full disk must not stop training
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_record(path, status)
+            write_record(path, by_clock(status, time.monotonic()))
 
     def close(self, error: BaseException | None) -> str:
         """Record the end of the leader's program, which is the run's and every participant's.

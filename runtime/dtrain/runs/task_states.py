@@ -8,6 +8,7 @@ STOPPED = (129, 130, 131, 143)
 _BY_PHASE = {
     TaskPhase.STARTING: TaskState.STARTING,
     TaskPhase.RUNNING: TaskState.RUNNING,
+    TaskPhase.LEAVING: TaskState.STOPPING,
     TaskPhase.FINISHED: TaskState.SUCCEEDED,
 }
 

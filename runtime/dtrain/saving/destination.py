@@ -5,24 +5,27 @@ import os
 import secrets
 import shutil
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 
 from dtrain.checkpoints.file_operations import DISK, FileOperations
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, DtrainError, SpecError
+from dtrain.formats.remote_files import RemoteFiles, is_url
 from dtrain.runs.claims import claim
 from dtrain.strategies.interface import Strategy
 
 FilePath = str | os.PathLike[str]
 
+NAME_IN_FOLDER = "model.safetensors"
 KERAS_SUFFIXES = (".h5", ".hdf5", ".keras")
 
 
-def tell_format(path: FilePath) -> None:
+def tell_format(path: FilePath | None) -> None:
     """Warn, at the caller's caller, that a name of Keras's format does not get that format."""
-    if (suffix := Path(path).suffix) in KERAS_SUFFIXES:
+    if path is not None and (suffix := Path(path).suffix) in KERAS_SUFFIXES:
         warnings.warn(
             f"the file is written in the safetensors format although its name ends in {suffix}: "
             "dtrain.load_model and "
@@ -46,11 +49,56 @@ def destination(strategy: Strategy | None, path: FilePath) -> Path:
     return Path(path)
 
 
+@contextmanager
+def written(strategy: Strategy | None, path: FilePath, overwrite: bool = True) -> Iterator[Path]:
+    """Yield the place where a file is to be written, as `destination`; at a URL it is copied there then.
+
+    A URL that ends in a slash, as AIP_MODEL_DIR does, gets a file `NAME_IN_FOLDER`.
+
+    Raises:
+        CheckpointError: it cannot be copied, or is there and is not to be overwritten.
+        SpecError: nothing here knows the URL.
+    """
+    if not is_url(path) or (strategy is not None and not strategy.is_leader):
+        yield destination(strategy, path)
+        return
+    remote = RemoteFiles(str(path), "save")
+    name = "" if remote.name else NAME_IN_FOLDER
+    with TemporaryDirectory(prefix="dtrain-upload-") as folder:
+        local = Path(folder) / (remote.name or name)
+        try:
+            if not overwrite and remote.exists(name):
+                raise CheckpointError(f"cannot write {remote.url}: it is there; overwrite=True replaces it")
+            yield local
+            remote.upload(local, name)
+        except (CheckpointError, SpecError):
+            raise
+        except DtrainError as error:
+            raise CheckpointError(str(error)) from error
+
+
 def source(strategy: Strategy, path: FilePath) -> Path:
-    """Return the place of a file to read: a task's own copy if it saved one under this path, else `path`."""
-    if strategy.is_leader or not (own := _own_copy(strategy, path)).is_file():
+    """Return the place of a file to read: a task's own copy if it saved one under this path, else `path`.
+
+    What a URL names is copied here first, and deleted when the process ends.
+
+    Raises:
+        CheckpointError: it cannot be copied.
+        SpecError: nothing here knows the URL.
+    """
+    if not strategy.is_leader and (own := _own_copy(strategy, path)).is_file():
+        return own
+    if not is_url(path):
         return Path(path)
-    return own
+    remote = RemoteFiles(str(path), "load")
+    local = _thrown_away(strategy.directory, os.getpid()) / f"{secrets.token_hex(4)}-{remote.name}"
+    try:
+        remote.download(local, "" if remote.name else NAME_IN_FOLDER)
+    except SpecError:
+        raise
+    except DtrainError as error:
+        raise CheckpointError(str(error)) from error
+    return local
 
 
 def _own_copy(strategy: Strategy, path: FilePath) -> Path:

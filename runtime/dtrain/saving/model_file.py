@@ -13,7 +13,8 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointDamagedError, CheckpointError, SpecError
 from dtrain.runs.files import RunFiles
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
-from dtrain.saving.destination import FilePath, destination
+from dtrain.saving.destination import NAME_IN_FOLDER, FilePath, written
+from dtrain.saving.model_folder import path_or_job_folder
 from dtrain.strategies.interface import Strategy
 from dtrain.types import Array
 
@@ -34,14 +35,15 @@ class SavedModel:
 
 
 def write_model(
-    path: FilePath, model: SavedModel, strategy: Strategy | None, *, overwrite: bool = True
+    path: FilePath | None, model: SavedModel, strategy: Strategy | None, *, overwrite: bool = True
 ) -> None:
-    """Write a model; see `destination` for who writes.
+    """Write a model; see `destination` for who writes, and `path_or_job_folder` for where without a path.
 
     Raises:
         CheckpointError: the file cannot be written.
-        SpecError: the description holds what is not JSON.
+        SpecError: the description holds what is not JSON, or there is no path.
     """
+    path = path_or_job_folder(path, NAME_IN_FOLDER)
     arrays = dict(model.weights)
     description: dict[str, Any] = {"kind": "model", "model": model.description, "optimizer_step": None}
     if model.state is not None:
@@ -52,7 +54,8 @@ def write_model(
         text = json.dumps(description, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise SpecError(f"the model cannot be written as data: {error}") from None
-    write_archive(destination(strategy, path), arrays, text, overwrite=overwrite)
+    with written(strategy, path, overwrite) as place:
+        write_archive(place, arrays, text, overwrite=overwrite)
 
 
 def read_model(path: FilePath) -> SavedModel:

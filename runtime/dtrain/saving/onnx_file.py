@@ -5,17 +5,19 @@ from pathlib import Path
 
 from dtrain.errors import DtrainError, SpecError
 from dtrain.learning.graphs.graph import Graph
-from dtrain.saving.destination import FilePath, destination, write_whole
+from dtrain.saving.destination import FilePath, write_whole, written
+from dtrain.saving.model_folder import path_or_job_folder
 from dtrain.strategies.interface import Strategy
 from dtrain.types import Arrays
 
 SUFFIX = ".onnx"
+_NAME = "model.onnx"
 # The limit of a protobuf message.
 MAX_BYTES = (1 << 31) - 1
 
 
 def write_onnx(
-    path: FilePath,
+    path: FilePath | None,
     graph: Graph,
     weights: Arrays,
     name: str,
@@ -25,10 +27,11 @@ def write_onnx(
     """Write a network.
 
     Raises:
-        SpecError: ONNX has no form of a layer, or the format or the file's name is another's.
+        SpecError: ONNX has no form of a layer, the format or the file's name is another's, or there is none.
         CheckpointError: the file cannot be written.
         DtrainError: the package onnx is not installed, or the model is larger than its files can be.
     """
+    path = path_or_job_folder(path, _NAME)
     if format != "onnx" or Path(path).suffix != SUFFIX:
         raise SpecError(
             f"export: expected a name that ends in {SUFFIX}, the only format there is; found {path} as "
@@ -46,4 +49,5 @@ def write_onnx(
             raise
         raise DtrainError("export needs the package onnx: pip install 'dtrain[onnx]'") from None
     content = onnx_model(graph, weights, name).SerializeToString()
-    write_whole(destination(strategy, path), [content])
+    with written(strategy, path) as place:
+        write_whole(place, [content])

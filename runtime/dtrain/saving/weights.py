@@ -8,7 +8,7 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
-from dtrain.saving.destination import FilePath, destination
+from dtrain.saving.destination import FilePath, written
 from dtrain.strategies.interface import Strategy
 from dtrain.types import Array, Arrays
 from dtrain.variables import VariableSpec
@@ -24,7 +24,8 @@ def save_weights(
 ) -> None:
     """Write all variables in the order of creation; raise a `CheckpointError` if that fails."""
     arrays = {spec.name: values[spec.name] for spec in variables}
-    write_archive(destination(strategy, path), arrays, '{"kind":"weights"}', overwrite=overwrite)
+    with written(strategy, path, overwrite) as place:
+        write_archive(place, arrays, '{"kind":"weights"}', overwrite=overwrite)
 
 
 def load_weights(

@@ -1,14 +1,26 @@
 """Which strategy this process trains with: from its environment, the classic flags, or alone."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from dtrain.cluster import Role
-from dtrain.config import PlainSettings, RunSpec, SingleSection, TrainingSettings, with_program
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import (
+    InOneTask,
+    MultiWorkerMirroredSection,
+    PlainSettings,
+    RunSpec,
+    SingleSection,
+    TrainingSection,
+    TrainingSettings,
+    kind_of,
+    with_program,
+)
 from dtrain.config.wishes import checked_wishes, different_wish, refuse_new_layout
+from dtrain.data.stores.remote import wait_for_stores
 from dtrain.errors import SpecError
 from dtrain.process.access import check_access
 from dtrain.process.allocation import keep_freed_memory
@@ -18,8 +30,12 @@ from dtrain.process.tensorflow.classic_flags import read_classic_flags
 from dtrain.process.threads import share_cores
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.strategies.interface import Strategy, current_strategy
+from dtrain.strategies.mirrored import ThreadsSection, threads_strategy
 from dtrain.strategies.single import SingleStrategy
 from dtrain.variables.partitioning import Partitioner, partitioner_config
+
+if TYPE_CHECKING:  # training alone needs no connections
+    from dtrain.strategies.in_cluster.beside_evaluator import BesideEvaluator
 
 CONSTRUCTOR = "ParameterServerStrategy"
 
@@ -44,7 +60,7 @@ def get_strategy() -> Strategy:
     Raises:
         SpecError: TF_CONFIG or the flags are wrong.
     """
-    return current_strategy(lambda: _make({}))
+    return current_strategy(lambda: _make({}, "dt.get_strategy()"))
 
 
 class ParameterServerStrategy(Strategy):
@@ -67,24 +83,38 @@ class ParameterServerStrategy(Strategy):
     def __new__(cls, **training: Unpack[TrainingArguments]) -> Strategy:  # type: ignore[misc]
         """Return the strategy of this process."""
         wishes = checked_wishes(_with_plain_partitioner(dict(training)), CONSTRUCTOR)
-        said: Mapping[str, object] = wishes
-        strategy = current_strategy(lambda: _make(wishes))
-        if (name := different_wish(strategy.wishes, wishes)) is not None:
-            before = (
-                f"{name}={strategy.wishes[name]!r}"
-                if name in strategy.wishes
-                else f"{name} left at its default"
-            )
-            raise SpecError(
-                f"{CONSTRUCTOR}: {name}={said[name]!r}, but this process has a strategy already, made "
-                f"with {before}; "
-                "say it where the first is made (dt.get_strategy() makes one, and so does a model outside "
-                "of any scope)"
-            )
-        return strategy
+        return strategy_of_process(wishes, CONSTRUCTOR)
 
 
 ParameterServerStrategy.register(SingleStrategy)
+
+
+def strategy_of_process(
+    wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] | None = None
+) -> Strategy:
+    """Return the strategy of this process, which a program's constructor asks for.
+
+    Args:
+        wishes: checked; see `checked_wishes`.
+        who: the constructor, for messages.
+        place: the cluster and the task of this process where neither TF_CONFIG nor the flags name them.
+
+    Raises:
+        SpecError: the wishes make no sense here; the process has a strategy with other ones; the launcher has
+            laid out another cluster.
+    """
+    said: Mapping[str, object] = wishes
+    strategy = current_strategy(lambda: _make(wishes, who, place))
+    if (name := different_wish(strategy.wishes, wishes)) is not None:
+        before = (
+            f"{name}={strategy.wishes[name]!r}" if name in strategy.wishes else f"{name} left at its default"
+        )
+        raise SpecError(
+            f"{who}: {name}={said[name]!r}, but this process has a strategy already, made with {before}; "
+            "say it where the first is made (dt.get_strategy() makes one, and so does a model outside of any "
+            "scope)"
+        )
+    return strategy
 
 
 def _with_plain_partitioner(training: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,27 +129,41 @@ def _with_plain_partitioner(training: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _make(wishes: TrainingSettings) -> Strategy:
-    """Make the strategy of this process."""
+def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] | None = None) -> Strategy:
+    """Make the strategy of this process, for the program's constructor `who`; see `strategy_of_process`."""
     environment = own_environment()
     assignment = TaskAssignment.from_environment(environment)
-    if assignment is None and (found := read_classic_flags(sys.argv[1:])):
+    if assignment is None and (found := read_classic_flags(sys.argv[1:]) or place):
         assignment = TaskAssignment.by_hand(*found, environment)
     if assignment is not None:
         check_access(assignment.cluster, assignment.secret, assignment.spec.security, by_command=False)
-    who = CONSTRUCTOR if wishes else "dt.get_strategy()"
-    spec = with_program(assignment.spec if assignment else RunSpec(), wishes, who)
-    if assignment is not None and assignment.launched:
-        refuse_new_layout(assignment.spec, wishes, CONSTRUCTOR, sys.argv[0])
     if assignment is None:
-        share_cores(spec.training, None)
-        strategy: Strategy = SingleStrategy(training=spec.training)
+        strategy = _alone(with_program(RunSpec(), {**_of_this_machine(wishes), **wishes}, who).training)
     else:
+        spec = with_program(assignment.spec, wishes, who)
+        if assignment.launched:
+            refuse_new_layout(assignment.spec, wishes, who, sys.argv[0])
         assignment = replace(assignment, spec=spec)
         _write_down(assignment, wishes)
+        wait_for_stores(spec.wait.server_s)
         strategy = strategy_of(assignment)
     strategy.wishes = wishes
     return strategy
+
+
+def _of_this_machine(wishes: TrainingSettings) -> TrainingSettings:
+    """Return what a program that trains alone leaves to the machine: a replica for each core."""
+    if issubclass(kind_of(wishes), ThreadsSection):
+        return {"replicas": len(os.sched_getaffinity(0))}
+    return {}
+
+
+def _alone(training: TrainingSection) -> Strategy:
+    """Return the strategy of a process without a cluster."""
+    share_cores(training, None)
+    if isinstance(training, ThreadsSection):
+        return threads_strategy(training)
+    return SingleStrategy(training=training)
 
 
 def _write_down(assignment: TaskAssignment, wishes: TrainingSettings) -> None:
@@ -136,20 +180,42 @@ def _write_down(assignment: TaskAssignment, wishes: TrainingSettings) -> None:
             write_record(RunFiles(assignment.run_dir).spec, assignment.spec)
 
 
+def _beside_evaluator(assignment: TaskAssignment, training: ThreadsSection) -> "BesideEvaluator | None":
+    """Return the place of a task whose run has an evaluator; None: it has none, and the task asks nobody."""
+    if not assignment.spec.cluster.count(Role.EVALUATOR):
+        if assignment.task.role is Role.EVALUATOR:
+            raise SpecError(
+                f"{assignment.task} would follow a task that knows of no evaluator: start both with a spec "
+                f"that has cluster.evaluator: 1 (training.strategy: {training.strategy})"
+            )
+        return None
+    from dtrain.strategies.in_cluster.beside_evaluator import BesideEvaluator
+
+    return BesideEvaluator(assignment, training)
+
+
 def strategy_of(assignment: TaskAssignment) -> Strategy:
     """Return the strategy of a task; a ``ps`` task serves instead, and then raises SystemExit(0)."""
     training = assignment.spec.training
-    if isinstance(training, SingleSection):
+    if isinstance(training, InOneTask):
         share_cores(training, assignment)
-        return SingleStrategy(assignment)
+        if isinstance(training, SingleSection):
+            return SingleStrategy(assignment)
+        for path, problem in assignment.spec.program_problems():
+            raise SpecError(f"{'.'.join(map(str, path))}: {problem}")
+        return threads_strategy(training, assignment, _beside_evaluator(assignment, training))
     keep_freed_memory()
     # Only now grpc is loaded: training alone does not need it.
     if assignment.task.role is Role.PS:
-        from dtrain.roles.parameter_server.driver import serve
+        from dtrain.roles.parameter_server.serving import serve
 
         serve(assignment)
         raise SystemExit(0)
     share_cores(training, assignment)
+    if isinstance(training, MultiWorkerMirroredSection):
+        from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored
+
+        return MultiWorkerMirrored(assignment, training)
     from dtrain.strategies.parameter_server import strategy
 
     ParameterServerStrategy.register(strategy.ParameterServerStrategy)

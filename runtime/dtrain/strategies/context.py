@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtrain.cluster import TaskId
+from dtrain.runs.self_report.activity import NO_ACTIVITY, Activity
 from dtrain.runs.trace import NO_TRACE, Trace
 
 
@@ -15,7 +16,9 @@ class TaskContext:
         task: None for a process that trains alone.
         rank: of its first replica; -1 for a task that does not train.
         num_replicas: how many train at the start (T); those that join later do not count.
+        pipelines: how many a function of an InputContext makes; 0: as many as there are replicas, or workers.
         is_leader: whether what it saves counts; callbacks run here.
+        may_lead: whether it may lead later, when the task that leads has died.
         evaluates: whether this task is the evaluator.
         has_evaluator: whether some other task is.
         validates: whether the leader validates at epoch ends; else that is left to the evaluator
@@ -23,17 +26,21 @@ class TaskContext:
         directory: of the run, where a launcher keeps one.
         run_id: of the run; None for a process that trains alone.
         seed: of the run.
+        activity: what tells others that this task works.
         trace: where spans of the task's work are kept.
     """
 
     task: TaskId | None = None
     rank: int = 0
     num_replicas: int = 1
+    pipelines: int = 0
     is_leader: bool = True
+    may_lead: bool = False
     evaluates: bool = False
     has_evaluator: bool = False
     validates: bool = True
     directory: Path | None = None
     run_id: str | None = None
     seed: int = 0
+    activity: Activity = NO_ACTIVITY
     trace: Trace = NO_TRACE

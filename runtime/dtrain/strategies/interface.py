@@ -32,8 +32,11 @@ from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.tally import Open
 from dtrain.strategies.context import TaskContext
+from dtrain.strategies.input.own_input import OwnInput
 from dtrain.strategies.problem import ConfigChange, Problem, Weights
 from dtrain.strategies.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas import contexts
+from dtrain.strategies.shared import SharedValues
 from dtrain.types import Array
 
 
@@ -91,6 +94,8 @@ class Replica(Protocol):
         updates: one array for each dense variable that is not trainable: its new value, to be written before
             `commit`. Memory of the strategy.
         overlap: None where all `weights` are there when `commit` returns, and gradients leave with it.
+        exchanges: whether all parts of a step are computed at the same time, so that `all_reduce` reaches
+            all of them.
     """
 
     rank: int
@@ -99,6 +104,7 @@ class Replica(Protocol):
     rows: dict[str, SparseRows]
     updates: dict[str, Array]
     overlap: Overlaps | None = None
+    exchanges: bool = False
 
     def next_batch(self) -> int:
         """Return the number of the part to compute next; after a step it may be the same again. See
@@ -134,8 +140,20 @@ class Replica(Protocol):
         )
 
 
+Compute = Callable[[Replica, int], Callable[[], None]]
+"""Reads the data of the part of a number, and returns what computes it and commits it to a replica: in any
+thread.
+"""
+
+
 class Leader(Protocol):
-    """The work of one task of a training for all of them."""
+    """The work of one task of a training for all of them.
+
+    Attributes:
+        keeps: whether another task may lead after this one, and finds what `keep` is given.
+    """
+
+    keeps: bool = False
 
     @property
     def optimizer(self) -> dict[str, Any]:
@@ -169,6 +187,12 @@ class Leader(Protocol):
         weights are then the newest.
         """
 
+    def keep(self, entries: Mapping[str, bytes]) -> None:
+        """Keep these entries where the next leader of this call of `fit` finds them; those of other names
+        stay. If this task dies meanwhile, either all of them are kept or none.
+        """
+        return
+
     def conclude(self) -> bool:
         """Return whether the last step is saved, after everything that this task does about it.
 
@@ -186,7 +210,12 @@ class Training(Protocol):
         threads: whether each of several replicas has a thread of its own, for its part of a step: the
             `commit` of all are called at the same time, and as many parts as there are replicas make a step.
             Otherwise they take turns in one thread.
-        leader: None in a task that does not lead.
+        interruptible: whether waits of a replica let signals be handled, so that the first one may compute in
+            the program's own thread. `next_batch` of the others may then be called as soon as a step is made,
+            before their `commit` has returned.
+        leader: None in a task that does not lead. It may become another value while the task is in
+            `Replica.commit`, `Replica.next_batch` or `wait_for_end`: the leader has died, and this task leads
+            now. What would wait for an act of the leader then returns.
         clock: how far it has come.
         weights: every variable by name, the newest that this task knows; read only.
         cut: how every batch is cut into parts.
@@ -201,12 +230,26 @@ class Training(Protocol):
     cut: BatchCut = UNCUT
     weighs_examples: bool = False
     threads: bool = False
+    interruptible: bool = False
 
     @property
     def recorded(self) -> Mapping[int, Row]:
         """The numbers of every epoch that is recorded, by epoch. A task that does not lead has them when
         training is finished.
         """
+
+    @property
+    def kept(self) -> Mapping[str, bytes]:
+        """The entries that earlier leaders of this call of `fit` have kept; see `Leader.keep`."""
+        return {}
+
+    def wait_for_end(self) -> bool:
+        """Wait, after the last step, in a task that does not lead; return False if it has to lead now."""
+        return True
+
+    def let_compute(self, compute: Compute) -> None:
+        """Be told how a part is computed beside a replica's own, where it may have to be within a step."""
+        return
 
     def abort(self, reason: str) -> None:
         """End, with an error, the waits of replicas in threads for one that has failed."""
@@ -217,7 +260,7 @@ class Training(Protocol):
 
 
 @runtime_checkable
-class Strategy(Protocol):
+class Strategy(OwnInput, Protocol):
     """How the tasks of a cluster train together, seen from one of them. Compare `tf.distribute.Strategy`.
 
     Attributes:
@@ -225,12 +268,15 @@ class Strategy(Protocol):
         evaluations: leader: by global step, what the evaluator has told of so far.
         followed_rows: evaluator: the numbers of every epoch of the `fit` that it has followed.
         wishes: what the program said in its constructor, by the names of the `training` section.
+        shared: the values of models and variables, where they lie on servers from the first call of a
+            `ClusterCoordinator` on; None before, and without one.
     """
 
     context: TaskContext
     evaluations: Mapping[int, Mapping[str, float]] = MappingProxyType({})
     followed_rows: Mapping[int, Row] = MappingProxyType({})
     wishes: Mapping[str, Any] = MappingProxyType({})
+    shared: SharedValues | None = None
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -274,6 +320,12 @@ class Strategy(Protocol):
     def open(self, problem: Problem) -> Training:
         """Make the variables exist and join the training."""
 
+    def wait_at_most(self, timeout_s: float) -> None:
+        """Let a replica give up after so long a wait for the same others, where replicas wait for each
+        other.
+        """
+        return
+
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         """Leader: how far the optimizer of `owner` (see `Problem`) has come; None if the last `fit` was
         another's.
@@ -301,7 +353,6 @@ class _Process:
 
     used: threading.Event = field(default_factory=threading.Event)
     default: Strategy | None = None
-    scopes: list[Strategy] = field(default_factory=list)
 
 
 _process = _Process()
@@ -320,8 +371,9 @@ def was_used() -> bool:
 def current_strategy(make_default: Callable[[], Strategy]) -> Strategy:
     """Return the strategy of the innermost `scope`, else this process's own, made at the first call."""
     mark_used()
-    if _process.scopes:
-        return _process.scopes[-1]
+    opened: Strategy | None = contexts.strategy_of_scope()
+    if opened is not None:
+        return opened
     if _process.default is None:
         _process.default = make_default()
         atexit.register(close_default)
@@ -335,11 +387,8 @@ S = TypeVar("S", bound=Strategy)
 def _scope_of(strategy: S) -> Iterator[S]:
     """Let models belong to this strategy. See `tf.distribute.Strategy.scope`."""
     mark_used()
-    _process.scopes.append(strategy)
-    try:
+    with contexts.scope_of(strategy):
         yield strategy
-    finally:
-        _process.scopes.remove(strategy)
 
 
 def close_default(error: BaseException | None = None) -> None:

@@ -31,8 +31,8 @@ class PassedOverTraining(Training, Leader):
     repairs = False
     tally: Open = ()
 
-    def __init__(self, problem: Problem, fit: int, directory: Path) -> None:
-        self.leader = self
+    def __init__(self, problem: Problem, fit: int, directory: Path, *, leads: bool = True) -> None:
+        self.leader: Leader | None = self if leads else None
         self.clock = self
         found = _weights(problem, fit, directory)
         self.weights: dict[str, Array] = {

@@ -9,8 +9,12 @@ from dtrain.config import SingleSection, TrainingSection
 from dtrain.messages import Sums
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.outcome import Outcome
+from dtrain.roles.chief.start import pipelines_of
+from dtrain.runs.files import RunFiles
+from dtrain.runs.self_report.activity import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
+from dtrain.strategies.coordinator.coordination import Coordination
 from dtrain.strategies.in_process.fits import LocalFits
 from dtrain.strategies.in_process.training import LocalReplica
 from dtrain.strategies.interface import Strategy, Training
@@ -20,6 +24,8 @@ from dtrain.strategies.reduction import Nest, ReduceOp
 
 class SingleReplica(LocalReplica):
     """The one replica: every gradient is applied at once."""
+
+    exchanges = True
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         """See `Replica.commit`.
@@ -39,7 +45,15 @@ class SingleReplica(LocalReplica):
 
 
 class SingleStrategy(Strategy):
-    """One process that trains, leads, evaluates for itself; see `Strategy`."""
+    """One process that trains, leads, evaluates for itself; see `Strategy`.
+
+    Attributes:
+        has_coordinator: whether the program has made a `ClusterCoordinator`.
+        coordination: from the program's first call of it on.
+    """
+
+    has_coordinator = False
+    coordination: Coordination | None = None
 
     def __init__(
         self, assignment: TaskAssignment | None = None, training: TrainingSection | None = None
@@ -50,23 +64,39 @@ class SingleStrategy(Strategy):
         section = assignment.spec.training if assignment else training or SingleSection()
         self.training = section
         self._fits = LocalFits(section, assignment)
+        folder = assignment.run_dir if assignment else None
         self.context = TaskContext(
             task=assignment.task if assignment else None,
-            directory=assignment.run_dir if assignment else None,
+            pipelines=pipelines_of(assignment, RunFiles(folder).checkpoints if folder else None),
+            directory=folder,
             run_id=assignment.run_id if assignment else None,
             seed=section.seed,
             trace=NO_TRACE if self._fits.reporter is None else self._fits.reporter.trace,
+            activity=NO_ACTIVITY if self._fits.reporter is None else self._fits.reporter.activity,
         )
 
     def open(self, problem: Problem) -> Training:
         """See `Strategy.open`."""
         return self._fits.open(problem, lambda training: [SingleReplica(training)])
 
+    def in_loop(self, updates: int) -> None:
+        """See `OwnLoops.in_loop`."""
+        self._fits.in_loop(updates)
+
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         """See `Strategy.optimizer_state`."""
         return self._fits.optimizer_state(owner)
 
+    def coordinate(self) -> Coordination:
+        """See `Coordinates.coordinate`: here a thread is the only worker."""
+        from dtrain.strategies.coordinator.alone import begin_alone
+
+        self.coordination, self.shared = begin_alone()
+        return self.coordination
+
     def close(self, error: BaseException | None = None) -> None:
         """See `Strategy.close`; the status stays."""
+        if self.coordination is not None:
+            self.coordination.end(farewell=error is None)
         if self._fits.reporter is not None:
             self._fits.reporter.close()

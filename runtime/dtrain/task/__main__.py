@@ -6,9 +6,11 @@
         the fork server of a launcher; it inherits both file descriptors
 
 A parameter server serves and never runs the program; any other task runs it. A task that fails leaves a
-failure record. A task writes the stacks of its threads to its log on SIGUSR1, and leaves in order on SIGTERM:
-SystemExit(143) is raised in the main thread (training turns it into a last checkpoint); a second SIGTERM
-kills.
+failure record. A task writes the stacks of its threads to its log on SIGUSR2, takes SIGUSR1 as a notice of
+preemption (`runs.notices`), and leaves in order on SIGTERM:
+SystemExit(143) is raised in the main thread (training turns it into a last checkpoint). A second SIGTERM
+kills a task without a launcher. A launcher has SIGKILL for that, and its task hears no second one: an engine
+that ends a job signals every process of it, and the launcher then tells each task again.
 """
 
 import atexit
@@ -29,7 +31,7 @@ from dtrain.process import life_line
 from dtrain.process.allocation import keep_freed_memory
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.private_variables import own_environment
-from dtrain.runs import failure
+from dtrain.runs import failure, notices
 from dtrain.task import program
 
 
@@ -38,6 +40,7 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors that matter get messages of dtrain's own
     keep_freed_memory()
     _write_stacks_on_request()
+    notices.heed()
     if arguments[:1] == ["--fork-server"]:
         from dtrain.task import fork_server
 
@@ -51,6 +54,7 @@ def main(arguments: list[str]) -> int:
 def run(path: str, arguments: list[str]) -> int:
     """Run the task that the environment describes to its end; return its exit code."""
     signal.signal(signal.SIGTERM, _leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     # Between the fork and the child's first step Python forgets signals that it has heard: they have to wait.
     hold, heed = (
         partial(signal.pthread_sigmask, how, {signal.SIGTERM})
@@ -60,12 +64,15 @@ def run(path: str, arguments: list[str]) -> int:
     assignment = None
     try:
         assignment = TaskAssignment.from_environment(own_environment())
-        if assignment is not None and not assignment.launched:
-            signal.signal(signal.SIGTERM, partial(_leave, first=_limit_of(assignment)))
+        if assignment is not None:
+            leave = partial(_leave, again=_hear_no_more)
+            if not assignment.launched:
+                leave = partial(_leave, first=_limit_of(assignment))
+            signal.signal(signal.SIGTERM, leave)
         if assignment is not None and assignment.task.role is Role.PS:
-            from dtrain.roles.parameter_server import driver
+            from dtrain.roles.parameter_server import serving
 
-            driver.serve(assignment)
+            serving.serve(assignment)
         else:
             program.run(path, arguments)
     except BaseException as error:  # every way out of the program, SystemExit and KeyboardInterrupt included
@@ -79,9 +86,9 @@ def run(path: str, arguments: list[str]) -> int:
 
 
 def _write_stacks_on_request() -> None:
-    """Write stacks on a crash and on SIGUSR1; set before any fork, so that SIGUSR1 kills no young task."""
+    """Write stacks on a crash and on SIGUSR2; set before any fork, so that SIGUSR2 kills no young task."""
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)
 
 
 def _limit_of(assignment: TaskAssignment) -> Callable[[], None]:
@@ -94,10 +101,19 @@ def _limit_of(assignment: TaskAssignment) -> Callable[[], None]:
     return life_line.limit_leaving(grace_s, last_word)
 
 
-def _leave(number: int, _frame: FrameType | None, first: Callable[[], None] = lambda: None) -> None:
+def _leave(
+    number: int,
+    _frame: FrameType | None,
+    first: Callable[[], None] = lambda: None,
+    again: Callable[[int], None] = life_line.die_of,
+) -> None:
     first()
-    signal.signal(number, signal.SIG_DFL)
+    again(number)
     raise SystemExit(128 + number)
+
+
+def _hear_no_more(number: int) -> None:
+    signal.signal(number, signal.SIG_IGN)
 
 
 def _die_of_sigterm() -> None:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import gc
 import importlib
+import json
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 
 from dtrain.process import life_line, start_protocol
+from dtrain.process.assignment import SPEC
 from dtrain.process.start_protocol import Exited, Refused, Started, StartTask
 from dtrain.process.threads import NUMPY_LIMITS
 from dtrain.task.forked_task import become
@@ -37,17 +39,23 @@ IMPORTS = (
     "dtrain.learning.metrics",
     "dtrain.learning.optimizers",
     "dtrain.strategies.choice",
-    "dtrain.strategies.parameter_server",
     "dtrain.training.models",
     "dtrain.training.sequential",
 )
 """Modules that every task needs; one that cannot be imported here fails in the task, with a traceback."""
 
+STRATEGY_IMPORTS = {
+    "parameter_server_sync": "dtrain.strategies.parameter_server.strategy",
+    "parameter_server_async": "dtrain.strategies.parameter_server.strategy",
+    "multi_worker_mirrored": "dtrain.strategies.multi_worker_mirrored.strategy",
+}
+"""By the kind of `training`, the module that its tasks need besides: a tenth of a second for each of them."""
+
 GRPC_IMPORTS = (
     "dtrain.wire.by_grpc.client",
     "grpc._channel",  # what grpc itself imports when it is first used
     "grpc._server",
-    "dtrain.roles.parameter_server.driver",
+    "dtrain.roles.parameter_server.serving",
 )
 """Modules that tasks with gRPC need besides."""
 
@@ -57,12 +65,15 @@ _READ_BYTES = 1 << 16
 def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
     """Fork a task for each request until the launcher is gone; return in each child, with its request."""
     # A task that is asked for its stacks before it has a log would write them where the launcher does.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
     _import_all()
     life_line.adopt_orphans()
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # an engine ends a job by one to every process: tasks act on it
     gc.collect()
     gc.freeze()  # a garbage collection in a child must not write to shared pages
 
@@ -102,6 +113,8 @@ def _due(waiting: list[StartTask], more: bool) -> Iterator[StartTask]:
     5 MB less, 0.8 MB each of an idle cluster.
     """
     for start in sorted(waiting, key=lambda start: start.needs_grpc):
+        _import(_strategy_of(start))
+        gc.freeze()
         if start.needs_grpc:
             if more:
                 return
@@ -109,6 +122,13 @@ def _due(waiting: list[StartTask], more: bool) -> Iterator[StartTask]:
             gc.freeze()
         waiting.remove(start)
         yield start
+
+
+def _strategy_of(start: StartTask) -> tuple[str, ...]:
+    """Return the module of a task's strategy, as far as its spec says it; its program may choose another."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return (STRATEGY_IMPORTS[json.loads(start.environment[SPEC])["training"]["kind"]],)
+    return ()
 
 
 class Gate:
@@ -143,9 +163,11 @@ def _import_all() -> None:
 
 
 def _import(names: tuple[str, ...]) -> None:
+    gc.disable()  # what is imported stays: looking for garbage in it would take a tenth of the time
     for name in names:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    gc.enable()
 
 
 def _receive(launcher: socket.socket) -> bytes:

@@ -18,7 +18,7 @@ def become(start: StartTask, life_line_fd: int) -> None:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     _open_standard_files(start.log)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})
     _close_all_but({0, 1, 2, life_line_fd})
     os.chdir(start.cwd)
     os.environ.update(start.environment)

@@ -1,11 +1,11 @@
-"""Asks a server of a run for a worker's place: `dtrain.process.join_request` on stdin and stdout."""
+"""Asks a server of a run for a worker's place: `dtrain.process.requests.join_request` on stdin and stdout."""
 
 import os
 import sys
 
 from dtrain.errors import DtrainError
 from dtrain.process import life_line
-from dtrain.process.join_request import JoinAnswer, encode, read_request
+from dtrain.process.requests.join_request import JoinAnswer, encode, read_request
 from dtrain.roles.joining import ask_for_place
 
 

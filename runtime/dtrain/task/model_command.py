@@ -12,8 +12,8 @@ import numpy as np
 from dtrain.data.tables import read_examples
 from dtrain.errors import DtrainError, InputError, SpecError
 from dtrain.learning.core.activations import Activation
-from dtrain.process.model_request import ModelRequest, decode
 from dtrain.process.plain_text import plain, plain_line
+from dtrain.process.requests.model_request import ModelRequest, decode
 from dtrain.saving import predictions
 from dtrain.saving.destination import write_whole
 from dtrain.strategies.single import SingleStrategy

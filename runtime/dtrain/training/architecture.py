@@ -1,19 +1,25 @@
 """A model without its training: layers, their variables, and the variables' values."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from dtrain.checkpoints import OptimizerState
 from dtrain.errors import InputError
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.graphs.wiring import Submodel
+from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.weights import load_weights, save_weights
+from dtrain.strategies import created
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.interface import Strategy
+from dtrain.strategies.replicas.variables.variable import Variable
 from dtrain.training.batches import Batches
+from dtrain.training.custom_loops.model_variables import ModelVariables
 from dtrain.training.submodels import shown
 from dtrain.training.summary import LINE_LENGTH, summary
 from dtrain.types import Array
@@ -28,7 +34,10 @@ class Architecture:
         self.strategy: Strategy = get_strategy()
         self._network = network
         self._values: dict[str, Array] | None = None
+        self._in_replicas: ModelVariables | None = None
+        self._making = threading.RLock()
         self.stop_training = False
+        created.register(self)
 
     @property
     def network(self) -> Network:
@@ -106,6 +115,32 @@ class Architecture:
         return tuple(created[name] for name in self.network.graph.names_by_depth())
 
     @property
+    def trainable_variables(self) -> list[Variable]:
+        """The trained variables in Keras's order, for loops of one's own; see `tf.keras.Model`.
+
+        They have copies in every replica of the model's strategy, and are changed by
+        `Optimizer.apply_gradients` or by their own `assign`.
+        """
+        by_name = self.in_replicas().by_name
+        return [by_name[spec.name] for spec in self.variables if spec.trainable]
+
+    @property
+    def non_trainable_variables(self) -> list[Variable]:
+        """The other variables, such as moving averages, in Keras's order; see `trainable_variables`."""
+        by_name = self.in_replicas().by_name
+        return [by_name[spec.name] for spec in self.variables if not spec.trainable]
+
+    def in_replicas(self) -> ModelVariables:
+        """Return the variables as those of the strategy's replicas, made when first asked for."""
+        with self._making:
+            if self._in_replicas is None:
+                values = self.weights
+                self._in_replicas = ModelVariables(self.strategy.loops, self.created_variables, values)
+                for variable in self._in_replicas.by_name.values():
+                    variable.find_state = self._state_of
+            return self._in_replicas
+
+    @property
     def created_variables(self) -> tuple[VariableSpec, ...]:
         """The same variables in order of creation: a stack's; in a graph each after those it depends on."""
         return self.network.variables
@@ -132,15 +167,18 @@ class Architecture:
     @property
     def weights(self) -> dict[str, Array]:
         """Every variable by name: of the training under way or the last one, else the initial values."""
+        shared = self.strategy.shared
+        if shared is not None and shared.holds(self):
+            return shared.weights(self)
         values = self._values
         if values is None:
             self._know_shapes()
             first = self.initial_values(self.strategy.context.seed)
-            shared = {
+            known = {
                 ours: values[theirs] for _, names, values in self._sharing() for ours, theirs in names.items()
             }
-            values = self.weights = first | shared
-        return values
+            values = self.weights = first | known
+        return values if self._in_replicas is None else self._in_replicas.seen_here()
 
     @weights.setter
     def weights(self, values: dict[str, Array]) -> None:
@@ -148,12 +186,22 @@ class Architecture:
 
         See `set_weights` for copies that are checked.
         """
-        self._values = values
+        shared = self.strategy.shared
+        if shared is not None and shared.holds(self):
+            shared.assign(self, {spec.name: np.asarray(values[spec.name]) for spec in self.created_variables})
+            return
+        self._take(values)
         for other, names, others in self._sharing():
-            other._values = {**others, **{theirs: values[ours] for ours, theirs in names.items()}}
+            other._take({**others, **{theirs: values[ours] for ours, theirs in names.items()}})
         for layer in self.network.layers if self.has_layers else ():
             layer.used_by.add(self)
         self._hand_down(values)
+
+    def _take(self, values: dict[str, Array]) -> None:
+        """Use these arrays, in all replicas."""
+        self._values = values
+        if self._in_replicas is not None:
+            self._in_replicas.bind(values)
 
     def _hand_down(self, values: dict[str, Array]) -> None:
         """Give the models within this one their values, if they have none; they outlive this model then."""
@@ -240,6 +288,10 @@ class Architecture:
     def _built_network(self) -> Network:
         self._know_shapes()
         return self.network
+
+    def _state_of(self, optimizer: Optimizer) -> OptimizerState | None:
+        """Return how far an optimizer has come with this model in `fit` or in a file; None: it has not."""
+        return None
 
     def _know_shapes(self) -> None:
         """Fix the shapes if they are unknown and the first layer assumes one.

@@ -5,19 +5,66 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dtrain.data.dataset import Dataset
 from dtrain.data.node import Iteration, Node
 from dtrain.data.structure import Element
+from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import Losses
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
+from dtrain.training.parts.batch import Batch
 from dtrain.training.steps import EvaluationStep
 
 
 def as_pair(validation_data: Any) -> Any:
     """Return validation data as a tuple; Keras also takes lists ``[x, y]`` and ``[x, y, sample_weight]``."""
     return tuple(validation_data) if isinstance(validation_data, list) else validation_data
+
+
+def joined(x: Any, y: Any, sample_weight: Any) -> Any:
+    """Return Keras's three arguments as one value: ``fit((x, y))`` and ``fit(x, y)`` mean the same."""
+    if y is None and sample_weight is None:
+        return x
+    if isinstance(x, Dataset) or callable(x):
+        raise InputError(
+            "data: a Dataset or a function brings its own targets and weights; give no y or sample_weight "
+            "beside it"
+        )
+    return (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+def held_out(data: Any, fraction: float) -> tuple[Any, Any]:
+    """Return arrays to train on and, from their end, arrays to validate on: Keras's `validation_split`.
+
+    Raises:
+        InputError: the data are no arrays, or one part would be empty.
+    """
+    if isinstance(data, Dataset) or callable(data):
+        raise InputError(
+            "validation_split: expected arrays; a Dataset or a function is split with take and skip"
+        )
+    check_lengths(data)
+    size = Batch.of(data).size
+    cut = int(size * (1 - fraction))
+    if not 0 < cut < size:
+        raise InputError(
+            f"validation_split: expected a fraction that leaves examples on both sides of {size}, found "
+            f"{fraction}"
+        )
+    return _rows(data, slice(cut)), _rows(data, slice(cut, None))
+
+
+def _rows(data: Any, rows: slice) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _rows(part, rows) for key, part in data.items()}
+    if isinstance(data, tuple) or (
+        isinstance(data, list) and all(isinstance(part, np.ndarray) for part in data)
+    ):
+        return type(data)(_rows(part, rows) for part in data)
+    return np.asarray(data)[rows]
 
 
 def check_class_weight(class_weight: Any) -> None:
@@ -104,6 +151,11 @@ class _Watched(Node):
     def __init__(self, source: Node, steps_per_epoch: int) -> None:
         self._source = source
         self._steps_per_epoch = steps_per_epoch
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """Return the source."""
+        return (self._source,)
 
     @property
     def spec(self) -> Any:

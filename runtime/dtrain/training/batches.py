@@ -1,157 +1,35 @@
 """Data of fit, evaluate and predict: batches of (x, y, sample_weight), whose parts are dealt to replicas."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from dtrain.data.dataset import Dataset
+from dtrain.data.distribution.options import AutoShardPolicy
+from dtrain.data.distribution.steps import steps_by_policy
 from dtrain.data.input_context import InputContext
-from dtrain.data.iterator import DatasetIterator
-from dtrain.data.node import INFINITE, UNKNOWN, rows_of
-from dtrain.data.user_data import as_dataset, check_lengths
+from dtrain.data.node import INFINITE, UNKNOWN, Node
+from dtrain.data.ordering import Picked, Repeated
+from dtrain.data.prefetching.prefetched import Plan, plan_of
+from dtrain.data.record_index.addressing import addressed, obstacles
+from dtrain.data.record_index.files_read import files_read, size_and_checksum
+from dtrain.data.stores.remote import shown
+from dtrain.data.user_data import as_dataset
 from dtrain.errors import InputError
-from dtrain.learning.graphs.heads import WHOLE, LossScale
 from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.feed import DataFile
+from dtrain.strategies.input.distributed_dataset import DistributedDataset
+from dtrain.strategies.interface import Strategy
+from dtrain.training.parts.batch import Batch
+from dtrain.training.parts.of_pipelines import PartsOfPipelines, Stream
+from dtrain.training.parts.streams import EMPTY, ITERATION, Part, PartStream, StepStream
 
 DEFAULT_BATCH_SIZE = 32
-ITERATION = (0,)
-"""Every call of `fit` reads a stream from its beginning."""
-NESTED = (dict, list, tuple)
-EMPTY = "data: expected at least one batch, found an empty dataset"
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Examples that are computed together; `x` and `y` are arrays, or lists or dicts of arrays."""
-
-    x: Any
-    y: Any = None
-    sample_weight: Any = None
-
-    @classmethod
-    def of(cls, element: Any) -> "Batch":
-        """Return a dataset's element: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
-        if not isinstance(element, tuple):
-            return cls(element)
-        if not 1 <= len(element) <= 3:
-            raise InputError(
-                f"data: expected elements x, (x, y) or (x, y, sample_weight), found a tuple of {len(element)}"
-            )
-        return cls(*element)
-
-    @cached_property
-    def size(self) -> int:
-        """The number of examples."""
-        first = self.x
-        while isinstance(first, NESTED):
-            first = next(iter(first.values())) if isinstance(first, dict) else first[0]
-        return len(first)
-
-    @property
-    def input_shape(self) -> Any:
-        """The shape of one example, for `Network.build`."""
-        if isinstance(self.x, dict):
-            return [np.shape(value)[1:] for value in self.x.values()]
-        if isinstance(self.x, list | tuple):
-            return [np.shape(value)[1:] for value in self.x]
-        return np.shape(self.x)[1:]
-
-    def weighted(self, class_weight: Mapping[int, float]) -> "Batch":
-        """Return the same examples, their weights multiplied by those of their classes.
-
-        Raises:
-            InputError: the targets are not classes 0 to n - 1 (or one-hot vectors) of which each has a
-                weight, or belong to several outputs.
-        """
-        if isinstance(self.y, Mapping | list | tuple) or self.y is None:
-            raise InputError("class_weight: expected the targets of one output; give sample_weight by output")
-        y = np.asarray(self.y)
-        classes = y.argmax(axis=-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y)).astype(np.int64)
-        if unknown := set(classes.tolist()) - set(class_weight):
-            raise InputError(
-                f"class_weight: expected a weight for each class; found class {min(unknown)}, not in "
-                f"{class_weight}"
-            )
-        weights = np.array([class_weight[each] for each in classes.tolist()], np.float32)
-        return replace(
-            self,
-            sample_weight=weights
-            if self.sample_weight is None
-            else weights * np.reshape(self.sample_weight, -1),
-        )
-
-
-def joined(x: Any, y: Any, sample_weight: Any) -> Any:
-    """Return Keras's three arguments as one value: ``fit((x, y))`` and ``fit(x, y)`` mean the same."""
-    if y is None and sample_weight is None:
-        return x
-    if isinstance(x, Dataset) or callable(x):
-        raise InputError(
-            "data: a Dataset or a function brings its own targets and weights; give no y or sample_weight "
-            "beside it"
-        )
-    return (x, y) if sample_weight is None else (x, y, sample_weight)
-
-
-def held_out(data: Any, fraction: float) -> tuple[Any, Any]:
-    """Return arrays to train on and, from their end, arrays to validate on: Keras's `validation_split`.
-
-    Raises:
-        InputError: the data are no arrays, or one part would be empty.
-    """
-    if isinstance(data, Dataset) or callable(data):
-        raise InputError(
-            "validation_split: expected arrays; a Dataset or a function is split with take and skip"
-        )
-    check_lengths(data)
-    size = Batch.of(data).size
-    cut = int(size * (1 - fraction))
-    if not 0 < cut < size:
-        raise InputError(
-            f"validation_split: expected a fraction that leaves examples on both sides of {size}, found "
-            f"{fraction}"
-        )
-    return _rows(data, slice(cut)), _rows(data, slice(cut, None))
-
-
-def _rows(data: Any, rows: slice) -> Any:
-    if isinstance(data, Mapping):
-        return {key: _rows(part, rows) for key, part in data.items()}
-    if isinstance(data, tuple) or (
-        isinstance(data, list) and all(isinstance(part, np.ndarray) for part in data)
-    ):
-        return type(data)(_rows(part, rows) for part in data)
-    return np.asarray(data)[rows]
-
-
-class Part(NamedTuple):
-    """One replica's part of a batch.
-
-    Attributes:
-        batch: its examples; None where it has none.
-        parts: into how many parts the batch is cut.
-        empty: how many of them have no examples: the last ones.
-        batch_size: how many examples the batch has.
-        mixed: whether a step may be made of parts of several batches.
-    """
-
-    batch: Batch | None
-    parts: int = 1
-    empty: int = 0
-    batch_size: int = 0
-    mixed: bool = False
-
-    def scale(self, weighs_examples: bool) -> LossScale:
-        """Return the factors that make the mean over a step's parts, or examples, the batch's gradient."""
-        if self.batch is None or self.parts == 1:
-            return WHOLE
-        if weighs_examples:
-            return LossScale(sums=self.batch_size / self.batch.size)
-        return LossScale(self.parts, 1.0 if self.mixed else self.parts / (self.parts - self.empty))
+FILES_MAX = 2000
+"""Files of data whose change is noticed when a run is resumed."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +48,13 @@ class Batches:
 
     Attributes:
         dataset: of batches.
-        pipelines: how many there are if each replica has a dataset of its own (made by a function of an
-            InputContext), so that nothing is dealt; else 0.
+        pipelines: how many there are if a function of an InputContext makes them; else 0.
         make: makes the dataset of a pipeline.
         pipeline: the number of the one that `dataset` is.
         uncut: whether a part is a batch, so that a step consumes several.
+        steps: for a dataset whose options name a policy, makes the steps of so many replicas; else None.
+        replicas: how many there are in sync, for `steps`.
+        shared_by: for a function, how many replicas get the batches of one pipeline in turn.
     """
 
     dataset: Dataset
@@ -182,6 +62,9 @@ class Batches:
     make: Callable[[int], Dataset] | None = None
     uncut: bool = False
     pipeline: int = 0
+    steps: Callable[[int], Node] | None = None
+    replicas: int = 1
+    shared_by: int = 1
 
     @classmethod
     def of(
@@ -193,7 +76,12 @@ class Batches:
         seed: int,
         context: InputContext | None = None,
     ) -> "Batches":
-        """Take the user's data; see `dtrain.data.user_data.as_dataset`."""
+        """Take the user's data; see `dtrain.data.user_data.as_dataset`.
+
+        Of a distributed dataset what it was made of is taken.
+        """
+        if isinstance(data, DistributedDataset):
+            data = data.source
         if isinstance(data, BatchesOfReplicas):
             dealt = cls.of(data.data, batch_size=batch_size, shuffle=shuffle, seed=seed, context=context)
             return replace(dealt, uncut=True)
@@ -219,12 +107,83 @@ class Batches:
             pipeline=context.input_pipeline_id,
         )
 
+    def for_fit(self, strategy: Strategy, *, counted: bool) -> "Batches":
+        """Return the data as `for_replicas_of`, and in a run read by number if they can be.
+
+        Args:
+            strategy: whose replicas read them.
+            counted: whether the number of batches has to be known; then they are so anyway.
+        """
+        dealt = self.for_replicas_of(strategy)
+        run_id = strategy.context.run_id
+        if dealt.steps is not None or not (counted or run_id is not None):
+            return dealt
+        if run_id is not None and strategy.is_leader:
+            tell_of_reading_again(dealt.dataset.node)
+        return dealt.addressed()
+
+    def for_replicas_of(self, strategy: Strategy) -> "Batches":
+        """Return the data as the replicas of a strategy read them.
+
+        Where the dataset's options name an AutoShardPolicy, a step is what
+        `Strategy.experimental_distribute_dataset` gives in one, to the replicas of all workers; and of what a
+        function makes they get what `distribute_datasets_from_function` gives. As in TensorFlow a pass has no
+        more steps than the dataset has batches, where their number is known. On parameter servers a policy
+        has no effect, as in TensorFlow, and a function makes a pipeline for each replica.
+        """
+        policy = self.dataset.options().experimental_distribute.auto_shard_policy
+        if self.uncut or (self.make is None and policy is AutoShardPolicy.AUTO):
+            return self
+        place = strategy.input_workers
+        if not place.wraps:
+            return self
+        if self.make is not None:
+            return replace(self, shared_by=place.replicas)
+
+        def steps(parts: int) -> Node:
+            workers = place.workers if parts % place.workers == 0 else 1
+            dealt = steps_by_policy(self.dataset.node, policy, workers, parts)
+            batches = self.dataset.cardinality()
+            return dealt if batches < 0 else Picked(dealt, limit=batches)
+
+        return replace(self, steps=steps, replicas=strategy.num_replicas_in_sync)
+
+    def addressed(self) -> "Batches":
+        """Return the same batches, read by number wherever the pipeline allows it.
+
+        Files are indexed for that; then their number is known, each replica reads its own batches alone, and
+        a resume begins at once.
+
+        Raises: see `data.record_index.addressing.addressed`.
+        """
+        make = self.make
+
+        def by_number(dataset: Dataset) -> Dataset:
+            return Dataset(addressed(dataset.node))
+
+        wrapped = None if make is None else lambda pipeline: by_number(make(pipeline))
+        return replace(self, dataset=by_number(self.dataset), make=wrapped)
+
     @property
     def count(self) -> int | None:
         """The number of batches of one pass, over all pipelines; None if that is unknown or endless."""
-        others = map(self.make, range(self.pipelines)) if self.make is not None else [self.dataset]
-        counts = [dataset.cardinality() for dataset in others]
+        if self.steps is not None:
+            count = self.steps(self.replicas).cardinality
+            return count if count >= 0 else None
+        counts = [dataset.cardinality() for dataset in self._all]
         return None if INFINITE in counts or UNKNOWN in counts else sum(counts)
+
+    @cached_property
+    def _all(self) -> Sequence[Dataset]:
+        """The datasets of all pipelines."""
+        return [self.dataset] if self.make is None else [self.make(each) for each in range(self.pipelines)]
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The files that are read, as far as steps of the datasets name them, and not more than FILES_MAX."""
+        paths = [path for dataset in self._all for path in files_read(dataset.node)]
+        known = [(shown(path), *size_and_checksum(path)) for path in dict.fromkeys(paths[:FILES_MAX])]
+        return tuple(DataFile(*each) for each in known)
 
     @property
     def batch_size(self) -> int:
@@ -256,118 +215,57 @@ class Batches:
 
     def streams(
         self, ranks: Sequence[int], cut: BatchCut, class_weight: Mapping[int, float] | None = None
-    ) -> "list[PartStream]":
+    ) -> "Sequence[Stream[Part]]":
         """Return for each replica pass after pass without end, by the numbers that the strategy deals.
-
-        Replicas share a stream whose parts are dealt.
 
         Args:
             ranks: of the replicas.
             cut: how batches are cut.
             class_weight: factors of the examples' weights, by class.
         """
-        if self.make is None:
-            return [self.stream(cut, class_weight)] * len(ranks)
-        pipelines = [rank % self.pipelines for rank in ranks]
-        own = [self.dataset if each == self.pipeline else self.make(each) for each in pipelines]
-        return [replace(self, dataset=dataset).stream(cut, class_weight) for dataset in own]
+        if self.steps is not None:
+            steps = Dataset(Repeated(self.steps(cut.parts), None))
+            return [StepStream(steps, cut, class_weight)] * len(ranks)
+        if self.make is not None:
+            return [self._parts_of_pipelines(self.make, cut, class_weight)] * len(ranks)
+        return [self.stream(cut, class_weight)] * len(ranks)
+
+    def _parts_of_pipelines(
+        self, make: Callable[[int], Dataset], cut: BatchCut, class_weight: Mapping[int, float] | None
+    ) -> "PartsOfPipelines[Part]":
+        def stream(pipeline: int) -> PartStream:
+            dataset = self.dataset if pipeline == self.pipeline else make(pipeline)
+            return PartStream(dataset.repeat(), cut, class_weight, uncut=True)
+
+        return PartsOfPipelines(stream, self.pipelines, self.shared_by)
 
     def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
         """Return pass after pass of one pipeline without end; arguments as in `streams`."""
-        return PartStream(self.dataset.repeat(), self.pipelines, cut, class_weight, uncut=self.uncut)
+        return PartStream(self.dataset.repeat(), cut, class_weight, uncut=self.uncut)
+
+    @property
+    def plan(self) -> Plan | None:
+        """How parts are read ahead; None where the dataset does not ask for it, or reads itself ahead.
+
+        A stream that can only be read on is read ahead as such, by its own step `prefetch`.
+        """
+        return plan_of(self.dataset.node) if self.dataset.node.addressable and not self.steps else None
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
         """Yield every batch of one pass, or the first `limit`."""
         return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))
 
 
-OPEN_ITERATORS = 2
-"""A replica's own parts come in order, and so do those that come back from others."""
+def tell_of_reading_again(node: Node) -> None:
+    """Warn, once for each cause, of data that can only be read from the front."""
+    found = tuple(obstacles(node))
+    if found and found not in _told:
+        _told.add(found)
+        warnings.warn(
+            f"data: {' and '.join(found)} can only be read from the front: every replica reads all of it, "
+            "and a resume reads again all that comes before its step",
+            stacklevel=4,
+        )
 
 
-class PartStream:
-    """Parts of batches by number: at once if the pipeline is addressable, else by reading up to them."""
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        pipelines: int,
-        cut: BatchCut,
-        class_weight: Mapping[int, float] | None,
-        *,
-        uncut: bool = False,
-    ) -> None:
-        """Begin.
-
-        Args:
-            dataset: of batches, without end.
-            pipelines: 0 if all replicas share the stream; else the number of pipelines, of which this replica
-                has one alone and reads it from front to back, a batch a part.
-            cut: how batches are cut.
-            class_weight: factors of the examples' weights, by class.
-            uncut: whether a part is a batch.
-        """
-        self._uncut = uncut
-        self._class_weight = class_weight
-        self._dataset = dataset
-        self._addressable = dataset.node.addressable
-        self._pipelines = pipelines
-        self._cut = cut
-        self._iterators: list[DatasetIterator] = []
-        self._last: tuple[int, Part] | None = None
-        self._read: tuple[int, Any] | None = None
-
-    def at(self, number: int) -> Part:
-        """Return the part of a number; the latest one is cached."""
-        if self._last is None or self._last[0] != number:
-            try:
-                self._last = number, self._own(number) if self._pipelines else self._shared(number)
-            except StopIteration:  # some datasets are found to be empty only by reading
-                raise InputError(EMPTY) from None
-        return self._last[1]
-
-    def _own(self, number: int) -> Part:
-        if not self._iterators:
-            # The first number is the position at which training resumes; from then on only the order counts.
-            self._open(number // self._pipelines)
-        parts = self._cut.parts
-        batch = self._weighted(next(self._iterators[0]))
-        return Part(batch, parts, 0, batch.size * parts)
-
-    def _shared(self, number: int) -> Part:
-        cut = self._cut
-        if self._uncut:
-            whole = self._weighted(
-                self._dataset.node.element(number, ITERATION) if self._addressable else self._batch(number)
-            )
-            return Part(whole, cut.parts, 0, whole.size * cut.parts)
-        index, part = divmod(number, cut.parts)
-        node = self._dataset.node
-
-        def rows(size: int) -> range:
-            return cut.rows(part, size)
-
-        if self._addressable:
-            element, size = node.part(index, ITERATION, rows)
-        else:
-            element, size = rows_of(self._batch(index), rows)
-        batch = None if element is None else self._weighted(element)
-        return Part(batch, cut.parts, cut.parts - cut.filled(size), size, cut.even)
-
-    def _weighted(self, element: Any) -> Batch:
-        batch = Batch.of(element)
-        return batch if self._class_weight is None else batch.weighted(self._class_weight)
-
-    def _batch(self, index: int) -> Any:
-        """Return a whole batch of a stream that can only be read on."""
-        if self._read is None or self._read[0] != index:
-            before = [iterator for iterator in self._iterators if iterator.position <= index]
-            iterator = max(before, key=lambda iterator: iterator.position) if before else self._open(index)
-            iterator.skip_to(index)
-            self._read = index, next(iterator)
-        return self._read[1]
-
-    def _open(self, position: int) -> DatasetIterator:
-        del self._iterators[: len(self._iterators) - OPEN_ITERATORS + 1]
-        self._iterators.append(DatasetIterator(self._dataset.node, ITERATION, position))
-        return self._iterators[-1]
+_told: set[tuple[str, ...]] = set()

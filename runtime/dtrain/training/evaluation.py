@@ -14,8 +14,9 @@ from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import by_output
 from dtrain.messages import Sums
 from dtrain.protocol.tally import merged
-from dtrain.training.batches import Batch, Batches
+from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
+from dtrain.training.parts.batch import Batch
 from dtrain.training.steps import EvaluationStep, Logs
 
 MakeStep = Callable[[Batch], EvaluationStep]

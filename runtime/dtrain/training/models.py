@@ -22,15 +22,19 @@ from dtrain.training.arguments import (
     check_class_weight,
     check_example,
     check_finite,
+    held_out,
+    joined,
     told_of_repetition,
 )
-from dtrain.training.batches import Batch, Batches, held_out, joined
+from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.compiled_model import CompiledModel
 from dtrain.training.description import describe
 from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predict
 from dtrain.training.fits.epochs import Epochs
-from dtrain.training.fits.fitting import Fit, OptimizerOwner
+from dtrain.training.fits.fitting import Fit
+from dtrain.training.parts.batch import Batch
+from dtrain.training.shared_steps import train_shared
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 from dtrain.training.submodels import CLASSES, in_order, submodel
 
@@ -113,7 +117,7 @@ class Model(CompiledModel):
         context = self._input_context()
         batches = Batches.of(
             data, batch_size=batch_size, shuffle=shuffle, seed=strategy.context.seed, context=context
-        )
+        ).for_fit(strategy, counted=steps_per_epoch is None)
         self.build_for(batches)
         self._check(validation)
         plan = Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync)
@@ -228,20 +232,20 @@ class Model(CompiledModel):
 
         That is two checkpoints and some milliseconds. For a loop of your own over many batches override
         `train_step` instead. The batch is the leader's (that of the replica of rank 0, if the chief does not
-        train): that replica computes all of it, in the parts into which `fit` would cut it.
+        train), whose replica computes all of it. With a `ClusterCoordinator` it is a step of its caller.
 
         Returns: Loss and metrics, as `evaluate`; None in tasks that do not lead.
         """
         strategy = self.strategy
+        if strategy.shared is not None:
+            batch = Batch(x, y, sample_weight)
+            return _reported(train_shared(self, self._compiled(), batch, class_weight), return_dict)
         batches = Batches.of(joined(x, y, sample_weight), batch_size=Batch(x).size, shuffle=False, seed=0)
         self.build_for(batches)
         if strategy.rank > 0 and not self._told_of_ignored_batches:
             self._told_of_ignored_batches = True
-            print(
-                "train_on_batch: the leader's batch is trained; those of other tasks are not used",
-                file=sys.stderr,
-                flush=True,
-            )
+            told = "train_on_batch: the leader's batch is trained; those of other tasks are not used"
+            print(told, file=sys.stderr, flush=True)
         fit = self._fit(class_weight=class_weight, verbose=0, alone=True)
         history = fit.run(batches, Epochs(1, epochs=1)).history
         if not strategy.is_leader:
@@ -264,12 +268,14 @@ class Model(CompiledModel):
 
     # As a file
 
-    def save(self, filepath: FilePath, overwrite: bool = True, include_optimizer: bool = True) -> None:
+    def save(
+        self, filepath: FilePath | None = None, overwrite: bool = True, include_optimizer: bool = True
+    ) -> None:
         """Write architecture, weights, compile arguments and optimizer state; `dt.load_model` reads them.
 
         The file is in the safetensors format, whatever its name ends in; a name of Keras's formats gives a
         warning. In tasks that do not lead it is deleted at the end; until then they read it under its name.
-        Compare `tf.keras.Model.save`.
+        Compare `tf.keras.Model.save`. Without a path it goes to AIP_MODEL_DIR of a job of Vertex AI.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -277,21 +283,18 @@ class Model(CompiledModel):
         """
         if self.strategy.is_leader:
             tell_format(filepath)
-        state = (
-            self._owner.state or self.strategy.optimizer_state(self._owner)
-            if include_optimizer and self.compiled
-            else None
-        )
+        state = self.optimizer_state if include_optimizer and self.compiled else None
         write_model(filepath, self._saved(self.compiled, state), self.strategy, overwrite=overwrite)
 
     def write(self, filepath: FilePath) -> None:
         """Save without the optimizer's state, in any task, such as an evaluator that keeps a model."""
         write_model(filepath, self._saved(self._compiled()), None)
 
-    def export(self, filepath: FilePath, format: str = "onnx") -> None:  # noqa: A002
+    def export(self, filepath: FilePath | None = None, format: str = "onnx") -> None:  # noqa: A002
         """Write an ONNX file that computes what `predict` does; needs the extra ``dtrain[onnx]``.
 
         Inputs and outputs are named as their layers are. In tasks that do not lead the file is deleted.
+        Without a path it is ``model.onnx`` in AIP_MODEL_DIR of a job of Vertex AI.
 
         Raises:
             SpecError: ONNX has no form of a layer, or the name does not end in ``.onnx``.
@@ -316,10 +319,6 @@ class Model(CompiledModel):
     def get_config(self) -> dict[str, Any]:
         """Return name and layers as JSON types; see `tf.keras.Model.get_config`."""
         return super().get_config() | ({"outputs_by_name": True} if self._outputs_by_name else {})
-
-    def resume_optimizer(self, state: OptimizerState | None) -> None:
-        """Let the next `fit` begin with this state of the optimizer; None: with a new one."""
-        self._owner = OptimizerOwner(state)
 
     # Inner parts
 
@@ -351,7 +350,7 @@ class Model(CompiledModel):
         check_class_weight(options.get("class_weight"))
         # A step of the program's own may change the gradients.
         options["is_final"] = getattr(self.train_step, "__func__", None) is Model.train_step
-        return Fit(self, self._compiled(), self._owner, self.train_step, self._evaluate, **options)
+        return Fit(self, self._compiled(), self._owner_of_fit(), self.train_step, self._evaluate, **options)
 
     def _evaluate(
         self, weights: Weights, batches: Iterable[Batch], callbacks: CallbackList = NO_CALLBACKS
@@ -361,15 +360,22 @@ class Model(CompiledModel):
             batches,
             compiled,
             lambda batch: EvaluationStep(self, compiled.losses, batch, weights),
-            self.test_step,
+            self.strategy.context.activity.after(self.test_step),
             callbacks,
         )
 
     def _input_context(self) -> InputContext:
-        """Return the context for a data function: one pipeline a replica."""
-        replicas = self.strategy.num_replicas
+        """Return the context for a data function: that of this task's replicas, or of the only one."""
+        place, pipelines = self.strategy.input_workers, self.strategy.context.pipelines
+        if place.wraps:
+            context = place.context
+            pipelines = pipelines or context.num_input_pipelines
+            return InputContext(
+                pipelines, context.input_pipeline_id % pipelines, context.num_replicas_in_sync
+            )
+        pipelines = pipelines or self.strategy.num_replicas
         return InputContext(
-            replicas, max(self.strategy.rank, 0) % replicas, self.strategy.num_replicas_in_sync
+            pipelines, max(self.strategy.rank, 0) % pipelines, self.strategy.num_replicas_in_sync
         )
 
 

@@ -26,13 +26,14 @@ import numpy as np
 from dtrain.errors import InputError, ProgramError
 from dtrain.learning.core.chance import Chance, generator_of
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Pass
 from dtrain.strategies.interface import Replica
 from dtrain.strategies.problem import Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.batches import Batch
+from dtrain.training.parts.batch import Batch
 from dtrain.types import Array
 
 Logs = Mapping[str, Any]
@@ -115,6 +116,7 @@ class TrainingStep(EvaluationStep):
         scale: LossScale = WHOLE,
         *,
         is_final: bool = False,
+        sums: StepSums | None = None,
     ) -> None:
         """Begin.
 
@@ -126,12 +128,14 @@ class TrainingStep(EvaluationStep):
             chance: the source of chance of this part.
             scale: what makes the gradients those of a whole batch.
             is_final: whether `loss_and_gradients` is called once, and nothing changes what it has written.
+            sums: over the replicas of the step, where layers need them.
         """
         super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
         self._replica = replica
         self._overlap = replica.overlap
         self._is_final = is_final
+        self._sums = sums
         self._scale = scale
         self._begun = self._last = False
         self._pass: Pass | None = None
@@ -207,6 +211,7 @@ class TrainingStep(EvaluationStep):
             rng=self._drawn_from,
             on_gradients=complete,
             scale=self._scale,
+            sums=self._sums,
         )
         if self._begun:
             result = self.write_gradients(lambda places: compute(gradients=places))
@@ -228,7 +233,8 @@ class TrainingStep(EvaluationStep):
         """
         self._pass = None  # the memory of a pass that did not go back is free
         weights = self._weights if self._overlap is None else self._overlap.arriving
-        self._pass = self._model.network.forward(weights, self.x if x is None else x, self._drawn_from)
+        given = self.x if x is None else x
+        self._pass = self._model.network.forward(weights, given, self._drawn_from, self._sums)
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self.updates.update(self._pass.state_updates())

@@ -91,6 +91,17 @@ class Streams(Protocol):
 
 
 @runtime_checkable
+class PassesOn(Protocol):
+    """An end of a connection between two tasks of one host, on which file descriptors can travel."""
+
+    def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
+        """Send a message without blocks, and copies of file descriptors: `Frame.passed` at the other end.
+
+        The caller's own may be closed when this returns.
+        """
+
+
+@runtime_checkable
 class NoticesLoss(Protocol):
     """A channel whose transport learns of a loss also while no thread waits for an answer."""
 

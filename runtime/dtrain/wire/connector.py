@@ -1,11 +1,15 @@
 """The one way by which a task reaches any other task of its run: `Connector.connect`."""
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 
 from dtrain.cluster import AddressBook, TaskId
-from dtrain.config.choices import Transport
+from dtrain.config import address_problem
+from dtrain.config.choices import On, Transport
+from dtrain.errors import RunError
 from dtrain.process.assignment import TaskAssignment
+from dtrain.runs.files import RunFiles, read_record
 from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import connect, heartbeat_transport
 from dtrain.wire.security.credentials import Credentials
@@ -21,7 +25,7 @@ class Connector:
     """Opens connections of one task.
 
     Attributes:
-        book: where the others serve; each attempt looks there.
+        book: where the others serve; each attempt looks there, but what the launcher says decides.
     """
 
     def __init__(
@@ -51,11 +55,21 @@ class Connector:
 
     def connect_heart(self, task: TaskId, timeout_s: float) -> Channel:
         """Open a connection for heartbeats; the rest is as for `connect`."""
-        return self._open(task, timeout_s, heartbeat_transport(self._transport, self.book.address(task)))
+        return self._open(task, timeout_s, heartbeat_transport(self._transport, self._address(task)))
+
+    def _address(self, task: TaskId) -> str:
+        """Return where a task serves: on other hosts the launcher knows, also of the control host itself."""
+        own = self._assignment
+        if own.launched and own.run_dir is not None and own.spec.on is not On.LOCAL:
+            with contextlib.suppress(RunError, OSError):
+                told = read_record(RunFiles(own.run_dir).moved, dict[str, str]) or {}
+                if (address := told.get(str(task))) is not None and address_problem(address) is None:
+                    return address
+        return self.book.address(task)
 
     def _open(self, task: TaskId, timeout_s: float, transport: Transport) -> Channel:
         name = str(task)
-        address = self.book.address(task)
+        address = self._address(task)
         tell = partial(self._unreached, name, address)
         own = self._assignment
         channel = connect(name, address, self._credentials, timeout_s, transport, tell)

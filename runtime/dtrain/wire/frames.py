@@ -13,6 +13,7 @@ protobuf. What arrives is checked before any memory is taken: an unknown dtype, 
 blocks or a payload above the limit is a `PeerRefusedError`.
 """
 
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,16 +62,35 @@ class _Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _decode = msgspec.msgpack.Decoder(_Header).decode
 
 
+class PassedDescriptor:
+    """A file descriptor that another process has passed on. It is closed with this object, unless taken."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def take(self) -> int:
+        """Return the descriptor, which belongs to the caller from now on."""
+        descriptor, self._descriptor = self._descriptor, -1
+        return descriptor
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
+
 class Frame(msgspec.Struct, frozen=True):
     """One message with its blocks: contiguous one-dimensional arrays, possibly read-only.
 
     Attributes:
         arriving: of a message whose blocks may still be on their way.
+        passed: the file descriptors that came with the message, between tasks of one host.
     """
 
     message: AnyMessage
     blocks: Sequence[Array] = ()
     arriving: Arriving | None = None
+    passed: Sequence[PassedDescriptor] = ()
 
 
 def padded(nbytes: int) -> int:

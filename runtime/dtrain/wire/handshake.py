@@ -5,6 +5,7 @@ Both ends prove that they have the run's key (`security.proof`); then the server
 stranger hears one sentence, and the details stand in the server's own log.
 """
 
+import contextlib
 import secrets
 import threading
 import time
@@ -56,6 +57,21 @@ def read_greeting(data: bytes) -> Greeting:
 def only_version(version: int = PROTOCOL_VERSION) -> Hello:
     """Return a hello that says nothing but the version of its sender's protocol."""
     return Hello(version=version, run_id="", cluster_hash="", task="")
+
+
+def refused(packet: bytes, error: PeerRefusedError) -> Greeting:
+    """Return the answer to a client that is not let in: to one of another version, this one's, in a form that
+    all versions read.
+
+    Args:
+        packet: the last one that it has sent.
+        error: the reason.
+    """
+    with contextlib.suppress(PeerRefusedError):
+        said = read_greeting(packet)
+        if isinstance(said, Hello) and said.version != PROTOCOL_VERSION:
+            return only_version()
+    return Refusal(reason=str(error))
 
 
 def other_version(peer: str, version: int, own: int = PROTOCOL_VERSION) -> str:

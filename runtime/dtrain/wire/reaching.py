@@ -35,7 +35,7 @@ def obstacle(address: str, timeout_s: float = PROBE_S, look: Look | None = None)
         look: at the connection; None: it is good enough that there is one.
     """
     try:
-        places = _places(address)
+        places = places_of(address)
     except OSError as error:
         return unresolved(address, error)
     reason = ""
@@ -112,7 +112,7 @@ def unresolved(address: str, error: OSError) -> str:
 def name_obstacle(address: str) -> str | None:
     """Return why the host of an address cannot be resolved; None if it can."""
     try:
-        _places(address)
+        places_of(address)
     except OSError as error:
         return unresolved(address, error)
     return None
@@ -124,7 +124,7 @@ def listening_obstacle(address: str) -> str | None:
     Of a name that stands for several addresses one must be free, and none in use.
     """
     try:
-        places = _places(address)
+        places = places_of(address)
     except OSError as error:
         return unresolved(address, error)
     errors: list[OSError] = []
@@ -143,7 +143,12 @@ def listening_obstacle(address: str) -> str | None:
     return _not_bound(refused[0]) if refused else None
 
 
-def _places(address: str) -> list[tuple[socket.AddressFamily, Any]]:
+def places_of(address: str) -> list[tuple[socket.AddressFamily, Any]]:
+    """Return what a ``host:port`` stands for, as arguments of `socket.socket` and of its `connect`.
+
+    Raises:
+        OSError: the name cannot be looked up; see `unresolved`.
+    """
     host, _, port = address.rpartition(":")
     # As bytes: a text is put through the tables of IDNA first, which are a megabyte.
     found = socket.getaddrinfo(host.strip("[]").encode(), int(port), type=socket.SOCK_STREAM)

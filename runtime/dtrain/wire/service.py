@@ -1,6 +1,7 @@
 """The service of a task: one handler, for tasks of its host on a Unix socket, and for all by gRPC.
 
-No task listens by itself. Parameter servers do, and other tasks where their strategy opens a `TaskService`.
+No task listens by itself. Parameter servers do, and others where their strategy opens a `TaskService` or a
+`one_host.service.HostService`.
 """
 
 from collections.abc import Collection
@@ -10,15 +11,19 @@ from dtrain.config.choices import Transport
 from dtrain.errors import SpecError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.process.assignment import TaskAssignment
-from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller, Handler
 from dtrain.wire.frames import Frame, Limits
+from dtrain.wire.listening import place_to_listen
 from dtrain.wire.one_host.local import LocalService, socket_name
 from dtrain.wire.security.credentials import Credentials
 
 
 class TaskService:
-    """Serves one handler at the task's address until `stop`."""
+    """Serves one handler at the task's address until `stop`.
+
+    Attributes:
+        listening: where it does, and why there.
+    """
 
     def __init__(
         self, handler: Handler, assignment: TaskAssignment, credentials: Credentials, transport: Transport
@@ -28,14 +33,16 @@ class TaskService:
         Raises:
             SpecError: the task has no address, may not listen there, or it cannot be bound.
         """
-        address = assignment.address
-        _refuse_strangers(assignment, address)
+        from dtrain.wire.by_grpc.service import GrpcService  # 5 MB, for who opens a port
+
+        self.listening = place_to_listen(assignment)
+        _refuse_strangers(assignment, self.listening.address)
         name = socket_name(str(assignment.task), credentials)
         self._local = None if transport == Transport.GRPC else LocalService(handler, credentials, name)
         try:
             self._grpc = GrpcService(
                 handler,
-                address,
+                self.listening.address,
                 credentials,
                 connections=_connections(assignment),
                 share_port=assignment.launched and assignment.spec.hold_ports,

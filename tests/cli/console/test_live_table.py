@@ -55,6 +55,24 @@ def test_who_is_slow_is_seen_although_all_wait_for_the_slowest():
     assert "5.1 x slower" in LiveTable("my-run").render(synchronous, width=80, height=24, colour=False)
 
 
+def test_a_task_that_is_bound_by_its_input_or_stands_still_for_it_is_named():
+    reads = {"input_share": 0.372, "monotonic_s": 50.0}
+    tasks = [
+        Row(TaskId.parse("worker:0"), "running", 0, TaskStatus("", 1, "here", **reads)),
+        Row(
+            TaskId.parse("worker:1"),
+            "running",
+            0,
+            TaskStatus("", 1, "here", reading_monotonic_s=46.8, **reads),
+        ),
+        Row(TaskId.parse("worker:2"), "running", 0, TaskStatus("", 1, "here", input_share=0.09)),
+    ]
+    text = LiveTable("my-run").render(tasks, width=80, height=24, colour=False)
+    assert "input-bound: 37% of each step" in text
+    assert "reads its next batch for 3 s" in text
+    assert text.count("input") == 1
+
+
 @pytest.mark.parametrize(
     ("width", "columns"),
     [(80, "task state step loss ex/s staleness"), (50, "task state step loss ex/s"), (30, "task state step")],

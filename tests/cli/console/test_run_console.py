@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from dtrain.cluster import TaskId
+from dtrain_cli.console import run_console
 from dtrain_cli.console.run_console import RunConsole
 
 
@@ -39,3 +41,25 @@ def test_the_whole_table_is_erased_after_the_width_has_changed(monkeypatch, colu
     console.say("a word")
     # A terminal that becomes narrower breaks the lines that are there: 70 columns are 4 lines of 20.
     assert screen.written.startswith(f"\r\x1b[{lines_erased}A\x1b[J")
+
+
+def test_a_task_that_was_quiet_for_long_is_heard_within_a_second_and_then_at_once(tmp_path, monkeypatch):
+    now_s = [1000.0]
+    monkeypatch.setattr(run_console.time, "monotonic", lambda: now_s[0])
+    log = tmp_path / "output.log"
+    log.touch()
+    screen = Screen()
+    screen.is_terminal = False
+    console = RunConsole(screen, screen)
+    console.follow(TaskId.parse("worker:0"), log)
+    console.pump()
+    now_s[0] += 60
+    console.pump()
+    for text, later_s in (("one", 1.0), ("two", 0.05), ("three", 0.05)):
+        with log.open("a") as file:
+            file.write(f"{text}\n")
+        now_s[0] += later_s
+        console.pump()
+        now_s[0] += 0.05
+        console.pump()
+    assert screen.written == "worker:0 | one\nworker:0 | two\nworker:0 | three\n"

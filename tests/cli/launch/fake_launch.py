@@ -8,13 +8,13 @@ from pathlib import Path
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, write_record
 from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.supervisor import Supervisor
-from dtrain_cli.plan.run_plan import Machine, RunIdentity, Workload, build_plan
+from dtrain_cli.plan.run_plan import HostShare, Machine, RunIdentity, Workload, build_plan
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import lost_on_the_way
@@ -32,6 +32,9 @@ class TaskScript:
         fits: how many calls of `fit` it says to have begun and ended.
         unsaved: why its last checkpoint could not be written, as it says.
         saved_step: of the last one that it has written.
+        leads: whether it says that it leads.
+        finished: whether it says that its program has ended with exit code 0.
+        waits: whether it never says that it has begun to train.
         record: why it failed, as it has written down itself, so many seconds after its start.
     """
 
@@ -41,6 +44,9 @@ class TaskScript:
     fits: tuple[int, int] = (0, 0)
     unsaved: str | None = None
     saved_step: int | None = None
+    leads: bool = False
+    finished: bool = False
+    waits: bool = False
     record: tuple[float, str, str] | None = None
 
 
@@ -100,6 +106,18 @@ class FakeTarget:
     def host_of(self, launch: TaskLaunch) -> str:
         return "here"
 
+    def shares(self) -> dict[TaskId, HostShare]:
+        return {}
+
+    def master(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+    def left_there(self) -> str | None:
+        return None
+
+    def placed(self, launch: TaskLaunch) -> TaskLaunch:
+        return launch
+
     def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
         raise AssertionError("the plan has its addresses")
 
@@ -120,6 +138,11 @@ class FakeTarget:
         status = TaskStatus(name, 1, "here", launch.attempt, "running", self.now_s, self.now_s)
         status.step, (status.fits_begun, status.fits_ended) = 9, script.fits
         status.unsaved, status.saved_step = script.unsaved, script.saved_step
+        status.leads = script.leads
+        if script.waits:
+            status.phase = TaskPhase.STARTING
+        if script.finished:
+            status.phase, status.exit_code = TaskPhase.FINISHED, 0
         if script.record is not None:
             at_s, message, kind = script.record
             why = FailureRecord(
@@ -128,7 +151,7 @@ class FakeTarget:
                 FailureKind(kind),
                 monotonic_s=self.now_s + at_s,
                 exit_code=script.status,
-                log="its.log",
+                log="/where/the/task/runs.log",
             )
             failure = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
             failure.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +167,7 @@ class FakeTarget:
         return FakeHandle(self, name)
 
     def signal(self, name: str, number: int) -> None:
-        if name not in self.alive or number in (signal.SIGCONT, signal.SIGUSR1):
+        if name not in self.alive or number in (signal.SIGCONT, signal.SIGUSR2):
             return
         self.sent.append((self.now_s, name, number))
         delay_s = 0.0 if number == signal.SIGKILL else self._script(name, self.alive[name]).leaves_s
@@ -170,6 +193,9 @@ class FakeTarget:
                 self.reported.add(event.task)
             heard.append(event)
         return heard
+
+    def finish(self, say) -> None:
+        self.close()
 
     def close(self) -> None:
         """Allow no task to be left, except those whose start was requested and not yet reported."""
@@ -218,7 +244,12 @@ def perform(
 
 
 def lost(supervisor) -> str:
-    return lost_on_the_way((life.state, life.lost) for life in supervisor.lives.values() if life.lost)
+    """What is said of lost tasks; ``its.log`` stands for the launcher's copy of a task's log."""
+    lives = supervisor.lives.values()
+    text = lost_on_the_way((life.state, life.lost) for life in lives if life.lost)
+    for life in lives:
+        text = text.replace(str(life.launch.log), "its.log")
+    return text
 
 
 def state(supervisor, task: str) -> str:

@@ -29,7 +29,7 @@ def hanging(early):
     launch = early.start(*SMALL, "--set", "wait.start_s=8", program)
     launch.wait_for(lambda: launch.task("worker:0")["pid"], "the worker")
     masks = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{launch.fork_server()}/status").read_text())
-    assert int(masks[1], 16) >> (signal.SIGUSR1 - 1) & 1, (
+    assert int(masks[1], 16) >> (signal.SIGUSR2 - 1) & 1, (
         "a task without a log would write its stacks to the terminal"
     )
     return launch

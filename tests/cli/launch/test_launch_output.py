@@ -204,6 +204,7 @@ def test_a_stall_writes_the_stacks_of_every_task(launcher):
     launch = launcher.start(*SMALL, "--stall-timeout", "0.5", program)
     for task in ("chief:0", "worker:0"):
         wait_until(lambda task=task: "the_place_where_it_hangs" in launch.log(task))
+    wait_until(lambda: launch.record()["stalled"] is not None)
     shown = launcher.dtrain("status", launch.run_dir)
     assert shown.end() == 0
     # The server says after two seconds that it waits for the chief in its turn.

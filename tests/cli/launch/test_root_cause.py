@@ -1,10 +1,12 @@
 import pytest
 
+from dtrain.cluster import TaskId
 from dtrain.process.start_protocol import Exited
-from dtrain.runs.files import FailureRecord
+from dtrain.runs.files import FailureRecord, RunFiles, write_record
 from dtrain.runs.states import FailureKind
 from dtrain_cli.console.failure_box import render
-from dtrain_cli.launch.tasks.root_cause import describe, earliest, last_lines
+from dtrain_cli.launch.tasks.root_cause import describe, earliest, failure_of, last_lines
+from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets import memory_kills
 
 
@@ -35,6 +37,18 @@ def test_ends_in_words():
     )
     killed = describe(Exited("worker:0", 0, -9, 6 << 30), killed_for_memory=True)
     assert killed == "killed by the kernel for memory (peak 6.0 GiB)"
+
+
+def test_the_log_of_a_failure_is_the_launchers_copy(tmp_path):
+    """A task on another host has written where the log is there."""
+    task = TaskId.parse("worker:0")
+    files = RunFiles(tmp_path)
+    files.log(task, 0).parent.mkdir(parents=True)
+    files.log(task, 0).write_text("its end\n")
+    write_record(files.failure(task, 0), FailureRecord("worker:0", "it is", log="/over/there/output.log"))
+    launch = TaskLaunch(task, None, None, ("sh",), (), {}, tmp_path, tmp_path, needs_grpc=False)
+    record = failure_of(launch, Exited("worker:0", 0, 1, 0))
+    assert (record.message, record.log, record.last_lines) == ("it is", str(launch.log), ["its end"])
 
 
 def test_the_last_lines_of_a_log_are_few_and_short(tmp_path):

@@ -122,3 +122,24 @@ def test_the_timeout_holds_while_the_evaluator_works_after_the_leaders_end(tmp_p
         "ps:0": "running",
         "evaluator:0": "running",
     }
+
+
+@pytest.mark.parametrize("task", ["chief:0", "worker:1"])
+def test_a_task_that_is_killed_when_its_program_has_ended_is_not_started_again(tmp_path, task):
+    """Servers leave at a leader's farewell: another attempt would wait for them in vain."""
+    ends = {"chief:0": TaskScript(5), "worker:0": TaskScript(4), "worker:1": TaskScript(4)}
+    ends[task] = TaskScript(4, status=-9, finished=True)
+    target = FakeTarget({**ends, "evaluator:0": TaskScript(5)}, later={task: TaskScript(status=1)})
+    supervisor, outcome = perform(tmp_path, target)
+    assert (outcome.state, outcome.exit_code, lost(supervisor)) == ("succeeded", 0, "")
+    assert supervisor.lives[TaskId.parse(task)].restarts == 0
+    assert (
+        f"{task} was killed by SIGKILL (signal 9) when its program had ended: nothing is lost" in target.said
+    )
+
+
+def test_a_task_whose_program_says_that_it_failed_when_it_had_ended_has_failed(tmp_path):
+    """An exit code below 128 is its own word, such as that of an exit function of the program."""
+    target = FakeTarget({"chief:0": TaskScript(4, status=3, finished=True)})
+    _, outcome = perform(tmp_path, target)
+    assert (outcome.state, outcome.exit_code) == ("failed", 3)

@@ -25,7 +25,7 @@ SPEC = RunSpec(name="x", cluster=ClusterSection(chief=1, worker=2, ps=2, evaluat
 RUN = RunIdentity("run-1", Path("/runs/run-1"), "s3cret of a launched run")
 PROGRAM = Workload(Path("train.py"), ("--epochs", "3"), Path("/home"))
 COMMAND = Workload(None, ("python", "tf.py", "--fast"), Path("/home"))
-MACHINE = Machine("/usr/bin/python", 8, {"PATH": "/bin"}, master_port=29999)
+MACHINE = Machine("/usr/bin/python", 8, {"PATH": "/bin"}, master=("127.0.0.1", 29999))
 
 
 def tasks(plan, *, only=lambda name: True):
@@ -182,3 +182,13 @@ def test_a_run_that_nobody_has_named_is_called_after_what_it_runs(program, argum
     workload = Workload(Path(program) if program else None, arguments, Path("/"))
     assert workload.named(RunSpec()).name == name
     assert workload.named(RunSpec(name="mine")).name == "mine"
+
+
+def test_tasks_get_the_variables_of_the_spec_beneath_those_of_dtrain():
+    spec = replace(SPEC, environment={"DATA": "s3://me:mine@bucket/x", "OMP_NUM_THREADS": "3", "RANK": "7"})
+    for workload in (PROGRAM, COMMAND):
+        plan = build_plan(spec, ADDRESSES, RUN, workload, MACHINE)
+        chief = tasks(plan)["chief:0"].environment
+        assert (chief["DATA"], chief["OMP_NUM_THREADS"]) == ("s3://me:mine@bucket/x", "3")
+        assert chief["RANK"] == ("7" if workload is PROGRAM else "0")
+        assert plan.to_dict()["tasks"][0]["environment"]["DATA"] == "s3://***@bucket/x"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import SingleSection, SyncSection
 from dtrain.errors import SpecError
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain_cli.plan.standalone_start import StandaloneStart
@@ -135,3 +136,62 @@ def test_contradictions_and_gaps_are_refused(spec, tmp_path):
     )
     broken = {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}})}
     assert "host:port" in refused(StandaloneStart(Role.WORKER), broken)
+
+
+def of_engine(environment, **start):
+    return StandaloneStart(None, **start).assignment(environment)
+
+
+def test_a_task_of_an_engine_trains_by_the_users_spec(tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("cluster: {chief: 1, ps: 1, worker: 2}\ntraining: {updates: sync}\n")
+    hosts = {"SM_HOSTS": '["algo-1", "algo-2", "algo-3", "algo-4"]', "SM_CURRENT_HOST": "algo-3"}
+    found = of_engine(hosts, spec=spec, shortcuts={"insecure": True})
+    assert str(found.task) == "worker:0"
+    assert found.spec.training == SyncSection()
+    assert found.spec.cluster.count("ps") == 1
+
+
+def test_tf_config_comes_before_what_an_engine_says():
+    tf_config = (
+        '{"cluster": {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"]}, "task": {"type": "ps", "index": 0}}'
+    )
+    found = of_engine({"TF_CONFIG": tf_config, "SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"})
+    assert str(found.task) == "ps:0"
+
+
+def test_checkpoints_go_where_vertex_wants_them_unless_the_spec_says_where():
+    environment = {
+        "CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"]}, "task": {"type": "workerpool0", "index": 0}}',
+        "AIP_CHECKPOINT_DIR": "gs://bucket/checkpoints/",
+    }
+    assert of_engine(environment).spec.checkpoint.remote == "gs://bucket/checkpoints"
+    assert of_engine(environment).spec.training == SingleSection()
+    own = of_engine(environment, sets=("checkpoint.remote=s3://own/run",))
+    assert own.spec.checkpoint.remote == "s3://own/run"
+
+
+def test_strangers_on_the_network_of_an_engine_are_kept_out():
+    hosts = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-1"}
+    with pytest.raises(SpecError, match="algo-1:2222, where every process of the network could read"):
+        of_engine(hosts)
+
+
+def test_without_an_engine_a_task_says_what_it_looked_for():
+    with pytest.raises(
+        SpecError, match="nothing says which task this is: expected one of TF_CONFIG, CLUSTER_SPEC"
+    ):
+        of_engine({})
+
+
+def test_a_task_may_listen_elsewhere_than_others_are_told():
+    environment = {**TF_CONFIG, "DTRAIN_BIND": "0.0.0.0:9"}
+    assert StandaloneStart(Role.WORKER).assignment(environment).bind == "0.0.0.0:9"
+    found = StandaloneStart(Role.WORKER, bind="[::]").assignment(environment)
+    assert found.bind == "[::]"
+    assert found.to_environment("")["DTRAIN_BIND"] == "[::]"
+
+
+@pytest.mark.parametrize("bind", ["a b", "http://a", "a:b", "::1"])
+def test_where_to_listen_must_be_a_host_or_an_address(bind):
+    assert "--bind: expected a host" in refused(StandaloneStart(Role.WORKER, bind=bind), TF_CONFIG)

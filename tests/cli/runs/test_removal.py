@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dtrain.config.choices import On
 from dtrain.runs.files import RunFiles, RunRecord, write_record
 from dtrain_cli.main import cli
 from dtrain_cli.runs.index import register_run
+from dtrain_cli.runs.where import WhereRecord
 
 
 @pytest.fixture
@@ -110,3 +112,21 @@ def test_runs_says_what_all_of_them_use(runs_dir):
     done = CliRunner().invoke(cli, ["runs", "--runs-dir", str(runs_dir)])
     assert done.stderr.startswith("4 runs in 4")
     assert f"kB below {runs_dir}; `dtrain rm --older-than 7d` removes old ones" in done.stderr
+
+
+def test_what_a_run_left_on_slurm_s_nodes_goes_where_this_machine_sees_it(runs_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("DTRAIN_RUNS_DIR", raising=False)
+    for run in ("r1", "r2"):
+        write_record(RunFiles(runs_dir / run).where, WhereRecord(On.SLURM, ["n1", "n2"], "7"))
+    for folder in ("slurm-0/r1", "slurm-1/r1", "slurm-0/r0"):
+        (tmp_path / "state" / "dtrain" / "hosts" / folder).mkdir(parents=True)
+    assert "on nodes" not in rm(runs_dir, "r1", "--dry-run").output
+    rm(runs_dir, "r1")
+    assert {str(path.relative_to(tmp_path / "state")) for path in tmp_path.glob("state/*/hosts/*/*")} == {
+        "dtrain/hosts/slurm-0/r0"
+    }
+    done = rm(runs_dir, "r2", code=1)
+    assert "what run r2 left on its nodes (n1, n2) cannot be seen from here" in done.stderr
+    assert left(runs_dir) == ["r0", "r3"]

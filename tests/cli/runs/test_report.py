@@ -4,6 +4,7 @@ is gone.
 
 import fcntl
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ RUN_FIELDS = (
 TASK_FIELDS = (
     "task state pid host address step loss examples_per_s staleness_mean stale_gradients bytes_sent "
     "bytes_received cpu_percent "
-    "memory_bytes restarts heartbeat_age_s waiting_for waiting_share stalled_s exit_code message certificate_ends log"
+    "memory_bytes restarts heartbeat_age_s waiting_for busy_with leads waiting_share input_share reading_s stalled_s exit_code message certificate_ends log"
 )
 
 
@@ -46,7 +47,7 @@ STATUSES = {
 
 
 def report(record: RunRecord, alive: bool = True, statuses=STATUSES) -> dict:
-    return build_report(FILES, record, statuses, {11: ProcessUsage(50.0, 1000)}, alive, now_s=100.0)
+    return build_report(FILES, record, statuses, {"chief:0": ProcessUsage(50.0, 1000)}, alive, now_s=100.0)
 
 
 def test_every_field_is_there_and_null_where_it_does_not_apply():
@@ -119,7 +120,7 @@ def test_why_a_task_was_lost_is_told_of_each():
 def test_reading_measures_living_processes_only(tmp_path):
     files = RunFiles(tmp_path)
     record = run_record(launcher_pid=os.getpid(), launcher_started=started_s(os.getpid()))
-    record.tasks[0].pid = os.getpid()
+    record.tasks[0].pid, record.tasks[0].host = os.getpid(), None
     record.tasks[2].pid = None
     write_record(files.run, record)
     (tmp_path / "tasks/chief-0").mkdir(parents=True)
@@ -155,3 +156,46 @@ def test_the_meter_knows_what_is_gone_and_measures_since_last_time():
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(RunNotFoundError):
         read_report(tmp_path)
+
+
+def test_a_task_on_another_machine_says_itself_what_it_uses():
+    """A pid is another process's on another machine."""
+    record = run_record()
+    record.tasks[2].host = "there"
+    statuses = {
+        **STATUSES,
+        "evaluator:0": TaskStatus(
+            "evaluator:0", 13, "there", monotonic_s=98.0, cpu_percent=7.5, memory_bytes=2000
+        ),
+    }
+    evaluator = report(record, statuses=statuses)["tasks"][2]
+    assert (evaluator["cpu_percent"], evaluator["memory_bytes"]) == (7.5, 2000)
+
+
+def test_a_process_of_this_machine_with_a_pid_of_another_one_is_not_measured(tmp_path):
+    files = RunFiles(tmp_path)
+    tasks = [
+        TaskRecord("chief:0", "running", pid=os.getpid(), host=socket.gethostname()),
+        TaskRecord("worker:0", "running", pid=os.getpid(), host="there"),
+    ]
+    own = {"launcher_pid": os.getpid(), "launcher_started": started_s(os.getpid())}
+    files.create()
+    write_record(files.run, RunRecord("r", "digits", "running", tasks=tasks, **own))
+    chief, worker = read_report(tmp_path)["tasks"]
+    assert chief["memory_bytes"] > 0
+    assert worker["memory_bytes"] is None
+
+
+def test_where_no_logs_are_kept_none_are_named():
+    assert report(run_record(keeps_logs=False))["tasks"][0]["log"] is None
+
+
+def test_of_tasks_by_hand_whose_leader_has_died_nobody_knows_that_they_have_ended():
+    by_hand = run_record(keeps_logs=False, host="here", launcher_pid=11)
+    by_hand.tasks.append(TaskRecord("worker:1"))
+    said = {task["task"]: task["message"] for task in report(by_hand, alive=False)["tasks"]}
+    assert "has not been heard of since the leader of the run died" in said["evaluator:0"]
+    assert said["chief:0"] is None, "it is the leader"
+    assert said["worker:1"] is None, "it never came"
+    launched = report(run_record(), alive=False)["tasks"]
+    assert {task["message"] for task in launched} == {None}

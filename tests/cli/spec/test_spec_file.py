@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.config import EMBEDDED_DEFAULT, KillFault, RestartSection
+from dtrain.config import EMBEDDED_DEFAULT, KillFault, RestartSection, training_rules
 from dtrain.errors import SpecError
 from dtrain_cli.spec.file import read_spec
 from dtrain_cli.spec.tree import BYTES_MAX
@@ -33,9 +33,7 @@ def mistakes(source: Path | None, *sets: str, **shortcuts) -> list[str]:
     return str(caught.value).replace(f"{source}:", "spec:").splitlines()
 
 
-SECTIONS = (
-    "name, cluster, training, checkpoint, success, restart, wait, hold_ports, security, trace, simulate"
-)
+SECTIONS = "name, on, cluster, training, data, checkpoint, success, restart, wait, hold_ports, security, trace, environment, secrets, simulate, hosts, place, code, python, network, slurm, kubernetes, vertex"
 
 
 def test_every_mistake_is_reported_at_once_with_line_column_and_field(spec):
@@ -87,16 +85,16 @@ def test_every_mistake_is_reported_at_once_with_line_column_and_field(spec):
 def test_rules_between_fields_are_located_too(spec):
     path = spec(
         "cluster: {chief: 1, worker: 2, ps: [a:1, a:1, b]}\n"
-        "training: {strategy: mirrored, updates: async, backup_workers: 1}\n"
+        "training: {strategy: mirrord, updates: async, backup_workers: 1}\n"
         "simulate:\n"
         "  slow: {worker:7: 2.0}\n"
     )
     assert mistakes(path) == [
         "spec:1:42: cluster.ps.1: a:1 is already the address of ps:0",
         "spec:1:47: cluster.ps.2: expected host:port, found 'b'",
-        "spec:2:12: training.strategy: this version has parameter_server and single, found 'mirrored'",
+        "spec:2:12: training.strategy: this version has parameter_server, single, mirrored, central_storage, multi_worker_mirrored, found 'mirrord'",
         (
-            "spec:2:48: training.backup_workers: backup replicas belong to updates: sync; this spec trains with "
+            "spec:2:47: training.backup_workers: backup replicas belong to updates: sync; this spec trains with "
             "updates: async"
         ),
         "spec:4:10: simulate.slow.worker:7: the cluster has no worker:7: worker is 2",
@@ -302,3 +300,12 @@ def test_missing_files_and_directories(tmp_path):
     assert mistakes(tmp_path / "no.yaml") == ["spec: cannot read the spec: No such file or directory"]
     assert mistakes(tmp_path) == ["spec: cannot read the spec: expected a file, found a folder"]
     assert BYTES_MAX == 256 * 1024
+
+
+def test_a_strategy_without_servers_needs_no_word_of_servers(monkeypatch):
+    monkeypatch.setattr(training_rules, "NOT_BUILT", ())
+    spec = read_spec(None, (), {"strategy": "multi_worker_mirrored", "workers": 4}, trains=True)
+    assert str(spec.cluster) == "1 chief, 4 workers, 1 evaluator"
+    assert str(read_spec(None, (), {"strategy": "mirrored"}, trains=True).cluster) == "1 chief, 1 evaluator"
+    with pytest.raises(SpecError, match=r"^--workers 4: mirrored trains in one task"):
+        read_spec(None, (), {"strategy": "mirrored", "workers": 4}, trains=True)

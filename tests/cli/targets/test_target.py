@@ -12,6 +12,7 @@ from cli.launch.fake_launch import FakeTarget
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection
 from dtrain.process.start_protocol import Exited, Refused, Started
+from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.fork_server import LifeLine
 from dtrain_cli.targets.local import LocalTarget
@@ -21,7 +22,7 @@ METHODS = [name for name, _ in inspect.getmembers(Target, inspect.isfunction) if
 PATIENCE_S = 60.0
 
 
-@pytest.mark.parametrize("kind", [LocalTarget, FakeTarget])
+@pytest.mark.parametrize("kind", [LocalTarget, FleetTarget, FakeTarget])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_target_takes_the_same_arguments(kind, name):
     expected = inspect.signature(getattr(Target, name)).parameters

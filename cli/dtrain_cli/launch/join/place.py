@@ -20,14 +20,14 @@ import msgspec
 from dtrain import errors
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import is_loopback
-from dtrain.config import RunSpec, SecuritySection, WaitSection, address_problem
+from dtrain.config import MultiWorkerMirroredSection, RunSpec, SecuritySection, WaitSection, address_problem
 from dtrain.config.choices import TlsMode, Transport
 from dtrain.errors import DtrainError, PeerError, PeerRefusedError, RunError, SpecError
 from dtrain.messages import Place
 from dtrain.process.access import secret_in_file
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.join_request import JoinRequest, encode, read_answer
 from dtrain.process.private_variables import SECRET
+from dtrain.process.requests.join_request import JoinRequest, encode, read_answer
 from dtrain.process.secret import said_secret
 from dtrain.process.tensorflow.tf_config import read_tf_config
 from dtrain.process.threads import USERS_LIMIT
@@ -67,7 +67,7 @@ def joining_run(run: KnownRun, environment: Mapping[str, str], security: Mapping
 
     Raises:
         RunError: the run has ended, or is none that a worker can join.
-        SpecError: it does not train on parameter servers.
+        SpecError: it trains in one task.
         PeerError: its control host does not answer, or lets no worker join.
     """
     offer = _offer(run)
@@ -76,9 +76,9 @@ def joining_run(run: KnownRun, environment: Mapping[str, str], security: Mapping
         raise RunError(f"run {name} accepts no workers: it runs a command that is not a dtrain program")
     cluster = _cluster(offer.cluster)
     host = cluster.control_host
-    if host is None or host.role is not Role.PS:
-        raise SpecError(f"run {name} does not train on parameter servers; only such a run can be joined")
     spec = read_record(run.files.spec, RunSpec) or RunSpec()
+    if host is None or not (host.role is Role.PS or isinstance(spec.training, MultiWorkerMirroredSection)):
+        raise SpecError(f"run {name} trains in one task; only a run whose workers train can be joined")
     section = replace(spec.security, **security).completed(environment)
     request = JoinRequest(
         parent=os.getpid(),
@@ -145,7 +145,8 @@ def joining_address(
     _check_reach(cluster, address)
     host = cluster.control_host
     if place.index < 0 and host is not None:
-        request = msgspec.structs.replace(request, server=str(host), address=cluster.address(host) or "")
+        address = cluster.address(host) or ""
+        request = msgspec.structs.replace(request, server=str(host), address=address, cluster=place.cluster)
         place = _asked(request)
     if place.index < cluster.first_joined:
         raise PeerRefusedError(f"{request.server} at {request.address} gives a worker no index")

@@ -23,19 +23,19 @@ from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain.runs.joined import JoinedRecord
-from dtrain.runs.states import RunState, TaskState
+from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.outlet import Outlet
 from dtrain_cli.console.plain_stream import PlainBytes
 from dtrain_cli.launch.join.place import Joining, threads_beside
 from dtrain_cli.launch.policies import restart_policy
-from dtrain_cli.launch.signal_inbox import SignalInbox
 from dtrain_cli.launch.tasks.root_cause import failure_of
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.runs.log_files import TaskOutput
-from dtrain_cli.runs.report import launcher_lives
+from dtrain_cli.runs.report import is_alive
 from dtrain_cli.targets.fork_server import LifeLine
 from dtrain_cli.targets.local import LocalTarget
+from dtrain_cli.targets.signal_inbox import SignalInbox
 from dtrain_cli.targets.target import Event, TaskHandle
 
 TICK_S = 0.1
@@ -77,6 +77,7 @@ class JoiningWorker:
         self._told_with_all = False
         self._kill_s = float("inf")
         self._exit_code: int | None = None
+        self._ended: RunRecord | None = None
         record = TaskRecord(str(self.launch.task), host=socket.gethostname())
         self._record = JoinedRecord(os.getpid(), started_s(os.getpid()) or 0.0, record)
 
@@ -111,7 +112,7 @@ class JoiningWorker:
             self._record.task.pid = event.pid
             self._record.task.message = None
             self._write(TaskState.RUNNING)
-            if self._told is not None:  # while it was being started
+            if self._told is not None or self._ended is not None:  # while it was being started
                 self._signal(signal.SIGTERM)
         elif isinstance(event, Refused):
             self._say(event.reason)
@@ -141,6 +142,9 @@ class JoiningWorker:
         self._record.task.pid = None
         message, error_type = self._why(end)
         self._record.task.message = None if self._told_with_all else message
+        if self._ended is not None:
+            self._end_as(self._ended)
+            return
         if self._told is not None:
             self._end(TaskState.STOPPED if code else TaskState.SUCCEEDED, 128 + self._told if code else 0)
             return
@@ -160,10 +164,13 @@ class JoiningWorker:
 
     def _run_is_stopping(self) -> bool:
         """Return whether the whole run is being stopped. Then no task was lost."""
+        run = self._run_record()
+        return run is not None and run.state is RunState.STOPPING
+
+    def _run_record(self) -> RunRecord | None:
         with contextlib.suppress(RunError):
-            run = read_record(self._files.run, RunRecord)
-            return run is not None and run.state is RunState.STOPPING
-        return False
+            return read_record(self._files.run, RunRecord)
+        return None
 
     def _why(self, end: Exited) -> tuple[str | None, str | None]:
         """Return in one line why the worker was lost (None: it ended well), and its exception's class."""
@@ -174,15 +181,36 @@ class JoiningWorker:
         return why_lost(status) if status is not None else None, None
 
     def _tick(self, now_s: float) -> None:
-        if self._exit_code is None and self._launcher is not None and not launcher_lives(self._launcher):
-            self._say(f"the launcher of run {self._run} has died, and its tasks with it")
-            self._end(TaskState.STOPPED, KILLED)
+        if self._exit_code is not None:
+            return
+        if self._ended is None and self._launcher is not None and not is_alive(self._files, self._launcher):
+            self._without_launcher(now_s)
         elif now_s >= self._kill_s:
             self._signal(signal.SIGKILL)
         elif self._restart_s is not None and now_s >= self._restart_s:
             self.launch = self.launch.for_attempt(self.launch.attempt + 1)
             self._record.task.attempt = self._record.task.restarts = self.launch.attempt
             self._start()
+
+    def _without_launcher(self, now_s: float) -> None:
+        """End with the run: it has ended, with its launcher, or the launcher has died."""
+        run = self._run_record()
+        if run is None or run.state in LIVE_RUN_STATES:
+            self._say(f"the launcher of run {self._run} has died, and its tasks with it")
+            self._end(TaskState.STOPPED, KILLED)
+            return
+        self._say(f"run {self._run} has {run.state}, and this worker ends with it")
+        self._ended = run
+        if self._record.task.state == TaskState.RESTARTING:
+            self._end_as(run)
+            return
+        self._kill_s = min(self._kill_s, now_s + self._grace_s)
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def _end_as(self, run: RunRecord) -> None:
+        """End as a run that has ended."""
+        self._end(TaskState(run.state), run.exit_code or 0)
 
     def _signal(self, number: int) -> None:
         if self._handle is not None:

@@ -11,6 +11,11 @@ _TASK = re.compile(r"\b(?:chief|worker|ps|evaluator):\d+\b")
 _AT = " (at "
 
 
+def tasks_in(awaited: str) -> list[str]:
+    """Return the tasks that a text about a wait names."""
+    return _TASK.findall(awaited)
+
+
 def awaited_in_the_end(statuses: Mapping[str, TaskStatus], now_s: float) -> list[str]:
     """Return the tasks for which the others wait, found by following what each says it waits for.
 
@@ -25,6 +30,6 @@ def awaited_in_the_end(statuses: Mapping[str, TaskStatus], now_s: float) -> list
         for task, said in statuses.items()
         if said.waiting_for and now_s - said.monotonic_s < SILENT_S
     }
-    reached = {name for whom in waiting.values() for name in _TASK.findall(whom.partition(_AT)[0])}
-    servers = {name for whom in waiting.values() for name in _TASK.findall(whom.partition(_AT)[2])}
+    reached = {name for whom in waiting.values() for name in tasks_in(whom.partition(_AT)[0])}
+    servers = {name for whom in waiting.values() for name in tasks_in(whom.partition(_AT)[2])}
     return sorted(reached - waiting.keys() or servers or reached)

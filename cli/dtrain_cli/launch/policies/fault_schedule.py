@@ -53,6 +53,11 @@ class FaultSchedule:
                 faults.append(Fault(task, signal.SIGKILL, "killed"))
         return faults
 
+    @property
+    def over(self) -> bool:
+        """Return whether nothing more will be due."""
+        return not self._waiting and not self._paused
+
     def missed(self) -> list[str]:
         """Return the faults that have not happened by the end of the run, with their tasks."""
         return [

@@ -13,7 +13,7 @@ task does not use up the time of those behind it: a stage begins at the latest a
 import math
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dtrain.cluster import Role, TaskId
 from dtrain.runs.states import RunState
@@ -38,7 +38,7 @@ class RunStop:
     exit_code: int
     at_s: float
     grace_s: float
-    leave_s: Mapping[Role, float]
+    leave_s: Mapping[Role, float] = field(default_factory=dict)
 
     @property
     def patient(self) -> bool:

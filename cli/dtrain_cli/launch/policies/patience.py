@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
+from dtrain.messages.status import TaskStatus
 from dtrain.runs.states import FailureKind, TaskState
+from dtrain_cli.launch.policies.awaited_watch import AwaitedWatch
+from dtrain_cli.launch.policies.input_watch import InputWatch
 from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.stall_watch import StallWatch
 from dtrain_cli.launch.policies.start_watch import StartWatch
@@ -51,6 +54,8 @@ class Patience:
         self._started_s = started_s
         self._start_watch = StartWatch(limits.start_timeout_s, started_s)
         self._stall_watch = StallWatch(limits.stall_timeout_s)
+        self._awaited_watch = AwaitedWatch()
+        self._input_watch = InputWatch()
 
     @property
     def stalled(self) -> str | None:
@@ -94,15 +99,24 @@ class Patience:
 
     def stall(self, now_s: float) -> str | None:
         """Return what to say about a stall that has just become one."""
+        return self._stall_watch.look(self._running(), now_s)
+
+    def awaited(self, now_s: float, *, replicas_alone: bool) -> str | None:
+        """Return what to say about what a task waits for, when it is time to.
+
+        Args:
+            now_s: the monotonic clock.
+            replicas_alone: whether replicas reduce without servers, and name the one that they wait for.
+        """
+        running = self._running()
+        word = self._awaited_watch.look(running, now_s) if replicas_alone else None
+        return word or self._input_watch.look(running, now_s)
+
+    def _running(self) -> dict[str, TaskStatus]:
         lives = self._lives.items()
-        return self._stall_watch.look(
-            {
-                str(task): life.status
-                for task, life in lives
-                if life.state == TaskState.RUNNING and life.status
-            },
-            now_s,
-        )
+        return {
+            str(task): life.status for task, life in lives if life.state == TaskState.RUNNING and life.status
+        }
 
     def _missing(self) -> dict[TaskId, str | None]:
         """Return the tasks that are not up, each with whom it says it waits for."""

@@ -36,13 +36,20 @@ def failure_of(launch: TaskLaunch, end: Exited) -> FailureRecord:
             attempt=launch.attempt,
             exit_code=end.exit_code,
             peak_memory_bytes=end.peak_memory_bytes or None,
-            log=str(launch.log),
         )
+    record.log = str(launch.log)  # a task on another host has named the path there
     record.last_lines = last_lines(launch.log)
     with contextlib.suppress(OSError):
         files = RunFiles(launch.run_dir)
         files.write_last_words(files.failure(launch.task, launch.attempt), record)
     return record
+
+
+def launcher_failure(
+    kind: FailureKind, text: str, code: int, at_s: float, task: str = "launcher"
+) -> FailureRecord:
+    """Return the record of a failure that the launcher itself has found, at a moment (monotonic)."""
+    return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=at_s, exit_code=code)
 
 
 def own_record(launch: TaskLaunch) -> FailureRecord | None:

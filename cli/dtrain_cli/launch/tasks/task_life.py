@@ -1,7 +1,9 @@
 """One task's life in a run, over all its attempts: what the supervisor knows of it."""
 
 import contextlib
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
@@ -47,6 +49,8 @@ class TaskLife:
     restarts_used: int = 0
     failure: FailureRecord | None = None
     lost: FailureRecord | None = None
+    _paths: tuple[TaskLaunch, Path, Path] | None = None
+    _seen: tuple[int, int, int] | None = None
 
     @property
     def task(self) -> TaskId:
@@ -81,19 +85,34 @@ class TaskLife:
         """Read what the present attempt says of itself; an earlier attempt's word does not count."""
         if not self.has_process or self.launch.program is None:
             return
+        path, _ = self._files_looked_at()
+        try:
+            facts = path.stat()
+            stamp = facts.st_ino, facts.st_mtime_ns, facts.st_size
+        except OSError:
+            return
+        if stamp == self._seen and self.status is not None:
+            return
         with contextlib.suppress(RunError):
-            status = read_record(RunFiles(self.launch.run_dir).status(self.task), TaskStatus)
+            status = read_record(path, TaskStatus)
+            self._seen = stamp
             if status is not None and status.attempt == self.launch.attempt:
                 self.status = status
 
     def kill_request(self) -> KillRequest | None:
         """Return the request to kill the present attempt, if there is one."""
+        if self.launch.program is None or not os.path.lexists(path := self._files_looked_at()[1]):
+            return None
         with contextlib.suppress(RunError):
-            if self.launch.program is not None:
-                return read_record(
-                    RunFiles(self.launch.run_dir).kill(self.task, self.launch.attempt), KillRequest
-                )
+            return read_record(path, KillRequest)
         return None
+
+    def _files_looked_at(self) -> tuple[Path, Path]:
+        """Return the files of the present attempt's status and kill request, made once."""
+        if self._paths is None or self._paths[0] is not self.launch:
+            files = RunFiles(self.launch.run_dir)
+            self._paths = (self.launch, files.status(self.task), files.kill(self.task, self.launch.attempt))
+        return self._paths[1:]
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the present attempt."""

@@ -16,12 +16,24 @@ from dtrain.types import Array
 Gradient = Array | SparseRows
 
 
+PIECE_ELEMENTS = 8192
+"""Elements whose squares are added up in one call: so few that BLAS uses one thread, so that
+their sum has the same bits in every process.
+"""
+
+
 def squared_norm(gradient: Gradient | None) -> float:
-    """Return the sum of squares in the gradient's precision; servers add it up for a global norm."""
+    """Return the sum of squares: of each piece in the gradient's precision, of the pieces in their order."""
     if gradient is None:
         return 0.0
     flat = np.ascontiguousarray(_dense_part(gradient)).reshape(-1)
-    return float(np.dot(flat, flat))
+    pieces = (flat[start : start + PIECE_ELEMENTS] for start in range(0, flat.size, PIECE_ELEMENTS))
+    return sum(map(squared_norm_of_piece, pieces), 0.0)
+
+
+def squared_norm_of_piece(piece: Array) -> float:
+    """Return the sum of squares of at most `PIECE_ELEMENTS` neighbours."""
+    return float(np.dot(piece, piece))
 
 
 def global_norm(gradients: Iterable[Gradient | None]) -> float:
@@ -52,8 +64,12 @@ def global_clip_factor(norm: float, clip_norm: float) -> float:
 
 def clip_by_norm(gradient: Gradient, clip_norm: float) -> Gradient:
     """Scale one gradient so that its norm is at most `clip_norm`."""
-    norm = math.sqrt(squared_norm(gradient))
-    return gradient if norm <= clip_norm else scaled(gradient, clip_norm / norm)
+    return scaled(gradient, clip_factor(math.sqrt(squared_norm(gradient)), clip_norm))
+
+
+def clip_factor(norm: float, clip_norm: float) -> float:
+    """Return the factor that limits the norm of one gradient to `clip_norm`."""
+    return 1.0 if norm <= clip_norm else clip_norm / norm
 
 
 def clip_by_value(gradient: Gradient, minimum: float, maximum: float) -> Gradient:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
+from dtrain.learning.core.regularizers import Regularizer
 from dtrain.learning.graphs import graph_config
 from dtrain.learning.graphs.depth_order import by_depth
 from dtrain.learning.graphs.wiring import Part, Slot, Submodel, Use, flat, flattened, named
@@ -207,13 +208,19 @@ class Graph:
         return dict(Counter(step.layer for step in self.steps))
 
     @cached_property
+    def activity_penalties(self) -> dict[int, Regularizer]:
+        """Return the penalties on outputs of layers, by the steps' numbers."""
+        found = ((number, step.layer.activity_penalty()) for number, step in enumerate(self.steps))
+        return {number: penalty for number, penalty in found if penalty is not None}
+
+    @cached_property
     def stand_ins(self) -> dict[int, Layer]:
         """Return the layers that compute several steps together and faster, by the steps' numbers."""
         found: dict[int, Layer] = {}
         for number, step in enumerate(self.steps):
             source = step.inputs[0].step if len(step.inputs) == 1 else number
             together = pooled(self.steps[source].layer, step.layer)
-            if together is not None and self.readers(source) == 1:
+            if together is not None and self.readers(source) == 1 and source not in self.activity_penalties:
                 found |= {source: together, number: InputLayer(name=step.layer.name)}
         return found
 

@@ -21,10 +21,12 @@ class LossScale(NamedTuple):
         sums: factor of losses whose reduction is ``sum`` or ``none``, because a sum over parts is divided by
             nothing.
         penalties: factor of the gradients of regularizers, which parts without examples leave to the others.
+        activities: factor of penalties on the outputs of layers, which are a part's own.
     """
 
     sums: float = 1.0
     penalties: float = 1.0
+    activities: float = 1.0
 
 
 WHOLE = LossScale()

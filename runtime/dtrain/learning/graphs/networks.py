@@ -21,6 +21,7 @@ from dtrain.learning.core.chance import Chance
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output
 from dtrain.learning.graphs.passes import OnGradients, Pass, ScratchPool, only
@@ -111,6 +112,11 @@ class Network:
         )
 
     @property
+    def sums_over_replicas(self) -> bool:
+        """Whether some layer does; see `Layer.sums_over_replicas`."""
+        return any(layer.sums_over_replicas for layer in self.graph.layers)
+
+    @property
     def sparse_variables(self) -> tuple[str, ...]:
         """Variables whose gradients may be `SparseRows`; without an array they come in `row_gradients`."""
         return tuple(name for _, weight, name in self.graph.weights() if weight.may_be_sparse)
@@ -161,9 +167,17 @@ class Network:
         run.forward(self._entering(x))
         return only([np.array(output) for output in run.outputs])
 
-    def forward(self, weights: Arrays, x: Any, rng: Chance) -> Pass:
+    def forward(self, weights: Arrays, x: Any, rng: Chance, sums: StepSums | None = None) -> Pass:
         """Return a pass in training mode whose outputs are known, the first half of `loss_and_gradients`."""
-        run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=self.graph.stand_ins)
+        run = Pass(
+            self.graph,
+            self._scratch,
+            weights,
+            training=True,
+            rng=rng,
+            stand_ins=self.graph.stand_ins,
+            sums=sums,
+        )
         run.forward(self._entering(x))
         return run
 
@@ -185,7 +199,9 @@ class Network:
         run.forward(self._entering(x))
         lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
         return StepResult(
-            self._total(weights, heads, lost), self._named(heads, lost), self._outputs(heads, run)
+            self._total(weights, heads, lost) + run.activity_loss(),
+            self._named(heads, lost),
+            self._outputs(heads, run),
         )
 
     def loss_and_gradients(
@@ -200,6 +216,8 @@ class Network:
         rng: Chance,
         on_gradients: OnGradients | None = None,
         scale: LossScale = WHOLE,
+        training: bool = True,
+        sums: StepSums | None = None,
     ) -> StepResult:
         """Take one training step on one batch: fill `gradients` and return the rest.
 
@@ -215,6 +233,8 @@ class Network:
             on_gradients: called with names of variables as soon as their gradients are complete, last layer
                 first. Gradients of `sparse_variables` without an array come with the result only.
             scale: of a batch that is a part of another one.
+            training: whether layers compute as in training.
+            sums: over the replicas that compute the other parts; see `sums_over_replicas`.
 
         Raises:
             InputError: x does not fit, or is empty.
@@ -225,7 +245,9 @@ class Network:
                 f"{self.graph.inputs[0].layer.label}: expected at least one example, found an empty batch"
             )
         heads, stand_ins = self._heads(loss)
-        run = Pass(self.graph, self._scratch, weights, training=True, rng=rng, stand_ins=stand_ins)
+        run = Pass(
+            self.graph, self._scratch, weights, training=training, rng=rng, stand_ins=stand_ins, sums=sums
+        )
         run.forward(entering)
         found = [
             head.value_and_gradient(*given, scale)
@@ -233,10 +255,19 @@ class Network:
         ]
         lost = [lost for lost, _ in found]
         outputs = self._outputs(heads, run)
-        rows = run.backward([gradient for _, gradient in found], gradients, on_gradients, scale.penalties)
-        return StepResult(
-            self._total(weights, heads, lost), self._named(heads, lost), outputs, run.state_updates(), rows
-        )
+        total = self._total(weights, heads, lost) + scale.activities * run.activity_loss()
+        upstream = [gradient for _, gradient in found]
+        rows = run.backward(upstream, gradients, on_gradients, scale.penalties, scale.activities)
+        return StepResult(total, self._named(heads, lost), outputs, run.state_updates(), rows)
+
+    def penalty_gradients(self, weights: Arrays, gradients: Arrays, scale: float) -> None:
+        """Fill `gradients` with those of the penalties alone, times `scale`: there are no examples."""
+        for gradient in gradients.values():
+            gradient.fill(0)
+        for weight, name in self.graph.regularized:
+            penalty = regularizers.get(weight.regularizer)
+            if penalty is not None and name in gradients:
+                penalty.add_gradient(weights[name], gradients[name], scale)
 
     def regularization_loss(self, weights: Arrays) -> float:
         """Return the sum of all penalties."""
@@ -263,7 +294,8 @@ class Network:
         layer, activation = self.graph.steps[slot.step].layer.before_activation()
         loss, weight = loss if isinstance(loss, OutputLoss) else (loss, 1.0)
         from_logits = None if activation is None or loss is None else loss.from_logits_of(activation.name)
-        if from_logits is None or self.graph.readers(slot.step) > 1:
+        penalised = slot.step in self.graph.activity_penalties
+        if from_logits is None or penalised or self.graph.readers(slot.step) > 1:
             return Head(layer.label, loss, weight)
         return Head(layer.label, from_logits, weight, layer, activation)
 

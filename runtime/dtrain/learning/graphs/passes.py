@@ -14,6 +14,7 @@ from dtrain.learning.core import regularizers
 from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.core.chance import Chance
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.wiring import Slot, Step
 from dtrain.learning.layers import Call, Layer
@@ -57,8 +58,19 @@ class Pass:
         training: bool,
         rng: Chance | None = None,
         stand_ins: Mapping[int, Layer] | None = None,
+        sums: StepSums | None = None,
     ) -> None:
-        """Prepare; `stand_ins` are layers that replace those of some steps, by the steps' numbers."""
+        """Prepare.
+
+        Args:
+            graph: of the layers.
+            pool: of their scratch memory.
+            weights: every variable by name.
+            training: whether layers compute as in training.
+            rng: the source of random numbers.
+            stand_ins: layers that replace those of some steps, by the steps' numbers.
+            sums: over the replicas of the step.
+        """
         self._pool = pool
         self._scratch: Scratch | None = pool.take()
         self._graph = graph
@@ -79,7 +91,7 @@ class Pass:
                 before = before or needed[slot.step]
             needed.append(before or (step.layer.trainable and bool(step.trained)))
             trains = training if step.training is None else step.training
-            calls.append(Call(trains, rng, before, memory=memory))
+            calls.append(Call(trains, rng, before, memory, sums))
 
     def __del__(self) -> None:
         if self._scratch is not None:
@@ -93,6 +105,11 @@ class Pass:
     def values(self) -> Iterator[tuple[Step, list[Array]]]:
         """Yield every step and its outputs."""
         return zip(self._graph.steps, self._values, strict=True)
+
+    def activity_loss(self) -> float:
+        """Return the sum of the penalties on outputs of layers, divided by the examples."""
+        penalties = self._graph.activity_penalties.items()
+        return sum([penalty(y) / len(y) for number, penalty in penalties for y in self._values[number]])
 
     def state_updates(self) -> dict[str, Array]:
         """Return the new values of untrained weights that the layers ask for."""
@@ -121,8 +138,12 @@ class Pass:
         gradients: Arrays,
         on_gradients: OnGradients | None,
         penalty_scale: float = 1.0,
+        activity_scale: float = 1.0,
     ) -> dict[str, SparseRows]:
-        """Fill `gradients` in reverse and return sparse ones; once only, else a `ProgramError`."""
+        """Fill `gradients` in reverse and return sparse ones; once only, else a `ProgramError`.
+
+        The scales are factors of penalties: of weights, and of outputs.
+        """
         if self._scratch is None:
             raise ProgramError("backward was called twice on one pass; call forward before each backward")
         arrived = Arrived(self._values)
@@ -137,6 +158,8 @@ class Pass:
                 continue
             places = collected.places(step, call)
             dy = arrived.take(index)
+            if index in self._graph.activity_penalties:
+                dy = self._penalised(index, dy, activity_scale)
             dx = self._layers[index].backward(weights, self._caches[index], dy, places, call)
             for slot, gradient in zip(step.inputs, dx if step.layer.takes_list else [dx], strict=True):
                 arrived.add(slot, gradient)
@@ -146,6 +169,13 @@ class Pass:
         self._scratch = None
         self._pool.give_back(scratch)
         return collected.rows
+
+    def _penalised(self, index: int, dy: Array, scale: float) -> Array:
+        """Return the gradient by a layer's output, with that of the penalty on it."""
+        [y] = self._values[index]
+        dy = np.array(dy)
+        self._graph.activity_penalties[index].add_gradient(y, dy, scale / max(1, len(y)))
+        return dy
 
 
 class Arrived:

@@ -23,8 +23,9 @@ from dtrain.learning.core.arrays import shape_text
 from dtrain.learning.core.chance import Chance, generator_of
 from dtrain.learning.core.configuration import Configurable, snake_case
 from dtrain.learning.core.initializers import InitializerLike
-from dtrain.learning.core.regularizers import RegularizerLike
+from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.core.step_sums import StepSums
 from dtrain.types import Array, Arrays, Shape
 
 
@@ -60,9 +61,18 @@ class Call:
         updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
         sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
         memory: behind `scratch`; of this pass alone, and of a later one when it has ended.
+        sums: over the replicas of the step; None where this pass is alone.
     """
 
-    __slots__ = ("_chance", "memory", "needs_input_gradient", "sparse_gradients", "training", "updates")
+    __slots__ = (
+        "_chance",
+        "memory",
+        "needs_input_gradient",
+        "sparse_gradients",
+        "sums",
+        "training",
+        "updates",
+    )
 
     def __init__(
         self,
@@ -70,8 +80,10 @@ class Call:
         rng: Chance | None = None,
         needs_input_gradient: bool = True,
         memory: dict[str, Array] | None = None,
+        sums: StepSums | None = None,
     ) -> None:
         """Begin; `rng` is the source of random numbers, None where none are wanted."""
+        self.sums = sums
         self.training = training
         self.needs_input_gradient = needs_input_gradient
         self.updates: dict[str, Array] = {}
@@ -163,6 +175,15 @@ class Layer(Configurable):
     @property
     def assumed_input_shape(self) -> Shape | None:
         """Return the shape that a first layer without `input_shape` assumes, None if the data must say."""
+        return None
+
+    @property
+    def sums_over_replicas(self) -> bool:
+        """Whether training needs sums over all replicas within a step (`Call.sums`)."""
+        return False
+
+    def activity_penalty(self) -> Regularizer | None:
+        """Return the penalty on the output, of which each example has its share; None: there is none."""
         return None
 
     def declare(self, input_shape: Any) -> Sequence[Weight]:

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core import activations
+from dtrain.learning.core import activations, regularizers
 from dtrain.learning.core.activations import ActivationLike
 from dtrain.learning.core.initializers import InitializerLike
-from dtrain.learning.core.regularizers import RegularizerLike
+from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
 from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
 from dtrain.types import Array, Arrays, Shape
@@ -44,6 +44,7 @@ class _Convolution(ActivatedLayer):
     bias_initializer: InitializerLike = "zeros"
     kernel_regularizer: RegularizerLike = None
     bias_regularizer: RegularizerLike = None
+    activity_regularizer: RegularizerLike = None
 
     def __post_init__(self) -> None:
         require_channels_last(self.label, self.data_format)
@@ -56,6 +57,10 @@ class _Convolution(ActivatedLayer):
         self.windows = Windows.of(
             self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate
         )
+
+    def activity_penalty(self) -> Regularizer | None:
+        """See `Layer.activity_penalty`."""
+        return regularizers.get(self.activity_regularizer)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [...lengths, channels / groups, filters] and bias [filters]."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.learning.core import activations
+from dtrain.learning.core import activations, regularizers
 from dtrain.learning.core.activations import ActivationLike
 from dtrain.learning.core.initializers import InitializerLike
-from dtrain.learning.core.regularizers import RegularizerLike
+from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
 from dtrain.types import Array, Arrays, Shape
 
@@ -25,10 +25,15 @@ class Dense(ActivatedLayer):
     bias_initializer: InitializerLike = "zeros"
     kernel_regularizer: RegularizerLike = None
     bias_regularizer: RegularizerLike = None
+    activity_regularizer: RegularizerLike = None
 
     def __post_init__(self) -> None:
         self.expect_positive(units=self.units)
         self.function = activations.get(self.activation)
+
+    def activity_penalty(self) -> Regularizer | None:
+        """See `Layer.activity_penalty`."""
+        return regularizers.get(self.activity_regularizer)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [inputs, units] and bias [units]."""

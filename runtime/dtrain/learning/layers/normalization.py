@@ -8,6 +8,7 @@ import numpy as np
 
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
+from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.layers.base import Call, Layer, Weight
 from dtrain.types import Array, Arrays, Shape
 
@@ -52,6 +53,10 @@ class BatchNormalization(_Normalizing):
     The moving averages are weights that are not trained; their new values go to `Call.updates`. For images
     ([batch, height, width, channels]) they are fed the unbiased variance, as TensorFlow's fused kernel does;
     for other inputs the biased one.
+
+    With `synchronized` the batch is that of all replicas of a step: mean, variance and their gradients are
+    computed from sums over replicas, and the moving averages are fed the biased variance of all inputs, as
+    `tf.keras.layers.BatchNormalization(synchronized=True)` computes them.
     """
 
     axis: int | Sequence[int] = -1
@@ -65,6 +70,12 @@ class BatchNormalization(_Normalizing):
     moving_variance_initializer: InitializerLike = "ones"
     beta_regularizer: RegularizerLike = None
     gamma_regularizer: RegularizerLike = None
+    synchronized: bool = False
+
+    @property
+    def sums_over_replicas(self) -> bool:
+        """See `Layer.sums_over_replicas`."""
+        return self.synchronized
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return gamma, beta, moving_mean, moving_variance: one number for each place along the axis."""
@@ -81,10 +92,15 @@ class BatchNormalization(_Normalizing):
         from_batch = call.training and self.trainable
         normal = call.scratch("normal", x.shape)
         if from_batch:
-            mean = x.mean(axis=tuple(axis for axis in range(x.ndim) if axis not in axes))
+            rest = tuple(axis for axis in range(x.ndim) if axis not in axes)
+            mean = x.mean(axis=rest) if x.size else x.sum(axis=rest)  # a replica may have no examples
             np.subtract(x, along(mean, axes, x.ndim), out=normal)
             count = x.size // max(1, mean.size)
             squares = _sum_of_products(normal, normal, axes)
+            if self.synchronized and call.sums is not None:
+                own = mean
+                mean, squares, count = _of_all(own, squares, count, call.sums)
+                normal += along(own - mean, axes, x.ndim)
             variance = squares / np.float32(max(1, count))
             moved = squares / np.float32(max(1, count - 1)) if self._is_fused(x.ndim) else variance
             self._move(weights, {"moving_mean": mean, "moving_variance": moved}, call)
@@ -97,7 +113,7 @@ class BatchNormalization(_Normalizing):
         y = np.multiply(normal, along(gamma, axes, x.ndim), out=call.scratch("y", x.shape))
         if self.center:
             y += along(weights["beta"], axes, x.ndim)
-        return y, (normal, gamma * inverse, axes, from_batch)
+        return y, (normal, gamma * inverse, axes, count if from_batch else 0)
 
     def inverse_deviation(self, variance: Array, rank: int) -> Array:
         """Return 1 / sqrt(variance + epsilon), for an input of `rank` axes."""
@@ -105,7 +121,8 @@ class BatchNormalization(_Normalizing):
         return np.asarray(1 / np.sqrt(variance + np.float32(epsilon)))
 
     def _is_fused(self, rank: int) -> bool:
-        return rank in (4, 5) and self.axes_of(self.axis, rank) in ((1,), (rank - 1,))
+        known = rank in (4, 5) and self.axes_of(self.axis, rank) in ((1,), (rank - 1,))
+        return known and not self.synchronized
 
     def _move(self, weights: Arrays, batch: dict[str, Array], call: Call) -> None:
         for name, value in batch.items():
@@ -114,20 +131,33 @@ class BatchNormalization(_Normalizing):
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Go through the batch's mean and variance too, unless moving averages were used."""
-        normal, factor, axes, from_batch = cache
+        normal, factor, axes, count = cache
         dbeta = dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in axes))
         dgamma = _sum_of_products(dy, normal, axes)
         if self.center:
             gradients["beta"][...] = dbeta
         if self.scale:
             gradients["gamma"][...] = dgamma
-        if from_batch:
-            count = np.float32(dy.size // max(1, dbeta.size))
-            dy -= along(dbeta / count, axes, dy.ndim)
-            normal *= along(dgamma / count, axes, dy.ndim)
+        if count:  # else moving averages were used
+            if self.synchronized and call.sums is not None:
+                dbeta, dgamma = call.sums.of_gradients(np.stack([dbeta, dgamma]))
+            dy -= along(dbeta / np.float32(count), axes, dy.ndim)
+            normal *= along(dgamma / np.float32(count), axes, dy.ndim)
             dy -= normal
         dy *= along(factor, axes, dy.ndim)
         return dy
+
+
+def _of_all(mean: Array, squares: Array, count: int, over: StepSums) -> tuple[Array, Array, int]:
+    """Return mean, sum of squared deviations and count of the batch of all replicas, from those of one."""
+    own = np.float64(count)
+    wide = mean.astype(np.float64)
+    # One sum for all: the deviations from the own mean, and the own mean's squares.
+    sums = over.of(np.stack([np.full(mean.shape, own), own * wide, squares + own * wide * wide]))
+    number = int(sums[0].flat[0]) if mean.size else count
+    mean_of_all = sums[1] / max(1, number)
+    squares_of_all = np.maximum(0.0, sums[2] - number * mean_of_all * mean_of_all)
+    return mean_of_all.astype(mean.dtype), squares_of_all.astype(squares.dtype), number
 
 
 @dataclass(eq=False)

@@ -77,6 +77,11 @@ class Loss(Configurable):
             gradient *= np.broadcast_to(weights / divisor, losses.shape)[..., np.newaxis]
         return float(value / divisor), gradient.reshape(np.shape(y_pred))
 
+    def of_each(self, y_true: Any, y_pred: Any) -> tuple[Array, Array]:
+        """Return one loss an example, and the gradient of each by its predictions, of `y_pred`'s shape."""
+        losses, _, _, gradient_of = self._weighted(y_true, y_pred, None)
+        return losses, gradient_of().reshape(np.shape(y_pred))
+
     def from_logits_of(self, activation: str) -> "Loss | None":
         """Return this loss as a function of an activation function's input; None if it needs the output."""
         return None

@@ -6,7 +6,8 @@ different batches add up to the state of one that saw all, so an evaluation may 
 
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self
+from functools import wraps
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -17,13 +18,56 @@ from dtrain.types import Array
 State = dict[str, Array]
 
 
+class CallingReplica(NamedTuple):
+    """The replica of a strategy in which a line of a program runs.
+
+    Attributes:
+        number: among all replicas.
+        total: returns the sums of states over all processes of the strategy; None where there is one.
+    """
+
+    number: int
+    total: Callable[[str, State], State] | None
+
+
+_find_replica: list[Callable[[], CallingReplica | None]] = []
+
+
+def ask_for_replica(find: Callable[[], CallingReplica | None]) -> None:
+    """Let metrics ask this function in which replica a line runs; None: in none."""
+    _find_replica[:] = [find]
+
+
+def _calling_replica() -> CallingReplica | None:
+    return _find_replica[0]() if _find_replica else None
+
+
+def _over_all_processes(result: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a metric's `result` that first adds up the states of all processes whose replicas have some."""
+
+    @wraps(result)
+    def of_all(self: "Metric") -> Any:
+        total = self._total
+        if total is None or _calling_replica() is not None:
+            return result(self)
+        own = self.state
+        self._total = None
+        try:
+            self._state = total(str(self.name), own)
+            return result(self)
+        finally:
+            self._state = own
+            self._total = total
+
+    return of_all
+
+
 @dataclass(eq=False)
 class Metric(Configurable):
     """Base of all metrics.
 
     Attributes:
         name: under which the result is reported; Keras's name of the class unless given.
-        state: the sums so far, by name; plain data.
     """
 
     _: KW_ONLY
@@ -35,9 +79,44 @@ class Metric(Configurable):
         self.name = self.name or self.default_name
         self.reset_state()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let `result` of every kind of metric be that of all processes."""
+        super().__init_subclass__(**kwargs)
+        if "result" in vars(cls):
+            cls.result = _over_all_processes(vars(cls)["result"])  # type: ignore[method-assign]
+
     def reset_state(self) -> None:
         """Forget all batches."""
-        self.state: State = {name: np.zeros(shape) for name, shape in self._sums().items()}
+        self._of_replicas: dict[int, State] = {}
+        self._state = self._zeros()
+        self._total: Callable[[str, State], State] | None = None
+
+    @property
+    def state(self) -> State:
+        """The sums so far, by name; plain data.
+
+        In a function that a strategy runs in its replicas they are those of the calling replica; they are
+        added to the others, in the order of the replicas, when they are next read outside. `result` then adds
+        up those of all processes, so every process is to call it.
+        """
+        replica = _calling_replica()
+        if replica is not None:
+            self._total = replica.total
+            return self._of_replicas.setdefault(replica.number, self._zeros())
+        while self._of_replicas:
+            for name, total in self._of_replicas.pop(min(self._of_replicas)).items():
+                self._state[name] = self._state[name] + total
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        """Set the sums."""
+        replica = _calling_replica()
+        if replica is not None:
+            self._of_replicas[replica.number] = state
+        else:
+            self._of_replicas = {}
+            self._state = state
 
     def merge_state(self, others: "Iterable[Metric | State]") -> None:
         """Add the batches of other metrics of the same class and arguments, or of their states."""
@@ -56,6 +135,9 @@ class Metric(Configurable):
     def _sums(self) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of the sums."""
         raise NotImplementedError
+
+    def _zeros(self) -> State:
+        return {name: np.zeros(shape) for name, shape in self._sums().items()}
 
 
 @dataclass(eq=False)

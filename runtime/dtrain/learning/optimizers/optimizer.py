@@ -26,6 +26,7 @@ from dtrain.errors import InputError, SpecError
 from dtrain.learning.core import clipping
 from dtrain.learning.core.configuration import Configurable, from_data
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.optimizers.applied import Applied
 from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule
 from dtrain.types import Array, Arrays
 
@@ -36,7 +37,7 @@ BLOCK_ELEMENTS = 64 * 1024
 
 
 @dataclass
-class Optimizer(Configurable):
+class Optimizer(Applied, Configurable):
     """Base of all optimizers: everything but the rule.
 
     Attributes:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dtrain.config import SyncSection, TrainingSection
+from dtrain.config import SynchronousSection, TrainingSection
 from dtrain.parameters.placement import Plan
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.feed import UNKNOWN, Feed
@@ -37,5 +37,5 @@ class Generation:
 
     @property
     def sync(self) -> bool:
-        """True if it trains synchronously, on parameter servers."""
-        return isinstance(self.training, SyncSection)
+        """True if N contributions make a step."""
+        return isinstance(self.training, SynchronousSection)

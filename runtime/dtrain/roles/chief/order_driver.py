@@ -54,7 +54,7 @@ class OrderDriver:
         ]
         self._in_force = OrdersInForce()
         self._ends_at: int | None = None
-        self._rows_term = 0
+        self._rows_term = self._told_term = 0
         self.torn = self.waits = False
         self.term = 0
         self.rows: Mapping[int, Row] = {}
@@ -198,6 +198,16 @@ class OrderDriver:
                     self._send(next_server, message, order, values)
             if not order.done:
                 self._pause(deadline, "the servers are not all in one term")
+
+    def heard_term(self, term: int) -> None:
+        """From another thread: this is the term at ps:0. Connections from before it are made anew.
+
+        A machine that goes without a word breaks no connection for 15 s, and an order would wait so long.
+        """
+        if self._told_term not in (0, term):
+            for peer in self._peers:
+                peer.break_with(f"ps:0 has begun a new term, and {peer.name} may be another process")
+        self._told_term = term
 
     def abort(self, reason: str) -> None:
         """Give up, from another thread, whatever is being waited for."""

@@ -19,6 +19,7 @@ from dtrain.learning.core.initializers import Constant
 from dtrain.messages import Lineage, Row
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.table import VALUES
+from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.applied_batches import MISSING_MAX, Contents
 from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
@@ -170,6 +171,13 @@ def _restored(
                 )
         values = {spec.name: _read(checkpoint, spec, spec.name) for spec in plan.variables}
         state = checkpoint.state
+        begun = state.feed.pipelines
+        if begun and feed.pipelines and begun != feed.pipelines:
+            raise CheckpointError(
+                f"{checkpoint.path} was written by a run whose data function made {begun} pipelines, and now "
+                f"makes {feed.pipelines}: set data.pipelines to {begun}, or start anew"
+            )
+        _check_files(state.feed, feed, checkpoint)
         slots = _restored_slots(checkpoint, plan, optimizers.from_config(optimizer), values)
         newest = [each.batches[0] for each in state.contents]
         if newest and max(newest) - min(newest) > MISSING_MAX:
@@ -189,6 +197,21 @@ def _restored(
             state.history,
             feed.change_from(state.feed),
             state.contents if by_server and _same_batches(state, plan, feed) else (),
+        )
+
+
+def _check_files(before: Feed, now: Feed, checkpoint: checkpoints.Checkpoint) -> None:
+    """Raise a `CheckpointError` if a file of data has changed since: batches had other examples."""
+    changed = now.changed_files(before)
+    if changed:
+        old, new = changed[0]
+        sizes = f"had {old.nbytes} bytes, now {new.nbytes}"
+        found = sizes if old.nbytes != new.nbytes else f"has other contents in its {new.nbytes} bytes"
+        others = f" (and {len(changed) - 1} more of its files)" if len(changed) > 1 else ""
+        raise CheckpointError(
+            f"{new.path}{others} has changed since {checkpoint.path} was written: it {found}; batches would "
+            "have other examples than before: put the file back, or begin a new run (model.load_weights "
+            "takes the weights along)"
         )
 
 
@@ -301,10 +324,24 @@ def saved_generation(directory: Path) -> int:
 
 def replicas_in_sync(directory: Path) -> int:
     """Return N of the synchronous run that saved in a folder, at its start; 0 where the cluster says it."""
+    state = _newest_state(directory)
+    return 0 if state is None else state.replicas_in_sync
+
+
+def pipelines_of(assignment: TaskAssignment | None, directory: Path | None) -> int:
+    """Return how many pipelines a function of an InputContext makes: by the spec, else as in the run that
+    saved in a folder (None: there is none); 0 if neither says a number.
+    """
+    said = None if assignment is None else assignment.spec.data.pipelines
+    state = None if said or directory is None else _newest_state(directory)
+    return said or (0 if state is None else state.feed.pipelines)
+
+
+def _newest_state(directory: Path) -> checkpoints.RunState | None:
     for found in reversed(checkpoints.list_checkpoints(directory)):
         with contextlib.suppress(CheckpointError, OSError):
-            return checkpoints.read_manifest(found.path).state.replicas_in_sync
-    return 0
+            return checkpoints.read_manifest(found.path).state
+    return None
 
 
 def fetch_newest(section: CheckpointSection, directory: Path, warn: Callable[[str], None]) -> None:

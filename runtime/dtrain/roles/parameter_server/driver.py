@@ -1,4 +1,4 @@
-"""Runs a `ParameterServer`: its sockets, its threads, its clock. It decides nothing.
+"""Runs a `ParameterServer`: its messages, its lock, its clock. It decides nothing.
 
 One lock is held while the machine takes a message and while what it answered is cut into bytes, so a reply is
 one version of every shard, never a mixture
@@ -7,16 +7,14 @@ one version of every shard, never a mixture
 
 import math
 import threading
-import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import AsyncSection, SyncSection
-from dtrain.config.choices import Transport
 from dtrain.control.actions import Action, Decide, End, Later, Note, Redeliver, Report, Send
-from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError
+from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import (
     AnyMessage,
     Commit,
@@ -27,29 +25,20 @@ from dtrain.messages import (
     Load,
     Push,
     Release,
+    Share,
     Subscribe,
 )
-from dtrain.parameters.shared_buffers import ReadBufferAllocator, SharedBufferAllocator
-from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.process.open_files import allow_open_files
-from dtrain.roles.control_host import TICK_S, UNANSWERED
+from dtrain.roles.control_host import UNANSWERED
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.joining import admission_by
 from dtrain.roles.parameter_server.machine import ParameterServer
-from dtrain.roles.parameter_server.preemption import ThreadPolicy
 from dtrain.runs.events import Decided
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Blocks
 from dtrain.wire.channel import Answer, Caller
-from dtrain.wire.connector import Connector
 from dtrain.wire.frames import UNKNOWN, Frame, Limits, Payload
 from dtrain.wire.handshake import refusal
-from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.peer import Connect, Peer
-from dtrain.wire.reaching import wait_for_name
-from dtrain.wire.security.credentials import Credentials
-from dtrain.wire.service import TaskService
 
 HEADER_BYTES = 1 << 20
 """The longest header of a message that is not the leader's."""
@@ -107,7 +96,8 @@ class ServerHandler:
         if hello.task == self._leader:
             return UNKNOWN
         held = self.machine.held
-        return Limits(HEADER_BYTES, HEADER_BYTES if held is None else 2 * held.store.nbytes + HEADER_BYTES)
+        nbytes = self.machine.shared.nbytes + (0 if held is None else 2 * held.store.nbytes)
+        return Limits(HEADER_BYTES, HEADER_BYTES + nbytes)
 
     @property
     def answers_at_once(self) -> bool:
@@ -205,6 +195,20 @@ class ServerHandler:
         """The name of the control host."""
         return str(self._host)
 
+    @property
+    def leader_is_there(self) -> bool:
+        """Whether the leader is connected, and has not said farewell."""
+        with self._lock:
+            leads = any(caller.hello.task == self._leader for caller in self._callers)
+            return leads and not self.machine.control.roster.farewell
+
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the newest checkpoint that the leader has told of; None: of none yet."""
+        with self._lock:
+            said = self.machine.control.roster.statuses.get(self._leader)
+            return None if said is None else said.saved_step
+
     def _connections(self) -> int:
         """Return the number of connections, as `Roster.end` counts them."""
         others = sum(_task(caller.hello.task).role is not Role.PS for caller in self._callers)
@@ -272,13 +276,13 @@ class ServerHandler:
             self.reporter.progress(held.version)
             self.reporter.status.max_steps = held.max_steps
             self.reporter.status.rolled_back_steps = held.lineage.rolled_back_steps
-        if isinstance(message, Initialise):
+        if isinstance(message, Initialise | Share):
             self.reporter.waiting(None)
-            if held is not None and not self._begun:
-                self._begun = True
-                self.reporter.announce(
-                    f"{self.machine.cluster.leader} is there and training begins at step {held.version}"
-                )
+        if isinstance(message, Initialise) and held is not None and not self._begun:
+            self._begun = True
+            self.reporter.announce(
+                f"{self.machine.cluster.leader} is there and training begins at step {held.version}"
+            )
 
 
 class DecisionLink:
@@ -327,71 +331,3 @@ class DecisionLink:
                 f"the decisions of {self._handler.host} cannot be followed: {type(error).__name__}: {error}"
             )
             raise
-
-
-def serve(assignment: TaskAssignment) -> None:
-    """Be the parameter server of `assignment` until all is done.
-
-    Raises:
-        SpecError: its address cannot be bound, or its own name not be resolved in time.
-        PeerLostError: the leader is gone for good.
-    """
-    address = assignment.address
-    allow_open_files()  # a connection is one, and two come of every replica
-    policy = ThreadPolicy(time.monotonic())
-    reporter = Reporter(assignment)
-    tell = partial(reporter.unreached, "its own name", address)
-    in_own_thread(partial(wait_for_name, address, assignment.spec.wait.start_s, tell), "own name")
-    credentials = Credentials.of(assignment, reporter.warn)
-    reporter.certificate = credentials.certificate_life
-    spec, now_s = assignment.spec, time.monotonic()
-    evaluators = spec.cluster.count(Role.EVALUATOR)
-    by_grpc = assignment.spec.on_servers.transport == Transport.GRPC
-    callers: set[Caller] = set()
-    allocator = (ReadBufferAllocator if by_grpc else SharedBufferAllocator)(callers)
-    machine = ParameterServer(
-        assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait, allocator
-    )
-    machine.control.admission = admission_by(assignment)
-    connector = Connector(
-        assignment, credentials, reporter.unreached, spec.on_servers.transport, machine.control.book
-    )
-    host = assignment.cluster.control_host
-    to_host = None if host is None or machine.control.hosts else partial(connector.connect, host)
-    handler = ServerHandler(machine, credentials.hello, reporter, callers=callers, to_host=to_host)
-    service = TaskService(handler, assignment, credentials, spec.on_servers.transport)
-    try:
-        reporter.introduce()
-        reporter.running()
-        reporter.waiting(f"{assignment.cluster.leader} to initialise the variables")
-        if to_host is not None and host is not None:
-            handler.joined(_lease(assignment, host, connector, reporter))
-        while not handler.ended.wait(TICK_S):
-            handler.tick()
-            if machine.held is not None:
-                policy.look(time.monotonic())
-    finally:
-        try:
-            handler.close()
-            service.stop()
-        finally:  # also when the order to stop comes just now: the last account is what `status` shows
-            reporter.close()
-    if handler.failure:
-        raise PeerLostError(handler.failure)
-
-
-def _lease(
-    assignment: TaskAssignment, host: TaskId, connector: Connector, reporter: Reporter
-) -> HeartbeatLink:
-    try:
-        return HeartbeatLink(
-            str(host),
-            partial(connector.connect_heart, host),
-            reporter,
-            connect_s=assignment.connect_s,
-            patience_s=math.inf,
-            book=connector.book,
-            moved_to=assignment.moved_to,
-        )
-    except DtrainError as error:
-        raise type(error)(f"{assignment.task} cannot join the run: {error}") from None

@@ -16,6 +16,7 @@ from dtrain.control.machine import ControlPlane
 from dtrain.control.rights import obstacle
 from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
+    Alter,
     AnyMessage,
     Commit,
     Complete,
@@ -24,6 +25,7 @@ from dtrain.messages import (
     Initialise,
     Initialised,
     Load,
+    Look,
     Lookup,
     Mark,
     NotReady,
@@ -31,6 +33,7 @@ from dtrain.messages import (
     Push,
     Refusal,
     Release,
+    Share,
     Snapshot,
     SnapshotRows,
     Subscribe,
@@ -41,6 +44,7 @@ from dtrain.protocol.part_dealer import NO_RANK
 from dtrain.roles.parameter_server.config_change import obey
 from dtrain.roles.parameter_server.questions import Questions, moved_on
 from dtrain.roles.parameter_server.request import Question, Request
+from dtrain.roles.parameter_server.shared.answers import SharedAnswers
 from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.sync_rule import SyncRule
 from dtrain.roles.parameter_server.table_answers import table_answer
@@ -59,6 +63,7 @@ class ParameterServer:
     Attributes:
         control: of the run, if this task hosts it.
         held: None before the leader has initialised it.
+        shared: the variables of a coordinator program.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class ParameterServer:
         self.held: TermState | None = None
         self._allocator = allocator or BufferAllocator()
         self._loading: TermState | None = None
+        self.shared = SharedAnswers(index, cluster.count(Role.PS))
         self._snapshots = Snapshots()
         self._questions = Questions(self.control, self._snapshots)
 
@@ -123,6 +129,8 @@ class ParameterServer:
                 return self._ask(caller, sender, message, blocks, now)
             case SnapshotRows():
                 return [self._read_snapshot(caller, message, blocks, now)]
+            case Look() | Alter() | Share():
+                return [Send(caller, *self.shared.answer(message, blocks))]
         return self._lead(caller, sender, message, blocks, now)
 
     def _lead(

@@ -104,7 +104,7 @@ class ReplicaDriver:
         self._nothing: Sequence[Sequence[Array]] = [()] * machine.servers
         self.arriving = ArrivingValues(weights, self._packing.in_place, self._waiting, self.fetch_again)
         self._departing = DepartingGradients(gradients)
-        self.overtaken = False
+        self.overtaken, self._told_term = False, 0
         servers = [TaskId(Role.PS, server) for server in range(machine.servers)]
         self._names = list(map(str, servers))
         self._kinds = [[(block.dtype, block.size) for block in blocks] for blocks in weights.blocks]
@@ -242,6 +242,21 @@ class ReplicaDriver:
         """From another thread: give up whatever is being waited for."""
         for peer in self._peers:
             peer.abort(reason)
+
+    def heard_term(self, term: int) -> None:
+        """From another thread: this is the term at ps:0. Ask anew whoever owes an answer from before it.
+
+        A machine that goes without a word breaks no connection for 15 s. ps:0 knows sooner that a new process
+        has the place of its server. Answers of the new term may be on their way at the first such word, so
+        the second one counts; what is said again is recognised.
+        """
+        if not 0 < self.machine.term < term:
+            return
+        if self._told_term == term:
+            for server in list(self.machine.unanswered):
+                peer = self._peers[server]
+                peer.break_with(f"{peer.name} has not answered since ps:0 began a new term")
+        self._told_term = term
 
     def close(self) -> None:
         """Close every connection."""

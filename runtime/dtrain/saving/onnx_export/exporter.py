@@ -22,6 +22,11 @@ IR_VERSION = 10
 
 Converter = Callable[[OnnxGraph, Use], str | list[str]]
 
+UNCHANGED = (
+    *(known.RandomFlip, known.RandomTranslation, known.RandomRotation, known.RandomZoom),
+    *(known.RandomContrast, known.RandomBrightness),
+)
+"""Layers that hand images on as they are outside of training."""
 CONVERTERS: dict[type[Layer], Converter] = {
     known.Dense: functions.dense,
     known.Activation: functions.activation,
@@ -46,6 +51,7 @@ CONVERTERS: dict[type[Layer], Converter] = {
     known.LSTM: recurrent.lstm,
     known.GRU: recurrent.gru,
     known.Dropout: arranging.unchanged,
+    **dict.fromkeys(UNCHANGED, arranging.unchanged),
     known.Flatten: arranging.flatten,
     known.Reshape: arranging.reshape,
     known.Permute: arranging.permute,

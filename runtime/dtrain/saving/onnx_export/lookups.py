@@ -52,12 +52,12 @@ def _translated(graph: OnnxGraph, x: str, keys: list[Any], values: list[Any], de
 def _encoded(graph: OnnxGraph, use: Use, ids: str) -> str:
     """Return 0 and 1, or counts, over the vocabulary, summed over the last axis (one_hot: of length 1)."""
     layer = use.layer
-    hits = graph.operator(
-        "Equal", graph.operator("Unsqueeze", ids, integers(-1)), np.arange(layer.vocabulary_size())
-    )
+    hits = graph.operator("Equal", graph.operator("Unsqueeze", ids, integers(-1)), np.arange(layer.depth))
     encoded = graph.operator("Cast", hits, to=TensorProto.FLOAT)
     if use.rank > 1 and (layer.output_mode != "one_hot" or use.shape[-1] == 1):
         encoded = graph.operator("ReduceSum", encoded, integers(-2), keepdims=0)
+    if layer.output_mode == "tf_idf":
+        return graph.operator("Mul", encoded, layer.rarities)
     return graph.operator("Min", encoded, np.float32(1)) if layer.output_mode == "multi_hot" else encoded  # type: ignore[arg-type]
 
 

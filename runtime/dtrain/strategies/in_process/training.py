@@ -2,18 +2,14 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import CheckpointSection
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
+from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters.change import Change
 from dtrain.parameters.finite import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory
@@ -22,16 +18,15 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.tally import Open, Tally
+from dtrain.protocol.tally import Open
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper.thread import KeeperThread
-from dtrain.roles.chief.machine import Cut
-from dtrain.roles.chief.saver import Saver, Tried
-from dtrain.roles.chief.start import Start, fresh
+from dtrain.roles.chief.start import Start
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.trace import NO_TRACE
+from dtrain.strategies.in_process.fit_state import FitState
 from dtrain.strategies.interface import Leader, Replica, Training
-from dtrain.strategies.problem import ConfigChange, Problem
+from dtrain.strategies.problem import ConfigChange
 from dtrain.types import Array
 
 APPLIED = Outcome(Verdict.ACCEPTED)
@@ -43,7 +38,9 @@ class LocalTraining(Training, Leader):
 
     Attributes:
         replicas: made by the strategy; they share `weights`.
-        store: variables and slots. Its arrays are what `weights` shows.
+        state: variables, slots, sums, and which parts are dealt.
+        lock: held while anything of it changes.
+        reporter: told of steps; None where no launcher asks.
         saver: writes the run's own checkpoints, where there are any.
     """
 
@@ -51,7 +48,7 @@ class LocalTraining(Training, Leader):
     repairs = False
 
     def __init__(
-        self, generation: Generation, start: Start, reporter: Reporter | None, parts: int = 1
+        self, generation: Generation, start: Start, reporter: Reporter | None, *, shared: bool = False
     ) -> None:
         """Fill the variables.
 
@@ -59,44 +56,35 @@ class LocalTraining(Training, Leader):
             generation: what is trained.
             start: from where.
             reporter: told of steps; None where no launcher asks.
-            parts: into how many every batch is cut.
+            shared: whether replicas make every step together, by the rules of synchronous training.
         """
         self.generation = generation
         self.leader = self
         self.clock = self
-        self.cut = BatchCut(parts)
+        dealt = start.dealt.going_on(generation.cut, sync=shared)
+        self.cut = BatchCut(dealt.parts, dealt.even)
         memory = ReplicaMemory(generation.plan)
         for name, array in memory.variables.items():
             array[...] = start.values[name]
         # The model reads the variables where the optimizer writes them.
-        self.store = _filled_store(generation, start, memory)
-        self._tables = {table.shard.name: table for table in self.store.tables}
-        self.weights: dict[str, Array] = {
-            **memory.variables,
-            **{name: table.values for name, table in self._tables.items()},
-        }
-        self._lock = threading.Lock()
-        self._saving = threading.Lock()
-        self._dealer = PartDealer.of(start.dealt.cut_into(parts), whole=False)
-        kept = not generation.alone
-        self._tally = Tally.of(
-            start.lineage.first_step,
-            generation.steps_per_epoch,
-            generation.first_epoch,
-            start.tally,
-            start.history.get(generation.number, {}) if kept else {},
-            kept=kept,
-        )
-        self._earlier_rows = start.history
-        self._reporter = reporter
+        store = _filled_store(generation, start, memory)
+        dealer = PartDealer.of(dealt, whole=shared and not dealt.even)
+        self.lock = threading.Lock()
+        self.state = FitState(generation, start, memory, store, dealer, self.lock)
+        self.weights = self.state.weights
+        self.store = store
+        self.reporter = reporter
         trace = NO_TRACE if reporter is None else reporter.trace
-        self._apply = trace.timed("apply", self.store.apply)
-        self._lineage = start.lineage
-        self.global_step = start.version
+        self._apply = trace.timed("apply", store.apply)
         self.first_step = start.lineage.first_step
         self.saver: KeeperThread | None = None
 
     # How far it has come
+
+    @property
+    def global_step(self) -> int:
+        """See `StepClock.global_step`."""
+        return self.state.global_step
 
     @property
     def finished(self) -> bool:
@@ -106,14 +94,14 @@ class LocalTraining(Training, Leader):
     @property
     def recorded(self) -> Mapping[int, Row]:
         """See `Training.recorded`."""
-        return self._tally.rows
+        return self.state.tally.rows
 
     # For its replicas
 
     def deal(self, rank: int) -> int:
         """Return the part that a replica computes next. A snapshot never sees a part that is half dealt."""
-        with self._lock:
-            return self._dealer.give(rank)
+        with self.lock:
+            return self.state.dealer.give(rank)
 
     def apply(
         self,
@@ -137,33 +125,54 @@ class LocalTraining(Training, Leader):
             NonFiniteGradientError: it holds NaN or infinity and the spec's `nan_policy` is ``fail``.
         """
         finite = not any_non_finite(blocks)
-        with self._lock:
+
+        def update() -> None:
             for part in parts:
-                self._dealer.settle(part)
+                self.state.dealer.settle(part)
             if finite:
                 self._apply(blocks, self.global_step)
-                for each in sums:
-                    self._tally.add(self.global_step, each)
-                self.global_step += 1
-        if not finite:
-            return self._refuse(loss)
-        if self._reporter is not None:
-            self._reporter.progress(self.global_step, loss, examples)
-        return APPLIED
+
+        if finite:
+            self.advance(update, sums, loss, examples)
+            return APPLIED
+        with self.lock:
+            update()
+        return self.refuse(loss)
+
+    def advance(
+        self, update: Callable[[], None], sums: Sequence[Sums | None], loss: float, examples: int
+    ) -> None:
+        """Make the next version by `update`, which also settles its parts; see `apply` for the rest."""
+        with self.lock:
+            update()
+            self.state.count(sums)
+            self.state.global_step += 1
+        if self.reporter is not None:
+            self.reporter.progress(self.global_step, loss, examples)
 
     def pass_over(self, part: int) -> Outcome:
         """Use up a part of a batch that has no examples at all: no version is made of it."""
-        with self._lock:
-            self._dealer.settle(part)
+        with self.lock:
+            self.state.dealer.settle(part)
         return APPLIED
 
-    def _refuse(self, loss: float) -> Outcome:
+    def count_stale(self) -> None:
+        """Count a gradient that came too late, for the status."""
+        if self.reporter is not None:
+            self.reporter.status.stale_gradients = (self.reporter.status.stale_gradients or 0) + 1
+
+    def refuse(self, loss: float) -> Outcome:
+        """Refuse a gradient that is not finite, by the spec's `nan_policy`.
+
+        Raises:
+            NonFiniteGradientError: the policy is ``fail``.
+        """
         text = f"the gradient of step {self.global_step + 1} holds NaN or infinity (loss {loss})"
         policy = self.generation.training.nan_policy
         if policy == NanPolicy.FAIL:
             raise NonFiniteGradientError(text)
-        if self._reporter is not None and policy == NanPolicy.REFUSE:
-            self._reporter.warn(f"{text}; it was not applied")
+        if self.reporter is not None and policy == NanPolicy.REFUSE:
+            self.reporter.warn(f"{text}; it was not applied")
         return REFUSED
 
     # As the leader
@@ -176,97 +185,35 @@ class LocalTraining(Training, Leader):
     @property
     def tally(self) -> Open:
         """See `Leader.tally`."""
-        return self._tally.open()
+        return self.state.tally.open()
 
     def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
         """See `Leader.record`."""
-        with self._lock:
-            self._tally.record(epoch, rows)
+        with self.lock:
+            self.state.tally.record(epoch, rows)
 
     def control(self, change: ConfigChange) -> None:
         """See `Leader.control`: at once."""
-        with self._lock:
+        with self.lock:
             if change.stop:
                 self.store.end_at(self.global_step, self.global_step)
             self.store.change(Change(self.global_step, change.optimizer), self.global_step)
-            self.store.keep_snapshots()
-            for name, value in (change.weights or {}).items():
-                if name in self._tables:
-                    self._tables[name].assign(np.asarray(value))
-                else:
-                    self.weights[name][...] = value
+            self.state.assign(change.weights or {})
 
     def save(self, directory: Path | None = None) -> None:
-        """See `Leader.save`; nothing reads the run's own checkpoints out of turn: this process validates
-        itself.
-        """
+        """See `Leader.save`."""
         if directory is not None:
-            saver = self.saver_into(directory, CheckpointSection(keep=1), lambda text: None)
-            saver.lineage = self._lineage
-            saver.save_cut()
+            self.state.save_into(directory)
+        elif self.saver is not None:
+            self.saver.save_now()
 
     def wait(self, step: int) -> None:
         """Return at once: this process makes every step itself."""
 
-    # For checkpoints, and for the next call of fit
-
-    def saver_into(
-        self,
-        directory: Path,
-        section: CheckpointSection,
-        warn: Callable[[str], None],
-        tried: Tried = lambda step, failure: None,
-    ) -> Saver:
-        """Return what saves this training, never while another one does."""
-        return Saver(
-            self, self.generation, section, directory, lambda: self.global_step, warn, self._saving, tried
-        )
-
-    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
-        """Everything between two updates; see `saver.Holder`."""
-        with self._lock:
-            self.store.mark()
-            reply = SnapshotReply(
-                version=self.global_step,
-                slots=tuple(self.store.slots),
-                seen=[],
-                dealt=self._dealer.export(),
-                optimizer=self.optimizer,
-                tally=self.tally,
-                history=self._history(),
-            )
-            return [reply]
-
-    def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """See `saver.Holder`."""
-        with self._lock:
-            return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
-
-    def _history(self) -> dict[int, dict[int, Row]]:
-        """Return the numbers of every epoch that has ended, by call of `fit`."""
-        kept = self._tally.kept and self._tally.rows
-        own = {self.generation.number: dict(self._tally.rows)} if kept else {}
-        return {**{fit: dict(rows) for fit, rows in self._earlier_rows.items()}, **own}
-
-    def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
-        """Return where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
-        state = (
-            OptimizerState(self.global_step - self.store.origin, self.store.all_slots())
-            if same_owner
-            else problem.state
-        )
-        start = fresh(generation.plan, problem.optimizer, problem.initial_values(), self.global_step, state)
-        return replace(start, history=self._history())
-
     @property
     def optimizer_state(self) -> OptimizerState:
         """A copy of how far the optimizer has come."""
-        with self._lock:
-            slots = {
-                slot: {name: view.copy() for name, view in views.items()}
-                for slot, views in self.store.all_slots().items()
-            }
-            return OptimizerState(self.global_step - self.store.origin, slots)
+        return self.state.optimizer_state
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Training.close`; write the final checkpoint, where there are any."""
@@ -275,8 +222,8 @@ class LocalTraining(Training, Leader):
                 self.saver.finish()
             else:
                 self.saver.stop()
-        if error is None and self._reporter is not None:
-            self._reporter.fit_ends()
+        if error is None and self.reporter is not None:
+            self.reporter.fit_ends()
 
 
 class LocalReplica(Replica):

@@ -155,6 +155,10 @@ class ServerLeader(Leader):
                 self._driver.start()
                 self.keep_changes()
 
+    def heard_term(self, term: int) -> None:
+        """See `ServerTraining.heard_term`."""
+        self._orders.heard_term(term)
+
     def close(self, error: BaseException | None) -> None:
         """End it; where it was ordered to stop early, write a last checkpoint."""
         self._orders.close()

@@ -2,17 +2,14 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import AddressBook, Role, TaskId
 from dtrain.config import NO_SERVERS, SyncSection
-from dtrain.config.choices import Validation
-from dtrain.errors import SpecError
+from dtrain.data.distribution.once import share_over_hosts
+from dtrain.errors import ProgramError, SpecError
 from dtrain.messages import HeartbeatReply, Row
-from dtrain.messages.status import TaskPhase
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan, unclippable
 from dtrain.process.assignment import TaskAssignment
@@ -21,19 +18,15 @@ from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.chief.driver import server_name
 from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.kill_request import request_kill
-from dtrain.roles.chief.start import replicas_in_sync, saved_rows
-from dtrain.roles.evaluator.driver import follow_fit
-from dtrain.roles.evaluator.followed_run import FollowedRun
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.runs import failure
-from dtrain.runs.files import RunFiles
-from dtrain.runs.joined import JoinedFromElsewhere
-from dtrain.runs.metrics_log import MetricsLog
-from dtrain.runs.reporting import Reporter
-from dtrain.runs.standalone import HandRun
-from dtrain.runs.task_states import STOPPED
-from dtrain.strategies.context import TaskContext
+from dtrain.strategies.coordinator.coordination import Coordination
+from dtrain.strategies.coordinator.functions import ProgramNames
+from dtrain.strategies.coordinator.in_cluster import ClusterCoordination, Place, refuse_evaluator, serve
+from dtrain.strategies.coordinator.values import ProgramValues
+from dtrain.strategies.in_cluster.cluster_task import ClusterTask
+from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
+from dtrain.strategies.input.workers import InputWorkers
 from dtrain.strategies.interface import Strategy, Training
 from dtrain.strategies.parameter_server.leading import Leading
 from dtrain.strategies.parameter_server.opening import Opening, open_training
@@ -41,13 +34,8 @@ from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.problem import Problem
+from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.connector import Connector
-from dtrain.wire.security.credentials import Credentials
-
-TOLD_EVALUATIONS = 20
-"""How many of its last evaluations an evaluator tells of with every heartbeat, so that the leader misses
-none.
-"""
 
 
 class ParameterServerStrategy(Strategy):
@@ -55,7 +43,12 @@ class ParameterServerStrategy(Strategy):
 
     Attributes:
         reporter: says how this task stands.
+        has_coordinator: whether the program has made a `ClusterCoordinator`.
+        coordination: in the coordinator, from the program's first call of it on.
     """
+
+    has_coordinator = False
+    coordination: Coordination | None = None
 
     def __init__(self, assignment: TaskAssignment) -> None:
         """Take a place in the cluster; no connection is made before `open`.
@@ -67,63 +60,48 @@ class ParameterServerStrategy(Strategy):
             raise SpecError(NO_SERVERS)
         self.assignment = assignment
         self.training = assignment.spec.on_servers
-        task = assignment.task
-        cluster = assignment.cluster
-        rank = cluster.rank(task, self.training.chief_trains)
-        is_leader = task == cluster.leader
-        has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
-        self._hand_run = HandRun(assignment) if is_leader and not assignment.launched else None
-        run_dir = self._hand_run.files.directory if self._hand_run else assignment.run_dir
-        self.reporter = Reporter(replace(assignment, run_dir=run_dir))
-        self.context = TaskContext(
-            task=task,
-            rank=-1 if rank is None else rank,
-            num_replicas=len(cluster.replicas(self.training.chief_trains)),
-            is_leader=is_leader,
-            evaluates=task.role is Role.EVALUATOR,
-            has_evaluator=has_evaluator,
-            validates=self.training.validation == Validation.LEADER or not has_evaluator,
-            directory=run_dir if assignment.launched else None,
-            run_id=assignment.run_id,
-            seed=self.training.seed,
-            trace=self.reporter.trace,
-        )
-        self.evaluations: dict[int, Mapping[str, float]] = {}
+        self._task = task = ClusterTask(assignment, self.training)
+        self.context = task.context
+        self.reporter = task.reporter
+        self.evaluations = task.evaluations
         self._patience_s = assignment.spec.wait.server_s
-        self._credentials = Credentials.of(assignment, self.reporter.warn)
-        self.reporter.certificate = self._credentials.certificate_life
-        self.reporter.introduce()
-        if self._hand_run is not None:
-            self.reporter.announce(f"leads the run; its files are in {run_dir}")
-        self._run_dir = run_dir
-        self._begun_with = replicas_in_sync(RunFiles(run_dir).checkpoints) if run_dir is not None else 0
-        self._metrics = (
-            MetricsLog(RunFiles(run_dir).metrics, time.monotonic) if self.is_leader and run_dir else None
-        )
-        self._joined = (
-            JoinedFromElsewhere(RunFiles(run_dir), assignment.cluster)
-            if self.is_leader and assignment.launched and run_dir
-            else None
-        )
+        self._run_dir = task.run_dir
         self._leading: Leading | None = None
         self._heartbeats: list[HeartbeatLink] = []
-        host = cluster.control_host
+        host = assignment.cluster.control_host
         assert host is not None  # a cluster with servers has one
         self._host = host.index
-        self._connector = self._connect_by(AddressBook(cluster))
+        self._connector = self._connect_by(AddressBook(assignment.cluster))
         self._generation = 0
         self._came_late = False
         self._reading: ReplicaDriver | None = None
+        self._open: ServerTraining | None = None
         self._overlap = Overlap(self.training.overlap)
         self._pushes_sent = 0  # in all calls of `fit`: the numbers of pushes go on
         self.followed_rows: Mapping[int, Row] = {}
+        if spreads_over_hosts(assignment):
+            share_over_hosts(self._learning(host))
+
+    def _learning(self, host: TaskId) -> LeaderLearns:
+        def lease() -> HeartbeatLink:
+            self._join()
+            return self._lease
+
+        return LeaderLearns(
+            self.reporter,
+            lease,
+            partial(self._connector.connect_heart, host),
+            leads=lambda: self.is_leader,
+            fits=lambda: self._generation,
+            patience_s=self._patience_s,
+        )
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """N in synchronous training, as it was when the run began; else 1."""
-        if not isinstance(self.training, SyncSection):
+        """N in synchronous training, as it was when the run began; else 1, as where closures train."""
+        if self.has_coordinator or not isinstance(self.training, SyncSection):
             return 1
-        return self._begun_with or self.training.replicas_needed(self.context.num_replicas)
+        return self._task.begun_with or self.training.replicas_needed(self.context.num_replicas)
 
     @property
     def _connect_s(self) -> float:
@@ -133,9 +111,7 @@ class ParameterServerStrategy(Strategy):
         return self.assignment.connect_s if self._generation <= 1 else self._patience_s
 
     def _connect_by(self, book: AddressBook) -> Connector:
-        return Connector(
-            self.assignment, self._credentials, self.reporter.unreached, self.training.transport, book
-        )
+        return self._task.connector(self.training.transport, book)
 
     @property
     def _lease(self) -> HeartbeatLink:
@@ -144,6 +120,11 @@ class ParameterServerStrategy(Strategy):
 
     def open(self, problem: Problem) -> Training:
         """See `Strategy.open`."""
+        if self.shared is not None:
+            raise ProgramError(
+                "fit: this program has called its ClusterCoordinator, and its workers run closures from then "
+                "on; call fit before, or train in closures"
+            )
         self._generation += 1
         self.reporter.fit_begins()
         self._join()
@@ -171,6 +152,7 @@ class ParameterServerStrategy(Strategy):
             if keeper is not None:  # else it would go on asking the servers beside the farewell
                 keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
             raise
+        self._open = training
         if self._generation == 1 and self._came_late and training.clock.finished:
             what = "training" if self._lease.reply.ended else "this call of fit"
             ended = f"{what} had ended at step {training.clock.global_step} before this task came"
@@ -210,6 +192,7 @@ class ParameterServerStrategy(Strategy):
             leading.recorded[leading.keeper.generation.number] = training.recorded
         self._pushes_sent = training.driver.machine.sequence
         self._lease.on_failure = lambda reason: None
+        self._open = None
 
     def _let_read(self, driver: ReplicaDriver) -> None:
         """Keep the connections of a training that has ended while the rows of its tables may still be
@@ -242,24 +225,19 @@ class ParameterServerStrategy(Strategy):
                 moved_to=self.assignment.moved_to,
             )
             self._heartbeats.append(link)
+        self._lease.on_reply = self._heard
         if self.is_leader:
-            self._lease.on_reply = self._write_down
             self._leading = self._as_leader()
         first = self._lease.reply
         self._came_late = not self.is_leader and first.generation > 0 and first.version >= first.max_steps
         self.reporter.waiting(None)
 
-    def _write_down(self, reply: HeartbeatReply) -> None:
-        """Leader: log the status of every task, which the control host has sent, and keep the evaluations."""
-        if self._metrics is not None:
-            self._metrics.update(reply)
-        for evaluation in (each for status in reply.statuses for each in status.evaluations):
-            numbers = dict(evaluation)
-            self.evaluations[int(numbers.pop("global_step"))] = numbers
-        if self._joined is not None:
-            self._joined.update(reply)
-        for text in self._hand_run.update(reply) if self._hand_run is not None else ():
-            self.reporter.announce(text)
+    def _heard(self, reply: HeartbeatReply) -> None:
+        """From the lease's thread: the state of the run at ps:0."""
+        if self.is_leader:
+            self._task.write_down(reply)
+        if (training := self._open) is not None:
+            training.heard_term(reply.term)
 
     def _server_is_silent(self, server: int) -> None:
         """Leader: a server has not answered for a lease. It may be there and stand still: then it must be
@@ -296,6 +274,39 @@ class ParameterServerStrategy(Strategy):
             spec.wait.server_s,
         )
 
+    def _make_loops(self) -> Loops:
+        """Return the replica that a closure is; it runs functions only in a program with a coordinator."""
+        return Loops(
+            self,
+            refusal="on parameter servers replicas meet at the servers alone, within fit, and run no "
+            "functions together; override Model.train_step for a step of your own, or use "
+            "dt.MirroredStrategy or dt.MultiWorkerMirroredStrategy",
+        )
+
+    def coordinate(self) -> Coordination:
+        """See `Coordinates.coordinate`."""
+        if self.evaluates:
+            refuse_evaluator(self.reporter)
+        self._join()
+        names = ProgramNames()
+        self.shared = values = ProgramValues(names)
+        place = Place(
+            assignment=self.assignment,
+            section=self.training,
+            lease=self._lease,
+            connect=self._connector.connect,
+            credentials=self._task.credentials,
+            reporter=self.reporter,
+        )
+        if not self.is_leader:
+            serve(place, names, values)
+        self.coordination = coordination = ClusterCoordination(place, names, values)
+        return coordination
+
+    def _make_input_workers(self) -> InputWorkers:
+        """Return this task alone: as in TensorFlow nothing is dealt or cut on parameter servers."""
+        return InputWorkers()
+
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         """See `Strategy.optimizer_state`."""
         return None if self._leading is None else self._leading.optimizer_state(owner)
@@ -310,48 +321,25 @@ class ParameterServerStrategy(Strategy):
     def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
         """Yield checkpoints; a task that is to be slow rests after each, in proportion to its evaluation."""
         self._join()
-        link = self._lease
-        self.reporter.running()
+        yield from self._task.follow(self._lease, pace, fit, self._followed)
 
-        visible = partial(self._visible_directory, link)
-        run = FollowedRun(self.assignment.spec.checkpoint, visible, self.reporter.warn)
-        for weights in follow_fit(link, run, self.reporter, pace, fit):
-            begun_s = self.reporter.begins()
-            yield weights
-            self.reporter.slow_down(begun_s)
-        directory = run(True)
-        self.followed_rows = saved_rows(RunFiles(Path(directory)).checkpoints, fit) if directory else {}
-
-    def _visible_directory(self, link: HeartbeatLink) -> Path | str | None:
-        return self._run_dir or link.reply.directory
+    def _followed(self, rows: Mapping[int, Row]) -> None:
+        self.followed_rows = rows
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         """See `Strategy.evaluated`."""
-        evaluation = {"global_step": global_step, **metrics}
-        status = self.reporter.status
-        status.evaluation = evaluation
-        status.evaluations = [*status.evaluations, evaluation][-TOLD_EVALUATIONS:]
-        self.reporter.progress(global_step)
-        self.reporter.write()
+        self._task.evaluated(global_step, metrics)
 
     def close(self, error: BaseException | None = None) -> None:
         """See `Strategy.close`."""
+        share_over_hosts(None)
         if self._reading is not None:
             self._reading.close()
-        status = self.reporter.status
-        status.phase = TaskPhase.FINISHED
-        status.exit_code = failure.exit_code(error) if error else 0
-        if error is not None and status.exit_code:
-            status.message = failure.describe(error, self.assignment).message
-        for link in self._heartbeats:
-            link.close()
+        self._task.close(error, self._heartbeats, self._take_leave)
         self._heartbeats.clear()
-        if self._metrics is not None:
-            self._metrics.flush()
+
+    def _take_leave(self, farewell: bool) -> None:
+        if self.coordination is not None:
+            self.coordination.end(farewell=farewell)
         if self._leading is not None:
-            # A leader that failed may be started again, by the launcher or by hand: the servers wait for it.
-            stopped = self._hand_run is not None and status.exit_code in STOPPED
-            self._leading.close(farewell=status.exit_code == 0 or stopped)
-        self.reporter.close()
-        if self._hand_run is not None:
-            self.reporter.announce(self._hand_run.close(error))
+            self._leading.close(farewell=farewell)

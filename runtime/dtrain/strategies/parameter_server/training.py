@@ -48,6 +48,12 @@ class ServerTraining(Training):
         """See `Training.recorded`."""
         return self.driver.machine.rows if self._leader is None else self._leader.recorded
 
+    def heard_term(self, term: int) -> None:
+        """From another thread: this is the term at ps:0; waits for a process that is gone begin anew."""
+        self.driver.heard_term(term)
+        if self._leader is not None:
+            self._leader.heard_term(term)
+
     def close(self, error: BaseException | None = None) -> None:
         """See `Training.close`; a leader that ends early, because it was ordered to stop, writes a last
         checkpoint.

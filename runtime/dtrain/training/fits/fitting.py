@@ -3,6 +3,8 @@
 In the evaluator it is `follow`: every newest checkpoint is evaluated, until training has ended.
 """
 
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,17 +24,28 @@ from dtrain.protocol.feed import UNKNOWN, Feed
 from dtrain.strategies.interface import Leader, Replica, Training
 from dtrain.strategies.problem import Problem, Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.batches import Batch, Batches, Part
+from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe_if_data
 from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
 from dtrain.training.fits.chance import chance_of
 from dtrain.training.fits.diagnosis import why_not_finite
+from dtrain.training.fits.epoch_log import EpochLog
 from dtrain.training.fits.epochs import Epochs
-from dtrain.training.fits.loop import EpochLog, TrainingLoop, Validate
+from dtrain.training.fits.handover import Handover
+from dtrain.training.fits.leading import Leading, Validate
+from dtrain.training.fits.loop import TrainingLoop
 from dtrain.training.fits.steering import Steering
+from dtrain.training.fits.sums import check_exchange, sums_over
+from dtrain.training.parts.ahead import forecasts_of, parts_ahead
+from dtrain.training.parts.batch import Batch
+from dtrain.training.parts.streams import Part
 from dtrain.training.steps import Logs, TrainingStep
 from dtrain.variables import TABLE_BYTES, VariableSpec
+
+INPUT_BOUND = 0.1
+"""The share of the time from which a training is said to be bound by its input, if it is also so long:"""
+INPUT_BOUND_S = 1.0
 
 
 @dataclass(eq=False)
@@ -95,8 +108,15 @@ class Fit:
         strategy = self.model.strategy
         values = model.weights
         optimizer = optimizers.serialize(self.compiled.optimizer)
-        description = describe_if_data(model, self.compiled) if strategy.is_leader else None
-        feed = Feed(batches.batch_size, batches.count or 0, epochs.steps_per_epoch)
+        leads = strategy.is_leader or strategy.context.may_lead
+        description = describe_if_data(model, self.compiled) if leads else None
+        feed = Feed(
+            batches.batch_size,
+            batches.count or 0,
+            epochs.steps_per_epoch,
+            batches.pipelines,
+            batches.files if leads else (),
+        )
         problem = Problem(
             variables=self._variables(),
             initial_values=lambda: values,
@@ -117,12 +137,15 @@ class Fit:
         model.stop_training = False
         try:
             loop = self._loop(training, epochs)
-            if loop.callbacks is not None:
-                loop.callbacks.call("on_train_begin")
+            loop.begin()
             ranks = [replica.rank for replica in training.replicas]
             streams = batches.streams(ranks, training.cut, self.class_weight)
-            trace = strategy.context.trace
-            loop.run([trace.timed("input", stream.at) for stream in streams])
+            trace, activity = strategy.context.trace, strategy.context.activity
+            forecasts = forecasts_of(ranks, training.cut, strategy.num_replicas, epochs.max_steps)
+            read_s, begun_s = activity.input_s, time.monotonic()
+            with parts_ahead(streams, batches.plan, forecasts) as parts:
+                loop.run([activity.reading(trace.timed("input", part_of)) for part_of in parts])
+            self._say_of_input(activity.input_s - read_s, time.monotonic() - begun_s)
         except BaseException as error:
             training.close(error)
             raise
@@ -131,10 +154,21 @@ class Fit:
                 spec.name: _kept(spec, training.weights[spec.name]) for spec in problem.variables
             }
         training.close()
-        if loop.callbacks is not None and loop.log is not None:
-            loop.callbacks.call("on_train_end", loop.log.ended)
-        self.history.take(training.recorded if loop.log is None else loop.log.rows)
+        if loop.leading is not None:
+            loop.leading.callbacks.call("on_train_end", loop.leading.log.ended)
+        self.history.take(training.recorded if loop.leading is None else loop.leading.log.rows)
         return self.history
+
+    def _say_of_input(self, read_s: float, elapsed_s: float) -> None:
+        """Print in the leader which share of the training was spent on waiting for batches, if it is much."""
+        share = read_s / elapsed_s if elapsed_s else 0.0
+        if self.model.strategy.is_leader and share >= INPUT_BOUND and read_s >= INPUT_BOUND_S:
+            print(
+                f"fit: input-bound: {share:.0%} of each step; dataset.map(..., num_parallel_calls=AUTOTUNE) "
+                "and .prefetch(AUTOTUNE) read ahead",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _variables(self) -> tuple[VariableSpec, ...]:
         """Return the variables as they are placed.
@@ -155,24 +189,26 @@ class Fit:
         return None
 
     def _loop(self, training: Training, epochs: Epochs) -> TrainingLoop:
-        """Return the loop of this replica; the leader's has a log, callbacks and validation."""
+        """Return the loop of this task; the leader's has a log, callbacks and validation."""
         model = self.model
-        loop = TrainingLoop(
+        context = model.strategy.context
+        return TrainingLoop(
             training,
             epochs,
             make_step=self._make_step(training),
-            train_step=model.strategy.context.trace.timed("compute", self.train_step),
+            train_step=context.activity.after(context.trace.timed("compute", self.train_step)),
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
             make_totals=partial(Totals, self.compiled),
+            lead=partial(self._lead, training, epochs),
         )
-        if training.leader is not None:
-            self._lead(loop, training, training.leader)
-        return loop
 
     def _make_step(self, training: Training) -> Callable[[Replica, int, Part, Batch], TrainingStep]:
         model = self.model
         loss = self.compiled.losses
         is_final = self.is_final
+        sums = model.has_layers and model.network.sums_over_replicas
+        if sums:
+            check_exchange(training)
         weighs_examples = training.weighs_examples
         chance = partial(
             chance_of, model.strategy.context.seed, training.clock.first_step, training.cut.parts
@@ -181,26 +217,32 @@ class Fit:
         def make_step(replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
             drawn = partial(chance, number)
             scale = WHOLE if part.parts == 1 else part.scale(weighs_examples)
-            return TrainingStep(model, loss, batch, replica, drawn, scale, is_final=is_final)
+            of_step = sums_over(replica, batch.size if weighs_examples else 1.0) if sums else None
+            return TrainingStep(model, loss, batch, replica, drawn, scale, is_final=is_final, sums=of_step)
 
         return make_step
 
-    def _lead(self, loop: TrainingLoop, training: Training, leader: Leader) -> None:
-        """Add what the leader does besides."""
+    def _lead(self, training: Training, epochs: Epochs, leader: Leader) -> Leading:
+        """Return what the leader does besides."""
         validates = self.validation is not None
-        loop.log = EpochLog(training, leader, Totals(self.compiled), self.history)
-        loop.callbacks = self._callbacks(training, loop.epochs, validates)
-        loop.steering = Steering(
-            self.model,
-            self.compiled.optimizer,
+        optimizer = self.compiled.optimizer
+        callbacks = self._callbacks(training, epochs, validates)
+        leading = Leading(
             training,
-            leader,
-            holds=validates or bool(self.callbacks),
+            epochs,
+            self.model.strategy.context.activity,
+            EpochLog(training, leader, Totals(self.compiled), self.history),
+            callbacks,
+            Steering(self.model, optimizer, training, leader, holds=validates or bool(self.callbacks)),
+            Handover(callbacks.callbacks, self.model, optimizer, training, leader),
         )
         if self.validation is not None and self.model.strategy.context.validates:
-            loop.validate = self._validate(training, self.validation, loop.callbacks)
+            leading.validate = self._validate(training, self.validation, callbacks)
         elif self.validation is not None:
-            loop.validate = self._leave_to_evaluator(training, leader, loop.epochs, self.validation, loop.log)
+            leading.validate = self._leave_to_evaluator(
+                training, leader, epochs, self.validation, leading.log
+            )
+        return leading
 
     def _callbacks(self, training: Training, epochs: Epochs, validates: bool) -> CallbackList:
         """Return the user's callbacks and those of every fit."""

@@ -5,23 +5,21 @@ replicas in one task take turns, or have a thread each (`Training.threads`).
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-import numpy as np
-
-from dtrain.callbacks import CallbackList, History
 from dtrain.errors import NonFiniteGradientError
-from dtrain.messages import Row, Verdict
+from dtrain.messages import Verdict
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.strategies.interface import Leader, Replica, Training
-from dtrain.training.batches import Batch, Part
 from dtrain.training.evaluation import Totals
 from dtrain.training.fits.diagnosis import step_in_work
 from dtrain.training.fits.epochs import Epochs
+from dtrain.training.fits.leading import Leading
 from dtrain.training.fits.replica_threads import ReplicaThreads
-from dtrain.training.fits.steering import Steering
+from dtrain.training.parts.batch import Batch
+from dtrain.training.parts.streams import Part
 from dtrain.training.steps import Logs, TrainingStep
 
 MAX_REFUSED = 100
@@ -31,60 +29,6 @@ step.
 
 PartOf = Callable[[int], Part]
 """Reads the part of a number."""
-Validate = Callable[[range], Mapping[str, float | None]]
-
-
-@dataclass
-class EpochLog:
-    """The leader's account of epochs: the sums of all replicas' contributions, as the strategy knows them.
-
-    Attributes:
-        rows: by epoch, the numbers of those that have ended.
-        ended: those of the epoch that ended last.
-    """
-
-    training: Training
-    leader: Leader
-    totals: Totals
-    history: History
-    rows: dict[int, Row] = field(default_factory=dict)
-    ended: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Continue where an earlier process of the leader stood."""
-        self.rows = dict(self.training.recorded)
-        self.history.take(self.rows)
-
-    def results(self, epoch: int) -> dict[str, float]:
-        """Return the means over all contributions to an epoch that are known so far."""
-        return self.totals.results_of([sums for number, sums in self.leader.tally if number == epoch])
-
-    def record(self, epoch: int, results: Mapping[str, Any]) -> None:
-        """Have the numbers of an epoch kept, unless they are kept already."""
-        row = {name: _plain(value) for name, value in results.items()}
-        if self.rows.get(epoch) != row:
-            self.rows[epoch] = row
-            self.leader.record(next(reversed(self.rows)) + 1, {epoch: row})
-
-    @property
-    def lost(self) -> int | None:
-        """The first epoch that has ended here but not on servers, which went back to a checkpoint."""
-        kept = self.training.recorded
-        if not self.rows or next(reversed(self.rows)) in kept:  # they are kept in their order
-            return None
-        return min(self.rows.keys() - kept.keys())
-
-    def go_back_to(self, epoch: int) -> None:
-        """Forget this epoch and later ones."""
-        self.rows = {number: row for number, row in self.rows.items() if number < epoch}
-        self.history.take(self.rows)
-
-
-def _plain(value: Any) -> Any:
-    """Return a number or an array in the form that travels and is saved."""
-    if value is None or isinstance(value, str | bool):
-        return value
-    return float(value) if np.ndim(value) == 0 else np.asarray(value).tolist()
 
 
 @dataclass
@@ -96,9 +40,9 @@ class TrainingLoop:
         train_step: computes the gradients of a step and returns numbers, the loss among them.
         explain: names the reason why a step's gradients are not finite.
         make_totals: makes what sums up loss and metrics; each thread has its own.
-        log, callbacks, steering: the leader's.
-        validate: numbers to add to those of epochs that end together; None stands for one that comes later.
-        open: whether an epoch has begun that has not ended.
+        lead: makes the leader's part of the loop, also in the midst of training; None in the thread of one
+            of several replicas.
+        leading: the leader's part; None in a task that does not lead.
         refused: how many gradients in a row were not finite.
         explained: the reason why the first of all was not.
         pending: whether this replica is computing another part of the same step.
@@ -111,11 +55,8 @@ class TrainingLoop:
     train_step: Callable[[TrainingStep], Logs]
     explain: Callable[[TrainingStep], str]
     make_totals: Callable[[], Totals]
-    log: EpochLog | None = None
-    callbacks: CallbackList | None = None
-    steering: Steering | None = None
-    validate: Validate | None = None
-    open: bool = False
+    lead: Callable[[Leader], Leading] | None
+    leading: Leading | None = None
     refused: int = 0
     explained: str = ""
     pending: bool = False
@@ -124,40 +65,67 @@ class TrainingLoop:
     def __post_init__(self) -> None:
         self._totals = self.make_totals()
 
+    def begin(self) -> None:
+        """Take up the leader's part, if this task leads now: before its data are read."""
+        leader = self.training.leader
+        if self._has_to_lead and self.lead is not None and leader is not None:
+            self.leading = self.lead(leader)
+            self.leading.begin()
+
+    @property
+    def _has_to_lead(self) -> bool:
+        """Whether the leader has died, so that this task has to end epochs in its place before it goes on."""
+        return self.leading is None and self.lead is not None and self.training.leader is not None
+
     def run(self, streams: Sequence[PartOf]) -> None:
         """Train until the strategy has finished, each replica on its stream of parts.
 
-        The leader, which has a log, also accounts for every epoch.
+        The leader also accounts for every epoch. A task may begin to lead at any step, when the leader has
+        died.
         """
         if not (len(streams) > 1 and self.training.threads):
+            if streams:
+                self.training.let_compute(partial(self._beside, streams[0]))
             self._run(self._way_to_advance(streams))
             return
         threads = ReplicaThreads(len(streams), self.training.abort)
         try:
             self._run(self._way_to_advance_together(streams, threads))
-        finally:
-            threads.close()
+        except BaseException:
+            threads.close(in_vain=True)
+            raise
+        threads.close(in_vain=self.training.cut.even)
+
+    def _beside(self, part_of: PartOf, replica: Replica, number: int) -> Callable[[], None]:
+        """Read a part, and return what computes it in any thread; see `Compute`."""
+        loop = replace(self, lead=None, leading=None, warned=True)
+        return partial(loop._contribute, replica, {number: part_of(number)}.__getitem__)
 
     def _run(self, advance: Callable[[], None]) -> None:
         """Train, a step with each call of `advance`, until the strategy has finished."""
         clock = self.training.clock
-        epoch = self._first_epoch()
-        self._begin_epoch(epoch)
+        leads = False
+        epoch = self.epochs.epoch_at(clock.global_step, clock)
         while True:
+            self.begin()
+            leading = self.leading
+            if leading is not None and not leads:
+                leads = True
+                epoch = leading.go_on()
             # An epoch has not ended while some server may lack a part of it.
             reached = epoch if clock.repairs else self.epochs.epoch_at(clock.global_step, clock)
-            if self.log is not None and (lost := self.log.lost) is not None:
-                self._go_back_to(lost)
+            if leading is not None and (lost := leading.log.lost) is not None:
+                leading.go_back_to(lost)
                 reached = lost
             elif clock.finished:
-                if self.open:  # training may have been stopped in the middle of an epoch
-                    self._end_epochs(epoch, max(reached, epoch + 1))
+                if leading is not None and leading.open:  # stopped in the middle of an epoch, perhaps
+                    leading.end_epochs(epoch, max(reached, epoch + 1))
                 if self._is_concluded():
                     return
-            elif reached > epoch:
-                self._end_epochs(epoch, reached)
-            else:
+            elif reached <= epoch:
                 advance()
+            elif leading is not None:
+                leading.end_epochs(epoch, reached)
             epoch = reached
 
     def _way_to_advance(self, streams: Sequence[PartOf]) -> Callable[[], None]:
@@ -178,38 +146,52 @@ class TrainingLoop:
     def _way_to_advance_together(
         self, streams: Sequence[PartOf], threads: ReplicaThreads
     ) -> Callable[[], None]:
-        """Return what makes the next step with all replicas at once.
+        """Return what makes the next step with all replicas at once, or lets them compute more parts of it.
 
-        Callbacks run, and data are read, in this thread.
+        Callbacks run, and data are read, in this thread, which may also be the first replica's where every
+        step waits for it. Where a step does not wait for every replica, a late one goes on with its part.
         """
         replicas = self.training.replicas
         clock = self.training.clock
-        read: dict[int, Part] = {}
-        loops = [
-            replace(self, callbacks=None, log=None, steering=None, warned=number > 0)
-            for number in range(len(replicas))
-        ]
-        contributions = [
-            partial(loop._contribute, replica, read.__getitem__)
-            for loop, replica in zip(loops, replicas, strict=True)
-        ]
+        cut = self.training.cut
+        one_each = not cut.even and cut.parts <= len(replicas)
+        loops = [replace(self, lead=None, leading=None, warned=number > 0) for number in range(len(replicas))]
+
+        def deal() -> dict[int, int]:
+            numbers = {
+                each: replica.next_batch()
+                for each, replica in enumerate(replicas)
+                if one_each or threads.is_idle(each)
+            }
+            return {each: number for each, number in numbers.items() if number != NO_PART}
 
         def advance() -> None:
-            read.clear()
-            for replica, part_of in zip(replicas, streams, strict=True):
-                number = replica.next_batch()
-                read[number] = part_of(number)
             before = clock.global_step
-            if (
-                self.callbacks is not None
-                and not self.pending
-                and not self._begin_batch(replicas[-1], number)
-            ):
+            dealt = deal()
+            read = {number: streams[each](number) for each, number in dealt.items()}
+            last = next(reversed(dealt), None)
+            leading = self.leading
+            begins = leading if last is not None and not self.pending else None
+            if begins is not None and not begins.begin_batch(replicas[last or 0], dealt[last or 0]):
                 return
-            threads.run(contributions)
-            self.pending = loops[0].pending
-            if loops[0].refused or (not self.pending and clock.global_step > before):
-                self._call_batch("on_train_batch_end", clock.global_step)
+            work = {
+                each: partial(loops[each]._contribute, replicas[each], read.__getitem__) for each in dealt
+            }
+            meets = one_each and self.training.interruptible
+            own = work.pop(0, None) if meets else None
+            for each, compute in work.items():
+                threads.start(each, compute)
+            if own is not None:
+                threads.run(own)
+            # A step is made without those whose parts are empty; all others are on their way back from it.
+            early = meets and all(part.batch is not None for part in read.values())
+            if not early or clock.global_step == before:
+                threads.wait(for_all=one_each)
+            made = clock.global_step > before
+            waiting = not made and (not threads.all_idle or any(loop.pending for loop in loops))
+            self.pending = waiting
+            if leading is not None and (made or (loops[0].refused and not waiting)):
+                leading.call_batch("on_train_batch_end", clock.global_step)
 
         return advance
 
@@ -221,33 +203,29 @@ class TrainingLoop:
 
     def _is_concluded(self) -> bool:
         """Return whether nothing is left to do; a leader asks whether the last step is saved."""
-        if self.log is not None and self.log.lost is not None:
+        if self.leading is not None and self.leading.log.lost is not None:
             return False
-        return self.training.leader is None or self.training.leader.conclude()
-
-    def _first_epoch(self) -> int:
-        """Return the epoch under way; in a restarted leader the first that its predecessor did not end."""
-        epoch = self.epochs.epoch_at(self.training.clock.global_step, self.training.clock)
-        if self.log is None:
-            return epoch
-        ended = max(self.log.rows, default=self.epochs.initial_epoch - 1)
-        return min(epoch, ended + 1)
+        if self.training.leader is None:
+            return self.training.wait_for_end()
+        return self.leading is not None and self.leading.conclude()
 
     def _contribute(self, replica: Replica, part_of: PartOf) -> None:
         """Compute one part: a gradient, a verdict. The next part may be the same again (`on_stale`)."""
         clock = self.training.clock
         number = replica.next_batch()
-        part = part_of(number)
-        hooked = self.callbacks is not None and not clock.repairs
-        before = clock.global_step if hooked else 0
-        if hooked and not self.pending and not self._begin_batch(replica, number):
+        leading = None if clock.repairs else self.leading
+        before = clock.global_step
+        begins = leading if not self.pending else None
+        sits_out = number == NO_PART or self._has_to_lead
+        if sits_out or (begins is not None and not begins.begin_batch(replica, number)):
             return
+        part = part_of(number)
         if part.empty and not self.warned:
             self._warn_of_empty_parts(part)
         if part.batch is None:
             self.pending = replica.commit(0.0, 0, None, part.empty).verdict is Verdict.PENDING
-            if hooked and clock.global_step > before:
-                self._call_batch("on_train_batch_end", clock.global_step)
+            if leading is not None and clock.global_step > before:
+                leading.call_batch("on_train_batch_end", clock.global_step)
             return
         step = self.make_step(replica, number, part, part.batch)
         logs = self.train_step(step)
@@ -259,20 +237,15 @@ class TrainingLoop:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
         self.pending = outcome.verdict is Verdict.PENDING
         if outcome.verdict is Verdict.REFUSED:
-            self._call_batch("on_train_batch_end", clock.global_step, {"loss": loss})
+            if self.leading is not None:
+                self.leading.call_batch("on_train_batch_end", clock.global_step, {"loss": loss})
             self._note_refusal(step)
             return
         self.refused = 0
-        if not hooked or self.pending or clock.global_step <= before:  # no step was made of the batch yet
+        if leading is None or self.pending or clock.global_step <= before:  # no step was made of it yet
             return
         if clock.finished or replica.next_batch() != number:
-            self._call_batch("on_train_batch_end", clock.global_step)
-
-    def _begin_batch(self, replica: Replica, number: int) -> bool:
-        """Call the hooks of a batch that begins; return False if a callback has stopped training."""
-        clock = self.training.clock
-        self._call_batch("on_train_batch_begin", clock.global_step + 1, {})
-        return not clock.finished and replica.next_batch() == number
+            leading.call_batch("on_train_batch_end", clock.global_step)
 
     def _warn_of_empty_parts(self, part: Part) -> None:
         """Warn once of a batch with fewer examples than parts, if that changes the gradients."""
@@ -302,70 +275,3 @@ class TrainingLoop:
             raise NonFiniteGradientError(
                 f"{MAX_REFUSED} gradients in a row held NaN or infinity; the first: {self.explained}"
             )
-
-    def _go_back_to(self, epoch: int) -> None:
-        """Begin an epoch again whose end the servers have lost."""
-        if self.log is not None and self.steering is not None:
-            self.log.go_back_to(epoch)
-            self.steering.goes_back()
-            self._begin_epoch(epoch)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch; no step of it starts before the leader releases it (`Leader.control`)."""
-        if self.steering is not None and epoch < self.epochs.epochs:
-            self.open = True
-            self._call("on_epoch_begin", epoch)
-            self.steering.begin_epoch(self.epochs.last_step(epoch, self.training.clock))
-
-    def _end_epochs(self, epoch: int, reached: int) -> None:
-        """Close every epoch from `epoch` on that ended before `reached`, which may be several."""
-        ended = range(epoch, min(reached, self.epochs.epochs))
-        log = self.log
-        steering = self.steering
-        if log is None or steering is None or not ended:
-            return
-        self.open = False
-        self._arrive()
-        numbers = {each: log.results(each) for each in ended}
-        validated: Mapping[str, Any] = {} if self.validate is None else self.validate(ended)
-        # without None: callbacks expect numbers
-        there = {name: value for name, value in validated.items() if value is not None}
-        for each in ended:
-            row = {**numbers[each], **validated}
-            log.record(each, row)
-            log.ended = {**numbers[each], **there}
-            for callback in self.callbacks.callbacks if self.callbacks is not None else ():
-                self._arrive()
-                callback.on_epoch_end(each, log.ended)
-                log.record(each, row | log.ended)  # what it has added, for the next one, which may save
-            if log.lost is not None:
-                return
-            if steering.stopped or each + 1 == self.epochs.epochs:
-                steering.tell_changes()
-                return
-            self._begin_epoch(each + 1)
-
-    def _arrive(self) -> None:
-        """Wait until the weights are all there, which a callback may read."""
-        for replica in self.training.replicas:
-            if replica.overlap is not None:
-                replica.overlap.arrive()
-
-    def _call(self, hook: str, *arguments: object) -> None:
-        if self.callbacks is not None:
-            self._arrive()
-            self.callbacks.call(hook, *arguments)
-
-    def _call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
-        """Call a hook of batches for a global step; by default with the epoch's means so far."""
-        if self.callbacks is not None and self.log is not None and self.steering is not None:
-            batch = self.epochs.step_in_epoch(step, self.training.clock)
-            epoch = self.epochs.number(step, self.training.clock)
-            log = self.log
-
-            def logs() -> dict[str, float]:  # called only for a listener, which may read the weights
-                self._arrive()
-                return log.results(epoch) if numbers is None else numbers
-
-            self.callbacks.call_batch(hook, batch, logs)
-            self.steering.tell_changes()

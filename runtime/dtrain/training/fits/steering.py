@@ -1,5 +1,7 @@
 """Changes that callbacks make while a `fit` runs, for the leader: optimizer's numbers, weights, the end."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +37,15 @@ class Steering:
     def stopped(self) -> bool:
         """True if a callback has ended training."""
         return self.model.stop_training
+
+    @contextmanager
+    def without_effect(self) -> Iterator[None]:
+        """Let callbacks call hooks that the leader before has called: their changes are in force already."""
+        numbers = dict(vars(self.optimizer))
+        yield
+        vars(self.optimizer).clear()
+        vars(self.optimizer).update(numbers)
+        self.goes_back()
 
     def begin_epoch(self, last_step: int) -> None:
         """Let training go on, to the epoch's last step."""

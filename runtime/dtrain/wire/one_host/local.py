@@ -109,6 +109,13 @@ class LocalChannel:
         except (OSError, SharedMemoryError) as error:
             self.abort(str(self._lost(error)))
 
+    def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
+        """See `PassesOn`; whatever prevents it is raised by `receive`."""
+        try:
+            self._packets.pass_on(message, descriptors)
+        except (OSError, SharedMemoryError) as error:
+            self.abort(str(self._lost(error)))
+
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
         """See `Channel.receive`; large blocks are left where the server wrote them."""
         while True:
@@ -125,7 +132,7 @@ class LocalChannel:
             raise self._lost(None)
         if not frame.blocks or sum(map(_nbytes, frame.blocks)) > SMALL_BYTES:
             return frame
-        return Frame(frame.message, written(frame.blocks, into))
+        return Frame(frame.message, written(frame.blocks, into), passed=frame.passed)
 
     def _wait_until(self, deadline: float) -> None:
         """Wait until there is something to receive, by the deadline at the latest."""
@@ -178,6 +185,13 @@ class LocalCaller:
         """
         try:
             self._packets.send(message, blocks)
+        except (OSError, SharedMemoryError):
+            self._packets.close()
+
+    def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
+        """See `PassesOn`; a peer that does not read is hung up on."""
+        try:
+            self._packets.pass_on(message, descriptors)
         except (OSError, SharedMemoryError):
             self._packets.close()
 
@@ -282,6 +296,19 @@ def socket_name(server: str, credentials: Credentials) -> str:
     """
     hello = credentials.hello
     return f"dtrain-{credentials.keyring.named(server, hello.run_id, hello.cluster_hash)}"
+
+
+def is_served(server: str, credentials: Credentials) -> bool:
+    """Return whether a process of this host listens at a server's socket; one that is stopped does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(_abstract(socket_name(server, credentials)))
+        except BlockingIOError:  # more connections wait there than it accepts
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def _abstract(name: str) -> bytes:

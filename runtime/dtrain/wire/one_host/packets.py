@@ -4,6 +4,7 @@ descriptors of memory.
     packet:        header length (u32) | header | padding to 8 | the small blocks, each padded to 8
     header:        msgpack of [message, [[dtype, elements], ...], [memory's number, [offset, ...]] or null]
     announcement:  0xFFFFFFFF | number (u32); one byte with a file descriptor follows
+    passing on:    0xFFFFFFFF | 0x80000000 + count (u32); one byte with so many follows, for the next message
 
 Where blocks travel:
 
@@ -34,7 +35,7 @@ from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage, Rows
 from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.frames import Frame, Limits, check, described, padded, quoted
+from dtrain.wire.frames import Frame, Limits, PassedDescriptor, check, described, padded, quoted
 from dtrain.wire.one_host.shared_memory import SharedMemory, address, memory_of
 
 PACKET_BYTES = 64 * 1024
@@ -44,6 +45,9 @@ _MEMORIES = 64
 """So many memories of a peer are mapped at most."""
 _LENGTH, _ANNOUNCED = struct.Struct("<I"), struct.Struct("<II")
 _ANNOUNCEMENT = 0xFFFF_FFFF
+_PASSED = 0x8000_0000
+PASSED_MAX = 250
+"""So many file descriptors travel with one message at most: Linux takes 253."""
 
 _NO_LIMIT = 1 << 62
 _nbytes = attrgetter("nbytes")
@@ -72,6 +76,7 @@ class PacketSocket:
         self._announced: list[weakref.ref[SharedMemory]] = []
         self._received: dict[int, SharedMemory] = {}
         self._awaited: int | None = None
+        self._passed: Sequence[PassedDescriptor] = ()
         self.lent: Sequence[Array] = ()
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -102,6 +107,17 @@ class PacketSocket:
         else:
             self._socket.send(head)
         self.bytes_sent += len(head) + nbytes
+
+    def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
+        """Send a message without blocks, and with copies of these file descriptors.
+
+        Raises:
+            OSError: the peer is gone, or does not read.
+        """
+        if descriptors:
+            self._socket.send(_ANNOUNCED.pack(_ANNOUNCEMENT, _PASSED + len(descriptors)))
+            socket.send_fds(self._socket, [b"\0"], list(descriptors))
+        self.send(message)
 
     def _place(self, blocks: Sequence[Array]) -> Place | None:
         """Return the place of blocks in a memory that the peer can map; None if they do not lie in one."""
@@ -149,6 +165,9 @@ class PacketSocket:
                 if len(packet) != _ANNOUNCED.size or not packet.startswith(b"\xff\xff\xff\xff"):
                     return self._frame(packet, limits)
                 self._awaited = _ANNOUNCED.unpack(packet)[1]
+            if self._awaited >= _PASSED:
+                self._receive_passed(self._awaited - _PASSED)
+                continue
             number, memory = self._awaited, self._receive_memory()
             self._awaited = None
             if number == 0:
@@ -159,6 +178,18 @@ class PacketSocket:
                     f"more than {_MEMORIES} memories to be mapped at a time; the peer is not dtrain"
                 )
         return None
+
+    def _receive_passed(self, count: int) -> None:
+        if count > PASSED_MAX:
+            raise PeerRefusedError(f"{count} file descriptors with one message; the peer is not dtrain")
+        _, found, _, _ = socket.recv_fds(self._socket, 1, count, socket.MSG_CMSG_CLOEXEC)
+        self._passed = [PassedDescriptor(each) for each in found]
+        self._awaited = None
+        if len(found) != count:
+            raise PeerRefusedError(
+                f"{count} file descriptors were announced and {len(found)} came: the limit of open files may "
+                "be reached (ulimit -n)"
+            )
 
     def _receive_memory(self) -> SharedMemory:
         _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)
@@ -191,7 +222,8 @@ class PacketSocket:
                 f"a message that dtrain does not know ({quoted(error)}); do both ends run the same version?"
             ) from None
         self.bytes_received += start + layout.nbytes
-        return Frame(message, blocks)
+        passed, self._passed = self._passed, ()
+        return Frame(message, blocks, passed=passed)
 
     def close(self) -> None:
         """End the connection, also for a thread that waits in `receive`. Never raises."""

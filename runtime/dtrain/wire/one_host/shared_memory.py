@@ -63,11 +63,12 @@ class SharedMemory(mmap.mmap):
         return memory
 
     @classmethod
-    def received(cls, fd: int) -> Self:
-        """Another process's memory, to be read; the file descriptor is used up.
+    def received(cls, fd: int, *, writable: bool = False) -> Self:
+        """Another process's memory, to be read, or to be written by both; the file descriptor is used up.
 
         Raises:
-            PeerRefusedError: it may shrink, or its maker has not taken it all.
+            PeerRefusedError: it may shrink, its maker has not taken it all, or it is another user's and was
+                to be written.
             SharedMemoryError: there is no room to map it.
         """
         try:
@@ -81,7 +82,12 @@ class SharedMemory(mmap.mmap):
                 raise PeerRefusedError("what was to be shared memory may shrink; the peer is not dtrain")
             if status.st_blocks * _BLOCK_BYTES < nbytes:  # mapping holes would take memory here
                 raise PeerRefusedError("what was to be shared memory has holes; the peer is not dtrain")
-            return cls(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
+            if writable and status.st_uid != os.getuid():
+                raise PeerRefusedError(
+                    "the memory to be shared belongs to another user; the peer is not dtrain"
+                )
+            access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+            return cls(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=access)
         except OSError as error:
             raise _short(f"cannot map memory of a task on this host: {error.strerror}") from None
         finally:

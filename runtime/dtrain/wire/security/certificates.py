@@ -5,11 +5,13 @@ whether the three files fit each other, and says what the certificate names and 
 """
 
 import os
+import socket
 import ssl
 import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ _FORBIDDEN, _FORBIDDEN_OF_ROOT = 0o077, 0o027
 PostgreSQL that is allowed.
 """
 _LONGEST_HANDSHAKE = 10
+_BY_TIME = (9, 10)
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED. Source: openssl/x509_vfy.h."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,11 @@ class Certificates:
             return self._current
 
 
+def _own_clock() -> str:
+    """Return what is to be known where a time decides: a wrong clock is as likely as a wrong certificate."""
+    return f"; the clock of {socket.gethostname()} says {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def checked(material: TlsMaterial, where: str) -> Certificate:
     """Check that a certificate, its key and the authorities fit each other.
 
@@ -117,7 +126,8 @@ def checked(material: TlsMaterial, where: str) -> Certificate:
     try:
         said = _rehearsed(material)
     except ssl.SSLCertVerificationError as error:
-        raise SpecError(f"{where}: the certificate cannot be used: {error.verify_message}") from None
+        why = error.verify_message + (_own_clock() if error.verify_code in _BY_TIME else "")
+        raise SpecError(f"{where}: the certificate cannot be used: {why}") from None
     except (ssl.SSLError, ValueError) as error:
         raise SpecError(f"{where}: no files of TLS that fit each other: {error}") from None
     names = said.get("subjectAltName", ())

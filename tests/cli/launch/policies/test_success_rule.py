@@ -48,6 +48,48 @@ def test_which_failures_a_run_survives(training, failed, survives):
     assert survives_without(spec, LEADER, TaskId.parse(failed[-1]), now, foreign=False) is survives
 
 
+MULTI = replace(SPEC, training=training_section(strategy="multi_worker_mirrored"))
+EVERY = ["chief:0", "worker:0", "worker:1", "worker:2"]
+
+
+@pytest.mark.parametrize(
+    ("training", "failed", "survives"),
+    [
+        ({}, ["chief:0"], True),
+        ({}, ["worker:0"], True),
+        ({}, ["worker:1", "chief:0", "worker:0"], True),
+        ({}, EVERY, False),
+        ({"too_few": "wait"}, ["chief:0"], False),
+        ({"too_few": "wait", "backup_workers": 1}, ["chief:0"], True),
+        ({"too_few": "fail"}, ["worker:2"], False),
+    ],
+)
+def test_replicas_that_reduce_among_themselves_survive_their_leader(training, failed, survives):
+    spec = replace(SPEC, training=training_section(strategy="multi_worker_mirrored", **training))
+    now = states(**{name.replace(":", ""): "failed" for name in failed})
+    for leader in (LEADER, TaskId.parse("worker:0")):
+        assert survives_without(spec, leader, TaskId.parse(failed[-1]), now, foreign=False) is survives
+    assert not survives_without(spec, LEADER, TaskId.parse(failed[-1]), now, foreign=True)
+
+
+def test_all_workers_may_lose_a_chief_that_led_and_no_worker():
+    spec = replace(MULTI, success="all_workers")
+    leader = TaskId.parse("worker:0")
+    assert survives_without(spec, leader, LEADER, states(chief0="failed"), foreign=False)
+    assert not survives_without(spec, leader, leader, states(worker0="failed"), foreign=False)
+
+
+def test_the_one_that_leads_at_the_end_decides():
+    heir = TaskId.parse("worker:0")
+    assert has_succeeded(MULTI, heir, states(chief0="failed", worker0="succeeded"))
+    assert not has_succeeded(MULTI, heir, states(chief0="failed", worker1="succeeded"))
+    ended = states(chief0="failed", worker0="succeeded", worker1="succeeded", worker2="failed")
+    assert has_succeeded(MULTI, LEADER, ended), "the others had nothing left to do when their leader died"
+    assert not has_succeeded(MULTI, LEADER, ended, foreign=True)
+    assert not has_succeeded(SPEC, LEADER, ended)
+    assert not has_succeeded(MULTI, LEADER, dict.fromkeys(ended, "failed"))
+
+
 def test_a_foreign_run_survives_only_the_evaluator():
     now = states(worker1="failed")
     assert not survives_without(SPEC, LEADER, TaskId.parse("worker:1"), now, foreign=True)

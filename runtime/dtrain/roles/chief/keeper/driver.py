@@ -1,6 +1,6 @@
 """The leader's thread: it saves on schedule, restores servers that lost their memory, saves the last step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import msgspec
 
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection
+from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.driver import Leader
 from dtrain.roles.chief.generation import Generation
@@ -119,6 +120,9 @@ class Keeper(KeeperThread):
     def _hear(self) -> None:
         self._machine.answers = [link.answer for link in self._place.links]
         self._machine.own_step = self.own_step()
+        self._machine.notices = {
+            notice for link in self._place.links for said in link.reply.statuses for notice in _notices(said)
+        }
 
     def _newest_step(self) -> int:
         self._hear()
@@ -179,3 +183,12 @@ class Keeper(KeeperThread):
         lost = self._machine.rolled_back_steps
         self._saver.lineage = msgspec.structs.replace(self._saver.lineage, rolled_back_steps=lost)
         self._place.reporter.status.rolled_back_steps = lost
+
+
+def _notices(said: TaskStatus) -> Iterator[Hashable]:
+    """Yield what a task has told: that it was told to stop and needs a checkpoint first, and notices."""
+    process = said.task, said.attempt, said.pid
+    if said.phase is TaskPhase.LEAVING:
+        yield process
+    if said.notices:
+        yield process, said.notices

@@ -6,7 +6,7 @@ action is an event too: `saved`, `restored`, `begun`, `concluded` or `failed`.
 1. One action is carried out at a time. So nothing is saved of servers that are in different terms, and
    nothing is given back while it is being saved.
 2. Servers that have lost their memory come first, then the last step, then what the program asks for, then
-   the schedule.
+   tasks that are about to end, then the schedule.
 3. The checkpoint of a beginning is written before any server trains.
 4. A term that failed somewhere is never used again: the next attempt is another term.
 5. The last step is saved before its replicas may go. If the servers had to go back before that, training
@@ -17,7 +17,7 @@ action is an event too: `saved`, `restored`, `begun`, `concluded` or `failed`.
 A process that trains alone has no servers: it saves on the schedule and the last step, by the same rules.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,6 +29,8 @@ from dtrain.roles.chief.recovery import Answer, TermWatch, next_term
 from dtrain.runs.events import AnyEvent, Saved, TermBegun
 
 LOOK_S = 0.2
+NOTICE_S = 1.0
+"""How late a notice may be found where no server has to be watched."""
 
 
 class Reason(Enum):
@@ -40,6 +42,7 @@ class Reason(Enum):
     REQUEST = "the program"
     LAST = "the last step"
     STOP = "an early end"
+    NOTICE = "a task that is about to end"
 
 
 class Request(Enum):
@@ -144,6 +147,7 @@ class Keeping:
         watch: looks for servers that have lost the term; None: there are no servers.
         answers: what each server last said, and when it was asked.
         own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
+        notices: what tasks have told of that are about to end; each new one asks for a checkpoint.
         first_version: the version at which the present term began, or was found.
         rolled_back_steps: how many steps were lost so far.
         stopped: nothing more is to be done.
@@ -156,10 +160,12 @@ class Keeping:
     watch: TermWatch | None = None
     answers: Sequence[Answer] = ()
     own_step: tuple[int, int] = (0, 0)
+    notices: Collection[Hashable] = ()
     first_version: int = 0
     rolled_back_steps: int = 0
     stopped: bool = False
     failure: DtrainError | None = None
+    _noticed: set[Hashable] = field(default_factory=set)
     _requests: dict[Request, float] = field(default_factory=dict)
     _deadline_s: float | None = None
     _reached: int = 0
@@ -185,7 +191,8 @@ class Keeping:
 
     def wait_s(self, now: float) -> float:
         """Return when to look again, in seconds from now."""
-        return self.schedule.wait_s(now) if self.watch is None else min(LOOK_S, self.schedule.wait_s(now))
+        longest_s = NOTICE_S if self.watch is None else LOOK_S
+        return min(longest_s, self.schedule.wait_s(now))
 
     # How it begins
 
@@ -228,6 +235,9 @@ class Keeping:
             return [Save(Reason.LAST, self.term, self.step, at_least=self.max_steps)]
         if Request.SAVE in self._requests:
             return [Save(Reason.REQUEST, self.term, self.step)]
+        if not self._noticed.issuperset(self.notices):
+            self._noticed |= set(self.notices)
+            return [Save(Reason.NOTICE, self.term, self.step)]
         if self.schedule.due(self.step, now):
             return [Save(Reason.SCHEDULE, self.term, self.step)]
         return []
@@ -255,11 +265,12 @@ class Keeping:
             return self._next_term()
         if save.reason is Reason.LAST:
             return [Conclude()] if self.watch is not None else self.concluded()
-        if save.reason not in (Reason.SCHEDULE, Reason.REQUEST):
+        if save.reason not in (Reason.SCHEDULE, Reason.REQUEST, Reason.NOTICE):
             return []
         self.schedule.saved(save.step, now)
         half = f"the checkpoint of step {save.step} has a batch on some servers only, which is dealt again"
-        return [*([] if whole else [Warn(half)]), *self._told(Request.SAVE)]
+        told = [] if save.reason is Reason.NOTICE else self._told(Request.SAVE)
+        return [*([] if whole else [Warn(half)]), *told]
 
     def concluded(self) -> list[Action]:
         """Stop: the last step is saved, and ps:0 knows it."""
@@ -295,7 +306,7 @@ class Keeping:
     def failed(self, action: Action | None, error: DtrainError, now: float) -> list[Action]:
         """Go on after an action that could not be carried out; None: a server is gone for good."""
         match action:
-            case Save(reason=Reason.SCHEDULE | Reason.REQUEST):
+            case Save(reason=Reason.SCHEDULE | Reason.REQUEST | Reason.NOTICE):
                 self.schedule.saved(action.step, now)
                 warning = [] if self.stopped else [Warn(f"no checkpoint of step {action.step}: {error}")]
                 return [*warning, *self._told(Request.SAVE)]

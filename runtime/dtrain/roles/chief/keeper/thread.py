@@ -11,6 +11,7 @@ from dtrain.process.clock import SYSTEM, Clock, Event, Running
 from dtrain.roles.chief.keeper.machine import Action, GiveUp, Keeping, Note, Reason, Request, Save, Tell, Warn
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start
+from dtrain.runs import notices
 from dtrain.runs.trace import Trace
 
 STOP_S = 5.0
@@ -133,6 +134,7 @@ class KeeperThread:
     def _hear(self) -> None:
         """Tell the machine how far training is."""
         self._machine.own_step = 0, self._saver.step()
+        self._machine.notices = range(1, notices.heard() + 1)
 
     def _away(self) -> Sequence[int]:
         """Return the servers that cannot be reached."""

@@ -1,0 +1,34 @@
+"""The entry of an agent: ``python -P -m dtrain_cli.agent [--command]``, its launcher at stdin and stdout.
+
+The fork server starts first, so that its imports overlap with those of the agent.
+"""
+
+import os
+import sys
+
+from dtrain.process.private_variables import SECRET
+from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until the launcher is gone; with ``--command`` the tasks are no programs of dtrain's."""
+    orders_fd, answers_fd = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what others print must not stand between the answers
+    os.environ.pop(SECRET, None)
+    line = LifeLine()
+    fork_server = None if "--command" in arguments else ForkServer(line)
+    try:
+        from dtrain_cli.agent.driver import Agent
+        from dtrain_cli.agent.streams import Answers, Orders
+        from dtrain_cli.targets.local import LocalTarget
+
+        Agent(Orders(orders_fd), Answers(answers_fd), LocalTarget(line, fork_server)).run()
+    finally:
+        if fork_server is not None:
+            fork_server.kill()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

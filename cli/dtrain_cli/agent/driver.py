@@ -1,0 +1,325 @@
+"""The loop of an agent: orders, the ends of tasks, changed files and the lease, in one place."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dtrain.cluster import TaskId
+from dtrain.errors import RunError
+from dtrain.formats.regular_file import read_regular
+from dtrain.process.start_protocol import Exited, Refused
+from dtrain.runs.files import RunFiles
+from dtrain_cli.agent import host_facts, port_range, reach
+from dtrain_cli.agent.copied_files import CopiedFiles, is_order
+from dtrain_cli.agent.lease import Lease
+from dtrain_cli.agent.made_files import made_parts
+from dtrain_cli.agent.measuring import Measuring
+from dtrain_cli.agent.messages import (
+    AllMade,
+    Appended,
+    AskClock,
+    Begin,
+    Clock,
+    CodePart,
+    Failed,
+    Fetch,
+    HoldPorts,
+    Listen,
+    Listening,
+    Look,
+    MadePart,
+    Measure,
+    Order,
+    Ping,
+    Pong,
+    PortOrder,
+    Put,
+    Ready,
+    Release,
+    Seen,
+    Serve,
+    Signalled,
+    SignalOrder,
+    StartOrder,
+    SurveyOrder,
+    Tried,
+    Try,
+    WantCode,
+)
+from dtrain_cli.agent.run_folders import LOCK, WORK, check_room, run_folder
+from dtrain_cli.agent.sent_code import SentCode
+from dtrain_cli.agent.streams import Answers, Orders
+from dtrain_cli.launch.policies.ordered_stop import RemainingTask
+from dtrain_cli.plan.ports import HeldPorts
+from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.targets.local import LocalTarget, LocalTask
+from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.target import Event, HostNews, StopAsked, TargetFailed
+
+LOOK_S = {True: 0.25, False: 0.5}
+"""The time between two looks at the files of the tasks: while they print (True), and while they do not."""
+_CROWDED_S = 0.02
+_CROWDED_BYTES = 1 << 20
+"""While so much waits to be sent, no files are read."""
+_STREAMING_S = 0.2
+"""The longest time for which files are sent before orders are read again."""
+_LAST_WORD_S = 2.0
+"""The longest wait for a launcher that does not read, before the tasks are killed."""
+_EARLIER_AGENT_S = 14.0
+"""The longest wait for an earlier agent of the run: without its launcher it ends sooner than that."""
+
+
+class Agent:
+    """One agent; `run` serves its launcher until the stream ends or the lease has run out."""
+
+    def __init__(self, orders: Orders, answers: Answers, target: LocalTarget) -> None:
+        self._orders = orders
+        self._answers = answers
+        self._target = target
+        self._signals = SignalInbox()
+        self._ports = HeldPorts()
+        self._code = SentCode()
+        self._measuring = Measuring()
+        self._run_dir: Path | None = None
+        self._lock: int | None = None
+        self._files: CopiedFiles | None = None
+        self._lease = Lease(time.monotonic())
+        self._tasks: dict[TaskId, LocalTask] = {}
+        self._told_s: dict[TaskId, float] = {}
+        self._made: Iterator[MadePart | AllMade] | None = None
+        self._look_s = 0.0
+        target.wake_on(orders)
+        target.wake_on(self._signals)
+
+    def run(self) -> None:
+        """Serve the launcher; at the end nothing is left of any task."""
+        self._answers.send(host_facts.welcome(os.environ))
+        while not (self._orders.over or self._answers.over or self._lease_is_over()):
+            self._answers.pump()
+            try:
+                self._turn()
+            except (RunError, ValueError, OSError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                self._answers.send(Failed(f"its agent failed: {reason}"))
+                self._answers.finish(_LAST_WORD_S)
+                break
+        self._target.close()
+        self._ports.close()
+        self._measuring.close()
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        wait_s = _CROWDED_S if self._answers.waiting_bytes else LOOK_S[False]
+        wait_s = 0.0 if self._made is not None else wait_s
+        until_s = self._look_s if self._look_s > now_s else now_s + wait_s
+        events = self._target.events(min(until_s, now_s + wait_s))
+        self._signalled()  # first: tasks that have ended since may have got the same signal
+        for event in events:
+            self._report(event)
+        for order in self._orders.read():
+            self._obey(order)
+        self._send_made()
+        for measured in self._measuring.done():
+            self._answers.send(measured)
+        now_s = time.monotonic()
+        if self._lease.order is None and now_s >= self._look_s and self._files is not None:
+            printed = False
+            if self._answers.waiting_bytes < _CROWDED_BYTES:
+                for news in self._files.news():
+                    self._answers.send(news)
+                    printed = printed or isinstance(news, Appended)
+            self._look_s = now_s + LOOK_S[printed]
+        self._keep_lease(now_s)
+
+    def _send_made(self) -> None:
+        """Send files for a moment, as fast as the stream takes them; other work is done in between."""
+        until_s = time.monotonic() + _STREAMING_S
+        while self._made is not None and (left_s := until_s - time.monotonic()) > 0:
+            if self._answers.waiting_bytes < _CROWDED_BYTES:
+                if (part := next(self._made, None)) is None:
+                    self._made = None
+                    return
+                self._answers.send(part)
+            self._answers.finish(left_s)
+            if self._answers.over:
+                return
+
+    def _signalled(self) -> None:
+        """Tell the launcher, which stops its tasks in order everywhere; the tasks got no signal."""
+        for number in self._signals.read():
+            if number in STOP_SIGNALS:
+                self._answers.send(Signalled(number))
+
+    def _keep_lease(self, now_s: float) -> None:
+        there = [RemainingTask(task, self._told_s.get(task)) for task in self._tasks]
+        for task, number in self._lease.due(there, now_s):
+            self._told_s.setdefault(task, now_s)
+            self._tasks[task].signal(number)
+
+    def _lease_is_over(self) -> bool:
+        return self._lease.order is not None and not self._tasks
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Ping(heard_s=heard_s):
+                self._lease.renew(heard_s)
+                self._answers.send(Pong(time.monotonic()))
+            case Begin():
+                self._begin(order)
+            case WantCode() | CodePart() | Fetch():
+                self._obey_about_code(order)
+            case HoldPorts() | Listen() | Release() | Try():
+                self._obey_about_ports(order)
+            case AskClock() | Look() | Serve() | Measure():
+                self._obey_survey(order)
+            case StartOrder():
+                self._start(order)
+            case SignalOrder():
+                self._signal(order)
+            case Put():
+                self._put(order)
+
+    def _obey_about_code(self, order: WantCode | CodePart | Fetch) -> None:
+        if isinstance(order, Fetch):
+            assert self._run_dir is not None, "Begin comes first"
+            self._made = made_parts(self._run_dir / WORK)
+        elif (there := self._code.take(order, self._run_dir)) is not None:
+            self._answers.send(there)
+
+    def _obey_about_ports(self, order: PortOrder) -> None:
+        match order:
+            case HoldPorts():
+                self._answers.send(port_range.hold(order, self._ports))
+            case Listen(on=on):
+                self._ports.listen(on)
+                self._answers.send(Listening())
+            case Release():
+                self._ports.close()
+            case Try(addresses=addresses, timeout_s=timeout_s):
+                self._answers.send(Tried(reach.unreachable(addresses, timeout_s)))
+
+    def _signal(self, order: SignalOrder) -> None:
+        task = self._tasks.get(TaskId.parse(order.task))
+        if task is not None and task.attempt == order.attempt:
+            task.signal(order.number)
+
+    def _obey_survey(self, order: SurveyOrder) -> None:
+        match order:
+            case AskClock():
+                self._answers.send(Clock(time.time()))
+            case Look(path=path, content=content):
+                self._answers.send(Seen(_content(path, len(content)) == content))
+            case Serve():
+                self._answers.send(self._measuring.serve(order))
+            case Measure():
+                self._measuring.measure(order)
+
+    def _begin(self, order: Begin) -> None:
+        run_dir = run_folder(order.host, order.run)
+        RunFiles(run_dir).create()
+        self._lock = _locked(run_dir / LOCK)
+        check_room(run_dir)
+        self._run_dir = run_dir
+        self._files = CopiedFiles(run_dir, order.known)
+        in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
+        self._answers.send(Ready(str(run_dir), in_place))
+
+    def _start(self, order: StartOrder) -> None:
+        assert self._run_dir is not None, "Begin comes first"
+        assert self._files is not None
+        task = TaskId.parse(order.task)
+        if self._lease.order is not None:
+            self._answers.send(Refused(order.task, order.attempt, "its host had no word of the launcher"))
+            return
+        launch = TaskLaunch(
+            task=task,
+            address=order.address,
+            program=Path(order.program) if order.program else None,
+            command=tuple(order.command),
+            arguments=tuple(order.arguments),
+            environment=order.environment,
+            cwd=Path(order.cwd),
+            run_dir=self._run_dir,
+            needs_grpc=order.needs_grpc,
+            private=order.private,
+            attempt=order.attempt,
+        )
+        files = RunFiles(self._run_dir)
+        try:
+            files.status(task).unlink(missing_ok=True)
+            self._tasks[task] = self._target.start(launch)
+        except OSError as error:
+            reason = f"cannot be started: {error.strerror} ({error.filename or 'fork'})"
+            self._answers.send(Refused(order.task, order.attempt, reason))
+            return
+        self._files.follow(task, order.attempt)
+
+    def _report(self, event: Event) -> None:
+        if isinstance(event, TargetFailed):
+            self._answers.send(Failed(event.reason))
+            return
+        if isinstance(event, HostNews | StopAsked):
+            return
+        task = TaskId.parse(event.task)
+        there = self._tasks.get(task)
+        if isinstance(event, Exited | Refused) and there is not None and there.attempt == event.attempt:
+            del self._tasks[task]
+            if self._files is not None:
+                for news in self._files.rest(task):
+                    self._answers.send(news)
+        self._answers.send(event)
+
+    def _put(self, order: Put) -> None:
+        """Write what the launcher has for a task: an order, or what a task of another host says of itself."""
+        if self._run_dir is None or not is_order(order.path):
+            return
+        path = self._run_dir / order.path
+        with contextlib.suppress(OSError):  # the next one replaces it
+            if order.data is None:
+                path.unlink(missing_ok=True)
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_name(f".{path.name}.put")
+            aside.write_bytes(order.data)
+            aside.replace(path)
+
+
+def _locked(path: Path) -> int:
+    """Wait until no earlier agent of the run is left on this host, and be the one that is.
+
+    Raises:
+        RunError: an earlier one does not end.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline_s = time.monotonic() + _EARLIER_AGENT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                os.close(descriptor)
+                raise RunError("an earlier agent of this run has not ended there") from None
+            time.sleep(0.05)
+
+
+def _content(path: str, nbytes: int) -> bytes | None:
+    """Return the content of a file that is no larger; None if it cannot be read."""
+    try:
+        return read_regular(path, nbytes)
+    except OSError:
+        return None
+
+
+def _holds(program: str | None, digest: str | None) -> bool:
+    """Return whether a path holds the program of this digest; a command is taken as it is."""
+    if program is None:
+        return True
+    try:
+        return hashlib.sha256(Path(program).read_bytes()).hexdigest() == digest
+    except OSError:
+        return False

@@ -1,0 +1,364 @@
+"""The messages between a launcher and its agent on a host: JSON, one object a line.
+
+The agent's stream begins with the line `MAGIC`; a login shell may print a banner before it, which is skipped.
+Both ends are of one version of dtrain, which `Welcome` tells before anything else is said. Bytes travel as
+base64. A path is relative to the run's directory, and only the names that `agent.copied_files` lists are
+written.
+"""
+
+from typing import Any
+
+import msgspec
+
+from dtrain.process.start_protocol import Exited, Refused, Started
+
+MAGIC = b"dtrain-agent 1"
+PING_S = 1.0
+"""The time between two pings of a launcher."""
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """The run that the agent belongs to.
+
+    Attributes:
+        run: its id.
+        host: the name of the agent's host, as the launcher calls it.
+        program: the path of the program; None for a command.
+        digest: of the program's content.
+        cwd: the launcher's working directory.
+        known: the bytes that the launcher has of each file that grows.
+    """
+
+    run: str
+    host: str
+    program: str | None
+    digest: str | None
+    cwd: str
+    known: dict[str, int] = {}
+
+
+class WantCode(msgspec.Struct, frozen=True, tag="want_code"):
+    """A question for the code of this digest; the answer is `CodeThere`."""
+
+    digest: str
+
+
+class CodePart(msgspec.Struct, frozen=True, tag="code_part"):
+    """A part of the archive with the code; `CodeThere` answers the last one."""
+
+    digest: str
+    data: bytes
+    last: bool
+
+
+class HoldPorts(msgspec.Struct, frozen=True, tag="hold"):
+    """An order to hold ports for tasks.
+
+    Attributes:
+        address: on which they are held.
+        count: how many.
+        first: of the range to take them from; 0 for any free ones.
+        last: of the range, itself taken too.
+        wanted: ports that are to be among them if they are free.
+        loose: whether the last one is let go at once, for a server that cannot share its port.
+    """
+
+    address: str
+    count: int
+    first: int = 0
+    last: int = 0
+    wanted: list[int] = []
+    loose: bool = False
+
+
+class Listen(msgspec.Struct, frozen=True, tag="listen"):
+    """An order to accept connections on all held ports while it is `on`, so that other hosts can try them."""
+
+    on: bool
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """An order to let all ports go, for servers that cannot share them."""
+
+
+class Try(msgspec.Struct, frozen=True, tag="try"):
+    """An order to connect to each of these addresses, for so many seconds at most."""
+
+    addresses: list[str]
+    timeout_s: float
+
+
+class StartOrder(msgspec.Struct, frozen=True, tag="start"):
+    """An order to start one attempt of a task; see `TaskLaunch`. Its private variables are never shown."""
+
+    task: str
+    attempt: int
+    address: str | None
+    program: str | None
+    command: list[str]
+    arguments: list[str]
+    environment: dict[str, str]
+    private: dict[str, str]
+    cwd: str
+    needs_grpc: bool
+
+    def __repr__(self) -> str:
+        """Return the task alone: variables may be secrets."""
+        return f"StartOrder({self.task!r}, {self.attempt})"
+
+
+class SignalOrder(msgspec.Struct, frozen=True, tag="signal"):
+    """An order to signal every process of one attempt of a task."""
+
+    task: str
+    attempt: int
+    number: int
+
+
+class Put(msgspec.Struct, frozen=True, tag="put"):
+    """A small file as the launcher has it; None: it has none."""
+
+    path: str
+    data: bytes | None
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """A sign of life; `heard_s` is the newest moment of the agent's clock that the launcher has heard of."""
+
+    heard_s: float
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The agent's host.
+
+    Attributes:
+        version: of dtrain.
+        python: its version, such as ``3.11``.
+        executable: the path of the interpreter.
+        host: the host's own name.
+        monotonic_s: the host's monotonic clock.
+        cores: how many the agent may use.
+        reached_at: the address on which the login came in; None where it did not come by ssh.
+        addresses: those of each network interface, with the length of the prefix: ``10.0.0.2/24``.
+    """
+
+    version: str
+    python: str
+    executable: str
+    host: str
+    monotonic_s: float
+    cores: int
+    reached_at: str | None = None
+    addresses: dict[str, list[str]] = {}
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The answer to `Begin`: nothing is left of an earlier agent of the run on this host.
+
+    Attributes:
+        run_dir: the run's directory on this host.
+        in_place: whether the launcher's paths of the program and of the working directory lead to the same
+            program and to a directory here.
+    """
+
+    run_dir: str
+    in_place: bool
+
+
+class CodeThere(msgspec.Struct, frozen=True, tag="code_there"):
+    """Whether the code of a digest is there, and the working directory in which it lies as links.
+
+    Attributes:
+        work: the working directory; None: the code is not there.
+        problem: why it cannot be laid out.
+    """
+
+    work: str | None
+    problem: str | None = None
+
+
+class Held(msgspec.Struct, frozen=True, tag="held"):
+    """The ports of one `HoldPorts`, or why there are none."""
+
+    ports: list[int]
+    problem: str | None = None
+
+
+class Listening(msgspec.Struct, frozen=True, tag="listening"):
+    """The answer to `Listen`."""
+
+
+class Tried(msgspec.Struct, frozen=True, tag="tried"):
+    """The answer to `Try`: why each address that did not answer cannot be reached."""
+
+    problems: dict[str, str]
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """The answer to a ping: the host's monotonic clock."""
+
+    monotonic_s: float
+
+
+class Replaced(msgspec.Struct, frozen=True, tag="replaced"):
+    """The whole content of a small file."""
+
+    path: str
+    data: bytes
+
+
+class Changed(msgspec.Struct, frozen=True, tag="changed"):
+    """The fields of a JSON file that differ from its last content."""
+
+    path: str
+    fields: dict[str, Any]
+
+
+class Appended(msgspec.Struct, frozen=True, tag="appended"):
+    """Bytes at the end of a file that grows."""
+
+    path: str
+    data: bytes
+
+
+class Signalled(msgspec.Struct, frozen=True, tag="signalled"):
+    """A signal that the agent itself has got from its host or engine."""
+
+    number: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The agent can go on no more; the reason is a sentence without its host."""
+
+    reason: str
+
+
+class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
+    """A question for the files that tasks have made in the working directory of the run's sent code."""
+
+
+class MadePart(msgspec.Struct, frozen=True, tag="made_part"):
+    """A part of a file in that directory; the parts of one file follow each other."""
+
+    path: str
+    data: bytes
+    last: bool
+
+
+class AllMade(msgspec.Struct, frozen=True, tag="all_made"):
+    """The end of those files, and why some of them were not sent."""
+
+    problems: list[str]
+
+
+class AskClock(msgspec.Struct, frozen=True, tag="ask_clock"):
+    """A question for the time of day."""
+
+
+class Clock(msgspec.Struct, frozen=True, tag="clock"):
+    """The time of day on the agent's host, in seconds since 1970."""
+
+    wall_s: float
+
+
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """A question whether a file is there with this content."""
+
+    path: str
+    content: bytes
+
+
+class Seen(msgspec.Struct, frozen=True, tag="seen"):
+    """Whether it is."""
+
+    there: bool
+
+
+class Serve(msgspec.Struct, frozen=True, tag="serve"):
+    """An order to answer measurements of other hosts that know the token, on a port from `first` to `last`;
+    0 for any.
+    """
+
+    address: str
+    token: bytes
+    first: int = 0
+    last: int = 0
+
+    def __repr__(self) -> str:
+        """Return the address alone: the token is a secret."""
+        return f"Serve({self.address!r})"
+
+
+class Serving(msgspec.Struct, frozen=True, tag="serving"):
+    """The port for measurements, or why there is none."""
+
+    port: int
+    problem: str | None = None
+
+
+class Measure(msgspec.Struct, frozen=True, tag="measure"):
+    """An order to measure the way to ``host:port``, where another agent serves."""
+
+    address: str
+    token: bytes
+    timeout_s: float
+
+    def __repr__(self) -> str:
+        """Return the address alone: the token is a secret."""
+        return f"Measure({self.address!r})"
+
+
+class Measured(msgspec.Struct, frozen=True, tag="measured"):
+    """The latency (from a byte to its echo) and the bandwidth to an address, or why there are none."""
+
+    address: str
+    latency_s: float
+    bytes_per_s: float
+    problem: str | None = None
+
+
+SurveyOrder = AskClock | Look | Serve | Measure
+PortOrder = HoldPorts | Listen | Release | Try
+TaskOrder = StartOrder | SignalOrder | Put
+Order = Begin | WantCode | CodePart | PortOrder | TaskOrder | SurveyOrder | Fetch | Ping
+Answer = (
+    Welcome
+    | Ready
+    | CodeThere
+    | Held
+    | Listening
+    | Tried
+    | Pong
+    | Clock
+    | Seen
+    | Serving
+    | Measured
+    | MadePart
+    | AllMade
+    | Replaced
+    | Changed
+    | Appended
+    | Signalled
+    | Failed
+    | Started
+    | Exited
+    | Refused
+)
+
+_ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+_ANSWERS: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+
+
+def encode(message: Order | Answer) -> bytes:
+    """Return a message as one line."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_order(line: bytes) -> Order:
+    """Read one line of a launcher; raise a `ValueError` if it is none."""
+    return _ORDERS.decode(line)
+
+
+def decode_answer(line: bytes) -> Answer:
+    """Read one line of an agent; raise a `ValueError` if it is none."""
+    return _ANSWERS.decode(line)

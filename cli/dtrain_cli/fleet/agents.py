@@ -1,0 +1,284 @@
+"""The agents of a run: logins, streams, pings, copies of files, and hosts that are lost; one loop, one owner.
+
+`turn` waits for something to happen and returns what is left for its caller: answers, and the fate of hosts.
+"""
+
+import selectors
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dtrain_cli.agent.messages import (
+    Answer,
+    Appended,
+    Begin,
+    Changed,
+    Failed,
+    Order,
+    Ping,
+    Pong,
+    Ready,
+    Replaced,
+    Welcome,
+)
+from dtrain_cli.fleet.hosts_alive import (
+    Action,
+    Gone,
+    HeardAgain,
+    HostsAlive,
+    LogInAgain,
+    Phase,
+    SendPing,
+    Silent,
+)
+from dtrain_cli.fleet.link import HostError, Link, Opener
+from dtrain_cli.fleet.mirror import HostClock, Mirror
+from dtrain_cli.fleet.welcomes import unfit
+from dtrain_cli.targets.target import HasFileno
+
+T = TypeVar("T")
+_TURN_S = 0.2
+_WORDS_MAX = 200
+
+
+@dataclass
+class Member:
+    """An agent's host, as it has introduced itself.
+
+    Attributes:
+        link: to its agent.
+        welcome: its facts; None before its agent has spoken.
+        clock: its monotonic clock.
+        ready: its run directory, and whether it has the program.
+        why: the reason why its stream has ended; None: it has not.
+    """
+
+    link: Link
+    welcome: Welcome | None = None
+    clock: HostClock | None = None
+    ready: Ready | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer of an agent that its owner has to deal with."""
+
+    host: str
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of an agent's stream, with the reason; `again` says whether another login may succeed."""
+
+    host: str
+    reason: str
+    again: bool
+
+
+News = Said | Ended | Gone | Silent | HeardAgain
+
+
+class Agents:
+    """The agents of one run, by host.
+
+    Attributes:
+        members: the present agent of each host.
+        alive: which hosts are, and which task runs where.
+    """
+
+    def __init__(self, opener: Opener, begin: Callable[[str], Begin], mirror: Mirror) -> None:
+        """Log in to no host yet.
+
+        Args:
+            opener: the way to the hosts.
+            begin: makes the first order to the agent of a host.
+            mirror: takes the files that agents send.
+        """
+        self.members: dict[str, Member] = {}
+        self.alive = HostsAlive()
+        self._opener = opener
+        self._begin = begin
+        self._mirror = mirror
+        self._selector = selectors.DefaultSelector()
+        self._writes: dict[str, int] = {}
+
+    def wake_on(self, source: HasFileno) -> None:
+        """Have `turn` return as soon as `source` can be read."""
+        self._selector.register(source, selectors.EVENT_READ, None)
+
+    def log_in(self, host: str) -> None:
+        """Start a login to a host; `Said` with `Ready`, or `Ended`, follows."""
+        self._drop(host)
+        link = Link(host, self._opener.open(host))
+        self.members[host] = Member(link)
+        self._selector.register(link, selectors.EVENT_READ, link)
+
+    def send(self, host: str, order: Order) -> None:
+        """Send an order to the agent of a host; without an agent this does nothing."""
+        member = self.members.get(host)
+        if member is not None:
+            member.link.send(order)
+            self._watch_writing(member.link)
+
+    def turn(self, until_s: float) -> list[News]:
+        """Wait for news until a moment (monotonic), and return them; copies of files are none."""
+        news: list[News] = []
+        woken = False
+        while True:
+            now_s = time.monotonic()
+            wait_s = max(0.0, min(until_s, self.alive.next_s(now_s)) - now_s)
+            for key, mask in self._selector.select(wait_s):
+                link = key.data
+                if not isinstance(link, Link):
+                    woken = True
+                elif mask & selectors.EVENT_WRITE:
+                    link.pump()
+                    self._watch_writing(link)
+                else:
+                    news += self._hear(link)
+            for action in self.alive.due(time.monotonic()):
+                news += self._act(action)
+            if news or woken or time.monotonic() >= until_s:
+                return news
+
+    def close(self) -> None:
+        """End every agent, and with it what it has started; wait for the processes that carried them."""
+        if not self.members:
+            return
+        for member in self.members.values():
+            self._unwatch_writing(member.link)
+            member.link.close()
+        deadline_s = time.monotonic() + _TURN_S * 5
+        while time.monotonic() < deadline_s and any(not m.link.over for m in self.members.values()):
+            for key, _ in self._selector.select(_TURN_S):
+                if isinstance(key.data, Link):
+                    self._hear(key.data)
+                elif key.data is None:
+                    self._selector.unregister(key.fileobj)
+        for host in list(self.members):
+            self._drop(host)
+        self._selector.close()
+
+    def _hear(self, link: Link) -> list[News]:
+        member = self.members.get(link.host)
+        if member is None or member.link is not link:
+            return []
+        news: list[News] = []
+        try:
+            answers = link.read()
+        except HostError as error:
+            link.kill()
+            member.why = str(error)
+            answers = []
+        for answer in answers:
+            news += self._take(link.host, member, answer)
+        if link.over:
+            news += self._ended(link, member)
+        return news
+
+    def _take(self, host: str, member: Member, answer: Answer) -> list[News]:
+        now_s = time.monotonic()
+        said_s = answer.monotonic_s if isinstance(answer, Pong | Welcome) else None
+        news: list[News] = [*self.alive.heard(host, now_s, said_s)]  # type: ignore[list-item]
+        match answer:
+            case Pong(monotonic_s=at_s) if member.clock is not None:
+                member.clock.heard(at_s, now_s)
+            case Welcome():
+                member.welcome = answer
+                member.clock = HostClock(answer.monotonic_s, now_s)
+                if (reason := unfit(host, answer)) is not None:
+                    member.why = reason
+                    member.link.close()
+                else:
+                    self.send(host, self._begin(host))
+            case Ready() if member.welcome is not None:
+                member.ready = answer
+                for action in self.alive.ready(host, member.welcome.monotonic_s, now_s):
+                    news += self._act(action)
+                news.append(Said(host, answer))
+            case Replaced() | Changed() | Appended() if member.clock is not None:
+                self._mirror.take(host, answer, member.clock)
+            case Failed(reason=reason):
+                member.why = f"{host}: {reason}"
+                news.append(Said(host, answer))
+            case _:
+                news.append(Said(host, answer))
+        return news
+
+    def _ended(self, link: Link, member: Member) -> list[News]:
+        self._selector.unregister(link)
+        self._unwatch_writing(link)
+        code = link.exit_code()
+        reason, again = member.why, False
+        if reason is None:
+            reason, again = self._opener.explain(link.host, code, link.words())
+            if link.spoke:
+                said = f" ({words[-1]})" if (words := link.words().splitlines()) else ""
+                reason, again = f"{link.host}: the connection to its agent has ended{said}", True
+        member.why = reason
+        link.kill()
+        self.alive.cut(link.host, time.monotonic())
+        return [Ended(link.host, reason, again)]
+
+    def _act(self, action: Action) -> list[News]:
+        match action:
+            case SendPing(host=host, heard_s=heard_s):
+                self.send(host, Ping(heard_s))
+            case LogInAgain(host=host):
+                try:
+                    self.log_in(host)
+                except HostError as error:
+                    self.alive.cut(host, time.monotonic())
+                    return [Ended(host, str(error), again=True)]
+            case Gone(host=host, usable=usable):
+                if not usable:
+                    self._drop(host, forget=False)
+                return [action]
+            case Silent() | HeardAgain():
+                return [action]
+        return []
+
+    def _drop(self, host: str, forget: bool = True) -> None:
+        member = self.members.get(host)
+        if member is not None and not member.link.over:
+            self._selector.unregister(member.link)
+            self._unwatch_writing(member.link)
+        if member is not None:
+            member.link.kill()
+        if forget:
+            self.members.pop(host, None)
+
+    def _watch_writing(self, link: Link) -> None:
+        """Wake when a stream that is full takes more."""
+        if link.waiting and link.host not in self._writes:
+            self._writes[link.host] = link.writing_end
+            self._selector.register(link.writing_end, selectors.EVENT_WRITE, link)
+        elif not link.waiting:
+            self._unwatch_writing(link)
+
+    def _unwatch_writing(self, link: Link) -> None:
+        if (descriptor := self._writes.pop(link.host, None)) is not None:
+            self._selector.unregister(descriptor)
+
+    def unheard(self, host: str) -> str:
+        """Return what is missing from a host that has not come up."""
+        member = self.members.get(host)
+        if member is None or member.link.spoke:
+            return f"{host}: its agent has not answered"
+        words = member.link.words().splitlines()
+        printed = f", which has printed {words[-1][:_WORDS_MAX]!r}," if words else ""
+        return f"{host}: the login{printed} has started no agent (does its shell wait for an answer?)"
+
+    def up(self, hosts: Iterable[str]) -> list[str]:
+        """Return those of some hosts whose agents are heard."""
+        return [host for host in hosts if self.alive.phase(host) is Phase.UP]
+
+
+def answers_of(kind: type[T], news: Iterable[News]) -> Mapping[str, T]:
+    """Return the answers of one kind, by host."""
+    return {
+        each.host: each.answer for each in news if isinstance(each, Said) and isinstance(each.answer, kind)
+    }

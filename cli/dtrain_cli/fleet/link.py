@@ -1,0 +1,165 @@
+"""The connection to one agent: the streams of a process that carries them, such as ssh."""
+
+import contextlib
+import os
+import subprocess
+from collections import deque
+from typing import Protocol
+
+from dtrain.errors import DtrainError
+from dtrain.process.start_protocol import Lines
+from dtrain_cli.agent.messages import MAGIC, Answer, Order, decode_answer, encode
+
+_READ_BYTES = 1 << 18
+_BANNER_BYTES_MAX = 1 << 16
+_WORDS_BYTES = 4096
+_END_S = 2.0
+
+
+class HostError(DtrainError):
+    """A host that cannot be used for a run; the message names it."""
+
+    exit_code = 125
+
+
+class Opener(Protocol):
+    """The way to the hosts of a run: ssh, or an engine's own command."""
+
+    def open(self, host: str) -> "subprocess.Popen[bytes]":
+        """Start a process whose stdin and stdout are those of an agent on a host, in a session of its own.
+
+        Raises:
+            HostError: there is no such command here.
+        """
+
+    def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
+        """Return why the process has ended before its agent spoke, and whether another try may succeed.
+
+        Args:
+            host: its host.
+            code: its exit code.
+            words: the end of what it has printed.
+        """
+
+
+class Link:
+    """The connection to the agent on `host`; `over` once its stream has ended."""
+
+    def __init__(self, host: str, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.host = host
+        self.over = False
+        self._process = process
+        self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
+        for stream in (self._in, self._out, self._err):
+            os.set_blocking(stream.fileno(), False)
+        self._lines = Lines()
+        self._banner: bytes | None = b""
+        self._words = b""
+        self._waiting: deque[bytes] = deque()
+
+    @property
+    def spoke(self) -> bool:
+        """Return whether the agent has said its first line."""
+        return self._banner is None
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether orders wait to be written."""
+        return bool(self._waiting) and not self.over and not self._in.closed
+
+    def fileno(self) -> int:
+        """Return the file descriptor on which answers come."""
+        return self._out.fileno()
+
+    @property
+    def writing_end(self) -> int:
+        """Return the file descriptor to which orders go."""
+        return self._in.fileno()
+
+    def words(self) -> str:
+        """Return the end of what was printed beside the answers: by ssh, a login shell, or a dying agent."""
+        self._read_words()
+        banner = (self._banner or b"")[-_WORDS_BYTES:]
+        return (banner + b"\n" + self._words).decode(errors="replace").strip()
+
+    def send(self, order: Order) -> None:
+        """Send an order as soon as the stream takes it."""
+        if not self.over and not self._in.closed:
+            self._waiting.append(encode(order))
+            self.pump()
+
+    def pump(self) -> None:
+        """Write as much as the stream takes now."""
+        while self._waiting and not self._in.closed:
+            try:
+                written = os.write(self._in.fileno(), self._waiting[0])
+            except BlockingIOError:
+                return
+            except OSError:  # its end will be read
+                self._waiting.clear()
+                return
+            if written == len(self._waiting[0]):
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = self._waiting[0][written:]
+
+    def read(self) -> list[Answer]:
+        """Return the answers that have arrived; raise a `HostError` if they are not of this version."""
+        self._read_words()
+        try:
+            data = os.read(self._out.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self.over = True
+            return []
+        if self._banner is not None:
+            data = self._behind_banner(data)
+        try:
+            return [decode_answer(line) for line in self._lines.feed(data)]
+        except ValueError as error:
+            raise HostError(f"{self.host}: its agent does not speak as this one does: {error}") from None
+
+    def exit_code(self) -> int:
+        """Return the exit code of the process whose stream has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_END_S)
+        self._process.kill()
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End the stream, at which the agent ends everything that it has started."""
+        with contextlib.suppress(OSError):
+            self._in.close()
+
+    def kill(self) -> None:
+        """End the process too. Repeating it does no harm."""
+        self.over = True
+        self.close()
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._out, self._err):
+            stream.close()
+
+    def _read_words(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while data := os.read(self._err.fileno(), _READ_BYTES):
+                self._words = (self._words + data)[-_WORDS_BYTES:]
+
+    def _behind_banner(self, data: bytes) -> bytes:
+        """Skip what a login shell prints before the agent's first line."""
+        assert self._banner is not None
+        self._banner += data
+        before, magic, behind = self._banner.partition(MAGIC + b"\n")
+        if not magic:
+            if len(before) > _BANNER_BYTES_MAX:
+                raise HostError(f"{self.host}: its login prints without end, and starts no agent")
+            return b""
+        self._words = before[-_WORDS_BYTES:] + self._words
+        self._banner = None
+        return behind

@@ -1,0 +1,166 @@
+"""The host and the address of every task of a fleet, at the start and after a host was lost. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
+from dtrain.cluster.loopback import is_loopback
+from dtrain.config import ClusterSection, Host
+from dtrain.config.targets.hosts import Places
+from dtrain_cli.fleet.link import HostError
+from dtrain_cli.placement.placing import move, place
+
+_SERVING = (Role.CHIEF, Role.WORKER, Role.PS)
+
+
+class Locations:
+    """The locations of one run's tasks.
+
+    Attributes:
+        addresses: each host's own.
+        stranded: the tasks that have no host any more, and why.
+    """
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = hosts
+        self._placed: dict[TaskId, Host] = {}
+        self._address: dict[TaskId, str] = {}
+        self._moved: set[TaskId] = set()
+        self._lost: set[str] = set()
+        self.addresses: dict[str, str] = {}
+        self.stranded: dict[TaskId, str] = {}
+
+    def place(self, cluster: ClusterSection, places: Places) -> None:
+        """Give every task its host; raise a `SpecError` if they have no room."""
+        self._placed = place(cluster, self._hosts, places)
+
+    @property
+    def leader(self) -> TaskId:
+        """The chief, or worker 0 where there is none."""
+        return min(task for task in self._placed if task.role in TRAINING_ROLES)
+
+    @property
+    def places(self) -> dict[TaskId, str]:
+        """The name of every task's host."""
+        return {task: host.host for task, host in self._placed.items()}
+
+    def host_of(self, task: TaskId) -> str:
+        """Return the name of a task's host."""
+        return self._placed[task].host
+
+    def address_of(self, task: TaskId) -> str | None:
+        """Return where a task serves; None for one that does not."""
+        return self._address.get(task)
+
+    def moved_to(self, task: TaskId) -> str | None:
+        """Return a task's address if it is no longer the cluster's."""
+        return self._address[task] if task in self._moved else None
+
+    def moved(self) -> dict[str, str]:
+        """Return the addresses of the tasks that serve no longer where the cluster says."""
+        return {str(task): self._address[task] for task in sorted(self._moved)}
+
+    def port_of(self, task: TaskId) -> int:
+        """Return the port at which a task serves; 0 for one that does not."""
+        return int(self._address[task].rpartition(":")[2]) if task in self._address else 0
+
+    def tasks_of(self, host: str) -> list[TaskId]:
+        """Return the tasks of a host."""
+        return [task for task, where in self._placed.items() if where.host == host]
+
+    def training_on(self, host: str) -> int:
+        """Return how many tasks train on a host."""
+        return sum(task.role in TRAINING_ROLES for task in self.tasks_of(host))
+
+    def check_addresses(self) -> None:
+        """Refuse addresses of which only some are loopback: those hosts cannot be reached by the others."""
+        own = {host: address for host, address in self.addresses.items() if is_loopback(_join(address, 1))}
+        if own and len(own) < len(self.addresses):
+            host, address = next(iter(own.items()))
+            raise HostError(
+                f"{host}: the login came in on {address}, which no other host can reach; write "
+                f"its address in the spec as `hosts: [{{host: {host}, address: ...}}]`, or give "
+                "`network.interface`"
+            )
+
+    def wanted(self, cluster: ClusterSection) -> dict[str, list[int]]:
+        """Return the ports that each host is to hold; 0 for any."""
+        ports: dict[str, list[int]] = {}
+        for task in self._serving(cluster):
+            given = getattr(cluster, task.role)
+            port = 0 if isinstance(given, int) else int(given[task.index].rpartition(":")[2])
+            ports.setdefault(self.host_of(task), []).append(port)
+        return ports
+
+    def assign_ports(self, cluster: ClusterSection, held: Mapping[str, Sequence[int]]) -> ClusterSpec:
+        """Give every task one of the ports that its host holds; return the addresses of the cluster.
+
+        Raises:
+            HostError: a port that the spec writes out is taken.
+        """
+        left = {host: list(ports) for host, ports in held.items()}
+        jobs: dict[str, list[str]] = {}
+        for task in self._serving(cluster):
+            host, given = self.host_of(task), getattr(cluster, task.role)
+            if isinstance(given, int):
+                address = _join(self.addresses[host], left[host].pop(0))
+            else:
+                address = given[task.index]
+                port = int(address.rpartition(":")[2])
+                if port not in left[host]:
+                    raise HostError(
+                        f"{host}: port {port}, which cluster.{task.role}.{task.index} names, is taken"
+                    )
+                left[host].remove(port)
+            self._address[task] = address
+            jobs.setdefault(task.role.value, []).append(address)
+        return ClusterSpec.from_lists(**jobs)
+
+    def pairs(self, foreign: bool) -> dict[str, dict[str, str]]:
+        """Return, by host, the tasks of other hosts that its own tasks connect to, by address."""
+        servers = [task for task in self._address if task.role is Role.PS]
+        if foreign or not servers:
+            servers = list(self._address)
+        return {
+            host.host: {
+                self._address[task]: str(task) for task in servers if self._placed[task].host != host.host
+            }
+            for host in self._hosts
+            if any(where.host == host.host for where in self._placed.values())
+        }
+
+    def serving(self, host: str) -> list[TaskId]:
+        """Return the tasks of a host that have an address."""
+        return [task for task in self._address if self._placed[task].host == host]
+
+    def move(self, lost: str, foreign: bool) -> dict[str, list[TaskId]]:
+        """Give the tasks of a lost host places on others; return, by host, those that need an address.
+
+        The address of a foreign command's task stands in every TF_CONFIG, so that it cannot move.
+        """
+        self._lost.add(lost)
+        moved: dict[TaskId, Host] = {}
+        stranded = self.tasks_of(lost)
+        if not foreign:
+            moved, stranded = move(self._placed, self._lost, self._hosts)
+        why = "TF_CONFIG names its address there" if foreign else "no other host has a slot for it"
+        self.stranded |= dict.fromkeys(stranded, f"{lost} is lost, and {why}")
+        self._placed |= moved
+        found: dict[str, list[TaskId]] = {}
+        for task, host in moved.items():
+            if task in self._address:
+                found.setdefault(host.host, []).append(task)
+        return found
+
+    def change_port(self, task: TaskId, port: int) -> None:
+        """Give a task a port that its present host holds."""
+        address = _join(self.addresses[self.host_of(task)], port)
+        if address != self._address[task]:
+            self._address[task] = address
+            self._moved.add(task)
+
+    def _serving(self, cluster: ClusterSection) -> list[TaskId]:
+        return [TaskId(role, index) for role in _SERVING for index in range(cluster.count(role))]
+
+
+def _join(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

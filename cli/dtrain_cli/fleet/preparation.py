@@ -1,0 +1,195 @@
+"""The start of a fleet: each host is logged in to, gets the code, holds ports, and reaches the others."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from dtrain.errors import DtrainError
+from dtrain_cli.agent.messages import (
+    CodePart,
+    CodeThere,
+    Failed,
+    Held,
+    HoldPorts,
+    Listen,
+    Listening,
+    Order,
+    Ready,
+    Signalled,
+    Tried,
+    Try,
+    WantCode,
+)
+from dtrain_cli.code.archive import Archive
+from dtrain_cli.fleet.agents import Agents, Ended, Said
+from dtrain_cli.fleet.hosts_alive import Gone
+from dtrain_cli.fleet.link import HostError
+from dtrain_cli.fleet.logins import Logins
+from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox, signal_name
+
+T = TypeVar("T")
+ANSWER_S = 30.0
+"""The longest wait for the answer of a host that is up."""
+TRY_S = 5.0
+_TICK_S = 0.1
+_PART_BYTES = 1 << 18
+
+
+class StartInterruptedError(DtrainError):
+    """A signal has come before the first task was started."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"{signal_name(number)}: stopped before a task was started")
+        self.exit_code = 128 + number
+
+
+class Preparation:
+    """The steps of the start, each on all hosts at once."""
+
+    def __init__(self, agents: Agents, signals: SignalInbox, say: Callable[[str], None]) -> None:
+        self._agents = agents
+        self._signals = signals
+        self._say = say
+
+    def log_in(self, hosts: Sequence[str], timeout_s: float) -> None:
+        """Log in to every host and introduce the run to its agent.
+
+        Raises:
+            HostError: a host cannot be reached or used.
+            StartInterruptedError: a signal has come.
+        """
+        logins = Logins(hosts)
+        deadline_s = time.monotonic() + timeout_s
+        reasons: dict[str, str] = {}
+        while not logins.done:
+            now_s = time.monotonic()
+            if now_s >= deadline_s:
+                host = logins.missing[0]
+                why = reasons.get(host) or f"{self._agents.unheard(host)} within {timeout_s:g} s"
+                raise HostError(_and_more(why, logins.missing[1:]))
+            for host in logins.begin(now_s):
+                self._agents.log_in(host)
+            for news in self._agents.turn(time.monotonic() + _TICK_S):
+                if isinstance(news, Said) and isinstance(news.answer, Signalled):
+                    raise StartInterruptedError(news.answer.number)
+                if isinstance(news, Said) and isinstance(news.answer, Ready):
+                    logins.succeeded(news.host)
+                elif isinstance(news, Ended):
+                    reasons[news.host] = news.reason
+                    if news.host not in logins.missing or not news.again:
+                        raise HostError(news.reason)
+                    if not logins.failed(news.host, time.monotonic()):
+                        raise HostError(news.reason)
+                    self._say(f"{news.reason}; trying again")
+            self._look_at_signals()
+
+    def send_code(self, hosts: Sequence[str], archive: Archive) -> dict[str, str]:
+        """Send the code to the hosts that do not have it; return the working directory on each.
+
+        Raises:
+            HostError: a host cannot keep it.
+            StartInterruptedError: a signal has come.
+        """
+        there = self.ask(dict.fromkeys(hosts, WantCode(archive.digest)), CodeThere)
+        lacking = [host for host, answer in there.items() if answer.work is None and answer.problem is None]
+        if lacking:
+            mib = len(archive.data) / (1 << 20)
+            self._say(f"sending the code ({mib:.1f} MiB) to {', '.join(lacking)}")
+            for host in lacking:
+                self._send_parts(host, archive)
+            there |= self.wait(lacking, CodeThere, ANSWER_S + 10 * mib)
+        for host, answer in there.items():
+            if answer.work is None:
+                raise HostError(f"{host}: {answer.problem}")
+        return {host: answer.work for host, answer in there.items() if answer.work is not None}
+
+    def hold_ports(self, orders: Mapping[str, HoldPorts]) -> dict[str, list[int]]:
+        """Hold ports on hosts; return those of each.
+
+        Raises:
+            HostError: a host has too few.
+            StartInterruptedError: a signal has come.
+        """
+        held = self.ask(orders, Held)
+        for host, answer in held.items():
+            if answer.problem is not None:
+                raise HostError(f"{host}: {answer.problem}")
+        return {host: answer.ports for host, answer in held.items()}
+
+    def try_pairs(self, addresses: Mapping[str, Mapping[str, str]], names: Mapping[str, str]) -> None:
+        """Have each host connect to what it needs on others.
+
+        Args:
+            addresses: by host, the task that serves at each address.
+            names: each host's own address, for the message.
+
+        Raises:
+            HostError: a pair of hosts cannot; it names both, with their addresses.
+            StartInterruptedError: a signal has come.
+        """
+        self.ask({host: Listen(True) for host in addresses}, Listening)
+        tries: dict[str, Order] = {
+            host: Try(list(wanted), TRY_S) for host, wanted in addresses.items() if wanted
+        }
+        tried = self.ask(tries, Tried)
+        self.ask({host: Listen(False) for host in addresses}, Listening)
+        problems = [
+            f"{host} ({names[host]}) cannot reach {addresses[host][address]} at {address}: {why}"
+            for host, answer in tried.items()
+            for address, why in answer.problems.items()
+        ]
+        if problems:
+            raise HostError(
+                f"{problems[0]}{f'; {len(problems) - 1} more pairs likewise' if problems[1:] else ''}; open "
+                "these ports in the firewalls (`network.ports` names them), or give `network.interface`"
+            )
+
+    def ask(self, orders: Mapping[str, Order], kind: type[T]) -> dict[str, T]:
+        """Send an order to each host and return its answer."""
+        for host, order in orders.items():
+            self._agents.send(host, order)
+        return self.wait(list(orders), kind, ANSWER_S)
+
+    def wait(self, hosts: Sequence[str], kind: type[T], timeout_s: float) -> dict[str, T]:
+        """Return an answer of each host.
+
+        Raises:
+            HostError: a host has failed, or has not answered in time.
+            StartInterruptedError: a signal has come.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        answers: dict[str, T] = {}
+        while len(answers) < len(hosts):
+            if time.monotonic() >= deadline_s:
+                missing = [host for host in hosts if host not in answers]
+                raise HostError(
+                    _and_more(f"{missing[0]}: its agent has not answered within {timeout_s:g} s", missing[1:])
+                )
+            for news in self._agents.turn(time.monotonic() + _TICK_S):
+                if isinstance(news, Ended):
+                    raise HostError(news.reason)
+                if isinstance(news, Gone):
+                    raise HostError(f"{news.host}: no word of its agent for {news.silent_s:.0f} s")
+                if isinstance(news, Said) and isinstance(news.answer, Failed):
+                    raise HostError(f"{news.host}: {news.answer.reason}")
+                if isinstance(news, Said) and isinstance(news.answer, Signalled):
+                    raise StartInterruptedError(news.answer.number)
+                if isinstance(news, Said) and isinstance(news.answer, kind):
+                    answers[news.host] = news.answer
+            self._look_at_signals()
+        return answers
+
+    def _send_parts(self, host: str, archive: Archive) -> None:
+        data = archive.data
+        for start in range(0, max(1, len(data)), _PART_BYTES):
+            last = start + _PART_BYTES >= len(data)
+            self._agents.send(host, CodePart(archive.digest, data[start : start + _PART_BYTES], last))
+
+    def _look_at_signals(self) -> None:
+        for number in self._signals.read():
+            if number in STOP_SIGNALS:
+                raise StartInterruptedError(number)
+
+
+def _and_more(reason: str, others: Sequence[str]) -> str:
+    return f"{reason}; likewise {', '.join(others[:8])}" if others else reason

@@ -1,0 +1,398 @@
+"""The tasks of a run on other hosts, each through the agent of its host; see `dtrain_cli.targets.target`."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config import ClusterSection, Host, RunSpec
+from dtrain.config.targets.network_section import AUTO
+from dtrain.process.start_protocol import Exited, Refused, Started
+from dtrain.runs.files import RunFiles
+from dtrain_cli.agent.messages import (
+    Answer,
+    Begin,
+    Failed,
+    Held,
+    HoldPorts,
+    Put,
+    Release,
+    Signalled,
+    SignalOrder,
+)
+from dtrain_cli.code.archive import Archive
+from dtrain_cli.fleet.agents import Agents, Ended, News, Said
+from dtrain_cli.fleet.fetching import FetchedFiles, fetch
+from dtrain_cli.fleet.hosts_alive import Gone, HeardAgain, Phase, Silent
+from dtrain_cli.fleet.link import Opener
+from dtrain_cli.fleet.locations import Locations
+from dtrain_cli.fleet.lost_attempts import LOST_STATUS, keep_failure
+from dtrain_cli.fleet.mirror import Mirror
+from dtrain_cli.fleet.orders_for_tasks import OrdersForTasks
+from dtrain_cli.fleet.preparation import Preparation
+from dtrain_cli.fleet.shared_statuses import SharedStatuses
+from dtrain_cli.fleet.start_orders import RemotePlace, start_order
+from dtrain_cli.fleet.welcomes import address_of
+from dtrain_cli.plan.run_plan import HostShare, Workload
+from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.targets.signal_inbox import SignalInbox
+from dtrain_cli.targets.target import Event, HasFileno, HostNews, StopAsked, TargetFailed
+
+
+@dataclass(frozen=True)
+class FleetRun:
+    """The run of a fleet.
+
+    Attributes:
+        run_id: of the run.
+        spec: resolved.
+        hosts: as the spec or the option names them.
+        workload: the program, or the command.
+        files: the launcher's run directory.
+        secrets: the variables that the spec's `secrets` names.
+        digest: of the program; None for a command.
+        code: packs the code of the program, with the folder that it lies in; called only if a host needs it.
+        folders: the names of hosts' folders for runs, where these are not the hosts' own: a chief that is
+            started again on another host of a shared disk finds its checkpoints by them.
+        always_sent: whether hosts use the code that is sent although the launcher's path leads to it there.
+    """
+
+    run_id: str
+    spec: RunSpec
+    hosts: Sequence[Host]
+    workload: Workload
+    files: RunFiles
+    secrets: Mapping[str, str]
+    digest: str | None
+    code: Callable[[], tuple[Path, Archive]]
+    folders: Mapping[str, str] = field(default_factory=dict)
+    always_sent: bool = False
+
+
+class FleetTask:
+    """The handle of one attempt of a task on another host."""
+
+    def __init__(self, agents: Agents, host: str, task: TaskId, attempt: int, forked: bool) -> None:
+        self.writes_stacks = forked
+        self._agents = agents
+        self._host = host
+        self._task = task
+        self._attempt = attempt
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every process of the task; to one whose host is lost this does nothing."""
+        self._agents.send(self._host, SignalOrder(str(self._task), self._attempt, number))
+
+
+class FleetTarget:
+    """The tasks of one run on its hosts."""
+
+    def __init__(
+        self, run: FleetRun, opener: Opener, signals: SignalInbox, say: Callable[[str], None]
+    ) -> None:
+        """Prepare; nothing is opened before `hold_addresses`.
+
+        Args:
+            run: the run.
+            opener: the way to its hosts.
+            signals: to the launcher, which end the start.
+            say: prints a line for the user, before there is a console.
+        """
+        self._run = run
+        self._mirror = Mirror(run.files.directory)
+        self._agents = Agents(opener, self._begin, self._mirror)
+        self._preparation = Preparation(self._agents, signals, say)
+        self._signals = signals
+        self._say = say
+        self._locations = Locations(run.hosts)
+        self._places: dict[str, RemotePlace] = {}
+        self._sent: set[Path] = set()
+        self._moving: dict[str, list[tuple[Gone, list[TaskId]]]] = {}
+        self._queued: list[Event] = []
+        self._orders = OrdersForTasks(run.files)
+        self._attempts: dict[TaskId, int] = {}
+        self._shared = SharedStatuses()
+        self._master: tuple[str, int] | None = None
+        self._delayed: dict[TaskId, TaskLaunch] = {}
+
+    # -- the start
+
+    def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
+        """Log in to the hosts, send the code, hold ports, and try each pair; see `Target`.
+
+        Raises:
+            HostError: a host cannot be used.
+            StartInterruptedError: a signal has come.
+        """
+        run = self._run
+        self._locations.place(cluster, run.spec.place)
+        self._agents.wake_on(self._signals)
+        self._preparation.log_in([host.host for host in run.hosts], run.spec.wait.start_s)
+        self._tell_addresses()  # an earlier launch of the run may have left others
+        self._lay_out_code()
+        self._find_addresses()
+        orders = {host: self._hold(host, ports) for host, ports in self._locations.wanted(cluster).items()}
+        held = self._preparation.hold_ports(orders)
+        self._find_master()
+        addresses = self._locations.assign_ports(cluster, held)
+        self._preparation.try_pairs(self._locations.pairs(run.workload.foreign), self._locations.addresses)
+        return addresses
+
+    def _begin(self, host: str) -> Begin:
+        workload = self._run.workload
+        program = None if workload.program is None else str(workload.program.absolute())
+        known = self._mirror.sizes.setdefault(host, {})
+        folder = self._run.folders.get(host, host)
+        return Begin(self._run.run_id, folder, program, self._run.digest, str(workload.cwd), dict(known))
+
+    def _lay_out_code(self) -> None:
+        members = self._agents.members
+        for host, member in members.items():
+            assert member.ready is not None
+            assert member.welcome is not None
+            self._places[host] = RemotePlace(
+                member.ready.run_dir, str(self._run.workload.cwd), member.welcome.executable
+            )
+        lacking = [host for host in members if self._run.always_sent or not self._in_place(host)]
+        if lacking:
+            folder, archive = self._run.code()
+            self._sent = {folder / name for name in archive.names}
+            for host, work in self._preparation.send_code(lacking, archive).items():
+                self._places[host] = replace(self._places[host], cwd=work, code=folder)
+
+    def _in_place(self, host: str) -> bool:
+        ready = self._agents.members[host].ready
+        return ready is not None and ready.in_place
+
+    def _find_addresses(self) -> None:
+        network = self._run.spec.network
+        for host in self._run.hosts:
+            welcome = self._agents.members[host.host].welcome
+            assert welcome is not None
+            alone = len(self._run.hosts) == 1
+            self._locations.addresses[host.host] = address_of(host, welcome, network, alone)
+        self._locations.check_addresses()
+
+    def _hold(self, host: str, wanted: Sequence[int]) -> HoldPorts:
+        network = self._run.spec.network
+        address = self._locations.addresses[host] if network.bind == AUTO else network.bind
+        ports = network.port_range
+        first, last = (ports.start, ports.stop - 1) if ports is not None else (0, 0)
+        return HoldPorts(address, len(wanted), first, last, [port for port in wanted if port])
+
+    def _find_master(self) -> None:
+        if self._run.workload.foreign:
+            host = self._locations.host_of(self._locations.leader)
+            order = msgspec.structs.replace(self._hold(host, [0]), loose=True)
+            (port,) = self._preparation.hold_ports({host: order})[host]
+            self._master = self._locations.addresses[host], port
+        elif len(self._run.hosts) > 1 and self._run.spec.checkpoint.remote is None:
+            host = self._locations.host_of(self._locations.leader)
+            if Path(self._places[host].run_dir).is_dir():  # the run's own name: a disk that this machine sees
+                return
+            self._say(f"checkpoints lie on {host} alone; with `checkpoint.remote` copies outlive that host")
+
+    # -- the interface of a target
+
+    def master(self) -> tuple[str, int]:
+        """Return a port of the leader's host that was free a moment ago; see `Target`."""
+        assert self._master is not None, "it is a command's"
+        return self._master
+
+    def left_there(self) -> str | None:
+        """Return where the leader's run directory is; see `Target`."""
+        host = self._locations.host_of(self._locations.leader)
+        if (place := self._places.get(host)) is None or self._run.workload.foreign:
+            return None
+        return f"its files are on {host} in {place.run_dir}"
+
+    def finish(self, say: Callable[[str], None]) -> None:
+        """Fetch what the leader has written beside the code that was sent, and close; see `Target`."""
+        host = self._locations.host_of(self._locations.leader)
+        if (place := self._places.get(host)) is not None and place.code is not None:
+            files = FetchedFiles(self._run.workload.cwd.absolute(), self._sent)
+            fetch(self._agents, host, files, self._signals, say)
+        self.close()
+
+    def release_addresses(self) -> None:
+        """Let all ports go."""
+        for host in self._agents.members:
+            self._agents.send(host, Release())
+
+    def shares(self) -> Mapping[TaskId, HostShare]:
+        """Return the cores of each task's host, and how many tasks train there."""
+        shares: dict[TaskId, HostShare] = {}
+        for host, member in self._agents.members.items():
+            assert member.welcome is not None
+            share = HostShare(member.welcome.cores, self._locations.training_on(host))
+            shares |= dict.fromkeys(self._locations.tasks_of(host), share)
+        return shares
+
+    def host_of(self, launch: TaskLaunch) -> str:
+        """Return the name of the host on which a task runs."""
+        return self._locations.host_of(launch.task)
+
+    def placed(self, launch: TaskLaunch) -> TaskLaunch:
+        """Return a launch with the address at which the task serves now."""
+        return replace(launch, address=self._locations.address_of(launch.task) or launch.address)
+
+    def start(self, launch: TaskLaunch) -> FleetTask:
+        """Send the order to start one attempt of a task; `Started` or `Refused` follows.
+
+        Raises:
+            OSError: its folder or log cannot be made here.
+        """
+        launch.log.parent.mkdir(parents=True, exist_ok=True)
+        launch.log.touch(mode=0o600)
+        host = self._locations.host_of(launch.task)
+        task = FleetTask(self._agents, host, launch.task, launch.attempt, launch.program is not None)
+        self._attempts[launch.task] = launch.attempt
+        if any(launch.task in tasks for moves in self._moving.values() for _, tasks in moves):
+            self._delayed[launch.task] = launch  # until its new address is held
+        else:
+            self._send_start(launch, host)
+        return task
+
+    def _send_start(self, launch: TaskLaunch, host: str) -> None:
+        if (why := self._why_not(launch.task, host)) is not None:
+            self._queued.append(Refused(str(launch.task), launch.attempt, why))
+            return
+        order = start_order(
+            launch, self._places[host], self._run.secrets, self._locations.moved_to(launch.task), self._bind()
+        )
+        self._agents.alive.started(launch.task, launch.attempt, host)
+        self._agents.send(host, order)
+
+    def wake_on(self, source: HasFileno) -> None:
+        """Have `events` return as soon as `source` can be read; the signals wake it already."""
+        if source is not self._signals:
+            self._agents.wake_on(source)
+
+    def events(self, until_s: float) -> list[Event]:
+        """Wait for events and return them, after `until_s` (monotonic) without any."""
+        if self._queued:
+            until_s = 0.0
+        for news in self._agents.turn(until_s):
+            self._take(news)
+        for host, order in self._orders.due(self._attempts, self._locations.host_of):
+            self._agents.send(host, order)
+        self._share_statuses()
+        events, self._queued = self._queued, []
+        return events
+
+    def close(self) -> None:
+        """End every agent and all that it has started. It may be repeated."""
+        self._agents.close()
+
+    def __enter__(self) -> "FleetTarget":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _share_statuses(self) -> None:
+        clocks = {host: member.clock for host, member in self._agents.members.items() if member.clock}
+        due = self._shared.due(time.monotonic(), self._mirror.said, self._locations.places, clocks)
+        for host, order in due:
+            self._agents.send(host, order)
+
+    def _bind(self) -> str | None:
+        bind = self._run.spec.network.bind
+        return None if bind == AUTO else bind
+
+    def _why_not(self, task: TaskId, host: str) -> str | None:
+        """Return why a task cannot start on its host; None if it can."""
+        if task in self._locations.stranded:
+            return self._locations.stranded[task]
+        if self._agents.alive.phase(host) is not Phase.UP:
+            return f"{host} is lost, and no other host has a place for it"
+        return None
+
+    # -- what becomes of the hosts
+
+    def _take(self, news: News) -> None:
+        match news:
+            case Silent(host=host):
+                self._tell("silent", host, f"{host} is not heard: its tasks move after 15 s without a word")
+            case HeardAgain(host=host, after_s=after_s):
+                self._tell("heard again", host, f"{host} is heard again, after {after_s:.0f} s")
+            case Ended(host=host, reason=reason):
+                if self._agents.alive.phase(host) is Phase.CUT:
+                    self._tell("cut", host, f"{reason}; logging in again")
+            case Gone():
+                self._lose(news)
+            case Said(host=host, answer=answer):
+                self._hear(host, answer)
+
+    def _hear(self, host: str, answer: Answer) -> None:
+        match answer:
+            case Started():
+                self._queued.append(answer)
+            case Exited() | Refused():
+                self._agents.alive.ended(TaskId.parse(answer.task), answer.attempt)
+                self._queued.append(answer)
+            case Held():
+                self._resume_moves(host, answer)
+            case Signalled(number=number):
+                self._queued.append(StopAsked(number, host))
+            case Failed(reason=reason):
+                self._tell("failed", host, f"{host}: {reason}")
+
+    def _tell(self, kind: str, host: str, text: str) -> None:
+        self._queued.append(HostNews(kind, host, text))
+
+    def _lose(self, gone: Gone) -> None:
+        """Find new places for the tasks of a host, and have ports held there before their end is told."""
+        for earlier, moved in self._moving.pop(gone.host, []):  # they had not arrived there
+            gone = replace(gone, tasks=gone.tasks + tuple(each for each in earlier.tasks if each[0] in moved))
+        tasks = [task for task, _ in gone.tasks]
+        if gone.usable:
+            self._tell("back", gone.host, f"{gone.host}: another agent is up there; its tasks start again")
+            plan = {gone.host: self._locations.serving(gone.host)}
+        else:
+            self._tell("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s")
+            plan = self._locations.move(gone.host, foreign=self._run.workload.foreign)
+            if not self._agents.up(host.host for host in self._run.hosts):
+                self._queued.append(
+                    TargetFailed(f"{gone.host} is lost, the last host: is this machine on the network?")
+                )
+        waiting = [host for host, moved in plan.items() if moved]
+        for host in waiting:
+            ports = [self._locations.port_of(task) if gone.usable else 0 for task in plan[host]]
+            self._moving.setdefault(host, []).append((gone, plan[host]))
+            self._agents.send(host, self._hold(host, ports))
+        served = {task for moved in plan.values() for task in moved}
+        self._report_lost(gone, [task for task in tasks if task not in served])
+
+    def _resume_moves(self, host: str, held: Held) -> None:
+        gone, moved = self._moving[host].pop(0)
+        if held.problem is not None:
+            for task in moved:
+                self._locations.stranded[task] = f"{host}: {held.problem}"
+        else:
+            for task, port in zip(moved, held.ports, strict=True):
+                self._locations.change_port(task, port)
+            self._tell_addresses()
+        self._report_lost(gone, moved)
+        for task in moved:
+            if (launch := self._delayed.pop(task, None)) is not None:
+                self._send_start(launch, self._locations.host_of(task))
+
+    def _tell_addresses(self) -> None:
+        """Tell every host where tasks serve that have moved, before anything starts again."""
+        moved = self._locations.moved()
+        data = msgspec.json.encode(moved) if moved else None
+        for host in self._agents.members:
+            self._agents.send(host, Put("moved.json", data))
+
+    def _report_lost(self, gone: Gone, tasks: Sequence[TaskId]) -> None:
+        attempts = dict(gone.tasks)
+        for task in tasks:
+            if (attempt := attempts.get(task)) is None:
+                continue
+            what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
+            keep_failure(self._run.files, task, attempt, f"was lost with its host {gone.host}: {what}")
+            self._queued.append(Exited(str(task), attempt, LOST_STATUS, 0))

@@ -1,0 +1,152 @@
+"""`dtrain status`, `logs` and `stop` of a run in the cluster, from any terminal that knows its directory."""
+
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dtrain.cluster import TaskId
+from dtrain.process.plain_text import plain_data
+from dtrain.runs.files import RunRecord, write_record
+from dtrain.runs.journal import now_text
+from dtrain.runs.states import ENDED, LIVE_RUN_STATES, RunState
+from dtrain_cli.console.plain_stream import PlainBytes
+from dtrain_cli.launch.kubernetes.mirror import note_view
+from dtrain_cli.runs.index import KnownRun, own_record
+from dtrain_cli.runs.report import build_report, is_alive
+from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl
+from dtrain_cli.targets.kubernetes.place import KubernetesPlace
+from dtrain_cli.targets.kubernetes.view import RunView
+
+_PIECE_BYTES = 1 << 16
+_OF_RUN = ("global_step", "max_steps", "rolled_back_steps", "evaluation", "stalled")
+_OF_TASK = (
+    *("step", "loss", "examples_per_s", "staleness_mean", "stale_gradients", "bytes_sent", "bytes_received"),
+    *("cpu_percent", "memory_bytes", "heartbeat_age_s", "waiting_for", "busy_with", "leads", "stalled_s"),
+)
+"""The fields that the leader's own report knows better than the cluster."""
+
+
+def report_there(run: KnownRun, place: KubernetesPlace) -> dict[str, Any]:
+    """Return the present report of a run, as `read_report` does; its record here is brought up to date.
+
+    Raises:
+        RunError: kubectl is not there, or the cluster does not answer.
+    """
+    record = own_record(run.files.directory) or run.record
+    if record.state not in LIVE_RUN_STATES:
+        return {**build_report(run.files, record, {}, {}, True, 0.0), "damaged": []}
+    kubectl = Kubectl(place)
+    view = kubectl.look()
+    note_view(record, view)
+    _note_end(record, view)
+    if not is_alive(run.files, record):  # else the command that follows it writes the record
+        write_record(run.files.run, record)
+    report = {**build_report(run.files, record, {}, {}, True, 0.0), "damaged": []}
+    leader = view.newest.get(place.leading)
+    if leader is not None and leader.has_output and leader.state not in ENDED:
+        _lay_over(report, kubectl.report(leader.name) or {})
+    return report
+
+
+def _note_end(record: RunRecord, view: RunView) -> None:
+    """Record the end of a run that no command was following."""
+    if view.state is None:
+        record.state = RunState.STOPPED
+    if record.state in LIVE_RUN_STATES:
+        return
+    failed = view.failed.exit_code if view.failed else None
+    record.exit_code = {RunState.SUCCEEDED: 0, RunState.STOPPED: 143}.get(record.state, failed or 1)
+    record.ended = now_text()
+
+
+def _lay_over(report: dict[str, Any], told: Mapping[str, Any]) -> None:
+    """Take over what the leader's report says of steps and speed; it is another machine's word."""
+    told = plain_data(dict(told))
+    report |= {name: told[name] for name in _OF_RUN if told.get(name) is not None}
+    said = told.get("tasks")
+    found = [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
+    by_name = {each.get("task"): each for each in found}
+    for task in report["tasks"]:
+        more = by_name.get(task["task"], {})
+        task |= {name: more[name] for name in _OF_TASK if more.get(name) is not None}
+
+
+def stop_there(run: KnownRun, place: KubernetesPlace) -> RunState:
+    """Stop a run in order and remove its objects but the disk; return its state.
+
+    Raises:
+        RunError: kubectl is not there, or the cluster does not answer in time.
+    """
+    record = own_record(run.files.directory) or run.record
+    kubectl = Kubectl(place)
+    view = kubectl.look()
+    kubectl.delete(place.stop_s + ANSWER_S)
+    if not is_alive(run.files, record):
+        note_view(record, view)
+        if record.state in LIVE_RUN_STATES:
+            record.state = RunState.STOPPED
+            record.exit_code, record.ended = 143, now_text()
+        write_record(run.files.run, record)
+    return record.state
+
+
+def show_logs_there(place: KubernetesPlace, tasks: Sequence[TaskId], last: int | None, follow: bool) -> bool:
+    """Print what the newest pods of tasks have printed; whether there was any pod.
+
+    Raises:
+        RunError: kubectl is not there, or the cluster does not answer.
+    """
+    kubectl = Kubectl(place)
+    pods = {task: pod for task, pod in kubectl.look().newest.items() if task in tasks and pod.has_output}
+    width = max((len(str(task)) for task in pods), default=0)
+    sources = [_Source(kubectl.output(pods[task].name, last, follow)) for task in sorted(pods)]
+    labels = [f"{task!s:{width}} | ".encode() if len(pods) > 1 else b"" for task in sorted(pods)]
+    try:
+        with selectors.DefaultSelector() as readers:
+            for source, label in zip(sources, labels, strict=True):
+                readers.register(source, selectors.EVENT_READ, (source, label))
+            while readers.get_map():
+                for key, _ in readers.select():
+                    source, label = key.data
+                    for line in source.lines():
+                        sys.stdout.buffer.write(label + line)
+                    if source.ended:
+                        readers.unregister(source)
+                sys.stdout.buffer.flush()
+    finally:
+        for source in sources:
+            source.close()
+    return bool(pods)
+
+
+class _Source:
+    """The lines that a process prints, plainly for a terminal."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.ended = False
+        self._process = process
+        self._begun = b""
+        self._plain = PlainBytes() if sys.stdout.isatty() else None
+
+    def fileno(self) -> int:
+        """Return the descriptor that a selector watches."""
+        if self._process.stdout is None:
+            raise AssertionError("its output was asked for")
+        return self._process.stdout.fileno()
+
+    def lines(self) -> list[bytes]:
+        """Return the lines that are there; at the end, also one without its end."""
+        piece = os.read(self.fileno(), _PIECE_BYTES)
+        *whole, self._begun = (self._begun + piece).split(b"\n")
+        if not piece:
+            self.ended = True
+            whole += [self._begun] if self._begun else []
+        return [self._plain.text(line + b"\n") if self._plain else line + b"\n" for line in whole]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()

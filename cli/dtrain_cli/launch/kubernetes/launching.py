@@ -1,0 +1,182 @@
+"""`dtrain launch --on kubernetes`: apply what `plan` prints, follow it, and tell how it has ended."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from dtrain.cluster import Role, TaskId
+from dtrain.errors import RunError, SpecError
+from dtrain.process.living import started_s
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, default_runs_dir, write_record
+from dtrain.runs.journal import now_text
+from dtrain.runs.states import FailureKind, RunState
+from dtrain_cli.console.outlet import Outlet
+from dtrain_cli.console.run_console import RunConsole
+from dtrain_cli.launch.kubernetes.following import Ending, Follower
+from dtrain_cli.launch.kubernetes.gathering import gather
+from dtrain_cli.launch.kubernetes.mirror import OutputMirror, task_records
+from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.launch.tasks.root_cause import last_lines
+from dtrain_cli.runs.directory import locked_run_directory
+from dtrain_cli.runs.index import find_run, register_run
+from dtrain_cli.runs.journal import Journal
+from dtrain_cli.runs.report import read_report
+from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl
+from dtrain_cli.targets.kubernetes.manifests import manifests
+from dtrain_cli.targets.kubernetes.place import place_of, read_place
+from dtrain_cli.targets.kubernetes.pod import FAREWELL_S
+from dtrain_cli.targets.kubernetes.run import KubernetesRun
+from dtrain_cli.targets.kubernetes.task_spec import grace_s
+from dtrain_cli.targets.signal_inbox import SignalInbox
+
+
+def launch(options: LaunchOptions) -> int:
+    """Carry out the launch; return the exit code.
+
+    Raises:
+        SpecError: the spec, the program or the options are wrong; nothing has been applied.
+        RunError: kubectl is not there, or the cluster refuses the run; nothing of it is left there.
+    """
+    signals = SignalInbox()
+    directory, name = _earlier(options)
+    run = gather(options, os.environ, name)
+    objects = manifests(run)
+    kubectl = Kubectl(place_of(run, grace_s(run.spec.wait) + FAREWELL_S))
+    runs_dir = (options.runs_dir or default_runs_dir()).absolute()
+    directory = directory or runs_dir / f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
+    with locked_run_directory(directory, options.resume is not None) as files:
+        if options.run_dir is not None:
+            register_run(files, runs_dir, f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}")
+        console = RunConsole(Outlet(1), Outlet(2))
+        journal = Journal(files, _record(run, files), console.say)
+        if options.resume is not None and kubectl.look().state is not None:
+            raise SpecError(f"run {run.name} is still in the cluster; stop it with `dtrain stop {run.name}`")
+        write_record(files.where, kubectl.place)
+        journal.save()
+        try:
+            _apply(kubectl, objects)
+        except RunError:
+            journal.end(RunState.FAILED, 1, None)
+            journal.save()
+            raise
+        console.say(f"run {run.name} is in the cluster: {run.spec.cluster}; files in {files.directory}")
+        if options.detach:
+            console.finish(None, _ways(run.name), None)
+            return 0
+        with _mirror(kubectl, files, console) as mirror:
+            ending = Follower(kubectl, signals, journal, console, mirror).run(options.timeout)
+            if ending.cancel:
+                console.say("cancelling: the leader saves, and all tasks end in order; the disk stays")
+                kubectl.delete(kubectl.place.stop_s + ANSWER_S)
+                mirror.drain(FAREWELL_S)
+            elif ending.state == RunState.FAILED:
+                kubectl.suspend()
+        _tell(options, run, files, journal, console, ending)
+        return ending.exit_code
+
+
+def _earlier(options: LaunchOptions) -> tuple[Path | None, str | None]:
+    """Return the directory that is taken, and the name in the cluster of the run that goes on."""
+    directory = options.run_dir.absolute() if options.run_dir else None
+    if options.resume is None:
+        return directory, None
+    if directory is None:
+        runs_dir = (options.runs_dir or default_runs_dir()).absolute()
+        directory = find_run(options.resume or None, runs_dir).files.directory
+    place = read_place(RunFiles(directory))
+    if place is None:
+        raise SpecError(f"--resume: the run in {directory} was not on Kubernetes; leave away --on")
+    return directory, place.name
+
+
+def _record(run: KubernetesRun, files: RunFiles) -> RunRecord:
+    """Return the record of a run of which nothing is there yet."""
+    addresses = run.addresses
+    tasks = [TaskId(role, index) for role in run.roles for index in range(run.spec.cluster.count(role))]
+    served: dict[TaskId, str | None] = {
+        task: addresses.address(task) for task in tasks if task.role is not Role.EVALUATOR
+    }
+    record = RunRecord(
+        files.directory.name,
+        run.spec.name,
+        started=now_text(),
+        launcher_pid=os.getpid(),
+        host=socket.gethostname(),
+        tasks=task_records(tasks, served),
+    )
+    record.launcher_started = started_s(os.getpid())
+    return record
+
+
+def _apply(kubectl: Kubectl, objects: list[dict[str, object]]) -> None:
+    """Apply everything or leave nothing."""
+    try:
+        kubectl.apply(objects)
+    except RunError as refused:
+        try:
+            kubectl.delete(ANSWER_S)
+        except RunError as error:
+            raise RunError(f"{refused}; what is there of it could not be removed: {error}") from None
+        raise RunError(f"{refused}; nothing of the run is left but its disk") from None
+
+
+@contextmanager
+def _mirror(kubectl: Kubectl, files: RunFiles, console: RunConsole) -> Iterator[OutputMirror]:
+    mirror = OutputMirror(kubectl, files, console)
+    try:
+        yield mirror
+    finally:
+        mirror.close()
+
+
+def _tell(
+    options: LaunchOptions,
+    run: KubernetesRun,
+    files: RunFiles,
+    journal: Journal,
+    console: RunConsole,
+    ending: Ending,
+) -> None:
+    """Record the end, and say it last."""
+    state = RunState.STOPPED if ending.cancel else ending.state
+    failure = _failure(files, ending) if state == RunState.FAILED else None
+    if state is not None:
+        journal.end(state, ending.exit_code, failure)
+        journal.save()
+    why = f": {ending.message}" if ending.message else ""
+    last_word = _ways(run.name) if state is None else f"run {run.name} has {state}{why}"
+    report = msgspec.json.encode(read_report(files.directory)).decode() if options.json else None
+    way_on = options.line_to_resume(files.directory.name) if state == RunState.STOPPED else None
+    console.finish(failure, last_word, report, way_on)
+
+
+def _failure(files: RunFiles, ending: Ending) -> FailureRecord:
+    """Return what the failure box tells."""
+    pod = ending.failed
+    if pod is None:
+        return FailureRecord("", ending.message or "the run has failed", FailureKind.EXIT)
+    attempt = max(files.attempts(pod.task), default=0)
+    log = files.log(pod.task, attempt)
+    how = f" ({pod.message})" if pod.message else ""
+    return FailureRecord(
+        str(pod.task),
+        f"pod {pod.name} ended with exit code {pod.exit_code}{how}",
+        FailureKind.EXIT,
+        time=now_text(),
+        attempt=attempt,
+        exit_code=pod.exit_code,
+        last_lines=last_lines(log),
+        log=str(log),
+    )
+
+
+def _ways(name: str) -> str:
+    return (
+        f"run {name} goes on in the cluster; look at it with `dtrain status {name}` and `dtrain logs -f "
+        f"{name}`, end it with `dtrain stop {name}`"
+    )

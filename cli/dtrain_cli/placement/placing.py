@@ -1,0 +1,187 @@
+"""Which task of a run goes to which host, at the start and after a host was lost.
+
+The order is fixed: tasks whose host the spec names, then the leader, the evaluator beside it (it reads the
+leader's checkpoints), servers and workers. The same spec gives the same placement, so that a restarted
+launcher finds its tasks where they were.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dtrain.cluster import Role, TaskId, tasks_text
+from dtrain.config import ROLES, ClusterSection, Host
+from dtrain.config.targets.hosts import PACK, SPREAD, Places
+from dtrain.errors import SpecError
+
+_FIRST_HOSTS = "over the first hosts"
+_FREE_SLOTS = "by free slots"
+_BESIDE_LEADER = "beside the leader"
+_DEFAULT = {
+    Role.CHIEF: _FIRST_HOSTS,
+    Role.PS: _FIRST_HOSTS,
+    Role.WORKER: _FREE_SLOTS,
+    Role.EVALUATOR: _BESIDE_LEADER,
+}
+_ORDER = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
+_SHOWN = 8
+
+
+def place(cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> dict[TaskId, Host]:
+    """Return the host of every task of a cluster.
+
+    Args:
+        cluster: counts, or addresses; a task with an address is where that says.
+        hosts: the hosts, the first ones first.
+        places: the spec's `place`, without problems.
+
+    Raises:
+        SpecError: the tasks have no room, or an address or a rule names a host that is not there.
+    """
+    tasks = [TaskId(role, index) for role in _ORDER for index in range(cluster.count(role))]
+    if not hosts:
+        raise SpecError("hosts: expected at least one host, found none (`--hosts h1,h2:4`)")
+    room = sum(host.slots or 0 for host in hosts)
+    if all(host.slots is not None for host in hosts) and room < len(tasks):
+        slots = ", ".join(map(str, hosts[:_SHOWN])) + (", ..." if len(hosts) > _SHOWN else "")
+        counts = tasks_text({role: cluster.count(role) for role in ROLES})
+        raise SpecError(f"hosts: {len(tasks)} tasks ({counts}) have {room} slots ({slots}); give more")
+    slots_of = _Slots(hosts, tasks)
+    for task in tasks:
+        if (name := _named_host(task, cluster, hosts, places)) is not None:
+            slots_of.take(task, name)
+    for task in slots_of.in_turn(tasks):
+        if task not in slots_of.placed:
+            slots_of.find(task, _rule_of(task.role, places))
+    return {task: slots_of.placed[task] for task in tasks}
+
+
+def move(
+    placed: Mapping[TaskId, Host], lost: Iterable[str], hosts: Sequence[Host]
+) -> tuple[dict[TaskId, Host], list[TaskId]]:
+    """Return new hosts for the tasks of lost ones, and the tasks that have to stay without.
+
+    They go by free slots, the evaluator beside the leader.
+
+    Args:
+        placed: where every live task was.
+        lost: the names of the hosts that are gone.
+        hosts: all hosts of the run.
+    """
+    gone = set(lost)
+    slots_of = _Slots([host for host in hosts if host.host not in gone], list(placed))
+    moving = [task for task, host in placed.items() if host.host in gone]
+    for task, host in placed.items():
+        if host.host not in gone:
+            slots_of.take(task, host.host)
+    stranded = []
+    for task in slots_of.in_turn(moving):
+        rule = _BESIDE_LEADER if task.role is Role.EVALUATOR else _FREE_SLOTS
+        try:
+            slots_of.find(task, rule)
+        except SpecError:
+            stranded.append(task)
+    return {task: slots_of.placed[task] for task in moving if task not in stranded}, stranded
+
+
+def hosts_of_addresses(cluster: ClusterSection) -> list[Host]:
+    """Return the hosts that a cluster of addresses names by itself, in the order of roles and indices."""
+    written = (getattr(cluster, role) for role in _ORDER)
+    addresses = (address for given in written if not isinstance(given, int) for address in given)
+    return [Host(name) for name in dict.fromkeys(map(_host_part, addresses))]
+
+
+class _Slots:
+    """The hosts, each with the tasks that it has."""
+
+    def __init__(self, hosts: Sequence[Host], tasks: Sequence[TaskId]) -> None:
+        self._hosts = {host.host: host for host in hosts}
+        self._used = dict.fromkeys(self._hosts, 0)
+        self._share = -(-len(tasks) // max(1, len(hosts)))  # what a host without a number of slots counts as
+        self._turn = dict.fromkeys((_FIRST_HOSTS, SPREAD), 0)
+        self._leader = min((task for task in tasks if task.trains), key=_sort_key, default=None)
+        self.placed: dict[TaskId, Host] = {}
+
+    def in_turn(self, tasks: Iterable[TaskId]) -> list[TaskId]:
+        """Return tasks in the order of placing: the leader, the evaluator, servers, workers."""
+
+        def turn(task: TaskId) -> int:
+            return 0 if task == self._leader else 1 if task.role is Role.EVALUATOR else 2
+
+        return sorted(tasks, key=lambda task: (turn(task), _sort_key(task)))
+
+    def take(self, task: TaskId, name: str) -> None:
+        """Put a task on a named host; raise a `SpecError` if it is full."""
+        host = self._hosts[name]
+        if self._full(host):
+            why = ", beside the leader whose checkpoints it reads" if task.role is Role.EVALUATOR else ""
+            raise SpecError(f"place: {task} has no slot on {name}{why}: {name} has {host.slots} in all")
+        self._used[name] += 1
+        self.placed[task] = host
+
+    def find(self, task: TaskId, rule: str) -> None:
+        """Put a task where a rule says; raise a `SpecError` if every host is full."""
+        free = [name for name, host in self._hosts.items() if not self._full(host)]
+        if not free:
+            raise SpecError(f"hosts: no slot is left for {task}; give more slots or hosts")
+        if rule == _BESIDE_LEADER:
+            name = self._beside_leader(free)
+        elif rule == PACK:
+            name = free[0]
+        elif rule == _FREE_SLOTS:
+            name = max(free, key=self._free)  # the first of equals
+        else:
+            name = self._next(task, rule, free)
+        self.take(task, name)
+
+    def _next(self, task: TaskId, rule: str, free: Sequence[str]) -> str:
+        """Return the next host in turn that has a slot; servers begin anew at the first host."""
+        names = list(self._hosts)
+        start = task.index if rule == _FIRST_HOSTS else self._turn[rule]
+        turn = next(turn for turn in range(start, start + len(names)) if names[turn % len(names)] in free)
+        self._turn[rule] = turn + 1
+        return names[turn % len(names)]
+
+    def _beside_leader(self, free: Sequence[str]) -> str:
+        """Return the host of the leader, which was placed before; any other one where it has none itself."""
+        leader = self.placed.get(self._leader) if self._leader is not None else None
+        return max(free, key=self._free) if leader is None else leader.host
+
+    def _full(self, host: Host) -> bool:
+        return host.slots is not None and self._used[host.host] >= host.slots
+
+    def _free(self, name: str) -> int:
+        slots = self._hosts[name].slots
+        return (self._share if slots is None else slots) - self._used[name]
+
+
+def _sort_key(task: TaskId) -> tuple[int, int]:
+    return _ORDER.index(task.role), task.index
+
+
+def _rule_of(role: Role, places: Places) -> str:
+    if isinstance(places, str):  # for all tasks that need not stand beside another
+        return _DEFAULT[role] if role is Role.EVALUATOR else places
+    rule = places.get(role.value)
+    return rule if isinstance(rule, str) else _DEFAULT[role]
+
+
+def _named_host(task: TaskId, cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> str | None:
+    """Return the host that the spec names for a task; None if a rule finds it."""
+    given = getattr(cluster, task.role)
+    if not isinstance(given, int):
+        part = _host_part(given[task.index])
+        found = next((host.host for host in hosts if part in _names(host)), None)
+        if found is None:
+            raise SpecError(f"cluster: {task} is at {part}, which is none of the hosts")
+        return found
+    rule = None if isinstance(places, str) else places.get(task.role.value)
+    if isinstance(rule, tuple):
+        return rule[task.index % len(rule)]
+    return None if rule in (None, SPREAD, PACK) else rule
+
+
+def _names(host: Host) -> tuple[str | None, ...]:
+    return host.host, host.host.rpartition("@")[2], host.address
+
+
+def _host_part(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")

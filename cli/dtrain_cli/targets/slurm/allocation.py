@@ -1,0 +1,121 @@
+"""The allocation of a Slurm job, as its variables describe it (sbatch(1), salloc(1)). Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dtrain.cluster.host_lists import expand_hosts
+from dtrain.config import ROLES, ClusterSection, Host
+from dtrain.config.targets.hosts import Places
+from dtrain.errors import SpecError
+
+JOB = "SLURM_JOB_ID"
+_BATCH = "BATCH"
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The nodes of one job.
+
+    Attributes:
+        job: its number; of a heterogeneous job the first part's.
+        nodes: the parts of a heterogeneous job, each a list of nodes; others have one part.
+        slots: how many tasks each node of a part takes at most, where the job says so.
+        batch: whether this process runs in the job's batch script, and not below salloc.
+        restarts: how often the job was requeued.
+    """
+
+    job: str
+    nodes: tuple[tuple[str, ...], ...]
+    slots: tuple[int | None, ...]
+    batch: bool
+    restarts: int
+
+    def part_of(self, node: str) -> int | None:
+        """Return the part of a heterogeneous job to which a node belongs; None where there is but one."""
+        if len(self.nodes) == 1:
+            return None
+        return next(part for part, names in enumerate(self.nodes) if node in names)
+
+    def hosts(self, said: Sequence[Host]) -> list[Host]:
+        """Return the nodes as hosts of a run.
+
+        Args:
+            said: the spec's `hosts`, which choose among the nodes; empty for all of them.
+
+        Raises:
+            SpecError: a host is none of the nodes.
+        """
+        slots = {name: count for names, count in zip(self.nodes, self.slots, strict=True) for name in names}
+        for host in said:
+            if host.host not in slots:
+                known = ", ".join([*list(slots)[:_SHOWN], *(["..."] if len(slots) > _SHOWN else [])])
+                raise SpecError(f"hosts: {host.host} is no node of job {self.job}, which has {known}")
+        if said:
+            return [replace(host, slots=host.slots or slots[host.host]) for host in said]
+        return [Host(name, count) for name, count in slots.items()]
+
+    def places(self, hosts: Sequence[Host], cluster: ClusterSection, said: Places) -> Places:
+        """Return the places of roles: of a heterogeneous job the later parts are for the workers alone.
+
+        Args:
+            hosts: the nodes that are used.
+            cluster: how many tasks there are.
+            said: the spec's `place`, which comes first; a part without room for its tasks changes nothing.
+        """
+        if len(self.nodes) == 1 or isinstance(said, str) or not isinstance(cluster.worker, int):
+            return said
+        first = [host for host in hosts if host.host in self.nodes[0]]
+        others = [host for host in hosts if host.host not in self.nodes[0]]
+        for_workers = _slots(others, cluster.worker)
+        for_servers = _slots(first, sum(map(cluster.count, ROLES)) - cluster.worker)
+        if for_workers is None or for_servers is None:
+            return said
+        names = tuple(host.host for host in first)
+        return {"chief": names[0], "ps": names, "worker": for_workers, **said}
+
+
+def _slots(hosts: Sequence[Host], tasks: int) -> tuple[str, ...] | None:
+    """Return the hosts of tasks by turns, as often as a host has slots; None where there are too few."""
+    turns = range(-(-tasks // len(hosts)) if hosts else 0)
+    if any(host.slots is not None for host in hosts):
+        turns = range(max(tasks, 1))
+    found = [host.host for turn in turns for host in hosts if host.slots is None or turn < host.slots]
+    return tuple(found[: max(1, tasks)]) if hosts and len(found) >= tasks else None
+
+
+def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
+    """Return the allocation that the variables of a process describe; None without one.
+
+    Raises:
+        SpecError: they are not as Slurm sets them.
+    """
+    job = environment.get(JOB)
+    if not job:
+        return None
+    parts = _number(environment, "SLURM_HET_SIZE", 1)
+    endings = [f"_HET_GROUP_{part}" for part in range(parts)] if parts > 1 else [""]
+    nodes = tuple(
+        tuple(expand_hosts(_text(environment, f"SLURM_JOB_NODELIST{ending}"))) for ending in endings
+    )
+    slots = tuple(_number(environment, f"SLURM_NTASKS_PER_NODE{ending}", 0) or None for ending in endings)
+    return Allocation(
+        job=job,
+        nodes=nodes,
+        slots=slots,
+        batch=environment.get("ENVIRONMENT") == _BATCH,
+        restarts=_number(environment, "SLURM_RESTART_COUNT", 0),
+    )
+
+
+def _text(environment: Mapping[str, str], name: str) -> str:
+    if not (text := environment.get(name)):
+        raise SpecError(f"{JOB} is set and {name} is not: this is no allocation of Slurm as sbatch makes it")
+    return text
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "")
+    if text and not text.isdecimal():
+        raise SpecError(f"{name}: expected a number, found {text[:40]!r}")
+    return int(text) if text else default

@@ -1,0 +1,81 @@
+"""Vertex AI: a run as the `workerPoolSpecs` of a custom job, of which each replica runs `dtrain task`.
+
+Pool 0 is the chief, 1 the workers, 2 the servers, 3 the evaluator; a pool without tasks before another one is
+an empty object. Source: "Distributed training" and "CustomJobSpec" in the documentation of Vertex AI.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from dtrain.cluster import Role
+from dtrain.config import Problem, RunSpec
+from dtrain.process.engines.vertex import POOLS
+from dtrain_cli.targets.kubernetes.task_spec import wait_of
+
+SECRET = "DTRAIN_SECRET"
+_AS_SAID = ("checkpoint", "success", "trace", "simulate")
+
+
+def problems(spec: RunSpec) -> Iterator[Problem]:
+    """Yield what is wrong for Vertex AI with a spec that is right elsewhere."""
+    if spec.vertex.image is None:
+        text = "expected the image of the replicas: --set vertex.image=docker.pkg.dev/p/r/i:1"
+        yield ("vertex", "image"), text
+    for role in Role:
+        if not isinstance(getattr(spec.cluster, role), int):
+            yield ("cluster", role.value), "expected a count: Vertex AI gives the replicas addresses"
+    if spec.cluster.count(Role.CHIEF) == 0:
+        yield ("cluster", "chief"), "expected 1: the first pool of a job is one replica, the chief"
+
+
+def worker_pool_specs(
+    spec: RunSpec, command: tuple[str, ...], secret: str | None, secrets: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the pools of a job.
+
+    Args:
+        spec: one without problems.
+        command: behind `dtrain task` and its options, as in `KubernetesRun`.
+        secret: the run's; None: there is none.
+        secrets: the values of the spec's `secrets`.
+    """
+    variables = {**spec.environment, **secrets}
+    if secret is not None:
+        variables[SECRET] = secret
+    pools = []
+    for role in POOLS.values():
+        count = spec.cluster.count(role)
+        container = {
+            "imageUri": spec.vertex.image,
+            "command": ["dtrain"],
+            "args": ["task", *_options(spec), *command],
+            "env": [{"name": name, "value": value} for name, value in variables.items()],
+        }
+        pool = {
+            "machineSpec": {"machineType": spec.vertex.machine_of(role)},
+            "replicaCount": count,
+            "containerSpec": container,
+        }
+        pools.append(pool if count else {})
+    while not pools[-1]:
+        del pools[-1]
+    return pools
+
+
+def _options(spec: RunSpec) -> list[str]:
+    """Return the options that say what the spec says; a job has no file for it."""
+    default = RunSpec()
+    said: dict[str, Any] = {
+        name: msgspec.to_builtins(getattr(spec, name))
+        for name in _AS_SAID
+        if getattr(spec, name) != getattr(default, name)
+    }
+    said |= {"name": spec.name, "wait": wait_of(spec)}
+    if training := spec.said.get("training"):
+        said["training"] = training
+    if spec.security.insecure:
+        said["security"] = {"insecure": True}
+    return [word for name, value in said.items() for word in ("--set", f"{name}={json.dumps(value)}")]

@@ -1,0 +1,287 @@
+"""The agent of one host: it follows, leads where no host before it does, and says what has to be sent.
+
+Time comes in as `now`; messages, and the work that follows from them, go out by `take`. A message says all
+that its sender knows, and is sent when it changes and each `BEAT_S`, so none has to arrive.
+
+The host of the lowest number leads. When the leader has certainly ended, the next host leads at once. When
+it is silent for a lease, the next one does, and each one after it a lease later, if no leader was heard.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from dtrain.collectives.between_hosts.following import UNRECORDED, Action, Begin, Following, LeftBehind
+from dtrain.collectives.between_hosts.leading import Leading
+from dtrain.collectives.between_hosts.quorum import leader_of, next_term
+from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
+
+BEAT_S = 0.25
+ASKS = 2
+"""A host that asks this often after it was let in does not run; one question may have crossed the answer."""
+COMES_S = 60.0
+"""Seconds beyond its lease for which a new host may be silent, while it is sent the variables."""
+
+
+class Agent:
+    """One host; see above.
+
+    Attributes:
+        left_behind: whether the others go on without this host.
+        leader: the host that is followed.
+    """
+
+    def __init__(
+        self,
+        host: int,
+        hosts: Sequence[int],
+        seats: Sequence[Seat],
+        parts: int,
+        lease_s: float,
+        now: float,
+        step: int = 0,
+        *,
+        alone: bool = False,
+        needed: int = 0,
+        term: int = 0,
+        membership: int = 0,
+    ) -> None:
+        """Begin; all hosts have the same variables, those of `step`.
+
+        Args:
+            host: this one's number.
+            hosts: all of them.
+            seats: this host's live replicas.
+            parts: how many each step has.
+            lease_s: the time without a message after which a host is silent.
+            now: seconds of a clock that never goes back.
+            step: the version that is made first.
+            alone: whether all parts of every step are due at the host that leads.
+            needed: see `Leading`.
+            term: of the leader that has let this host in; 0: all begin.
+            membership: the one that it has told.
+        """
+        self.host = host
+        self.leader = leader_of(term) if term else min(hosts)
+        self.left_behind = False
+        self._following = Following(host, hosts, seats, step, term=term, membership=membership)
+        self._leading: Leading | None = None
+        self._parts = parts
+        self._alone, self._needed = alone, needed
+        self._lease_s = lease_s
+        self._gone: set[int] = set()
+        self._heard_s = dict.fromkeys(hosts, now)
+        self._sent: dict[int, tuple[HostState | Direction, float]] = {}
+        self._strangers: set[int] = set()
+        self._directed: Direction | None = None
+        self._seats: Mapping[int, Sequence[Seat]] = {}
+        self._asked: dict[int, int] = {}
+        self._actions: list[Action] = []
+        if host == self.leader:
+            self._lead(now)
+
+    @property
+    def step(self) -> int:
+        """The version that is made."""
+        return self._following.step
+
+    @property
+    def stands(self) -> str | None:
+        """Why nothing goes on, as far as this host leads; None while something does."""
+        return self._leading.stands if self._leading is not None else None
+
+    def complete(self, facts: PartFacts) -> None:
+        """Take note that the gradient of a part is here."""
+        self._following.complete(facts)
+
+    def seated(self, seats: Sequence[Seat]) -> None:
+        """Take note of this host's live replicas."""
+        self._following.seated(seats)
+
+    @property
+    def leads_in(self) -> int:
+        """The term in which this host leads; 0: it does not."""
+        return self._leading.direction.term if self._leading is not None and not self.left_behind else 0
+
+    @property
+    def hosts(self) -> Sequence[int]:
+        """Those of the newest membership that this host has heard of."""
+        return self._following.hosts
+
+    def admit(self, seats: Sequence[Seat]) -> None:
+        """Let the replicas of another host take part from a later step on, if this host leads.
+
+        One that asks again, although it was let in, has not been sent the variables: the leader of then has
+        ended. So under that number it never runs.
+        """
+        if self._leading is None:
+            return
+        for host, seated in self._seats.items():
+            if seats[0] in seated and host in self._following.hosts and not self._leading.has_heard(host):
+                self._asked[host] = self._asked.get(host, 0) + 1
+                if self._asked[host] == ASKS:
+                    self.gone(host)
+        if self._leading is not None:
+            self._leading.admit(seats)
+
+    @property
+    def awaited(self) -> list[str]:
+        """The tasks that speak for the hosts awaited here: where this one does not lead, the leader's."""
+        hosts = {self.leader} if self._leading is None else self._leading.awaited
+        return [self._seats[host][0].task for host in sorted(hosts - {self.host}) if self._seats.get(host)]
+
+    @property
+    def welcome(self) -> frozenset[int]:
+        """The hosts that are to be sent the variables now, if this host leads."""
+        return self._leading.welcome if self._leading is not None else frozenset()
+
+    @property
+    def membership(self) -> int:
+        """The number of the newest membership that this host has heard of."""
+        return self._following.membership
+
+    @property
+    def seats(self) -> Mapping[int, Sequence[Seat]]:
+        """By host, its live replicas, as far as this host has heard."""
+        return self._seats
+
+    @property
+    def written(self) -> int:
+        """The position of the newest record of the leader's ledger that is here."""
+        return self._following.state.written
+
+    def write(self, position: int) -> None:
+        """Take note that the records of the leader's ledger are here up to this position."""
+        self._following.written(position)
+
+    def arrive(self, step: int, position: int = UNRECORDED, *, void: bool = False) -> None:
+        """Take note that the replica that leads, which is at this host, has arrived in a step."""
+        self._following.arrive(step, position, void=void)
+
+    def joining(self, step: int, *, joining: bool) -> None:
+        """Take note whether replicas wait, in a step, to take part at this host from the next one on."""
+        self._following.joining(step, joining=joining)
+
+    def has_mean(self, attempt: int) -> None:
+        """Take note that the mean of an attempt is here, whole."""
+        self._following.has_mean(attempt)
+
+    def failed(self, attempt: int, blamed: int = -1) -> None:
+        """Take note that an attempt cannot be finished here, and for which host it waited then."""
+        self._following.failed(attempt, blamed)
+
+    def gone(self, host: int) -> None:
+        """Take note that all processes of a host have certainly ended."""
+        self._gone.add(host)
+        if self._leading is not None:
+            self._leading.gone(host)
+
+    def received(self, sender: int, message: HostState | Direction, now: float) -> None:
+        """Take a message of another host."""
+        if sender in self._gone:
+            return
+        self._heard_s[sender] = now
+        if sender not in self._following.hosts:
+            self._strangers.add(sender)
+        elif isinstance(message, HostState):
+            if self._leading is not None:
+                self._leading.heard(message)
+                self._end_if_deposed(now)
+        else:
+            if self._following.heeds(message.term):
+                self.leader = sender
+            self._follow(message)
+
+    def take(self, now: float) -> tuple[list[tuple[int, HostState | Direction]], list[Action]]:
+        """Return what is to be sent now, as (host, message), and what is to be done; call it after each event
+        and at least each `BEAT_S`.
+        """
+        sent: list[tuple[int, HostState | Direction]] = []
+        if not self.left_behind:
+            self._look(now)
+            self._hear_itself(now)
+        if not self.left_behind:
+            self._say(now, sent)
+        actions, self._actions = self._actions, []
+        return sent, actions
+
+    def _say(self, now: float, sent: list[tuple[int, HostState | Direction]]) -> None:
+        if self._directed is not None:
+            sent += [(stranger, self._directed) for stranger in self._strangers]
+        self._strangers.clear()
+        if self._leading is None:
+            self._send(self.leader, self._following.state, now, sent)
+            return
+        for other in self._following.hosts:
+            if other != self.host and other not in self._gone:
+                self._send(other, self._leading.direction, now, sent)
+
+    def _look(self, now: float) -> None:
+        """Notice silence."""
+        hosts = self._following.hosts
+        if self._leading is not None:
+            for host in hosts:
+                heard_s = self._heard_s.setdefault(host, now + COMES_S)
+                if host != self.host and now - heard_s >= self._lease_s:
+                    self._leading.silent(host)
+            return
+        before = [host for host in hosts if host < self.host and host not in self._gone]
+        leases = len([host for host in before if host != self.leader]) + (self.leader not in self._gone)
+        if leases == 0 or now - self._heard_s.setdefault(self.leader, now) >= leases * self._lease_s:
+            self._lead(now)
+
+    def _lead(self, now: float) -> None:
+        state = self._following.state
+        term = next_term(state.term, self.host)
+        about = self.host, term, state, self._parts, self.leader
+        self._leading = Leading(*about, alone=self._alone, needed=self._needed)
+        for host in self._gone:
+            self._leading.gone(host)
+        for host in state.hosts:
+            if host != self.leader:
+                self._heard_s[host] = now
+        self.leader = self.host
+
+    def _hear_itself(self, now: float) -> None:
+        """Let this host follow itself until nothing changes."""
+        while (leading := self._leading) is not None:
+            self._follow(leading.direction)
+            leading.heard(self._following.state)
+            self._end_if_deposed(now)
+            if leading.direction is self._directed or self.left_behind:
+                return
+
+    def _end_if_deposed(self, now: float) -> None:
+        if self._leading is not None and self._leading.deposed:
+            self._leading = None
+            self._heard_s[self.leader] = now
+
+    def _follow(self, told: Direction) -> None:
+        late = self._directed is not None and _age(told) < _age(self._directed)
+        if self._following.heeds(told.term) and not late:
+            self._directed = told
+            self._seats = told.seats or self._seats
+        for action in self._following.heard(told):
+            if isinstance(action, LeftBehind):
+                self.left_behind = True
+            if isinstance(action, Begin):
+                self._actions = [each for each in self._actions if not isinstance(each, Begin)]
+            self._actions.append(action)
+        if self._leading is not None and self._following.term > self._leading.direction.term:
+            self._leading = None
+
+    def _send(
+        self,
+        host: int,
+        message: HostState | Direction,
+        now: float,
+        sent: list[tuple[int, HostState | Direction]],
+    ) -> None:
+        last = self._sent.get(host)
+        # Not a whole beat: what was sent a little after the last look would else wait for two.
+        if last is None or last[0] != message or now - last[1] >= BEAT_S / 2:
+            self._sent[host] = message, now
+            sent.append((host, message))
+
+
+def _age(told: Direction) -> tuple[int, int, int, int]:
+    """Return what rises from one direction to the next; one that was overtaken on its way says what was."""
+    return told.term, told.membership, told.step, told.attempt

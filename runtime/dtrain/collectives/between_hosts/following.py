@@ -1,0 +1,220 @@
+"""The machine of one host: what it says to the leader, and what it does when the leader directs.
+
+The rule *Commit* (docs/design/collectives.md#commit):
+
+1. A host has the mean of an attempt before it says so, and keeps all gradients until it applies.
+2. It applies a step only when the leader makes a later one; then every host that took part had the mean.
+3. It begins an attempt only if that is newer than what it has begun, and forgets the mean of the earlier one.
+4. It heeds no leader of an earlier term than the newest that it has answered, and none that was left behind.
+5. It has a mean only with all records of the leader's ledger that the attempt names: what is ordered holds at
+   every host from the same step on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dtrain.collectives.between_hosts.quorum import leader_of
+from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
+
+UNRECORDED = 1 << 62
+"""In the place of a position, where the leader keeps no records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Have the gradients of these parts computed, those that are not there yet."""
+
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Give up the attempt that is under way, if any, and begin this one."""
+
+    step: int
+    attempt: int
+    hosts: tuple[int, ...]
+    parts_of: dict[int, tuple[int, ...]]
+    parts: tuple[PartFacts, ...]
+    seats: dict[int, tuple[Seat, ...]]
+    void: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Update the variables with the mean of these parts: the step is committed."""
+
+    step: int
+    parts: tuple[PartFacts, ...]
+    void: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Wait with this step for more replicas: so many live; -1: wait no more."""
+
+    step: int
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """End: the others go on without this host, and its variables are no longer theirs."""
+
+
+Action = Compute | Begin | Apply | Hold | LeftBehind
+
+
+class Following:
+    """One host.
+
+    Attributes:
+        step: the version that is made.
+        term: of the leader that is heeded.
+        hosts: of the newest membership.
+    """
+
+    def __init__(
+        self,
+        host: int,
+        hosts: Sequence[int],
+        seats: Sequence[Seat],
+        step: int = 0,
+        *,
+        term: int = 0,
+        membership: int = 0,
+    ) -> None:
+        """Begin with a membership that all hosts know, or that the leader of a term has told."""
+        self.host = host
+        self.hosts = tuple(hosts)
+        self.step = step
+        self.term = term
+        self.membership = membership
+        self._seats = tuple(seats)
+        self._parts: dict[int, PartFacts] = {}
+        self._due: tuple[int, ...] = ()
+        self._agreed: tuple[PartFacts, ...] = ()
+        self._void = False
+        self._attempt = -1
+        self._summed = False
+        self._failed = False
+        self._blamed = -1
+        self._written = self._needed = -1
+        self._arrived, self._arrived_void = -1, False
+        self._dealt, self._joining, self._held = False, False, -1
+
+    @property
+    def _has_mean(self) -> bool:
+        return self._summed and self._written >= self._needed
+
+    @property
+    def state(self) -> HostState:
+        """All that the leader has to know."""
+        return HostState(
+            term=self.term,
+            host=self.host,
+            membership=self.membership,
+            hosts=self.hosts,
+            step=self.step,
+            parts=tuple(self._parts[part] for part in sorted(self._parts)),
+            seats=self._seats,
+            attempt=self._attempt,
+            has_mean=self._has_mean,
+            failed=self._failed,
+            blamed=self._blamed,
+            written=self._written,
+            arrived=self._arrived,
+            void=self._arrived_void,
+            dealt=self._dealt,
+            joining=self._joining,
+        )
+
+    def complete(self, facts: PartFacts) -> None:
+        """Take note that the gradient of a part is here."""
+        self._parts[facts.part] = facts
+
+    def seated(self, seats: Sequence[Seat]) -> None:
+        """Take note of the live replicas of this host."""
+        self._seats = tuple(seats)
+
+    def has_mean(self, attempt: int) -> None:
+        """Take note that the mean of an attempt is here, whole."""
+        if attempt == self._attempt and not self._failed:
+            self._summed = True
+
+    def failed(self, attempt: int, blamed: int = -1) -> None:
+        """Take note that an attempt cannot be finished here."""
+        if attempt == self._attempt and not self._summed:
+            self._failed = True
+            self._blamed = blamed
+
+    def written(self, position: int) -> None:
+        """Take note that the records of the leader's ledger are here up to this position."""
+        self._written = max(self._written, position)
+
+    def arrive(self, step: int, position: int, *, void: bool) -> None:
+        """Take note that the leader of this host has arrived, and of its ledger's position."""
+        if step == self.step:
+            self._arrived, self._arrived_void = position, void
+
+    def joining(self, step: int, *, joining: bool) -> None:
+        """Take note whether replicas wait, in a step, to take part from the next one on."""
+        if step == self.step:
+            self._joining = joining
+
+    def heeds(self, term: int) -> bool:
+        """Return whether a leader of this term may direct: none of an earlier one, or that is left behind."""
+        return term >= self.term and leader_of(term) in self.hosts
+
+    def heard(self, told: Direction) -> list[Action]:
+        """Heed a leader; return what follows from it, in this order."""
+        if told.step >= 0 and told.membership > self.membership and self.host not in told.hosts:
+            return [LeftBehind()]
+        if (told.term, told.membership) < (self.term, self.membership) or not self.heeds(told.term):
+            return []
+        self.term = told.term
+        if told.step < 0:
+            return []
+        if self.host not in told.hosts:  # a later leader may have made as many changes, and others
+            return [LeftBehind()]
+        self.membership, self.hosts = told.membership, told.hosts
+        actions: list[Action] = []
+        if told.step == self.step + 1:
+            if not self._has_mean:
+                return [LeftBehind()]
+            actions.append(Apply(self.step, self._agreed, self._void))
+            self._next()
+        if told.step != self.step:
+            return actions if told.step < self.step else [LeftBehind()]
+        actions += self._heard_of_hold(told)
+        due = told.due.get(self.host, ())
+        if set(due) - self._parts.keys() and due != self._due:
+            self._due = due
+            actions.append(Compute(due))
+        if told.attempt > self._attempt:
+            self._attempt = told.attempt
+            self._agreed, self._void = told.parts, told.void
+            self._needed = told.written
+            self._summed = self._failed = False
+            self._blamed = -1
+            actions.append(
+                Begin(told.step, told.attempt, told.hosts, told.due, told.parts, told.seats, told.void)
+            )
+        return actions
+
+    def _heard_of_hold(self, told: Direction) -> list[Action]:
+        self._dealt = self._dealt or told.held < 0
+        if told.held == self._held:
+            return []
+        self._held = told.held
+        return [Hold(told.step, told.held)]
+
+    def _next(self) -> None:
+        self.step += 1
+        self._dealt, self._joining, self._held = False, False, -1
+        self._parts = {}
+        self._due = ()
+        self._attempt = -1
+        self._summed = self._failed = False
+        self._blamed = -1
+        self._arrived, self._arrived_void = -1, False

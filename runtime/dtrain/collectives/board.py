@@ -1,0 +1,132 @@
+"""The board: whole numbers in shared memory by which the replicas of a host agree, one to a cache line.
+
+The rule *Words* (docs/design/collectives.md#words):
+
+1. A word has one writer at a time: the process whose part or slice it is about, then its heir, who writes
+   only after the end of that process is certain.
+2. A word only grows, or is written before another word that says that it counts.
+3. A word is eight aligned bytes, so that a reader sees it as it was before a write or after it.
+
+Words outlive the process that wrote them, so all survivors read the same.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+LINE_WORDS = 8
+"""Words of 8 bytes in a cache line of 64 bytes; only the first word of each line is used."""
+_BLOCK_BITS = 24
+ROUND_MAX = (1 << (63 - _BLOCK_BITS)) - 1
+RANKS_MAX = 62
+"""The number of ranks that fit into one word, of which a membership is made."""
+
+
+class Words(Protocol):
+    """Signed 64-bit numbers, `LINE_WORDS` to a line."""
+
+    def __getitem__(self, place: int, /) -> int:
+        """Return a word."""
+
+    def __setitem__(self, place: int, number: int, /) -> None:
+        """Write a word, in one piece."""
+
+
+class Column:
+    """The words of one meaning, one for each part, slice or rank."""
+
+    __slots__ = ("_first", "_words")
+
+    def __init__(self, words: Words, first: int) -> None:
+        self._words = words
+        self._first = first
+
+    def __getitem__(self, number: int) -> int:
+        return self._words[(self._first + number) * LINE_WORDS]
+
+    def __setitem__(self, number: int, value: int) -> None:
+        self._words[(self._first + number) * LINE_WORDS] = value
+
+
+class Board:
+    """The words of one training, by their meaning. Rounds count from 1; every word is 0 at first.
+
+    Attributes:
+        ready: by part, the round whose gradient of the part is complete. Written by its owner or heir, after
+            the three columns that describe the gradient.
+        examples: by part, of how many examples the gradient is the mean; 0: there is none.
+        finite: by part, 1 if the gradient is free of NaN and infinity.
+        computed_by: by part, the rank.
+        sums_nbytes: by part, the length of its sums of loss and metrics.
+        arrived: by rank, the round in which the rank has nothing more to compute. What it has ordered before
+            holds in this round.
+        squared: by slice, the round for which its squares of gradients are there.
+        saved: by slice, how many blocks of a round were put aside; see `count`.
+        done: by slice, how many blocks of a round are updated; see `count`.
+        fin: by slice, the round for which the slice is finished.
+        members: by parity of a round, its members as a set of bits. It is written, as are the next two, by
+            the owner or heir of slice 0, before that slice is finished in the round before.
+        versions: by parity of a round, the version that the round starts from.
+        batches: by parity of a round, how many batches had begun before it.
+        offered: by rank, the ranks that wait to become members and that it can ring, as a set of bits.
+        admitted: by rank, the round from which on its newest process is a member. Written as `members`.
+        due: by parity of a round, the parts that this host is to have, as a set of bits, where there are
+            several hosts. Written, as are the next two, by the replica that speaks for the host.
+        due_of: the newest round of which `due` is written.
+        summed: the round for which the mean over all hosts is here, and what is known of every part.
+        held: how many replicas of all hosts live, where these are too few to begin the round; see `count`.
+            Written by the replica that speaks for the host, and 0 once there are enough.
+        gave_up: the round in which a replica has given up, as too few live; the others of its host do so too.
+        void: the round that the leader ends without a version, so that what it has ordered holds before the
+            batch is computed again. Written by the leader while it owes a part of that round.
+        record: which record of the standing is the newest, where a step does not wait for all.
+        locked_by: by the number of a lock, the rank that has taken it last.
+    """
+
+    def __init__(self, words: Words, ranks: int, parts: int) -> None:
+        first = 0
+
+        def column(count: int) -> Column:
+            nonlocal first
+            first += count
+            return Column(words, first - count)
+
+        self.ready, self.examples, self.finite = column(parts), column(parts), column(parts)
+        self.computed_by, self.sums_nbytes = column(parts), column(parts)
+        self.arrived = column(ranks)
+        self.squared = column(ranks)
+        self.saved, self.done, self.fin = column(ranks), column(ranks), column(ranks)
+        self.members, self.versions, self.batches = column(2), column(2), column(2)
+        self.offered, self.admitted = column(ranks), column(ranks)
+        self.void = column(1)
+        self.due, self.due_of, self.summed = column(2), column(1), column(1)
+        self.held, self.gave_up = column(1), column(1)
+        self.record, self.locked_by = column(1), column(ranks + 1)
+        self.ranks = ranks
+        self.parts = parts
+        assert first == lines(ranks, parts)
+
+
+def lines(ranks: int, parts: int) -> int:
+    """Return how many cache lines a board of so many ranks and parts has."""
+    return 5 * parts + 8 * ranks + 15
+
+
+def count(word: int, number: int) -> int:
+    """Return how many blocks the word `saved` or `done` counts: none if it is of an earlier round."""
+    of_round, blocks = divmod(word, 1 << _BLOCK_BITS)
+    return blocks if of_round == number else 0
+
+
+def counted(number: int, blocks: int) -> int:
+    """Return the word that says so many blocks of round `number`."""
+    return (number << _BLOCK_BITS) + blocks
+
+
+def bits(ranks: Iterable[int]) -> int:
+    """Return a set of ranks as bits of a word."""
+    return sum(1 << rank for rank in set(ranks))
+
+
+def ranks_in(word: int) -> tuple[int, ...]:
+    """Return the ranks in a set of bits, ascending."""
+    return tuple(rank for rank in range(RANKS_MAX) if word >> rank & 1)

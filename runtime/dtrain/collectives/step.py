@@ -1,0 +1,185 @@
+"""The machine of one step among the replicas of a host: words and the set of the dead, to the next action.
+
+The rule *One step* (docs/design/collectives.md#one-step). A round is an attempt at a step: it makes a
+version, or, where every gradient is refused or empty, passes its batch over.
+
+1. Part p of a round with members M belongs to M[p mod |M|], slice s to M[s]; both fall to heirs.
+2. A replica computes its parts and says so; then it waits until every part is complete, and every member has
+   arrived or is dead. What stands on the board about the parts is then the same for all.
+3. It takes its slice through the phases of the round and waits, after each, until all slices are through.
+   Those of the dead are finished by their heirs. The last phase is the update, block by block (`slice_work`).
+
+Where there are several hosts, a replica computes of those parts that are due at its host, and waits until the
+mean over all hosts is here; what the board says of all parts has then been written for it.
+
+A round that the leader makes void has no gradients: all arrive, and the batch is computed again in the next
+one.
+
+No replica writes a gradient of the next round before all slices are finished, or a slice before all
+gradients are complete. No message is exchanged but the bells that wake those who wait.
+"""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from enum import Enum
+
+from dtrain.collectives.board import Board, ranks_in
+from dtrain.collectives.succession import heir
+
+
+class Phase(Enum):
+    """Work on every slice, all of which is done before the next phase begins."""
+
+    SQUARES = "squares"
+    """Add up squares of the gradient, for a limit of its norm."""
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute the gradient of a part."""
+
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Say that this replica has nothing more to compute now, and ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeStock:
+    """Read what the board says about the round, which is final now, and call `Step.go_through`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOn:
+    """Bring a slice to the end of a phase, from where it stands."""
+
+    phase: Phase
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitFor:
+    """Wait for these ranks, which owe `what`; look again after every bell and every death."""
+
+    ranks: tuple[int, ...]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Go on: the round is over for every member."""
+
+
+Action = Compute | Arrive | TakeStock | WorkOn | WaitFor | Made
+MADE = Made()
+ARRIVE = Arrive()
+TAKE_STOCK = TakeStock()
+
+
+class Step:
+    """One round as one member sees it."""
+
+    def __init__(
+        self,
+        board: Board,
+        number: int,
+        members: Sequence[int],
+        rank: int,
+        parts: Sequence[int],
+        *,
+        several_hosts: bool = False,
+        alone: bool = False,
+    ) -> None:
+        """Begin a round.
+
+        Args:
+            board: shared by all.
+            number: of the round.
+            members: ascending; this rank is one of them.
+            rank: this replica's.
+            parts: the places of the parts of this round, ascending, of 0 to N0 - 1.
+            several_hosts: whether parts may be due at other hosts.
+            alone: whether the first member computes every part.
+        """
+        self._board = board
+        self._number = number
+        self._members = members
+        self._rank = rank
+        self._several_hosts = several_hosts
+        self._computing = 1 if alone else len(members)
+        self._open_parts = list(parts)
+        self._open_slices = list(range(len(members)))
+        self._phases: list[Phase] | None = None
+        self._columns = {
+            Phase.SQUARES: board.squared,
+            Phase.UPDATE: board.fin,
+        }
+
+    def go_through(self, *phases: Phase) -> None:
+        """Take every slice through these phases, and the update at last."""
+        self._phases = [*phases, Phase.UPDATE]
+
+    def owner(self, part: int, dead: Set[int]) -> int:
+        """Return the rank that is to compute a part."""
+        return heir(self._members, part % self._computing, dead)
+
+    def is_due(self, part: int) -> bool:
+        """Return whether this host is to compute a part, as far as it knows."""
+        return not self._several_hosts or part in self._due()
+
+    def next(self, dead: Set[int]) -> Action:
+        """Return what to do now. A member in `dead` had written its last word before this is called."""
+        if self._phases is None:
+            return self._await_gradients(dead) or TAKE_STOCK
+        while self._phases:
+            action = self._work(self._phases[0], dead)
+            if action is not None:
+                return action
+            del self._phases[0]
+            self._open_slices = list(range(len(self._members)))
+        return MADE
+
+    def _await_gradients(self, dead: Set[int]) -> Action | None:
+        board, number, members = self._board, self._number, self._members
+        self._open_parts = [
+            part for part in self._open_parts if board.ready[part] < number and board.void[0] != number
+        ]
+        here = self._due_here()
+        owners = {part: self.owner(part, dead) for part in here}
+        for part, owner in owners.items():
+            if owner == self._rank:
+                return Compute(part)
+        if board.arrived[self._rank] < number:
+            return ARRIVE
+        if owners:
+            parts = ", ".join(str(part) for part in owners)
+            return WaitFor(tuple(sorted(set(owners.values()))), f"gradient of part {parts}")
+        if self._several_hosts and board.summed[0] < number:
+            return WaitFor((), "sum over all hosts")
+        absent = tuple(rank for rank in members if rank not in dead and board.arrived[rank] < number)
+        return WaitFor(absent, "arrival") if absent else None
+
+    def _due_here(self) -> Sequence[int]:
+        """Return the open parts that this host is to compute."""
+        if not self._several_hosts or self._board.summed[0] >= self._number:
+            return self._open_parts
+        due = self._due()
+        return [part for part in self._open_parts if part in due]
+
+    def _due(self) -> Sequence[int]:
+        board, number = self._board, self._number
+        return ranks_in(board.due[number % 2]) if board.due_of[0] >= number else ()
+
+    def _work(self, phase: Phase, dead: Set[int]) -> Action | None:
+        number, members, column = self._number, self._members, self._columns[phase]
+        self._open_slices = [each for each in self._open_slices if column[each] < number]
+        owners = {each: heir(members, each, dead) for each in self._open_slices}
+        mine = [each for each, owner in owners.items() if owner == self._rank]
+        if mine:  # its own before those of others
+            return WorkOn(phase, min(mine, key=lambda each: members[each] != self._rank))
+        if owners:
+            return WaitFor(tuple(sorted(set(owners.values()))), f"{phase.value} of its slice")
+        return None

@@ -1,0 +1,182 @@
+"""Whether plain data has the form of a type: every mistake at once, with its place, in a user's words."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from enum import EnumType
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+import msgspec
+
+from dtrain.config.problems import Problem
+
+KeyPath = tuple[str | int, ...]
+NAMES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_FOUND_LENGTH_MAX = 60
+_MOMENT = {
+    "at_step": "a step, or [first, last] of which the seed draws one",
+    "at_s": "seconds, or [least, most] for the seed to draw",
+}
+_ADDRESSES = "a count or a list of addresses such as [machine-a:2222]"
+_PLACES = "spread, pack, a host or a list of hosts"
+_EXPECTED = {
+    **_MOMENT,
+    **dict.fromkeys(("chief", "worker", "ps", "evaluator"), _ADDRESSES),
+    **dict.fromkeys((f"place.{role}" for role in ("chief", "worker", "ps", "evaluator")), _PLACES),
+    "compression": "none, bf16, fp16 or {top_k: fraction}",
+    "between": "a list of two tasks",
+    "hosts": "a list such as [h1, h2:4], or a text such as h1,h2:4",
+    "place": f"spread, pack, or a mapping of roles to {_PLACES}",
+    "time": "a time such as 2:00:00, or minutes",
+}
+"""Descriptions of the values that a key takes where its type alone does not say it well."""
+
+
+def is_section(kind: Any) -> bool:
+    """Return whether a type is a mapping of known keys."""
+    return is_dataclass(kind) or is_typeddict(kind)
+
+
+@cache
+def keys_of(section: Any) -> dict[str, Any]:
+    """Return the keys of a section, each with its type."""
+    hints = get_type_hints(section)
+    return {field.name: hints[field.name] for field in fields(section)} if is_dataclass(section) else hints
+
+
+@cache
+def members_of(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the type itself, without None."""
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return tuple(member for member in members if member is not NoneType)
+
+
+def words_of(kind: Any) -> tuple[str, ...]:
+    """Return the words that a type chooses from, an enum or a `Literal`; none for any other."""
+    if isinstance(kind, EnumType):
+        return tuple(map(str, kind.__members__.values()))
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def mistakes(
+    value: Any, kind: Any, path: KeyPath = (), show: Callable[[Any], str] = json.dumps
+) -> Iterator[Problem]:
+    """Yield what of plain data has not the form of a type.
+
+    Args:
+        value: mappings with text keys, lists and scalars.
+        kind: a section, or the type of a key.
+        path: where the value stands.
+        show: writes what was found: as JSON in a spec, as Python in a program.
+    """
+    members = members_of(kind)
+    member = members[0] if len(members) == 1 else _of_the_form(value, members)
+    if is_section(member):
+        yield from _section_mistakes(value, member, path, show)
+    elif value is None and NoneType in get_args(kind):
+        return
+    elif get_origin(member) is dict:
+        yield from _mapping_mistakes(value, member, path, show)
+    elif get_origin(member) is tuple and get_args(member)[1:] == (...,):
+        yield from _list_mistakes(value, get_args(member)[0], path, show)
+    elif not _fits(value, kind):
+        expected = _described(path) if len(members) > 1 or get_origin(kind) is tuple else None
+        expected = expected or " or ".join(map(_words, members))
+        yield path, f"expected {expected}, found {found(value, show)}"
+
+
+def _of_the_form(value: Any, members: tuple[Any, ...]) -> Any:
+    """Return the member of a union whose own mistakes say more than that the value is none of the union."""
+    if isinstance(value, dict):
+        return next((member for member in members if is_section(member) or _of_known_keys(member)), None)
+    if isinstance(value, list):
+        lists = [member for member in members if get_args(member)[1:] == (...,)]
+        return next((member for member in lists if len(members_of(get_args(member)[0])) > 1), None)
+    return None
+
+
+def _of_known_keys(kind: Any) -> bool:
+    return get_origin(kind) is dict and bool(words_of(get_args(kind)[0]))
+
+
+def _described(path: KeyPath) -> str | None:
+    """Return what a key takes where its type alone does not say it well."""
+    keys = [".".join(map(str, path[-2:])), str(path[-1])]
+    return next((_EXPECTED[key] for key in keys if key in _EXPECTED), None)
+
+
+def _section_mistakes(
+    value: Any, section: Any, path: KeyPath, show: Callable[[Any], str]
+) -> Iterator[Problem]:
+    if not isinstance(value, dict):
+        yield path, f"expected a mapping of keys to values, found {found(value, show)}"
+        return
+    keys = keys_of(section)
+    for key, each in value.items():
+        if key in keys:
+            yield from mistakes(each, keys[key], (*path, key), show)
+        else:
+            yield (*path, key), _below(key, keys) or unknown_key(key, keys)
+    if is_dataclass(section):
+        needed = (f.name for f in fields(section) if f.default is MISSING and f.default_factory is MISSING)
+        yield from (((*path, name), "expected a value, found none") for name in needed if name not in value)
+
+
+def _below(key: str, keys: dict[str, Any]) -> str | None:
+    """Return where a key belongs that stands above its section; None where no section has it."""
+    homes = [f"{name}.{key}" for name, kind in keys.items() if is_section(kind) and key in keys_of(kind)]
+    return f"unknown key; did you mean {' or '.join(homes)}?" if homes else None
+
+
+def _mapping_mistakes(value: Any, kind: Any, path: KeyPath, show: Callable[[Any], str]) -> Iterator[Problem]:
+    if not isinstance(value, dict):
+        yield path, f"expected a mapping of keys to values, found {found(value, show)}"
+        return
+    names, item = get_args(kind)
+    for key, each in value.items():
+        if (known := words_of(names)) and key not in known:
+            yield (*path, key), unknown_key(key, known)
+        else:
+            yield from mistakes(each, item, (*path, key), show)
+
+
+def _list_mistakes(value: Any, item: Any, path: KeyPath, show: Callable[[Any], str]) -> Iterator[Problem]:
+    if not isinstance(value, list):
+        yield path, f"expected a list, found {found(value, show)}"
+        return
+    for index, each in enumerate(value):
+        yield from mistakes(each, item, (*path, index), show)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError):
+        return False
+    return True
+
+
+def _words(kind: Any) -> str:
+    if words := words_of(kind):
+        return f"{', '.join(words[:-1])} or {words[-1]}"
+    return "a mapping of keys to values" if is_section(kind) else NAMES[kind]
+
+
+def found(value: Any, show: Callable[[Any], str]) -> str:
+    """Return a value as a message shows it."""
+    text = show(value)
+    return text if len(text) <= _FOUND_LENGTH_MAX else f"{text[:_FOUND_LENGTH_MAX]}..."
+
+
+def unknown_key(key: str, names: Iterable[str]) -> str:
+    """Return what is wrong with a key that is none of the names."""
+    import difflib  # only where something is wrong
+
+    known = list(names)
+    longer = [name for name in known if key and name.startswith(f"{key}_")]
+    near = longer if len(longer) == 1 else difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if near:
+        return f"unknown key; did you mean {near[0]}?"
+    return f"unknown key; expected one of {', '.join(known)}"

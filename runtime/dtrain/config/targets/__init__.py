@@ -1,0 +1,1 @@
+"""The sections of a spec about other machines: hosts, what is sent there, and the engines that run them."""

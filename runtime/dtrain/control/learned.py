@@ -1,0 +1,71 @@
+"""States that the leader has learned from data, for the tasks of all hosts: rule *Learned once*
+(docs/design/protocol.md#learned-once). Machine.
+"""
+
+from dataclasses import dataclass, field
+
+from dtrain.control.actions import Caller, Send
+from dtrain.messages import AskLearned, Learned
+
+STATE_LIMIT_BYTES = 16 << 20
+"""The longest state that is handed on: a vocabulary of a million words."""
+STATES_LIMIT_BYTES = 64 << 20
+"""The longest that all states may be together; so much memory the control host gives for them."""
+STATES_MAX = 1_000
+
+
+@dataclass
+class LearnedStates:
+    """The states that the leader has told of, and who waits for one."""
+
+    _states: dict[str, bytes] = field(default_factory=dict)
+    _waiting: dict[Caller, AskLearned] = field(default_factory=dict)
+    _nbytes: int = 0
+
+    def tell(self, message: Learned) -> list[Send]:
+        """Keep a state, and answer those who wait for it.
+
+        One that is too large is kept as an empty one: each task learns it for itself.
+        """
+        state = message.state
+        before = len(self._states.get(message.key, b""))
+        held = self._nbytes - before
+        if len(state) > STATE_LIMIT_BYTES or held + len(state) > STATES_LIMIT_BYTES:
+            state = b""
+        if message.key in self._states or len(self._states) < STATES_MAX:
+            self._states[message.key] = state
+            self._nbytes = held + len(state)
+        callers = [caller for caller, asked in self._waiting.items() if asked.key == message.key]
+        return [self._answer(caller, state) for caller in callers]
+
+    def ask(self, caller: Caller, message: AskLearned, fits: int, ended: bool) -> list[Send]:
+        """Answer a task, at once or when the leader tells of the state.
+
+        Args:
+            caller: of the task; the last question on a connection is the one that counts.
+            message: the question.
+            fits: how many calls of `fit` the leader has begun.
+            ended: whether the leader has said farewell.
+        """
+        state = self._states.get(message.key)
+        if state is None and message.fits >= fits and not ended:
+            self._waiting[caller] = message
+            return []
+        return [Send(caller, Learned(key=message.key, state=state or b""))]
+
+    def passed(self, fits: int | None) -> list[Send]:
+        """Let those learn for themselves whose place in the program the leader has passed.
+
+        Args:
+            fits: how many calls of `fit` the leader has begun; None: it has said farewell.
+        """
+        late = [caller for caller, asked in self._waiting.items() if fits is None or asked.fits < fits]
+        return [self._answer(caller, b"") for caller in late]
+
+    def forget(self, caller: Caller) -> None:
+        """Forget a connection that is gone."""
+        self._waiting.pop(caller, None)
+
+    def _answer(self, caller: Caller, state: bytes) -> Send:
+        """Answer one who waits."""
+        return Send(caller, Learned(key=self._waiting.pop(caller).key, state=state))

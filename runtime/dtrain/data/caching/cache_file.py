@@ -1,0 +1,247 @@
+"""The file of a cache: elements as plain data, of which any can be read at once.
+
+    "DTCACHE1"
+    each element: the CRC-32 of its number and data (4 bytes), its data, see `prefetching.plain_elements`
+    the offset of each element, and of their end: uint64, little endian
+    a header (JSON), its length and its CRC-32 (4 bytes each), "DTCACHE1"
+
+A file without the last part is none: its writer was stopped.
+"""
+
+import itertools
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from dtrain.data.prefetching.plain_elements import decode, encode
+from dtrain.data.stores.local import OpenFile
+from dtrain.data.structure import Element
+from dtrain.errors import InputError
+
+MAGIC = b"DTCACHE1"
+OFFSET_BYTES = 8
+HEADER_BYTES_MAX = 4096
+READ_BYTES_MAX = 8 << 20
+FLUSHED_AFTER_S = 1.0
+ROOM_OF_HEADER_BYTES = 512
+COMPRESSIONS = ("", "GZIP")
+_CHECKSUM = struct.Struct("<I")
+_NUMBER = struct.Struct("<Q")
+_END = struct.Struct("<II8s")
+_DAMAGES = (ValueError, TypeError, KeyError, IndexError, RecursionError, zlib.error, MemoryError)
+_FLATE_LEVEL = 6
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The last part of a file.
+
+    Attributes:
+        fingerprint: of the pipeline whose elements these are.
+        elements: how many there are.
+        offsets_at: the byte at which the offsets begin.
+        compression: empty or GZIP, of each element by itself.
+    """
+
+    fingerprint: str
+    elements: int
+    offsets_at: int
+    compression: str
+
+
+class CacheFile:
+    """A whole file of elements, open for reading.
+
+    Attributes:
+        path: of the file.
+        fingerprint: of the pipeline whose elements these are.
+    """
+
+    def __init__(self, file: OpenFile, header: Header) -> None:
+        self.path = file.path
+        self.fingerprint = header.fingerprint
+        self._file = file
+        self._header = header
+
+    def __len__(self) -> int:
+        return self._header.elements
+
+    @property
+    def together(self) -> int:
+        """Return how many elements in a row are worth one read."""
+        return max(1, READ_BYTES_MAX * len(self) // self._header.offsets_at)
+
+    def read(self, numbers: "np.ndarray[Any, np.dtype[np.int64]]") -> list[Element]:
+        """Return elements; neighbours are read at once.
+
+        Raises:
+            InputError: the file cannot be read, or one of them is damaged.
+        """
+        found: list[Element] = []
+        start = 0
+        for end in (np.flatnonzero(np.diff(numbers, append=-2) != 1) + 1).tolist():
+            for begin in range(start, end, self.together):
+                found += self._in_a_row(int(numbers[begin]), min(begin + self.together, end) - begin)
+            start = end
+        return found
+
+    def _in_a_row(self, first: int, count: int) -> list[Element]:
+        at = self._header.offsets_at + first * OFFSET_BYTES
+        offsets = np.frombuffer(self._file.read(at, (count + 1) * OFFSET_BYTES), "<u8").tolist()
+        limits = [len(MAGIC), *offsets, self._header.offsets_at]
+        if any(before > after for before, after in itertools.pairwise(limits)):
+            raise self._damaged(first, offsets[0], "the offsets of elements are not in order")
+        data = memoryview(self._file.read(offsets[0], offsets[-1] - offsets[0]))
+        parts = [data[begin - offsets[0] : end - offsets[0]] for begin, end in itertools.pairwise(offsets)]
+        return [self._decoded(first + place, offsets[place], part) for place, part in enumerate(parts)]
+
+    def _decoded(self, number: int, offset: int, part: memoryview) -> Element:
+        if len(part) < _CHECKSUM.size:
+            raise self._damaged(number, offset, f"it has {len(part)} bytes")
+        data = part[_CHECKSUM.size :]
+        if _checksum(number, data) != _CHECKSUM.unpack_from(part)[0]:
+            raise self._damaged(number, offset, "its checksum does not fit")
+        try:
+            return decode(zlib.decompress(data) if self._header.compression else bytes(data))
+        except _DAMAGES as error:
+            raise self._damaged(number, offset, str(error)[:200]) from None
+
+    def _damaged(self, number: int, offset: int, found: str) -> InputError:
+        return InputError(
+            f"{self.path}: the cached element {number} at byte {offset} is damaged: {found}; remove the "
+            "file, and it is built anew"
+        )
+
+
+def opened_cache(path: Path) -> CacheFile | None:
+    """Return a file of elements; None if there is none, or only a part of one.
+
+    Raises:
+        InputError: the file cannot be read, or is something else.
+    """
+    if not os.path.lexists(path):
+        return None
+    file = OpenFile(str(path))
+    nbytes = file.state()[0]
+    if nbytes and file.read(0, min(nbytes, len(MAGIC))) != MAGIC:
+        raise InputError(
+            f"{path}: expected a file of cached elements, or none, found another file; it stays as it is: "
+            "give cache() another name"
+        )
+    header = _header(file, nbytes)
+    return None if header is None else CacheFile(file, header)
+
+
+def _header(file: OpenFile, nbytes: int) -> Header | None:
+    if nbytes < len(MAGIC) + _END.size:
+        return None
+    length, checksum, magic = _END.unpack(file.read(nbytes - _END.size, _END.size))
+    begin = nbytes - _END.size - length
+    if magic != MAGIC or length > HEADER_BYTES_MAX or begin < len(MAGIC):
+        return None
+    text = file.read(begin, length)
+    if zlib.crc32(text) != checksum:
+        return None
+    try:
+        header = msgspec.json.decode(text, type=Header)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    whole = header.elements >= 0 and header.offsets_at + (header.elements + 1) * OFFSET_BYTES == begin
+    return header if whole and header.compression in COMPRESSIONS else None
+
+
+def write_elements(
+    descriptor: int,
+    path: Path,
+    elements: Iterable[Element],
+    fingerprint: str,
+    compression: str,
+    limit_bytes: int,
+) -> None:
+    """Write a whole file of elements, to the disk; an error of the elements themselves goes through.
+
+    Raises:
+        InputError: the file takes more than `limit_bytes`, cannot be written, or an element is no plain data.
+    """
+    writer = _Writer(descriptor, path, limit_bytes, bool(compression))
+    for element in elements:
+        writer.append(encode(element, "cache"))
+    writer.finish(fingerprint, compression)
+
+
+class _Writer:
+    """Appends to a file, within a bound."""
+
+    def __init__(self, descriptor: int, path: Path, limit_bytes: int, compressed: bool) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._limit_bytes = limit_bytes
+        self._compressed = compressed
+        self._pending = bytearray(MAGIC)
+        self._flushed_s = time.monotonic()
+        self._at = len(MAGIC)
+        self._offsets: list[int] = []
+
+    def append(self, data: bytes) -> None:
+        """Append an element."""
+        if self._compressed:
+            data = zlib.compress(data, _FLATE_LEVEL)
+        number = len(self._offsets)
+        self._offsets.append(self._at)
+        self._pending += _CHECKSUM.pack(_checksum(number, data))
+        self._pending += data
+        self._at += _CHECKSUM.size + len(data)
+        whole = self._at + (number + 2) * OFFSET_BYTES + ROOM_OF_HEADER_BYTES
+        if whole > self._limit_bytes:
+            raise InputError(
+                f"{self._path}: the cache takes more than {self._limit_bytes} bytes, its bound, with element "
+                f"{number}; nothing was kept: give more by limit_bytes=..., or cache less"
+            )
+        # Others see by its size that the work goes on.
+        if len(self._pending) >= READ_BYTES_MAX or time.monotonic() - self._flushed_s > FLUSHED_AFTER_S:
+            self._flush()
+
+    def finish(self, fingerprint: str, compression: str) -> None:
+        """Write the rest, and the last part."""
+        header = Header(
+            fingerprint=fingerprint,
+            elements=len(self._offsets),
+            offsets_at=self._at,
+            compression=compression,
+        )
+        text = msgspec.json.encode(header)
+        self._pending += np.array([*self._offsets, self._at], "<u8").tobytes()
+        self._pending += text + _END.pack(len(text), zlib.crc32(text), MAGIC)
+        self._flush()
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise cannot_be_written(self._path, error) from None
+
+    def _flush(self) -> None:
+        rest = memoryview(bytes(self._pending))
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            raise cannot_be_written(self._path, error) from None
+        self._pending.clear()
+        self._flushed_s = time.monotonic()
+
+
+def cannot_be_written(path: Path, error: OSError) -> InputError:
+    """Return the error for a cache that cannot be written."""
+    return InputError(
+        f"{path}: the cache cannot be written: {error.strerror or error}; nothing was kept: make room, or "
+        "give it another place"
+    )
+
+
+def _checksum(number: int, data: bytes | memoryview) -> int:
+    return zlib.crc32(data, zlib.crc32(_NUMBER.pack(number)))

@@ -1,0 +1,149 @@
+"""The share of one worker in a pipeline, as a rewrite of it. Source: TensorFlow 2.15.1.
+
+    node = distributed(dataset.node, InputContext(2, 0, 4), AutoShardPolicy.AUTO)   # batches of one replica
+
+TensorFlow's results and errors are kept, also where one would expect others: under AUTO a pipeline that reads
+files is dealt by files, with fewer files than workers an error in some of them; blocks of batches under DATA,
+sizes that differ by at most one under FILE and OFF.
+"""
+
+from collections.abc import Sequence
+
+from dtrain.data.caching.in_memory import Cached
+from dtrain.data.distribution.batch_sizes import NOT_KNOWN, batch_sizes_for_worker, compute_batch_size
+from dtrain.data.distribution.dealing import Dealt, ShardHint
+from dtrain.data.distribution.options import AutoShardPolicy, Optioned
+from dtrain.data.distribution.rebatching import Rebatched, SplitBatches
+from dtrain.data.grouping import Batched, Filtered, Mapped
+from dtrain.data.input_context import InputContext
+from dtrain.data.joining import Concatenated, Interleaved, Zipped
+from dtrain.data.node import Node
+from dtrain.data.ordering import Picked, Repeated, Shuffled
+from dtrain.data.prefetching.prefetched import Prefetched
+from dtrain.data.readers.file_rows import FileSource
+from dtrain.data.steps.windows import Windowed
+from dtrain.errors import InputError, NotFoundError
+
+OVER_FILES = (
+    *(Batched, Cached, Filtered, Interleaved, Mapped, Optioned, Picked, Rebatched, Repeated, ShardHint),
+    *(Prefetched, Shuffled, SplitBatches, Windowed),
+)
+"""The steps over which files are looked for, towards the source."""
+OF_SEVERAL = (Concatenated, Zipped)
+
+
+def distributed(node: Node, context: InputContext, policy: AutoShardPolicy) -> Node:
+    """Return one worker's share of a pipeline of global batches: batches of one replica, a step's in a row.
+
+    Args:
+        node: of global batches; only a single replica may read elements of another kind.
+        context: the workers, which of them this is, and the replicas of all of them.
+        policy: how the data are dealt to workers.
+
+    Raises:
+        NotBatchedError: there are several replicas, and the elements have no axis of examples.
+        NotFoundError: the policy is FILE, and the pipeline reads no files.
+        InputError: the workers have different numbers of replicas.
+    """
+    replicas, workers = context.num_replicas_in_sync, context.num_input_pipelines
+    if replicas % workers:
+        raise InputError(
+            "experimental_distribute_dataset: expected equally many replicas in every worker, found "
+            f"{replicas} replicas in {workers} workers"
+        )
+    if replicas > 1:
+        size = compute_batch_size(node)
+        if size == NOT_KNOWN:
+            node = SplitBatches(node, replicas)
+        else:
+            sizes = batch_sizes_for_worker(size, workers, replicas // workers, context.input_pipeline_id)
+            node = Rebatched(node, sizes, drop_remainder=False)
+    return autoshard(node, workers, context.input_pipeline_id, policy, replicas)
+
+
+def autoshard(node: Node, workers: int, index: int, policy: AutoShardPolicy, replicas: int = 1) -> Node:
+    """Return the share of worker `index` of `workers` in a pipeline.
+
+    Args:
+        node: the pipeline; one that has been rebatched for `replicas` in all ends with `Rebatched` or
+            `SplitBatches`.
+        workers: how many there are.
+        index: this one's number, from 0.
+        policy: see `AutoShardPolicy`.
+        replicas: of all workers: where the stream is dealt by batches, each batch is split by itself.
+
+    Raises:
+        NotFoundError: the policy is FILE, and the pipeline reads no files.
+    """
+    if policy is AutoShardPolicy.OFF or (policy is AutoShardPolicy.FILE and workers == 1):
+        return node
+    if policy is AutoShardPolicy.HINT:
+        return _by_hint(node, workers, index)
+    if policy is not AutoShardPolicy.DATA:
+        node, missing = _by_file(node, workers, index)
+        if missing is None:
+            return node
+        if policy is AutoShardPolicy.FILE:
+            raise NotFoundError(
+                f"autosharding: AutoShardPolicy.FILE expects a pipeline that reads files, found {missing}; "
+                "choose AutoShardPolicy.DATA (every worker reads all and keeps its part) or OFF"
+            )
+    return _by_data(node, workers, index, replicas)
+
+
+def _by_data(node: Node, workers: int, index: int, replicas: int) -> Node:
+    if isinstance(node, Rebatched) and replicas > 1:
+        node = SplitBatches(node.inputs[0], replicas)
+    return Dealt(node, workers, index)
+
+
+def _by_hint(node: Node, workers: int, index: int) -> Node:
+    node = _on(node, [_by_hint(each, workers, index) for each in node.inputs])
+    return Dealt(node.inputs[0], workers, index) if isinstance(node, ShardHint) else node
+
+
+def _by_file(node: Node, workers: int, index: int) -> tuple[Node, str | None]:
+    """Return the pipeline with its files dealt, and what was found in a file reader's place, if anything.
+
+    As in TensorFlow what has been dealt before that was found stays so.
+    """
+    if isinstance(node, Interleaved) and _reads_files(node):
+        return node.with_inputs([_dealt_files(node.inputs[0], workers, index)]), None
+    if not isinstance(node, (*OVER_FILES, *OF_SEVERAL)):
+        return node, f"{type(node).__name__}, which is no file reader"
+    inputs: list[Node] = []
+    missing = None
+    for each in node.inputs:
+        if missing is None:
+            each, missing = _by_file(each, workers, index)
+        inputs.append(each)
+    return _on(node, inputs), missing
+
+
+def _reads_files(node: Node) -> bool:
+    """Return whether a pipeline, or one that its functions make of a first element, has a file reader."""
+    made = node.made_first if isinstance(node, Interleaved) else None
+    inside = (*node.inputs, *([] if made is None else [made]))
+    return isinstance(node, FileSource) or any(map(_reads_files, inside))
+
+
+def _dealt_files(names: Node, workers: int, index: int) -> Node:
+    """Return one worker's files; they are shuffled after they were dealt, so that each has one worker."""
+    in_order, shuffles = _unshuffled(names)
+    dealt: Node = Dealt(in_order, workers, index)
+    return shuffles[-1].with_inputs([dealt]) if shuffles else dealt
+
+
+def _unshuffled(node: Node) -> tuple[Node, list[Shuffled]]:
+    """Return a pipeline without its shuffles, and these, the nearest to the source last."""
+    unshuffled = [_unshuffled(each) for each in node.inputs]
+    below = [shuffle for _, shuffles in unshuffled for shuffle in shuffles]
+    if isinstance(node, Shuffled):
+        return unshuffled[0][0], [node, *below]
+    return _on(node, [each for each, _ in unshuffled]), below
+
+
+def _on(node: Node, inputs: Sequence[Node]) -> Node:
+    """Return the node itself if its inputs are these, else the same step on them."""
+    same = all(each is other for each, other in zip(node.inputs, inputs, strict=True))
+    return node if same else node.with_inputs(inputs)

@@ -1,0 +1,115 @@
+"""Results of reading data once for all tasks of a run, kept for a resume: rule *Learned once*
+(docs/design/protocol.md#learned-once).
+
+The tasks of one host share the run directory: the first one to come learns, and the others wait for its file.
+Tasks of several hosts share none: there the leader learns, and the others ask it through the control plane.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from dtrain.data.record_index.building import FOLDER
+from dtrain.data.record_index.locking import locked
+from dtrain.errors import InputError
+from dtrain.formats.regular_file import read_regular
+from dtrain.process.assignment import RUN_DIR
+
+ADAPTED = "adapted"
+WAIT_S = 3600.0
+"""How long one task may take to learn from its data while the others wait; they name it."""
+BYTES_MAX = 1 << 30
+
+_calls: Counter[str] = Counter()
+
+
+class OverHosts(Protocol):
+    """The way from this task to the leader, in a run whose tasks share no run directory."""
+
+    def begin(self) -> bool:
+        """Take part in the run, so that no task counts as lost meanwhile; return whether this one leads."""
+
+    def tell(self, key: str, state: bytes) -> None:
+        """Leader: tell the others what it has learned."""
+
+    def ask(self, key: str, who: str, wait_s: float) -> bytes:
+        """Return what the leader has learned; empty: this task has to learn for itself."""
+
+
+_over_hosts: OverHosts | None = None
+
+
+def share_over_hosts(way: OverHosts | None) -> None:
+    """Have the leader learn for the tasks of all hosts from now on; None: no longer."""
+    global _over_hosts
+    _over_hosts = way
+
+
+def learned_once(who: str, what: str, learn: Callable[[], list[Any]]) -> list[Any]:
+    """Return what one task of the run learns from its data; the others wait for it and take it over.
+
+    Every task of a run calls it with the same words in the same order, as tasks of one program do. A resumed
+    run takes over what it has learned before.
+
+    Args:
+        who: the learner's name, in words.
+        what: its settings; with the number of the call they tell learners apart.
+        learn: reads the data; its result is JSON.
+
+    Raises:
+        WaitTimeoutError: another task takes too long.
+    """
+    name = f"{who} {what}"
+    _calls[name] += 1
+    key = sha256(f"{name} {_calls[name]}".encode()).hexdigest()[:24]
+    way = _over_hosts
+    if way is None:
+        return _learned_on_this_host(key, who, learn)
+    if way.begin():
+        learned = _learned_on_this_host(key, who, learn)
+        way.tell(key, msgspec.json.encode(learned))
+        return learned
+    if not (state := way.ask(key, who, WAIT_S)):
+        return _learned_on_this_host(key, who, learn)
+    try:
+        return msgspec.json.decode(state, type=list[Any])
+    except ValueError as error:
+        raise InputError(f"adapt {who}: what the leader has learned is damaged: {error}") from None
+
+
+def _learned_on_this_host(key: str, who: str, learn: Callable[[], list[Any]]) -> list[Any]:
+    """Return what the first task of this host learns; without a run directory each learns for itself."""
+    run_dir = os.environ.get(RUN_DIR)
+    if not run_dir:
+        return learn()
+    folder = Path(run_dir) / FOLDER / ADAPTED
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return learn()
+    try:
+        with locked(descriptor, WAIT_S, f"adapt {who}"):
+            return _kept_or_learned(folder / f"{key}.json", learn)
+    finally:
+        os.close(descriptor)
+
+
+def _kept_or_learned(path: Path, learn: Callable[[], list[Any]]) -> list[Any]:
+    with suppress(OSError, ValueError):  # not there yet, or damaged: it is learned anew
+        return msgspec.json.decode(read_regular(path, BYTES_MAX, follow=False), type=list[Any])
+    learned = learn()
+    aside = path.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):  # without room for it every task learns for itself
+        try:
+            aside.write_bytes(msgspec.json.encode(learned))
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    return learned

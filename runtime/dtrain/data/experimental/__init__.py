@@ -1,0 +1,16 @@
+"""`dt.data.experimental`: the names of `tf.data.experimental`."""
+
+from dtrain.data.distribution.optional import Optional
+from dtrain.data.distribution.options import SHARD_HINT, AutoShardPolicy, DistributeOptions
+from dtrain.data.experimental.csv_datasets import CsvDataset, make_csv_dataset
+from dtrain.data.prefetching.tuning import AUTOTUNE
+
+__all__ = [
+    "AUTOTUNE",
+    "SHARD_HINT",
+    "AutoShardPolicy",
+    "CsvDataset",
+    "DistributeOptions",
+    "Optional",
+    "make_csv_dataset",
+]

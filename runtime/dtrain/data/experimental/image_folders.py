@@ -1,0 +1,211 @@
+"""Folders of images as a dataset. Source: `tf.keras.utils.image_dataset_from_directory` 2.15."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.dataset import Dataset
+from dtrain.data.readers.image_files import INTERPOLATIONS, MODES, SUFFIXES, read_image, resized
+from dtrain.data.sources import FileNames
+from dtrain.data.stores.opening import urls_below
+from dtrain.data.stores.remote import shown
+from dtrain.errors import InputError
+from dtrain.formats.remote_files import is_url
+from dtrain.types import Array
+
+SEED_MAX = 10**6
+
+
+class ImageDataset(Dataset):
+    """Images, and labels where there are any.
+
+    Attributes:
+        class_names: the folders, in the order of the labels; None without labels.
+        file_paths: the images, in the order before a shuffle.
+    """
+
+    class_names: list[str] | None
+    file_paths: list[str]
+
+
+def image_dataset_from_directory(
+    directory: str | os.PathLike[str],
+    labels: Any = "inferred",
+    label_mode: str | None = "int",
+    class_names: Sequence[str] | None = None,
+    color_mode: str = "rgb",
+    batch_size: int | None = 32,
+    image_size: tuple[int, int] = (256, 256),
+    shuffle: bool = True,
+    seed: int | None = None,
+    validation_split: float | None = None,
+    subset: str | None = None,
+    interpolation: str = "bilinear",
+    follow_links: bool = False,
+    crop_to_aspect_ratio: bool = False,
+) -> Any:
+    """Return the images below a folder, float32 [height, width, channels], with their labels.
+
+    Needs Pillow: ``pip install dtrain[images]``. An image is decoded when it is read, and any of them by its
+    number.
+
+    Args:
+        directory: a path or URL, with a folder for each class, or of images alone where `labels` is not
+            ``inferred``.
+        labels: ``inferred`` by folders, None, or a list in the order of the sorted paths.
+        label_mode: ``int``, ``categorical``, ``binary`` (float32 of two classes), or None for none.
+        class_names: the folders, for another order than the alphabet's.
+        batch_size: None for single images.
+        shuffle: whether in an order drawn by `seed`, and anew in each iteration by a buffer of 8 batches.
+        seed: None: 0, so that all tasks of a run have one order.
+        subset: ``training``, ``validation``, or ``both`` for a pair; the last images are held out.
+        interpolation: ``bilinear`` or ``nearest``.
+
+    Raises:
+        InputError: an argument is out of range, or there are no images.
+    """
+    _check("label_mode", label_mode, ("int", "categorical", "binary", None))
+    _check("color_mode", color_mode, tuple(MODES))
+    _check("interpolation", interpolation, INTERPOLATIONS)
+    _check_split(validation_split, subset)
+    images = _found(os.fspath(directory).rstrip("/") or "/", labels, class_names, follow_links).labelled(
+        label_mode
+    )
+    if shuffle:
+        images = images.shuffled((seed or 0) % SEED_MAX)
+
+    def load(path: str, *label: Any) -> Any:
+        image = read_image(path, color_mode)
+        image = resized(image, image_size, interpolation, crop=crop_to_aspect_ratio)
+        return (image, *label) if label else image
+
+    kept = len(images.paths) - int((validation_split or 0.0) * len(images.paths))
+    buffer = 1024 if batch_size is None else batch_size * 8
+    if subset == "both":
+        both = images.part(slice(kept)), images.part(slice(kept, None))
+        return both[0].dataset(load, batch_size, buffer * shuffle, seed), both[1].dataset(load, batch_size)
+    chosen = images.part(slice(kept, None) if subset == "validation" else slice(kept))
+    return chosen.dataset(load, batch_size, buffer * shuffle, seed)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Images and their labels.
+
+    Attributes:
+        paths: of the images.
+        labels: of each; None: there are none.
+        names: of the classes; None: there are no labels.
+    """
+
+    paths: list[str]
+    labels: Array | None
+    names: list[str] | None
+
+    def labelled(self, mode: str | None) -> "_Images":
+        """Return the images with labels of a mode."""
+        if mode is None or self.labels is None:
+            return _Images(self.paths, None, None)
+        classes = len(self.names or ())
+        if mode == "binary" and classes != 2:
+            raise InputError(f"image_dataset_from_directory: binary labels need 2 classes, found {classes}")
+        if mode == "categorical":
+            return replace(self, labels=np.eye(classes, dtype=np.float32)[self.labels])
+        as_column = self.labels.astype(np.float32).reshape(-1, 1)
+        return replace(self, labels=as_column) if mode == "binary" else self
+
+    def shuffled(self, seed: int) -> "_Images":
+        """Return the images in an order drawn by a seed."""
+        order = np.random.RandomState(seed).permutation(len(self.paths))
+        labels = None if self.labels is None else self.labels[order]
+        return replace(self, paths=[self.paths[number] for number in order], labels=labels)
+
+    def part(self, rows: slice) -> "_Images":
+        """Return some of the images."""
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, paths=self.paths[rows], labels=labels)
+
+    def dataset(
+        self, load: Callable[..., Any], batch_size: int | None, buffer: int = 0, seed: int | None = None
+    ) -> ImageDataset:
+        """Return what `load` makes of path and label, shuffled through a buffer unless that is 0."""
+        rows = self.paths if self.labels is None else (self.paths, self.labels)
+        images = Dataset(FileNames(rows, self.paths))
+        if buffer:
+            images = images.shuffle(buffer, seed=seed)
+        images = images.map(load)
+        made = ImageDataset((images if batch_size is None else images.batch(batch_size)).node)
+        made.class_names, made.file_paths = self.names, self.paths
+        return made
+
+
+def _check_split(validation_split: float | None, subset: str | None) -> None:
+    _check("subset", subset, ("training", "validation", "both", None))
+    if (validation_split is None) != (subset is None):
+        raise InputError("image_dataset_from_directory: expected validation_split and subset together")
+    if validation_split is not None and not 0 < validation_split < 1:
+        raise InputError(
+            f"image_dataset_from_directory: expected 0 < validation_split < 1, found {validation_split}"
+        )
+
+
+def _check(name: str, found: Any, expected: Sequence[Any]) -> None:
+    if found not in expected:
+        raise InputError(
+            f"image_dataset_from_directory: {name}: expected {', '.join(map(str, expected))}, found {found!r}"
+        )
+
+
+def _found(directory: str, labels: Any, class_names: Sequence[str] | None, follow_links: bool) -> _Images:
+    """Return the images of a folder, sorted, each with the number of its class."""
+    where = shown(directory)
+    if not is_url(directory) and not Path(directory).is_dir():
+        raise InputError(f"{where}: expected a folder of images, found none")
+    folders, images_in = _listed(directory, follow_links)
+    if isinstance(labels, str) and labels == "inferred":
+        if class_names is not None and set(class_names) != set(folders):
+            raise InputError(
+                f"{where}: class_names: expected the folders {', '.join(folders)}, found "
+                f"{', '.join(class_names)}"
+            )
+        names = list(folders if class_names is None else class_names)
+        by_class = [images_in(f"{directory}/{name}") for name in names]
+        paths = [path for images in by_class for path in images]
+        numbers = np.repeat(np.arange(len(names), dtype=np.int32), [len(images) for images in by_class])
+    else:
+        paths = images_in(directory)
+        names, numbers = None, None
+        if labels is not None:
+            numbers = np.asarray(labels, np.int32)
+            names = [str(number) for number in np.unique(numbers)]
+            if len(numbers) != len(paths):
+                raise InputError(
+                    f"{where}: expected a label for each of {len(paths)} images, found {len(numbers)}"
+                )
+    if not paths:
+        raise InputError(f"{where}: expected images that end in {', '.join(SUFFIXES)}, found none")
+    return _Images(paths, numbers, names)
+
+
+def _listed(directory: str, follow_links: bool) -> tuple[list[str], Callable[[str], list[str]]]:
+    """Return the folders of a directory, and a function from a folder to the images below it, in order."""
+    if not is_url(directory):
+        folders = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+        return folders, lambda folder: _images(folder, follow_links)
+    parts = [url.removeprefix(f"{directory}/").split("/") for url in urls_below(directory)]
+    parts.sort(key=lambda names: [(place < len(names) - 1, name) for place, name in enumerate(names)])
+    images = [f"{directory}/{'/'.join(names)}" for names in parts if names[-1].lower().endswith(SUFFIXES)]
+    folders = sorted({names[0] for names in parts if len(names) > 1})
+    return folders, lambda folder: [url for url in images if url.startswith(f"{folder}/")]
+
+
+def _images(folder: str, follow_links: bool) -> list[str]:
+    found = []
+    for base, folders, files in os.walk(folder, followlinks=follow_links):
+        folders.sort()
+        found += [f"{base}/{name}" for name in sorted(files) if name.lower().endswith(SUFFIXES)]
+    return found

@@ -1,0 +1,1 @@
+"""The parts of the class `Dataset`, whose methods are those of tf.data."""

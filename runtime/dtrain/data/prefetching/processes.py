@@ -1,0 +1,185 @@
+"""Helper processes for functions that keep the interpreter busy: forks of this process, which has them.
+
+A helper gets an element and sends back the result. The kernel kills it when this process dies in any way: it
+is forked by a thread that lives as long as the helpers, and dies with it.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import stat
+import struct
+import threading
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dtrain.data.prefetching.plain_elements import decode, encode
+from dtrain.data.structure import Element
+from dtrain.errors import InputError
+from dtrain.process.life_line import die_with_parent
+
+Compute = Callable[[Any], Element]
+_LENGTH = struct.Struct("<BQ")
+_RESULT, _ERROR = 0, 1
+LOST = "map: a helper process was killed while it computed an element; is there enough memory?"
+
+
+class _Place:
+    """Whether this process is a helper itself: it computes what would be sent to others."""
+
+    helps = False
+
+
+class Helpers:
+    """Helper processes, forked when the first element is asked for; several threads may use them at once."""
+
+    def __init__(self, compute: Compute, count: int) -> None:
+        """Begin without a process; `compute` turns a request, a nest of plain values, into an element."""
+        self._compute = compute
+        self._count = count
+        self._idle: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._end: threading.Event | None = None
+
+    def __call__(self, request: Any) -> Element:
+        """Return `compute` of a request, computed in one of the helpers.
+
+        Raises:
+            InputError: the function has failed there, with its traceback; or the helper was killed.
+        """
+        if _Place.helps:
+            return self._compute(request)
+        self._start()
+        channel = self._idle.get()
+        if channel is None:
+            self._idle.put(None)
+            raise InputError(LOST)
+        try:
+            _send(channel, _RESULT, encode(request))
+            kind, data = _receive(channel)
+        except (OSError, EOFError):
+            channel.close()
+            self._idle.put(None)  # else the next caller would wait for a helper that has died
+            raise InputError(LOST) from None
+        self._idle.put(channel)
+        if kind == _ERROR:
+            told = data.decode().rstrip()
+            raise InputError(f"map, in a helper process: {told.splitlines()[-1]}\n{told}")
+        return decode(data)
+
+    def close(self) -> None:
+        """End the helpers."""
+        if self._end is not None:
+            self._end.set()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._end is not None:
+                return
+            end, started = threading.Event(), threading.Event()
+            keeper = threading.Thread(
+                target=_keep, args=(self._compute, self._count, self._idle, started, end), daemon=True
+            )
+            keeper.name = "dtrain-map-helpers"
+            keeper.start()
+            started.wait()
+            self._end = end
+            weakref.finalize(self, _finish, end, keeper)
+
+
+def _finish(end: threading.Event, keeper: threading.Thread) -> None:
+    end.set()
+    if keeper is not threading.current_thread():
+        keeper.join(10.0)
+
+
+def _keep(
+    compute: Compute,
+    count: int,
+    idle: "queue.SimpleQueue[socket.socket | None]",
+    started: threading.Event,
+    end: threading.Event,
+) -> None:
+    """Fork the helpers, and kill and reap them at the end. They die with this thread."""
+    pids = []
+    try:
+        for _ in range(count):
+            own, its = socket.socketpair()
+            parent = os.getpid()
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", DeprecationWarning
+                )  # of forks beside threads: it only computes
+                pid = os.fork()
+            if pid == 0:
+                _help(compute, its, parent)
+            its.close()
+            idle.put(own)
+            pids.append(pid)
+    finally:
+        for _ in range(count - len(pids)):
+            idle.put(None)
+        started.set()
+        end.wait()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _help(compute: Compute, channel: socket.socket, parent: int) -> None:
+    """Answer requests until the other end is closed; the process ends here."""
+    code = 1
+    try:
+        die_with_parent(parent)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the task, which then ends its helpers
+        _Place.helps = True
+        _close_other_sockets(channel.fileno())
+        while True:
+            _, data = _receive(channel)
+            try:
+                _send(channel, _RESULT, encode(compute(decode(data))))
+            except Exception:
+                _send(channel, _ERROR, traceback.format_exc().encode())
+    except (EOFError, OSError):
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _close_other_sockets(kept: int) -> None:
+    """Close what connects the forking process to others: they are to notice when it dies."""
+    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        with contextlib.suppress(OSError):
+            if number > 2 and number != kept and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.close(number)
+
+
+def _send(channel: socket.socket, kind: int, data: bytes) -> None:
+    channel.sendall(_LENGTH.pack(kind, len(data)) + data)
+
+
+def _receive(channel: socket.socket) -> tuple[int, bytes]:
+    kind, length = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
+    return kind, _exactly(channel, length)
+
+
+def _exactly(channel: socket.socket, length: int) -> bytes:
+    parts = []
+    while length:
+        part = channel.recv(min(length, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,211 @@
+"""Files of comma-separated rows, with the rules of TensorFlow's `CsvDataset`."""
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.readers.row_formats import LINE_BYTES_MAX, SCANNED_BYTES
+from dtrain.data.record_index.building import Scanner
+from dtrain.data.record_index.offsets import Offsets
+from dtrain.data.stores.local import unreadable
+from dtrain.data.stores.opening import RowReader, open_stream
+from dtrain.data.stores.remote import shown
+from dtrain.data.structure import Element, TensorSpec
+from dtrain.errors import InputError, InvalidArgumentError
+
+QUOTE, LINE_FEED, CARRIAGE_RETURN = b'"\n\r'
+DTYPES = ("int32", "int64", "float32", "float64", "string")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the rows that are wanted.
+
+    Attributes:
+        number: of the field in a row, from 0.
+        dtype: of DTYPES.
+        default: for an empty field; None: the field is required.
+    """
+
+    number: int
+    dtype: str
+    default: Any = None
+
+    def value(self, field: bytes) -> Any:
+        """Return the value of a field that is not empty; raise a ValueError if it has none of the dtype."""
+        if self.dtype == "string":
+            return field
+        if b"_" in field:  # Python's numbers may have them, those of files may not
+            raise ValueError
+        if self.dtype in ("float32", "float64"):
+            with np.errstate(over="ignore"):  # of float32: it becomes infinite
+                return np.dtype(self.dtype).type(float(field))
+        number = int(field)
+        bounds = np.iinfo(self.dtype)
+        if not bounds.min <= number <= bounds.max:
+            raise ValueError
+        return np.dtype(self.dtype).type(number)
+
+
+class CsvRows:
+    """The rows of .csv files, as tuples of the wanted columns."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        fields: int | None,
+        compression: str = "",
+        header: bool = False,
+        delimiter: str = ",",
+        quotes: bool = True,
+        missing: str = "",
+    ) -> None:
+        """Begin.
+
+        Args:
+            columns: that are wanted, in the order in which they come.
+            fields: how many fields every row has; None: any number, as where some columns are chosen.
+            compression: empty, GZIP or ZLIB.
+            header: whether the first row of each file is left out.
+            delimiter: one character between fields.
+            quotes: whether fields in quotes may have delimiters and line breaks.
+            missing: text that stands for an empty field.
+        """
+        self._columns = tuple(columns)
+        self._fields = fields
+        self._compression = compression
+        self._header = header
+        self._delimiter = delimiter.encode()
+        self._quotes = quotes
+        self._missing = missing.encode()
+        between = re.escape(self._delimiter)
+        self._field = re.compile(rb'(?:"((?:[^"]|"")*)"|([^"' + between + rb"]*))(" + between + rb"|\Z)")
+        self.kind = f"csv, {'quotes' if quotes else 'no quotes'}, {'header' if header else 'no header'}"
+        self.scanner: Scanner | None = None if compression else self
+        self.obstacle = f"files that are compressed as a whole ({compression})" if compression else ""
+
+    @property
+    def spec(self) -> Any:
+        """Return the specs of the columns."""
+        return tuple(TensorSpec((), column.dtype) for column in self._columns)
+
+    def read(self, path: str) -> Iterator[Element]:
+        """Yield the rows from front to back."""
+        offset = 0
+        where = shown(path)
+        try:
+            with open_stream(path) as file:
+                if self._compression == "GZIP":
+                    stream: Any = gzip.GzipFile(fileobj=file)
+                elif self._compression == "ZLIB":
+                    stream = io.BytesIO(zlib.decompress(file.read()))
+                else:
+                    stream = file
+                for number, row in enumerate(self._rows(stream, where)):
+                    if number or not self._header:
+                        yield self.row(row, where, offset)
+                    offset += len(row)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except (EOFError, zlib.error) as error:
+            raise InputError(f"{where}: expected {self._compression} data, found damage: {error}.") from error
+
+    def _rows(self, stream: Any, path: str) -> Iterator[bytes]:
+        # latin-1 gives each byte back; without newline= a lone carriage return would end no line.
+        with io.TextIOWrapper(stream, "latin-1", newline="") as text:
+            held: list[str] = []
+            nbytes = 0
+            is_open = False
+            while line := text.readline(LINE_BYTES_MAX + 1):
+                held.append(line)
+                nbytes += len(line)
+                if nbytes > LINE_BYTES_MAX:
+                    raise InputError(f"{path}: found a row of more than {LINE_BYTES_MAX} bytes")
+                is_open ^= self._quotes and line.count('"') % 2 == 1
+                if not is_open:
+                    yield "".join(held).encode("latin-1")
+                    held.clear()
+                    nbytes = 0
+            if held:
+                yield "".join(held).encode("latin-1")
+
+    def scan(self, file: RowReader, nbytes: int) -> Offsets:
+        """Look for line breaks outside of quotes."""
+        found = [np.zeros(1, np.int64)]
+        quotes_before = 0
+        for start in range(0, nbytes, SCANNED_BYTES):
+            count = min(SCANNED_BYTES, nbytes - start)
+            block = np.frombuffer(file.read(start, min(count + 1, nbytes - start)), np.uint8)
+            after = np.append(block[1:], 0)[:count]
+            block = block[:count]
+            breaks = (block == LINE_FEED) | ((block == CARRIAGE_RETURN) & (after != LINE_FEED))
+            if self._quotes:
+                quotes = quotes_before + np.cumsum(block == QUOTE)
+                breaks &= quotes % 2 == 0
+                quotes_before = int(quotes[-1])
+            found.append(np.flatnonzero(breaks) + (start + 1))
+        offsets = np.concatenate(found)
+        if offsets[-1] < nbytes:
+            offsets = np.append(offsets, nbytes)
+        if np.diff(offsets).max(initial=0) > LINE_BYTES_MAX:
+            raise InputError(f"{file.path}: found a row of more than {LINE_BYTES_MAX} bytes")
+        return offsets[1 if self._header and len(offsets) > 1 else 0 :].astype(np.uint64)
+
+    def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
+        """Return what each part of a file is; raises as `row`."""
+        return [self.row(part, path, offset) for part, offset in zip(parts, offsets, strict=True)]
+
+    def row(self, data: bytes, path: str, offset: int) -> Element:
+        """Return the wanted columns of a row.
+
+        Raises:
+            InvalidArgumentError: a field is missing, or no value of its column; or quotes are wrong.
+        """
+        line = data.removesuffix(b"\n").removesuffix(b"\r")
+        fields = self.fields(line, path, offset)
+        if self._fields is not None and len(fields) != self._fields:
+            raise InvalidArgumentError(
+                f"{path}: the row at byte {offset}: expected {self._fields} fields, found {len(fields)}"
+            )
+        return tuple([self._value(column, fields, path, offset) for column in self._columns])
+
+    def _value(self, column: Column, fields: list[bytes], path: str, offset: int) -> Any:
+        where = f"{path}: the row at byte {offset}: field {column.number}"
+        if column.number >= len(fields):
+            raise InvalidArgumentError(f"{where}: is missing; the row has {len(fields)} fields")
+        field = fields[column.number]
+        if field in (b"", self._missing):
+            if column.default is None:
+                raise InvalidArgumentError(
+                    f"{where}: is required, and empty; give the column a default value"
+                )
+            return column.default
+        try:
+            return column.value(field)
+        except ValueError:
+            shown = field[:40].decode(errors="replace")
+            raise InvalidArgumentError(f"{where}: expected {column.dtype}, found {shown!r}") from None
+
+    def fields(self, line: bytes, path: str, offset: int) -> list[bytes]:
+        """Return the fields of a row without its end; raise an `InvalidArgumentError` for wrong quotes."""
+        if not self._quotes or QUOTE not in line:
+            return line.split(self._delimiter)
+        fields: list[bytes] = []
+        position = 0
+        while match := self._field.match(line, position):
+            quoted, plain, end = match.groups()
+            fields.append(plain if quoted is None else quoted.replace(b'""', b'"'))
+            position = match.end()
+            if not end:
+                return fields
+        raise InvalidArgumentError(
+            f"{path}: the row at byte {offset}: field {len(fields)}: a quote is open at its end, or stands "
+            "within a field; write a field with quotes in quotes, and each quote in it twice"
+        )

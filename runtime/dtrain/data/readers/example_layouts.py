@@ -1,0 +1,222 @@
+"""The layout of serialized tf.train.Examples, by which many of one form are parsed at once.
+
+Examples that one program writes have the same features in the same order; those of the same length differ in
+nothing but the bytes of their values. A layout says where these stand, so that a column of a batch is a few
+operations on the bytes of all its examples together. What does not have the usual form has no layout, and is
+parsed field by field.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dtrain.types import Array
+
+BYTES_LIST, FLOAT_LIST, INT64_LIST = 0x0A, 0x12, 0x1A
+FIRST, SECOND = 0x0A, 0x12
+"""The tags of the fields 1 and 2, with a length before their content."""
+CONTINUED = 0x80
+TOGETHER_MIN = 3
+EXAMPLE_BYTES_MAX = 16 << 10
+"""Bytes of an Example above which its values take longer than its form."""
+LAYOUTS_PER_LENGTH = 4
+LENGTHS_KEPT = 64
+
+Octets = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The place of a feature's values.
+
+    Attributes:
+        kind: BYTES_LIST, FLOAT_LIST or INT64_LIST.
+        pieces: where each of the bytes values begins and ends; of numbers, where all of them do.
+    """
+
+    kind: int
+    pieces: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The form of Examples of one length.
+
+    Attributes:
+        spans: of the features, by name.
+        template: an Example of that form.
+        fixed: which bits of it every Example of the form has.
+    """
+
+    spans: dict[str, Span]
+    template: Octets
+    fixed: Octets
+
+    def fits(self, examples: Octets) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which rows of a matrix of bytes, an Example each, have this form."""
+        differs = ((examples ^ self.template) & self.fixed).any(axis=1)
+        fit: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_not(differs)
+        return fit
+
+    def floats(self, examples: Octets, span: Span) -> Array:
+        """Return the float32 values of a feature, a row for each Example."""
+        begin, end = span.pieces[0]
+        return np.ascontiguousarray(examples[:, begin:end]).view("<f4").astype(np.float32, copy=False)
+
+    def integers(self, examples: Octets, span: Span) -> Array:
+        """Return the int64 values of a feature, a row for each Example."""
+        begin, end = span.pieces[0]
+        lasts = np.flatnonzero(self.template[begin:end] < CONTINUED).tolist()
+        values = np.zeros((len(examples), len(lasts)), np.uint64)
+        start = begin
+        for number, last in enumerate(lasts):
+            for place in range(start, begin + last + 1):
+                seven_bits = examples[:, place].astype(np.uint64) & np.uint64(0x7F)
+                values[:, number] |= seven_bits << np.uint64(7 * (place - start))
+            start = begin + last + 1
+        return values.view(np.int64)
+
+
+def spans_of(example: bytes) -> dict[str, Span] | None:
+    """Return the places of the values of an Example; None if it has not the usual form."""
+    try:
+        return _spans(example)
+    except (IndexError, UnicodeDecodeError):
+        return None
+
+
+def _spans(data: bytes) -> dict[str, Span] | None:
+    spans: dict[str, Span] = {}
+    if not data:
+        return spans
+    end, position = _length(data, 0, FIRST)
+    if end != len(data):
+        return None
+    while position < end:
+        entry_end, position = _length(data, position, FIRST)
+        key_end, key = _length(data, position, FIRST)
+        value_end, position = _length(data, key_end, SECOND)
+        if not key_end <= value_end == entry_end <= end:
+            return None
+        name = data[key:key_end].decode()
+        kind = data[position]
+        list_end, position = _length(data, position, kind)
+        if list_end != value_end or name in spans or kind not in (BYTES_LIST, FLOAT_LIST, INT64_LIST):
+            return None
+        pieces = []
+        while position < list_end:
+            piece_end, position = _length(data, position, FIRST)
+            if piece_end > list_end:
+                return None
+            pieces.append((position, piece_end))
+            position = piece_end
+        if kind != BYTES_LIST and not _are_numbers(data, kind, pieces):
+            return None
+        spans[name] = Span(kind, tuple(pieces))
+    return spans
+
+
+def _are_numbers(data: bytes, kind: int, pieces: list[tuple[int, int]]) -> bool:
+    """Return whether packed numbers stand in one piece, and all of them are whole."""
+    if len(pieces) != 1 or pieces[0][0] == pieces[0][1]:
+        return False
+    begin, end = pieces[0]
+    return (end - begin) % 4 == 0 if kind == FLOAT_LIST else data[end - 1] < CONTINUED
+
+
+def _length(data: bytes, position: int, tag: int) -> tuple[int, int]:
+    """Return the end and the beginning of a field's content; raise an IndexError for another tag."""
+    if data[position] != tag:
+        raise IndexError
+    length = data[position + 1]
+    position += 2
+    if length >= CONTINUED:
+        shift = 7
+        length &= 0x7F
+        while True:
+            octet = data[position]
+            position += 1
+            length |= (octet & 0x7F) << shift
+            if octet < CONTINUED:
+                break
+            shift += 7
+            if shift > 63:
+                raise IndexError
+    return position + length, position
+
+
+def layout_of(example: bytes) -> Layout | None:
+    """Return the layout of an Example; None if it has not the usual form."""
+    spans = spans_of(example)
+    if spans is None:
+        return None
+    template = np.frombuffer(example, np.uint8)
+    fixed = np.full(len(example), 0xFF, np.uint8)
+    for span in spans.values():
+        for begin, end in span.pieces:
+            # Of whole numbers the first bit of each byte says whether the number goes on in the next.
+            fixed[begin:end] = CONTINUED if span.kind == INT64_LIST else 0
+            if span.kind == INT64_LIST and _too_long(template[begin:end]):
+                return None
+    return Layout(spans, template, fixed)
+
+
+def _too_long(numbers: Octets) -> bool:
+    """Return whether one of some packed whole numbers has more than 10 bytes."""
+    lasts = np.flatnonzero(numbers < CONTINUED)
+    return bool(np.diff(lasts, prepend=-1).max(initial=0) > 10)
+
+
+class Groups:
+    """Examples of a batch that are parsed together.
+
+    Attributes:
+        alike: for each layout the numbers of its Examples, and their bytes as rows of a matrix.
+        others: the numbers of those that are parsed one by one.
+    """
+
+    def __init__(self, examples: Sequence[bytes]) -> None:
+        self.alike: list[tuple[Layout, Array, Octets]] = []
+        self.others: list[int] = []
+        by_length: dict[int, list[int]] = {}
+        for number, example in enumerate(examples):
+            by_length.setdefault(len(example), []).append(number)
+        for length, numbers in by_length.items():
+            self._divide(examples, length, numbers)
+
+    def _divide(self, examples: Sequence[bytes], length: int, numbers: list[int]) -> None:
+        """Put Examples of one length into groups."""
+        known = _known.get(length, [])
+        if length > EXAMPLE_BYTES_MAX or (len(numbers) < TOGETHER_MIN and not known):
+            self.others += numbers
+            return
+        rest = np.array(numbers)
+        matrix = np.frombuffer(b"".join([examples[number] for number in numbers]), np.uint8)
+        matrix = matrix.reshape(len(numbers), length)
+        learnt: list[Layout] = []
+        untried = iter(known)
+        while len(rest) and len(learnt) < LAYOUTS_PER_LENGTH:
+            layout = next(untried, None)
+            if layout is None:
+                layout = layout_of(examples[rest[0]])
+                if layout is None:
+                    break
+                learnt.append(layout)
+            fit = layout.fits(matrix)
+            if fit.all():
+                self.alike.append((layout, rest, matrix))
+                rest = rest[:0]
+            elif fit.any():
+                self.alike.append((layout, rest[fit], matrix[fit]))
+                rest, matrix = rest[~fit], matrix[~fit]
+        self.others += rest.tolist()
+        if learnt:
+            _known[length] = [*learnt, *known][:LAYOUTS_PER_LENGTH]
+        if len(_known) > LENGTHS_KEPT:
+            _known.clear()
+
+
+_known: dict[int, list[Layout]] = {}
+"""The layouts that were seen, by the length of an Example; several threads may learn the same one at once."""

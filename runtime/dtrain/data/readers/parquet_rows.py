@@ -1,0 +1,173 @@
+# ruff: noqa: D102 -- the methods are those of `Node`, documented there
+"""The rows of Parquet files; the footer of a file says where each group of rows lies."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.node import Indices, Iteration
+from dtrain.data.readers.file_rows import FileSource
+from dtrain.data.stores.opening import open_file
+from dtrain.data.stores.streams import RangeStream
+from dtrain.data.structure import Element, TensorSpec
+from dtrain.errors import InputError
+from dtrain.types import Array
+
+GROUPS_KEPT = 4
+"""Groups of rows, decoded, that stay in memory for each file."""
+
+
+class ParquetRows(FileSource):
+    """The rows of a Parquet file, as dicts of columns of numbers, text, bytes, or lists of one length."""
+
+    addressable = True
+    computed = frozenset({"_open", "_state", "_file", "_groups"})
+
+    def __init__(self, path: str, columns: Sequence[str] | None) -> None:
+        """Read the footer.
+
+        Args:
+            path: of the file.
+            columns: the wanted ones; None: all.
+
+        Raises:
+            InputError: pyarrow is not installed, the file cannot be read or is damaged, or it lacks a column.
+        """
+        super().__init__(path)
+        self._open = open_file(path)
+        self._where = self._open.path
+        self._state = self._open.state()
+        self._file = self._opened()
+        names = self._file.schema_arrow.names
+        for name in columns or ():
+            if name not in names:
+                raise InputError(
+                    f"{self._where}: there is no column {name!r}; expected one of {', '.join(names)}"
+                )
+        self._columns = list(names if columns is None else columns)
+        metadata = self._file.metadata
+        lengths = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        self._ends = np.cumsum(np.array([0, *lengths], np.int64))
+        self.cardinality = int(self._ends[-1])
+        self._groups: OrderedDict[int, dict[str, Array]] = OrderedDict()
+
+    @property
+    def spec(self) -> Any:
+        if self.cardinality:
+            group = self._group(0)
+            return {name: TensorSpec(array.shape[1:], array.dtype) for name, array in group.items()}
+        schema = self._file.schema_arrow
+        empty = {name: _array(schema.field(name).type, self._where, name) for name in self._columns}
+        return {name: TensorSpec((), dtype) for name, dtype in empty.items()}
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self.each(range(index, index + 1), iteration)[0]
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        columns = self.elements(indices, iteration)
+        return [{name: column[number] for name, column in columns.items()} for number in range(len(indices))]
+
+    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        numbers = np.asarray(indices, np.int64)
+        groups = np.searchsorted(self._ends, numbers, "right") - 1
+        found: dict[str, Array] = {}
+        for group in np.unique(groups).tolist():
+            chosen = groups == group
+            for name, column in self._group(group).items():
+                rows = column[numbers[chosen] - self._ends[group]]
+                if name not in found:
+                    found[name] = np.empty((len(numbers), *rows.shape[1:]), rows.dtype)
+                found[name][chosen] = rows
+        return found
+
+    def _group(self, number: int) -> dict[str, Array]:
+        kept = self._groups.get(number)
+        if kept is not None:
+            return kept
+        if self._open.state() != self._state:
+            raise InputError(
+                f"{self._where}: was changed while it was in use; write new data into a new file, and start "
+                "again"
+            )
+        try:
+            table = self._opened().read_row_group(number, columns=self._columns)  # a reader serves one thread
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self._where}: row group {number} is damaged: {_first_line(error)}") from None
+        group = {name: _decoded(table.column(name), self._where, name) for name in self._columns}
+        self._groups[number] = group
+        while len(self._groups) > GROUPS_KEPT:
+            self._groups.popitem(last=False)
+        return group
+
+    def _opened(self) -> Any:
+        try:
+            from pyarrow import parquet  # 40 MB and half a second, so only where such a file is read
+        except ImportError:
+            raise InputError(
+                f"{self._where}: reading Parquet needs pyarrow: `pip install dtrain[data]` brings it"
+            ) from None
+        try:
+            if self._open.descriptor is not None:
+                return parquet.ParquetFile(f"/proc/self/fd/{self._open.descriptor}")
+            ranges = RangeStream(self._open.read, self._open.state()[0])
+            return parquet.ParquetFile(ranges, pre_buffer=True)  # columns beside each other by one request
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self._where}: expected a Parquet file: {_first_line(error)}") from None
+
+
+def _decoded(column: Any, path: str, name: str) -> Array:
+    """Return a column of a table as an array; text as bytes, as in files of records."""
+    import pyarrow as pa
+
+    array = column.combine_chunks()
+    if array.null_count:
+        raise InputError(
+            f"{path}: column {name!r}: expected a value in every row, found {array.null_count} empty ones; "
+            "leave the column out, or fill them"
+        )
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        values = _decoded(pa.chunked_array([array.flatten()]), path, name)
+        rows = len(array)
+        lengths = len(values) // max(1, rows)
+        if rows and array.value_lengths().unique().to_pylist() != [lengths]:
+            raise InputError(f"{path}: column {name!r}: expected lists of one length, found several")
+        return values.reshape(rows, lengths, *values.shape[1:])
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        array = array.cast(pa.large_binary())
+    if _array(kind, path, name) == "string":
+        texts = np.empty(len(array), object)
+        texts[:] = array.to_pylist()
+        return texts
+    numbers: Array = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _array(kind: Any, path: str, name: str) -> Any:
+    """Return the dtype of a column of a type of Arrow's."""
+    import pyarrow as pa
+
+    types = pa.types
+    if (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    ):
+        return "string"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return kind.to_pandas_dtype()
+    raise InputError(
+        f"{path}: column {name!r}: expected numbers, text, bytes or lists of such, found {kind}; choose "
+        "other columns by columns="
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0][:200]

@@ -1,0 +1,237 @@
+"""Indexes that are built once, by the task that comes first; the others wait for it.
+
+The file of data itself is locked meanwhile, so that the kernel lets go of it when the task dies in any way,
+and nothing has to be removed. An index is kept beside the data, that of a URL in a cache folder of the host;
+in the run directory where that cannot be; in memory where there is none.
+"""
+
+import errno
+import os
+import re
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from dtrain.data.record_index.locking import locked
+from dtrain.data.record_index.offsets import SUFFIX, Offsets, read_index, remove_remnants, write_index
+from dtrain.data.stores.local import BLOCK_BYTES, FileFacts
+from dtrain.data.stores.opening import ReadableFile, RowReader, open_file
+from dtrain.data.stores.remote import shown
+from dtrain.errors import InputError
+from dtrain.formats.remote_files import is_url
+from dtrain.process.assignment import RUN_DIR
+
+WAIT_S = 60.0
+"""The longest wait for another task's index of a small file."""
+BYTES_PER_S, REMOTE_BYTES_PER_S = 20e6, 2e6
+"""The speed that is expected of a task that builds the index of a large one, here or at a URL."""
+INDEXED_BYTES_MIN = 2 * BLOCK_BYTES
+"""Bytes of the smallest file whose index is kept: to check that of a smaller one takes reading all of it."""
+KEPT_IN_PROCESS = 4096
+"""Files whose indexes a process does not read again."""
+FOLDER = "data_index"
+"""The folder of indexes in a run directory."""
+
+
+class Scanner(Protocol):
+    """The records of a kind of file, as an index needs them.
+
+    Attributes:
+        kind: the name of the format.
+    """
+
+    kind: str
+
+    def scan(self, file: RowReader, nbytes: int) -> Offsets:
+        """Return the offset of each record, and that of the end, of a file of so many bytes.
+
+        Raises:
+            InputError: the file is damaged or ends inside a record.
+        """
+
+
+@dataclass(frozen=True)
+class RecordIndex:
+    """The records of a file.
+
+    Attributes:
+        path: of the file.
+        facts: of the file that was indexed.
+        offsets: of the records, and of their end.
+        kept_at: the file that holds the index; None: memory.
+        not_kept: why no file could hold it; empty where one does, or none is needed.
+    """
+
+    path: str
+    facts: FileFacts
+    offsets: Offsets
+    kept_at: Path | None = None
+    not_kept: str = ""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def check(self, file: ReadableFile) -> None:
+        """Raise an `InputError` if the file has changed since it was indexed."""
+        found = file.state()
+        if found != self.facts.state:
+            raise InputError(
+                f"{file.path}: was changed while it was in use: it has {found[0]} bytes, and had "
+                f"{self.facts.nbytes} when its records were counted; write new data into a new file, and "
+                "start again"
+            )
+
+
+def index_of(path: str, scanner: Scanner, wait_s: float = WAIT_S) -> RecordIndex:
+    """Return the index of a file: the one that is kept, or a new one, which is then kept.
+
+    Args:
+        path: of the file.
+        scanner: finds its records.
+        wait_s: how long another task may take to build the index of a small file.
+
+    Raises:
+        InputError: the file cannot be read, or is damaged.
+        WaitTimeoutError: another task holds it locked for too long.
+    """
+    file = open_file(path)
+    key = path, scanner.kind
+    with _knowing:
+        known = _known.get(key)
+    if known is not None and known.facts.state == file.state():
+        return known
+    index = _found_or_built(path, file, scanner, wait_s)
+    with _knowing:
+        _known[key] = index
+        while len(_known) > KEPT_IN_PROCESS:
+            _known.popitem(last=False)
+    return index
+
+
+_known: OrderedDict[tuple[str, str], RecordIndex] = OrderedDict()
+_knowing = threading.Lock()
+
+
+def _found_or_built(path: str, file: ReadableFile, scanner: Scanner, wait_s: float) -> RecordIndex:
+    if not file.is_checked_freely and file.state()[0] < INDEXED_BYTES_MIN:
+        return _scanned(file, scanner)
+    places = places_of(path)
+    if (found := _kept(file, scanner, places)) is not None:
+        return found
+    wait_s += file.state()[0] / (BYTES_PER_S if file.descriptor is not None else REMOTE_BYTES_PER_S)
+    with _locked(file, places, wait_s) as alone:
+        if (found := _kept(file, scanner, places)) is not None:
+            return found
+        for place in places if alone else ():
+            remove_remnants(place)
+        return _keep(file, _scanned(file, scanner), scanner.kind, places)
+
+
+@contextmanager
+def _locked(file: ReadableFile, places: list[Path], wait_s: float) -> Iterator[bool]:
+    """Hold the file locked; in the place of one at a URL an empty file beside its index, where one can be.
+
+    Yields whether it is locked.
+    """
+    work = f"build the index of {file.path}"
+    if file.descriptor is not None:
+        with locked(file.descriptor, wait_s, work) as alone:
+            yield alone
+        return
+    try:
+        places[0].parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(places[0].with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        with locked(descriptor, wait_s, work) as alone:
+            yield alone
+    finally:
+        os.close(descriptor)
+
+
+def kept_index(path: str, scanner: Scanner) -> RecordIndex | None:
+    """Return the index of a file that is kept; None where there is none, or not one of this file as it is.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    return _kept(open_file(path), scanner, places_of(path))
+
+
+def scanned_index(path: str, scanner: Scanner) -> RecordIndex:
+    """Return the index of a file as it is found now; nothing is kept.
+
+    Raises:
+        InputError: the file cannot be read, or is damaged.
+    """
+    return _scanned(open_file(path), scanner)
+
+
+def places_of(path: str) -> list[Path]:
+    """Return the files in which the index of a file is kept: the first that can be written.
+
+    For a file of this host that is beside it, for one at a URL in the cache folder of the user.
+    """
+    if is_url(path):
+        last = re.sub(r"[^\w.-]", "_", shown(path).partition("?")[0].rpartition("/")[2])
+        name = f"{last[-60:]}-{_digest(path)}{SUFFIX}"
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        places = [Path(cache) / "dtrain" / FOLDER / name]
+    else:
+        whole = Path(os.path.realpath(path))
+        name = f"{whole.name[-60:]}-{_digest(whole)}{SUFFIX}"
+        places = [whole.with_name(whole.name + SUFFIX)]
+    if run_dir := os.environ.get(RUN_DIR):
+        places.append(Path(run_dir) / FOLDER / name)
+    return places
+
+
+def _digest(path: str | Path) -> str:
+    return sha256(os.fsencode(path)).hexdigest()[:16]
+
+
+def _scanned(file: ReadableFile, scanner: Scanner) -> RecordIndex:
+    facts = file.facts()
+    index = RecordIndex(file.path, facts, scanner.scan(file.in_blocks(), facts.nbytes))
+    index.check(file)
+    return index
+
+
+def _kept(file: ReadableFile, scanner: Scanner, places: list[Path]) -> RecordIndex | None:
+    facts: FileFacts | None = None
+    for place in places:
+        if place.exists():
+            facts = facts or file.facts()
+            if (offsets := read_index(place, scanner.kind, facts)) is not None:
+                return RecordIndex(file.path, facts, offsets, place)
+    return None
+
+
+def _keep(file: ReadableFile, index: RecordIndex, kind: str, places: list[Path]) -> RecordIndex:
+    failure: OSError | None = None
+    for place in places:
+        try:
+            if place.parent.name == FOLDER:
+                place.parent.mkdir(parents=True, exist_ok=True)
+            write_index(place, kind, index.facts, index.offsets)
+        except OSError as error:
+            failure = failure if failure is not None and failure.errno == errno.ENOSPC else error
+            continue
+        offsets = read_index(place, kind, index.facts)
+        return index if offsets is None else RecordIndex(index.path, index.facts, offsets, place)
+    folders = " or ".join(str(place.parent) for place in places)
+    reason = f"its index cannot be kept in {folders}: {failure.strerror if failure is not None else ''}"
+    warnings.warn(
+        f"{file.path}: {reason}; it is held in memory, {index.offsets.nbytes} bytes, and each task builds "
+        "its own",
+        stacklevel=2,
+    )
+    return replace(index, not_kept=reason)

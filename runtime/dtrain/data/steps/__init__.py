@@ -1,0 +1,1 @@
+"""Steps of pipelines that few programs need: windows, padding, running state, choices between datasets."""

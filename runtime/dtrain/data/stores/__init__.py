@@ -1,0 +1,1 @@
+"""Places from which ranges of bytes are read: files here, and URLs."""

@@ -1,0 +1,140 @@
+"""Local files, of which any range can be read, by several threads at once."""
+
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from dtrain.data.stores.ranges import parts, together
+from dtrain.errors import InputError
+from dtrain.formats.masked_urls import masked
+from dtrain.formats.regular_file import open_regular
+
+READ_BYTES_MAX = 8 << 20
+"""Bytes that are read at once where ranges are neighbours."""
+BLOCK_BYTES = 64 * 1024
+"""Bytes at either end of a file that tell it from another one."""
+SAMPLES = 16
+SAMPLE_BYTES = 4096
+"""Bytes of each of the samples between both ends that tell it, too."""
+
+FileState = tuple[int, int, str]
+"""The size of a file in bytes, when it was changed last in ns since 1970, and the version of one at a URL."""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """Facts by which a file is known again.
+
+    Attributes:
+        nbytes: its size.
+        mtime_ns: when it was changed last.
+        first_crc32, last_crc32: of its first and last block.
+        version: of a file at a URL, whose store tells this in the place of the checksums and the time.
+        samples_crc32: of blocks between the first and the last, spread evenly.
+    """
+
+    nbytes: int
+    mtime_ns: int
+    first_crc32: int
+    last_crc32: int
+    version: str = ""
+    samples_crc32: int = 0
+
+    @property
+    def state(self) -> FileState:
+        """Return what differs when the file has changed, and is known without reading it."""
+        return self.nbytes, self.mtime_ns, self.version
+
+
+class OpenFile:
+    """A file that is open for reading ranges; it is closed with the last reference to it.
+
+    Attributes:
+        path: as it was opened.
+        descriptor: of the open file.
+        is_checked_freely: False: to know the file again, its first and last block, and samples, are read.
+    """
+
+    is_checked_freely = False
+
+    def __init__(self, path: str) -> None:
+        """Open it.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        self.path = path
+        self.descriptor = -1
+        try:
+            self.descriptor = open_regular(path)
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    def state(self) -> FileState:
+        """Return its size in bytes, when it was changed last, in ns since 1970, and no version."""
+        facts = os.fstat(self.descriptor)
+        return facts.st_size, facts.st_mtime_ns, ""
+
+    def facts(self) -> FileFacts:
+        """Return the facts by which it is known again."""
+        nbytes, mtime_ns, _ = self.state()
+        first = zlib.crc32(self.read(0, min(BLOCK_BYTES, nbytes)))
+        last_start = max(0, nbytes - BLOCK_BYTES)
+        last = zlib.crc32(self.read(last_start, nbytes - last_start))
+        return FileFacts(nbytes, mtime_ns, first, last, samples_crc32=self._samples_crc32(nbytes))
+
+    def _samples_crc32(self, nbytes: int) -> int:
+        between = nbytes - 2 * BLOCK_BYTES - SAMPLE_BYTES
+        if between < 0:
+            return 0
+        found = 0
+        for number in range(SAMPLES):
+            start = BLOCK_BYTES + between * number // (SAMPLES - 1)
+            found = zlib.crc32(self.read(start, SAMPLE_BYTES), found)
+        return found
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return the bytes of a range.
+
+        Raises:
+            InputError: it cannot be read, or ends before.
+        """
+        try:
+            data = os.pread(self.descriptor, nbytes, start)
+            while len(data) < nbytes and (
+                more := os.pread(self.descriptor, nbytes - len(data), start + len(data))
+            ):
+                data += more
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        if len(data) < nbytes:
+            raise InputError(
+                f"{self.path}: expected {nbytes} bytes at byte {start}, found {len(data)}: the file has "
+                "become shorter"
+            )
+        return data
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of several ranges; neighbours are read at once. Raises as `read`."""
+        covering = together(ranges, 0, READ_BYTES_MAX)
+        return parts(ranges, covering, [self.read(begin, end - begin) for begin, end in covering])
+
+    def in_blocks(self) -> "OpenFile":
+        """Return the file itself: small reads cost little."""
+        return self
+
+    def stream(self) -> BinaryIO:
+        """Return the bytes as a file that can be read and sought, of which one may be in use."""
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        return open(self.descriptor, "rb", closefd=False)
+
+
+def unreadable(path: str, error: OSError) -> InputError:
+    """Return the error for a file that cannot be read."""
+    return InputError(masked(f"{path}: cannot be read: {error.strerror or error}."))

@@ -1,0 +1,152 @@
+"""Files by path or URL: where ranges are read, both are alike."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, BinaryIO, Protocol
+
+from dtrain.data.stores.fsspec_store import driver_of
+from dtrain.data.stores.local import FileFacts, FileState, OpenFile
+from dtrain.data.stores.remote import RemoteFile, shown
+from dtrain.errors import InputError
+from dtrain.formats.masked_urls import masked
+from dtrain.formats.regular_file import open_regular, read_regular
+from dtrain.formats.remote_files import is_url
+
+OPEN_FILES_MAX = 64
+
+
+class RowReader(Protocol):
+    """A file as who looks for rows in it sees it.
+
+    Attributes:
+        path: for messages.
+    """
+
+    path: str
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return the bytes of a range; raise an `InputError` if it cannot be read, or ends before."""
+
+    def stream(self) -> BinaryIO:
+        """Return the bytes as a file that can be read and sought."""
+
+
+class ReadableFile(Protocol):
+    """A file that is open for reading ranges: an `OpenFile` or a `RemoteFile`.
+
+    Attributes:
+        path: for messages.
+        descriptor: of a file of this host.
+        is_checked_freely: whether it takes no reading to know the file again.
+    """
+
+    path: str
+    is_checked_freely: bool
+
+    @property
+    def descriptor(self) -> int | None:
+        """Return the descriptor of a file of this host."""
+
+    def state(self) -> FileState:
+        """Return what differs when the file has changed."""
+
+    def facts(self) -> FileFacts:
+        """Return the facts by which it is known again."""
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return the bytes of a range; raise an `InputError` if it cannot be read, or ends before."""
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of several ranges; those that lie near each other are read at once."""
+
+    def in_blocks(self) -> RowReader:
+        """Return a reader for small ranges from front to back."""
+
+    def stream(self) -> BinaryIO:
+        """Return the bytes as a file that can be read and sought."""
+
+
+_opened: OrderedDict[tuple[int, str], ReadableFile] = OrderedDict()
+_opening = threading.Lock()
+
+
+def open_file(path: str) -> ReadableFile:
+    """Return a file, opened anew, which `opened` returns from then on.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    found: ReadableFile = RemoteFile(path) if is_url(path) else OpenFile(path)
+    with _opening:
+        _opened[os.getpid(), path] = found  # a forked process opens its own
+        _opened.move_to_end((os.getpid(), path))
+        while len(_opened) > OPEN_FILES_MAX:
+            _opened.popitem(last=False)
+    return found
+
+
+def opened(path: str) -> ReadableFile:
+    """Return a file that may be open already; OPEN_FILES_MAX of them stay open.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with _opening:
+        found = _opened.get((os.getpid(), path))
+        if found is not None:
+            _opened.move_to_end((os.getpid(), path))
+            return found
+    return open_file(path)
+
+
+def open_stream(path: str) -> BinaryIO:
+    """Return a file to be read from the front.
+
+    Raises:
+        OSError: a file of this host cannot be read.
+        InputError: a file at a URL cannot.
+    """
+    return RemoteFile(path).stream() if is_url(path) else open(open_regular(path), "rb")
+
+
+def read_whole(path: str, bytes_max: int) -> bytes:
+    """Return all bytes of a file; raises as `open_stream`, and for a larger one."""
+    if not is_url(path):
+        return read_regular(path, bytes_max)
+    file = opened(path)
+    if (nbytes := file.state()[0]) > bytes_max:
+        raise InputError(f"{file.path}: found {nbytes} bytes, expected at most {bytes_max}")
+    return file.read(0, nbytes)
+
+
+def matching_urls(pattern: str) -> list[str]:
+    """Return the URLs that match a pattern; a web server lists nothing, so its URL stands for itself.
+
+    Raises:
+        InputError: the store cannot be asked.
+    """
+    if pattern.lower().startswith(("http://", "https://")):
+        if "*" in pattern:
+            raise InputError(
+                f"{shown(pattern)}: a web server does not list its files: name each of them, without *"
+            )
+        return [pattern]
+    files, root = driver_of(pattern)
+    return _listed(pattern, root, files.glob)
+
+
+def urls_below(folder: str) -> list[str]:
+    """Return the URLs of all files below a folder; raises as `matching_urls`."""
+    files, root = driver_of(folder)
+    return _listed(folder.rstrip("/"), root.rstrip("/"), files.find)
+
+
+def _listed(url: str, root: str, ask: Any) -> list[str]:
+    before = url.removesuffix(root) if url.endswith(root) else f"{url.partition('://')[0]}://"
+    try:
+        return [before + str(path) for path in ask(root)]
+    except Exception as error:  # drivers raise whatever their store's library does
+        said = masked(f"{type(error).__name__}: {error}")
+        raise InputError(f"{shown(url)}: cannot be listed: {said}") from error

@@ -1,0 +1,7 @@
+"""`dt.distribute.coordinator`: names of `tf.distribute.coordinator`."""
+
+from dtrain.strategies.coordinator.cluster_coordinator import ClusterCoordinator
+from dtrain.strategies.coordinator.per_worker import PerWorkerValues
+from dtrain.strategies.coordinator.remote_value import RemoteValue
+
+__all__ = ["ClusterCoordinator", "PerWorkerValues", "RemoteValue"]

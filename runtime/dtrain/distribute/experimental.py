@@ -1,0 +1,22 @@
+"""`dt.distribute.experimental`: names of `tf.distribute.experimental`."""
+
+from dtrain.distribute import coordinator
+from dtrain.strategies.constructors import CentralStorageStrategy
+from dtrain.strategies.preemption.handler import PreemptionCheckpointHandler
+from dtrain.strategies.preemption.termination import TerminationConfig
+from dtrain.strategies.replicas.options import CommunicationImplementation, CommunicationOptions
+from dtrain.strategies.replicas.values import ValueContext
+
+CollectiveHints = CommunicationOptions
+"""Its name before TensorFlow 2.4."""
+
+__all__ = [
+    "CentralStorageStrategy",
+    "CollectiveHints",
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "PreemptionCheckpointHandler",
+    "TerminationConfig",
+    "ValueContext",
+    "coordinator",
+]

@@ -1,0 +1,87 @@
+"""Files at URLs that fsspec knows, such as ``gs://bucket/model/``; written here first, then copied."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from dtrain.errors import DtrainError, SpecError
+from dtrain.formats.masked_urls import masked
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a URL, which a path of this machine cannot be."""
+    return "://" in str(path)
+
+
+class RemoteFiles:
+    """A file or folder at a URL.
+
+    Attributes:
+        url: without its user and password.
+        name: the last part of its path; empty for a folder that ends in a slash.
+    """
+
+    def __init__(self, url: str, who: str) -> None:
+        """Find the driver; no connection is made yet.
+
+        Args:
+            url: where.
+            who: asks for it, for messages.
+
+        Raises:
+            SpecError: fsspec or the URL's driver is not installed, or the protocol is unknown.
+        """
+        self.url = masked(url)
+        self.name = url.rpartition("/")[2]
+        try:
+            import fsspec  # takes a third of a second, so only where a URL is given
+
+            self._files, root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            raise SpecError(
+                f"{who}: {self.url}: {error}; `pip install dtrain[remote]` brings fsspec itself"
+            ) from None
+        except ValueError as error:
+            raise SpecError(
+                masked(f"{who}: {url}: {error}; expected a URL such as s3://bucket/file")
+            ) from None
+        self._root: str = root.rstrip("/")
+        self._uploaded: dict[str, tuple[int, int]] = {}
+
+    def exists(self, name: str = "") -> bool:
+        """Return whether it is there; raise a `DtrainError` if the store does not say."""
+        return bool(self._asked("read", self._files.exists, self._path(name)))
+
+    def upload(self, local: Path, name: str = "") -> None:
+        """Copy a file there; raise a `DtrainError` if that fails."""
+        path = self._path(name)
+        self._asked("write", self._files.makedirs, path.rpartition("/")[0], exist_ok=True)
+        self._asked("write", self._files.put_file, str(local), path)
+
+    def upload_changed(self, folder: Path) -> None:
+        """Copy the files below a folder that have changed since the last call; raise a `DtrainError`."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                name, look = path.relative_to(folder).as_posix(), path.stat()
+                if self._uploaded.get(name) != (look.st_size, look.st_mtime_ns):
+                    self.upload(path, name)
+                    self._uploaded[name] = (look.st_size, look.st_mtime_ns)
+
+    def download(self, local: Path, name: str = "") -> None:
+        """Copy a file here; raise a `DtrainError` if it is not there or cannot be read."""
+        self._asked("read", self._files.get_file, self._path(name), str(local))
+
+    def remove(self) -> None:
+        """Remove it with all below it, if it is there; raise a `DtrainError` if that fails."""
+        if self.exists():
+            self._asked("remove", self._files.rm, self._root, recursive=True)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _asked(self, what: str, call: Any, *arguments: Any, **more: Any) -> Any:
+        try:
+            return call(*arguments, **more)
+        except Exception as error:  # drivers raise whatever their store's library does
+            said = masked(f"{type(error).__name__}: {error}")
+            raise DtrainError(f"cannot {what} {self.url}: {said}") from error

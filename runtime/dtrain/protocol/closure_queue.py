@@ -1,0 +1,100 @@
+"""The queue of a coordinator's closures: which one a worker runs next, and what came of each. Pure.
+
+The rule *Closures* (docs/design/coordinator.md#the-queue):
+
+1. Closures are handed out in the order in which they were scheduled, each to one worker.
+2. A worker that is lost gives its closure back, which is then the next one that is handed out. The first
+   report of a closure counts, from whichever worker; later ones are void.
+3. The first error is kept, and every closure that no worker has begun is cancelled. No closure is scheduled
+   before `join`, `done` or `schedule` has raised the error, and they raise it only after every
+   running closure has ended; the results of these are kept, except that a further error is their own only.
+4. Every closure below `settled` has ended, for good: servers need not remember what it has changed.
+"""
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Work = TypeVar("Work")
+Worker = Hashable
+"""The worker at the other end of one connection."""
+
+
+@dataclass
+class ClosureQueue(Generic[Work]):
+    """The closures that have not ended.
+
+    Attributes:
+        scheduled: how many closures there have been; their numbers begin with 1.
+        error: the closure that failed first; None once its error has been raised.
+    """
+
+    scheduled: int = 0
+    error: Work | None = None
+    _open: dict[int, Work] = field(default_factory=dict)
+    _waiting: deque[int] = field(default_factory=deque)
+    _runs: dict[Worker, int] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> int:
+        """The lowest number of a closure that has not ended; all below have."""
+        return next(iter(self._open), self.scheduled + 1)
+
+    @property
+    def empty(self) -> bool:
+        """Whether every closure has ended."""
+        return not self._open
+
+    @property
+    def running(self) -> dict[Worker, int]:
+        """The closure of each worker that has one."""
+        return {worker: number for worker, number in self._runs.items() if number in self._open}
+
+    def put(self, work: Work) -> int:
+        """Schedule a closure; return its number. An earlier error must have been raised before."""
+        assert self.error is None, "an error is taken before another closure is scheduled"
+        self.scheduled += 1
+        self._open[self.scheduled] = work
+        self._waiting.append(self.scheduled)
+        return self.scheduled
+
+    def take(self, worker: Worker) -> tuple[int, Work] | None:
+        """Hand the next closure to a worker that runs none; None: there is none."""
+        assert worker not in self._runs, "a worker runs one closure at a time"
+        if not self._waiting:
+            return None
+        number = self._waiting.popleft()
+        self._runs[worker] = number
+        return number, self._open[number]
+
+    def finished(self, worker: Worker, number: int) -> Work | None:
+        """End a closure with a result; None: that was known, or it was cancelled."""
+        if self._runs.get(worker) == number:
+            del self._runs[worker]
+        if number in self._waiting:
+            self._waiting.remove(number)
+        return self._open.pop(number, None)
+
+    def failed(self, worker: Worker, number: int) -> tuple[Work | None, list[Work]]:
+        """End a closure with an error; return it as `finished`, and those that are cancelled."""
+        work = self.finished(worker, number)
+        if work is None or self.error is not None:
+            return work, []
+        self.error = work
+        cancelled = [self._open.pop(each) for each in self._waiting]
+        self._waiting.clear()
+        return work, cancelled
+
+    def lost(self, worker: Worker) -> None:
+        """Take the closure of a worker back that is gone."""
+        number = self._runs.pop(worker, None)
+        runs_elsewhere = number in self._runs.values()
+        if number is not None and number in self._open and not runs_elsewhere:
+            self._waiting.appendleft(number)
+
+    def take_error(self) -> Work | None:
+        """Return the closure that has failed first, and forget it; every closure that ran has ended."""
+        assert self.empty, "closures that run are waited for first"
+        error, self.error = self.error, None
+        return error

@@ -1,0 +1,294 @@
+"""The arena: the memory that all replicas of a host map, and where each thing lies in it.
+
+- the board: the words by which replicas agree (`collectives.board`);
+- the variables and the optimizer's slots, of which there is one copy;
+- a gradient and the sums of loss and metrics for each part of a batch;
+- a place for each slice, where one block lies aside;
+- where a step does not wait for every replica, the record of how training stands;
+- in a memory of its own, which takes pages only as they are written, the rows of tables that gradients list.
+
+One process makes the arena and fills the variables and slots; the others receive its file descriptor. Only
+the processes of one user can, and none of them can shrink it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from dtrain.collectives.block_update import BlockUpdate, nbytes_aside, pieces_in
+from dtrain.collectives.board import LINE_WORDS, RANKS_MAX, Board, Words, bits, lines
+from dtrain.collectives.slices import BLOCK_ELEMENTS
+from dtrain.collectives.tables import TableInGroup, tables_in
+from dtrain.errors import InputError, PeerRefusedError, SpecError
+from dtrain.learning import optimizers
+from dtrain.messages import Sums
+from dtrain.parameters import placement
+from dtrain.parameters.placement import Plan
+from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.store import Store
+from dtrain.roles.collective.given_rows import GivenRows, nbytes_of
+from dtrain.roles.collective.record import StandingRecord
+from dtrain.types import Array
+from dtrain.wire.one_host.growing_memory import GrowingMemory
+from dtrain.wire.one_host.shared_memory import SharedMemory
+
+SUMS_BYTES = 64 * 1024
+RECORD_BYTES = 256 * 1024
+_ALIGNED_BYTES = 64
+
+
+class ArenaShape(msgspec.Struct, frozen=True):
+    """All that decides where things lie; the same in every replica.
+
+    Attributes:
+        plan: of all variables, for one server.
+        optimizer: its serialized form, for the names of the slots.
+        parts: how many gradients there is room for: N0, as many as a batch has parts; with backups for those
+            that come too late, too.
+        ranks: how many replicas may ever be members, at most 62.
+        sums_nbytes: room for a part's sums.
+        several_hosts: whether there is room for a mean over several hosts.
+        block_elements: how many elements of a variable are put aside and updated at a time.
+        backups: whether a step does not wait for every replica.
+    """
+
+    plan: Plan
+    optimizer: dict[str, Any]
+    parts: int
+    ranks: int
+    sums_nbytes: int = SUMS_BYTES
+    block_elements: int = BLOCK_ELEMENTS
+    several_hosts: bool = False
+    backups: bool = False
+
+    def described(self) -> list[tuple[str, int]]:
+        """Return the (dtype, elements) of every array, in their order in memory."""
+        if self.plan.servers != 1 or not 1 <= self.ranks <= RANKS_MAX or self.parts < 1:
+            raise SpecError(
+                f"replicas of one host: expected a plan for 1 server, 1 to {RANKS_MAX} replicas and at least "
+                f"1 part; found {self.plan.servers}, {self.ranks} and {self.parts}"
+            )
+        groups = self.plan.layout(0).groups
+        kinds = [(group.dtype, group.size) for group in groups]
+        trained = [(group.dtype, group.size) for group in groups if group.trainable]
+        slots = len(self.slots)
+        aside = nbytes_aside([group.dtype for group in groups], slots, self.elements)
+        board = [("int64", lines(self.ranks, self.parts) * LINE_WORDS)]
+        gradients = [(group.dtype, group.size) for group in self.gradient_plan.layout(0).groups] * self.parts
+        sums = [("uint8", self.sums_nbytes)] * self.parts
+        squares = [("float64", pieces_in(groups))]
+        return [
+            *board,
+            *kinds,
+            *trained * slots,
+            *gradients,
+            *[("uint8", aside)] * self.ranks,
+            *sums,
+            *squares,
+            *(trained if self.several_hosts else ()),
+            *[("uint8", RECORD_BYTES)] * (2 if self.backups else 0),
+        ]
+
+    @property
+    def tables(self) -> tuple[TableInGroup, ...]:
+        """The tables of which gradients list rows; over several hosts they are reduced whole."""
+        names = () if self.several_hosts else self.plan.by_rows
+        return tables_in(self.plan.layout(0).groups, names)
+
+    @property
+    def trained_tables(self) -> tuple[TableInGroup, ...]:
+        """Those that are trained."""
+        return tuple(table for table in self.tables if table.trainable)
+
+    @property
+    def elements(self) -> int:
+        """The size of a block: at least a row of a table."""
+        return max([self.block_elements, *(table.width for table in self.tables)])
+
+    @property
+    def gradient_plan(self) -> Plan:
+        """The plan without the tables of which gradients list rows."""
+        names = {table.name for table in self.tables}
+        if not names:
+            return self.plan
+        return placement.plan([each for each in self.plan.variables if each.name not in names], 1)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of the optimizer's slots."""
+        return tuple(optimizers.from_config(self.optimizer).initial_slots(np.zeros(0)))
+
+    def starts(self) -> list[int]:
+        """Return the offset of every array, and the size of the whole."""
+        sizes = [np.dtype(dtype).itemsize * size for dtype, size in self.described()]
+        return list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
+
+
+class Arena:
+    """The memory, as arrays.
+
+    Attributes:
+        board: the words.
+        values: every dense variable.
+        slots: by name `[trainable group]`, flat.
+        gradients: by part of a batch.
+        aside: by slice, bytes.
+        squares: of each piece of the gradient, for a limit of its norm.
+        means: by trained group, the mean over several hosts; none where there is one.
+        record: how training stands, with backups; else of no use.
+        tables: of which gradients list rows.
+        rows: those rows.
+        fd: of the memory, in the process that has made it; to be sent to the others.
+        rows_fd: of that of the rows.
+    """
+
+    def __init__(
+        self,
+        shape: ArenaShape,
+        data: Array,
+        words: Words,
+        fd: int = -1,
+        rows: GrowingMemory | Array | None = None,
+    ) -> None:
+        """Lay out `data`, bytes; `words` are its first ones. `rows` is the memory of rows; None: this object
+        has its own.
+        """
+        self.shape = shape
+        self.fd = fd
+        self.rows_fd = rows.fd if isinstance(rows, GrowingMemory) else -1
+        self.tables = shape.tables
+        self.rows = _given_rows(shape, rows)
+        arrays = _cut(shape, data)
+        next(arrays)
+        self.board = Board(words, shape.ranks, shape.parts)
+
+        def taken(described: Sequence[tuple[str, int]]) -> list[Array]:
+            return [next(arrays) for _ in described]
+
+        self.values = ReplicaMemory(shape.plan, taken)
+        trained = [group for group in shape.plan.layout(0).groups if group.trainable]
+        self.slots: Mapping[str, list[Array]] = {
+            name: [next(arrays) for _ in trained] for name in shape.slots
+        }
+        gradient_plan = shape.gradient_plan
+        self.gradients = [ReplicaMemory(gradient_plan, taken) for _ in range(shape.parts)]
+        self.aside = [next(arrays) for _ in range(shape.ranks)]
+        self._sums = [next(arrays) for _ in range(shape.parts)]
+        self.squares = next(arrays)
+        groups = shape.plan.layout(0).groups if shape.several_hosts else []
+        self.means = {index: next(arrays) for index, group in enumerate(groups) if group.trainable}
+        self.record = StandingRecord(self.board.record, list(arrays))
+
+    @classmethod
+    def make(cls, shape: ArenaShape) -> Self:
+        """Make new memory; every variable and slot is 0 until `fill`.
+
+        Raises:
+            SharedMemoryError: the machine, or this process's limits, have not that much.
+        """
+        memory = SharedMemory.make(shape.starts()[-1])
+        rows = GrowingMemory.make(nbytes_of(shape.trained_tables, shape.parts))
+        return cls(shape, np.frombuffer(memory, np.uint8), _words(memory, shape), memory.fd, rows)
+
+    @classmethod
+    def received(cls, fd: int, rows_fd: int, shape: ArenaShape) -> Self:
+        """Map another process's arena to read and write it; the file descriptors are used up.
+
+        Raises:
+            PeerRefusedError: it is not memory of this user and this shape that cannot shrink.
+            SharedMemoryError: there is no room to map it.
+        """
+        rows = GrowingMemory.received(rows_fd)
+        memory = SharedMemory.received(fd, writable=True)
+        expected = shape.starts()[-1], nbytes_of(shape.trained_tables, shape.parts)
+        if (len(memory), len(rows)) != expected:
+            raise PeerRefusedError(
+                f"the arena of the replicas has {len(memory)} bytes and {len(rows)} for rows of tables; "
+                f"expected {expected[0]} and {expected[1]}: do all replicas run the same program?"
+            )
+        return cls(shape, np.frombuffer(memory, np.uint8), _words(memory, shape), rows=rows)
+
+    def store(self, optimizer: dict[str, Any], origin: int = 0, max_steps: int | None = None) -> Store:
+        """Return the variables and slots as a store, which this process does not own alone."""
+        layout = self.shape.plan.layout(0)
+        return Store(layout, optimizer, self.values.blocks[0], origin, max_steps, slots=self.slots)
+
+    def block_update(self, store: Store) -> BlockUpdate:
+        """Return the blocks of that store."""
+        return BlockUpdate(store, self.aside, self.squares, self.shape.elements, self.tables)
+
+    def given(self, part: int) -> list[Array]:
+        """Return the gradient of a part as `Contributions.blocks` has it."""
+        memory = self.gradients[part]
+        if not self.tables:
+            return memory.blocks[0]
+        groups = self.shape.plan.layout(0).groups
+        kinds = [(group.dtype, group.trainable) for group in groups]
+        dense = [memory.buffers.get(kind, np.empty(0, kind[0])) for kind in kinds]
+        return [*dense, *self.rows.blocks(part)]
+
+    def fill(
+        self, values: Mapping[str, Array], slots: Mapping[str, Mapping[str, Array]] | None = None
+    ) -> None:
+        """Set variables by name, and slots to those of a checkpoint, by slot and variable, or to new ones."""
+        for name, array in self.values.variables.items():
+            array[...] = values[name]
+        optimizer = optimizers.from_config(self.shape.optimizer)
+        groups = [group for group in self.shape.plan.layout(0).groups if group.trainable]
+        for position, group in enumerate(groups):
+            block = self.values.buffers[group.dtype, True]
+            for name, fresh in optimizer.initial_slots(block).items():
+                flat = self.slots[name][position]
+                flat[...] = fresh
+                for shard, offset in zip(group.shards, group.offsets, strict=True):
+                    if slots is not None:
+                        flat[offset : offset + shard.size] = slots[name][shard.name].reshape(-1)
+
+    def begin(self, members: Sequence[int], version: int = 0, *, number: int = 1, batches: int = 0) -> None:
+        """Let a round, the first one at this host, begin with these members, from this version and after so
+        many batches.
+        """
+        self.board.versions[number % 2] = version
+        self.board.members[number % 2] = bits(members)
+        self.board.batches[number % 2] = batches
+
+    def put_sums(self, part: int, sums: Sums | None) -> int:
+        """Keep the sums of a part; return their length.
+
+        Raises:
+            InputError: they are too long.
+        """
+        if sums is None:
+            return 0
+        told = msgspec.msgpack.encode(sums)
+        if len(told) > self.shape.sums_nbytes:
+            raise InputError(
+                f"the states of the metrics take {len(told)} bytes; expected at most {self.shape.sums_nbytes}"
+            )
+        self._sums[part][: len(told)] = np.frombuffer(told, np.uint8)
+        return len(told)
+
+    def sums(self, part: int, nbytes: int) -> Sums | None:
+        """Return a copy of the sums of a part."""
+        return msgspec.msgpack.decode(self._sums[part][:nbytes].tobytes(), type=Sums) if nbytes else None
+
+
+def _words(memory: SharedMemory, shape: ArenaShape) -> Words:
+    nbytes = lines(shape.ranks, shape.parts) * LINE_WORDS * 8
+    return memoryview(memory)[:nbytes].cast("q")
+
+
+def _cut(shape: ArenaShape, data: Array) -> Iterator[Array]:
+    for (dtype, size), start in zip(shape.described(), shape.starts(), strict=False):
+        yield data[start : start + np.dtype(dtype).itemsize * size].view(dtype)
+
+
+def _given_rows(shape: ArenaShape, rows: GrowingMemory | Array | None) -> GivenRows:
+    tables, parts = shape.trained_tables, shape.parts
+    if isinstance(rows, GrowingMemory):
+        return GivenRows(tables, parts, np.frombuffer(rows, np.uint8), rows.need)
+    own = np.zeros(nbytes_of(tables, parts), np.uint8) if rows is None else rows
+    return GivenRows(tables, parts, own, lambda start, stop: None)

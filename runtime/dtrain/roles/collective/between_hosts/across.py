@@ -1,0 +1,386 @@
+"""The agreement between hosts, as the replicas of one host take part in it.
+
+One replica of a host speaks for it: it tells the leader which parts are complete in the arena, writes on the
+board which parts are due here, has the sums made, and writes there what is known of every part once a step is
+committed. The others of its host only read the board. If the speaker ends, the host is left behind.
+"""
+
+import socket
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+from dtrain.collectives.between_hosts.following import Apply, Begin, Compute, Hold
+from dtrain.collectives.block_update import Contributions
+from dtrain.collectives.board import RANKS_MAX, bits, counted
+from dtrain.config.choices import Weighting
+from dtrain.errors import LeftBehindError, SpecError
+from dtrain.messages.between_hosts import PartFacts, Seat, Welcome
+from dtrain.process.clock import SYSTEM
+from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.between_hosts.host_steps import HostSteps
+from dtrain.roles.collective.between_hosts.mates import Mates
+from dtrain.roles.collective.between_hosts.records import Books
+from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction
+from dtrain.roles.collective.between_hosts.step_calls import CallsAtHost, SaidCall
+from dtrain.roles.collective.between_hosts.ways import Open, Take, Ways
+from dtrain.roles.collective.call_log import CallLog
+from dtrain.roles.collective.rules import Book
+
+OF_THREADS = -1
+"""In the place of a rank: the bell by which threads wake the replica that speaks."""
+LAST_WORDS_S = 3.0
+"""So long a leader that leaves waits at most until other hosts have what it has written."""
+LOOK_S = 0.01
+
+
+class Hosts(NamedTuple):
+    """This host among the others.
+
+    Attributes:
+        host: this one's number.
+        seats: by host, its replicas; the first one speaks.
+        open: see `Ways`.
+        take: see `Ways`.
+        lease_s: the time without a message after which a host is silent.
+        patience_s: how long a sum waits for another host's bytes.
+        step: the version that is made first, as the agreement counts.
+        alone: whether the host that leads computes every part.
+        needed: so many replicas of all hosts must live for a step to begin.
+        name_of: the task of a rank.
+        longest_record: see `Links`.
+        joined: by which this host takes part newly; None: all begin.
+        learn: see `HostSteps`.
+        welcome: sends a host that takes part newly what it needs; it does not block.
+    """
+
+    host: int
+    seats: Mapping[int, Sequence[Seat]]
+    open: Open
+    take: Take
+    lease_s: float
+    patience_s: float
+    step: int = 0
+    alone: bool = False
+    needed: int = 0
+    name_of: Callable[[int], str] = "worker:{}".format
+    longest_record: int = 1 << 20
+    joined: Welcome | None = None
+    learn: Callable[[Mapping[int, Sequence[Seat]]], None] = lambda seats: None
+    welcome: Callable[[Welcome], None] = lambda welcome: None
+
+
+class Speaker:
+    """The replica that speaks for its host; see `rules.Across`.
+
+    Attributes:
+        rank: of this replica.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        hosts: Hosts,
+        ring: Callable[[], None],
+        bell: socket.socket,
+        *,
+        weighting: Weighting,
+        deterministic: bool,
+        calls: CallLog | None = None,
+    ) -> None:
+        """Begin to agree with the others.
+
+        Args:
+            arena: of this host, for several of them.
+            hosts: this one and the others.
+            ring: wakes the replicas of this host.
+            bell: the other end of what this replica hears as the bell of `OF_THREADS`.
+            weighting: of the mean.
+            deterministic: whether the bits are to be those of one host.
+            calls: of this host's replicas within a step; None: they make none.
+
+        Raises:
+            SpecError: a step has too many parts.
+        """
+        if arena.shape.parts > RANKS_MAX:
+            raise SpecError(
+                f"over several hosts a step has at most {RANKS_MAX} parts; found {arena.shape.parts}"
+            )
+        self._host = hosts.host
+        self.rank = hosts.seats[hosts.host][0].rank
+        self._arena = arena
+        self._board = arena.board
+        self._round = hosts.step + 1
+        self._arrived = 0
+        self._ring = ring
+        self._bell = bell
+        self._weighting = weighting
+        self._told: set[int] = set()
+        self._due: tuple[int, ...] = ()
+        self._next = self._round
+        gradients = [memory.blocks[0] for memory in arena.gradients]
+        trainable = [group.trainable for group in arena.shape.plan.layout(0).groups]
+        self._reduction = Reduction(
+            hosts.host, gradients, arena.means, trainable, deterministic=deterministic
+        )
+        self._steps = self._begun(hosts)
+        self._mates = Mates(arena.board, hosts.seats[hosts.host], self._steps, hosts.name_of)
+        self._welcome = hosts.welcome
+        self._known = set(hosts.seats)
+        self._awaited: set[int] = set()
+        self._books = Books(self._steps.record)
+        self._calls = CallsAtHost(calls, self._board, self._steps.call)
+
+    def _begun(self, hosts: Hosts) -> HostSteps:
+        return HostSteps(
+            hosts.host,
+            hosts.seats,
+            self._arena.shape.parts,
+            self._reduce,
+            hosts.open,
+            hosts.take,
+            lease_s=hosts.lease_s,
+            patience_s=hosts.patience_s,
+            step=hosts.step,
+            wake=self._wake,
+            alone=hosts.alone,
+            needed=hosts.needed,
+            longest_record=hosts.longest_record,
+            joined=hosts.joined,
+            learn=hosts.learn,
+        )
+
+    def _reduce(self, begin: Begin, ways: Ways, deadline: float) -> None:
+        self._reduction.run(begin, self._counted(begin.parts), ways, deadline)
+
+    def look(self, number: int, dead: Set[int]) -> bool:
+        """See `Across.look`."""
+        self._mates.look(number, dead)
+        changed = self._books.let_in(number)
+        while (action := self._steps.poll()) is not None:
+            changed = True
+            if isinstance(action, Apply):
+                self._commit(number, action)
+            elif isinstance(action, Compute):
+                self._compute(action)
+            elif isinstance(action, Hold):
+                self._board.held[0] = counted(action.step + 1, max(0, action.live))
+            elif isinstance(action, SaidCall):
+                self._calls.take(action)
+            else:
+                self._books.take(action)
+                self._books.let_in(number)
+        if not self.leads:
+            self._known |= set(self._steps.seats)
+        self._begin_to_lead()
+        self._welcome_awaited()
+        changed |= self._calls.look(number, self._due if self._next == number else ())
+        self._tell(number)
+        self._tell_of_arrival(number)
+        if changed:
+            self._ring()
+        return changed
+
+    def over(self, number: int) -> None:
+        """See `Across.over`."""
+        self._round = number + 1
+        self._steps.applied(number - 1)
+
+    @property
+    def leads(self) -> bool:
+        """See `Across.leads`."""
+        return bool(self._books.term) and self._books.term == self._steps.leads_in
+
+    @property
+    def elsewhere(self) -> set[int]:
+        """See `Across.elsewhere`."""
+        others = [seated for host, seated in self._steps.seats.items() if host != self._host]
+        return {seat.rank for seated in others for seat in seated}
+
+    @property
+    def seats(self) -> Mapping[int, Sequence[Seat]]:
+        """By host, its live replicas, as far as this one has heard."""
+        return self._steps.seats
+
+    def admit(self, seats: Sequence[Seat]) -> None:
+        """Let the replicas of another host take part from a later step on, if this host leads; any thread."""
+        self._steps.admit(seats)
+
+    @property
+    def awaited(self) -> str:
+        """See `Across.awaited`."""
+        return self._steps.awaited
+
+    @property
+    def has_newcomers(self) -> bool:
+        """See `Across.has_newcomers`."""
+        return self.leads and not set(self._steps.seats) <= self._known
+
+    def welcome(self) -> None:
+        """See `Across.welcome`."""
+        self._books.write_all(self._round)
+        self._awaited = set(self._steps.seats) - self._known
+        self._known |= self._awaited
+        self._welcome_awaited()
+
+    def _welcome_awaited(self) -> None:
+        seats = dict(self._steps.seats)
+        number, board = self._round, self._board
+        now = self._awaited & self._steps.welcome & seats.keys()
+        self._awaited -= now
+        for host in sorted(now):
+            self._welcome(
+                Welcome(
+                    host=host,
+                    term=self._books.term,
+                    membership=self._steps.membership,
+                    seats={each: tuple(seated) for each, seated in seats.items()},
+                    step=number - 1,
+                    version=board.versions[number % 2],
+                    batches=board.batches[number % 2],
+                )
+            )
+
+    def keep(self, book: Book) -> None:
+        """See `Across.keep`; where this host leads, what is written from now on is sent to others."""
+        self._books.book = book
+        self._begin_to_lead()
+
+    def close(self) -> None:
+        """Leave: the other hosts go on without this one, once they have what its leader has written."""
+        until_s = SYSTEM.now() + LAST_WORDS_S
+        while self.leads and not self._steps.all_have(self._books.position) and SYSTEM.now() < until_s:
+            SYSTEM.sleep(LOOK_S)
+        self._steps.close()
+        self._bell.close()
+
+    # The leader's ledger
+
+    def record(self, entries: Mapping[str, bytes]) -> None:
+        """See `Across.record`."""
+        if self.leads:
+            self._books.write(entries, self._round)
+
+    def _begin_to_lead(self) -> None:
+        term = self._steps.leads_in
+        if term and term != self._books.term:
+            self._arrived = 0
+            self._books.begin(term, self._round)
+
+    def _tell_of_arrival(self, number: int) -> None:
+        board = self._board
+        if self._books.term and self._arrived < number <= board.arrived[self.rank]:
+            self._arrived = number
+            self._steps.arrive(number - 1, self._books.position, void=board.void[0] == number)
+
+    def _wake(self) -> None:
+        try:
+            self._bell.send(b"\0", socket.MSG_DONTWAIT)
+        except OSError:  # it is full of bells, or the replica has ended
+            return
+
+    def _compute(self, action: Compute) -> None:
+        board, number = self._board, self._next
+        self._due = tuple(sorted({*self._due, *action.parts}))  # none that is begun is given up
+        board.due[number % 2] = bits(self._due)
+        board.due_of[0] = number
+
+    def _tell(self, number: int) -> None:
+        """Tell the leader which of the parts that are due here are complete."""
+        board = self._board
+        if self._next != number:
+            return
+        for part in self._due:
+            if part not in self._told and board.ready[part] >= number:
+                self._told.add(part)
+                self._steps.complete(
+                    PartFacts(
+                        part=part,
+                        examples=board.examples[part],
+                        finite=bool(board.finite[part]),
+                        rank=board.computed_by[part],
+                        sums=self._arena.sums(part, board.sums_nbytes[part]),
+                    )
+                )
+
+    def _commit(self, number: int, action: Apply) -> None:
+        """Write what is known of every part; the word `summed` says that it is there."""
+        board = self._board
+        if action.void:
+            board.void[0] = number
+        for facts in action.parts:
+            part = facts.part
+            board.examples[part] = facts.examples
+            board.finite[part] = facts.finite
+            board.computed_by[part] = facts.rank
+            board.sums_nbytes[part] = self._arena.put_sums(part, facts.sums)
+            board.ready[part] = number
+        board.summed[0] = number
+        self._next = number + 1
+        self._told = set()
+        self._due = ()
+
+    def _counted(self, parts: Sequence[PartFacts]) -> Counted:
+        """Return which parts the mean has, as `Stock.contributions` finds them."""
+        counted = [facts for facts in parts if facts.examples > 0 and facts.finite]
+        examples = [facts.examples for facts in counted]
+        given = Contributions.of(
+            [()] * len(counted),
+            sum(facts.examples == 0 for facts in parts),
+            examples if self._weighting == Weighting.EXAMPLES else None,
+            0,
+        )
+        places = tuple(facts.part for facts in counted)
+        weights = None if given.weights is None else dict(zip(places, examples, strict=True))
+        return Counted(places, given.count, weights)
+
+
+class Spoken:
+    """A replica of a host for which another one speaks; see `rules.Across`."""
+
+    def __init__(self, arena: Arena, speaker: int, name: str) -> None:
+        """Remember the rank and the name of the one that speaks."""
+        self._board = arena.board
+        self._speaker = speaker
+        self._name = name
+        self._has_ended = False
+
+    def look(self, number: int, dead: Set[int]) -> bool:
+        """See `Across.look`; only the speaker changes the board, at last shortly before it ends."""
+        if self._speaker not in dead or self._board.summed[0] >= number:
+            return False
+        if not self._has_ended:  # its last words may be those of the end: the caller reads them first
+            self._has_ended = True
+            return True
+        raise LeftBehindError(
+            f"{self._name}, which spoke for this host, has ended, and the other hosts go on without "
+            "this one: start its replicas again"
+        )
+
+    leads = False
+    """See `Across.leads`."""
+
+    @property
+    def awaited(self) -> str:
+        """See `Across.awaited`."""
+        return self._name
+
+    has_newcomers = False
+    """See `Across.has_newcomers`; only a replica that leads has them."""
+
+    def welcome(self) -> None:
+        """See `Across.welcome`."""
+
+    elsewhere: Set[int] = frozenset()
+    """See `Across.elsewhere`; only a replica that speaks knows them."""
+
+    def keep(self, book: Book) -> None:
+        """See `Across.keep`; this replica does not write it."""
+
+    def record(self, entries: Mapping[str, bytes]) -> None:
+        """See `Across.record`; this replica does not lead."""
+
+    def over(self, number: int) -> None:
+        """See `Across.over`."""
+
+    def close(self) -> None:
+        """See `Across.close`."""

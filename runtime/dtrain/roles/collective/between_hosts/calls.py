@@ -1,0 +1,267 @@
+"""Collective calls among tasks of several hosts, on a stream from each task to every other.
+
+The rule *Calls between hosts* (docs/design/collectives.md#calls-between-hosts):
+
+1. Calls are counted, and say what they are, as on one host: every task reads what all others say before it
+   uses an array, so that all of them find a call that differs.
+2. Small arrays come with what is said, and each task adds up all of them.
+3. Of large arrays each task adds up one slice, which the others send to it, and sends them the sum.
+4. A stream that ends, ends the call of all others with an error that names its task, and all later calls.
+
+Sums are taken in the order of ranks, as on one host, so the bits are the same wherever the tasks are.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import prod
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from dtrain.collectives.slices import share
+from dtrain.errors import InputError, PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
+from dtrain.roles.collective.calls import SMALL_BYTES, Check, added_up
+from dtrain.roles.collective.rules import Waits
+from dtrain.types import Array
+from dtrain.wire.by_tcp.stream import Incoming, Outgoing
+
+LARGEST_BYTES = 4 << 30
+"""The arrays of one call take so much at most."""
+_LONGEST_BYTES = 1 << 20
+_KINDS = "biufcSU"
+_Described = tuple[bytes, list[tuple[str, tuple[int, ...]]]]
+_decoder = msgspec.msgpack.Decoder(_Described)
+
+
+class Way(NamedTuple):
+    """The streams to and from another task."""
+
+    to: Outgoing
+    come: Incoming
+
+
+class _Told(NamedTuple):
+    """A call, as a task describes it.
+
+    Attributes:
+        said: see `Calls.exchange`.
+        kinds: dtype and shape of each array.
+        arrays: the arrays, if they are small; large ones come later.
+    """
+
+    said: bytes
+    kinds: list[tuple[str, tuple[int, ...]]]
+    arrays: list[Array] | None
+
+
+class CallsBetweenHosts:
+    """The calls of one task; see `Calls`, whose sums and errors these are.
+
+    Attributes:
+        members: the ranks that make the same calls, ascending.
+        count: calls so far.
+    """
+
+    def __init__(self, ways: Mapping[int, Way], rank: int, check: Check, waits: Waits) -> None:
+        """Take part from the first call on.
+
+        Args:
+            ways: by rank, to all others.
+            rank: of this task.
+            check: see `Calls`.
+            waits: how this task waits.
+        """
+        self.members = sorted([*ways, rank])
+        self.count = 0
+        self._ways = dict(sorted(ways.items()))
+        self._rank = rank
+        self._check = check
+        self._waits = waits
+
+    def exchange(self, said: bytes, arrays: Sequence[Array]) -> list[list[Array]]:
+        """Return the arrays of every member, in the order of ranks; see `Calls.exchange`."""
+        with self._call():
+            told = self._tell(said, arrays)
+            if told[self._rank].arrays is None:
+                self._send(array.reshape(-1) for array in arrays)
+            found = []
+            for rank, each in told.items():
+                if rank == self._rank:
+                    found.append([np.array(array) for array in arrays])
+                else:
+                    found.append(self._received(rank, each.kinds) if each.arrays is None else each.arrays)
+            self._flush()
+        return found
+
+    def all_reduce(self, said: bytes, arrays: Sequence[Array]) -> list[Array]:
+        """Return the sums of arrays of one shape and dtype in all members; see `Calls.all_reduce`."""
+        with self._call():
+            told = self._tell(said, arrays)
+            small = [each.arrays for each in told.values() if each.arrays is not None]
+            sums = [np.empty(array.shape, array.dtype) for array in arrays]
+            if len(small) == len(told):
+                for position, out in enumerate(sums):
+                    added_up(out.reshape(-1), [each[position].reshape(-1) for each in small])
+            else:
+                self._add_slices([each.reshape(-1) for each in sums], [each.reshape(-1) for each in arrays])
+            self._flush()
+        return sums
+
+    def close(self) -> None:
+        """Close the streams."""
+        for way in self._ways.values():
+            way.to.close()
+            way.come.close()
+
+    # What a call is made of
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """End all streams if a call is not carried out whole: what comes next on them has no meaning."""
+        self.count += 1
+        try:
+            yield
+        except PeerError as error:
+            self._abort(str(error))
+            raise
+        except (KeyboardInterrupt, SystemExit):
+            self._abort("a collective call was interrupted")
+            raise
+
+    def _abort(self, reason: str) -> None:
+        for way in self._ways.values():
+            way.to.abort(reason)
+            way.come.abort(reason)
+
+    def _tell(self, said: bytes, arrays: Sequence[Array]) -> dict[int, _Told]:
+        """Tell all members of this call; return what each has told, by rank, if the calls agree."""
+        kinds = [(array.dtype.str, array.shape) for array in arrays]
+        text = msgspec.msgpack.encode((said, kinds))
+        nbytes = sum(array.nbytes for array in arrays)
+        if len(text) > _LONGEST_BYTES or nbytes > LARGEST_BYTES:
+            raise InputError(
+                f"a call of {len(arrays)} arrays with {nbytes} bytes; expected at most {LARGEST_BYTES} bytes "
+                "in fewer arrays"
+            )
+        is_small = nbytes <= SMALL_BYTES
+        own = _Told(said, kinds, list(arrays) if is_small else None)
+        head = np.array([self.count, len(text)], np.int64).view(np.uint8)
+        body = [array.reshape(-1).view(np.uint8) for array in arrays if array.size] if is_small else []
+        message = np.concatenate([head, np.frombuffer(text, np.uint8), *body])
+        self._send([message])
+        names = ", ".join(map(self._waits.name_of, self._ways))
+        self._waits.waiting(f"{names}, call {self.count}")
+        told = {rank: own if rank == self._rank else self._told_by(rank) for rank in self.members}
+        self._waits.waiting(None)
+        if any(each.said != said for each in told.values()):
+            self._check({rank: each.said for rank, each in told.items()})
+        return told
+
+    def _told_by(self, rank: int) -> _Told:
+        head = np.empty(2, np.int64)
+        self._receive(rank, head)
+        count, length = map(int, head)
+        if count != self.count or not 0 <= length <= _LONGEST_BYTES:
+            raise PeerRefusedError(
+                f"{self._waits.name_of(rank)} is in call {count}, and {self.count} is expected; do all tasks "
+                "run the same program?"
+            )
+        text = np.empty(length, np.uint8)
+        self._receive(rank, text)
+        try:
+            said, kinds = _decoder.decode(text.tobytes())
+            nbytes = sum(map(nbytes_of, kinds))
+        except (msgspec.DecodeError, TypeError, ValueError) as error:
+            raise PeerRefusedError(
+                f"{self._waits.name_of(rank)} describes its call as no version of dtrain does: {error}"
+            ) from None
+        return _Told(said, kinds, self._received(rank, kinds) if nbytes <= SMALL_BYTES else None)
+
+    def _add_slices(self, sums: Sequence[Array], arrays: Sequence[Array]) -> None:
+        """Add up this task's slice of each array, all of them flat, and receive the others' sums."""
+        for number, rank in enumerate(self.members):
+            if rank != self._rank:
+                self._send((_slice(array, len(self.members), number) for array in arrays), [rank])
+        mine = self.members.index(self._rank)
+        for array, out in zip(arrays, sums, strict=True):
+            own = _slice(array, len(self.members), mine)
+            terms = [
+                own if rank == self._rank else self._received(rank, [(own.dtype.str, own.shape)])[0]
+                for rank in self.members
+            ]
+            target = _slice(out, len(self.members), mine)
+            added_up(target, terms)
+            self._send([target])
+        for out in sums:
+            for number, rank in enumerate(self.members):
+                if rank != self._rank:
+                    self._receive(rank, _slice(out, len(self.members), number))
+
+    # Streams
+
+    def _send(self, arrays: "Sequence[Array] | Iterator[Array]", to: Sequence[int] | None = None) -> None:
+        """Send flat arrays, which stay as they are until `_flush`, to some ranks; None: to all others."""
+        for array in arrays:
+            for rank in self._ways if to is None else to:
+                if array.size:
+                    self._on_way(rank, partial(_send, array))
+
+    def _received(self, rank: int, kinds: Sequence[tuple[str, tuple[int, ...]]]) -> list[Array]:
+        """Return the next arrays that come from a rank."""
+        arrays = [np.empty(shape, dtype) for dtype, shape in kinds]
+        for array in arrays:
+            self._receive(rank, array.reshape(-1))
+        return arrays
+
+    def _receive(self, rank: int, into: Array) -> None:
+        """Fill a flat array with what comes from a rank."""
+        if into.size:
+            self._on_way(rank, lambda way: way.come.receive(into, self._deadline()))
+
+    def _flush(self) -> None:
+        """Wait until all that was sent has left."""
+        for rank in self._ways:
+            self._on_way(rank, lambda way: way.to.flush(self._deadline()))
+
+    def _on_way(self, rank: int, act: Callable[[Way], None]) -> None:
+        try:
+            act(self._ways[rank])
+        except WaitTimeoutError:
+            raise WaitTimeoutError(
+                f"waited {self._waits.patience_s:g} s for {self._waits.name_of(rank)}, call {self.count}; "
+                "expected it within that time: see what this task does"
+            ) from None
+        except PeerLostError as error:
+            raise PeerLostError(
+                f"{self._waits.name_of(rank)} has ended, or cannot be reached any more, in the midst of "
+                f"collective calls: its call (number {self.count}) will not come ({error})"
+            ) from None
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._waits.patience_s
+
+
+def _send(array: Array, way: Way) -> None:
+    way.to.send(array)
+
+
+def _slice(flat: Array, slices: int, number: int) -> Array:
+    """Return the slice of an array that one of so many tasks adds up."""
+    part = share(flat.size, slices, number)
+    return flat[part.start : part.stop]
+
+
+def nbytes_of(kind: tuple[str, tuple[int, ...]]) -> int:
+    """Return the size of an array that another task describes.
+
+    Raises:
+        TypeError, ValueError: it can be none.
+    """
+    dtype, shape = np.dtype(kind[0]), kind[1]
+    nbytes = dtype.itemsize * prod(shape)
+    if dtype.kind not in _KINDS or min(shape, default=0) < 0 or nbytes > LARGEST_BYTES:
+        raise ValueError(f"expected an array of at most {LARGEST_BYTES} bytes, found {kind}")
+    return nbytes

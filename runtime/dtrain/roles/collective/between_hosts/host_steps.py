@@ -1,0 +1,356 @@
+"""The steps of one host among several: its replica computes parts, and applies means when they are committed.
+
+    steps = HostSteps(...)
+    match steps.next(deadline):
+        case Compute(parts): ... steps.complete(facts) for each
+        case Apply(step):    ... update the variables by the mean, once; steps.applied(step)
+
+A thread runs the host's agent, and another one the sums.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
+from dtrain.collectives.between_hosts.following import UNRECORDED, Action, Apply, Begin, Compute, Hold
+from dtrain.errors import LeftBehindError, PeerError, WaitTimeoutError
+from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Record, Seat, Welcome
+from dtrain.process.clock import SYSTEM, Clock, Running
+from dtrain.roles.collective.between_hosts.links import Links
+from dtrain.roles.collective.between_hosts.records import Recorded, Records
+from dtrain.roles.collective.between_hosts.step_calls import CallsToSend, SaidCall
+from dtrain.roles.collective.between_hosts.ways import Open, Take, Ways
+from dtrain.wire.answers import next_of
+
+Done = Compute | Apply | Hold | Recorded | SaidCall
+"""What a replica does next, and what has come to it."""
+Reduce = Callable[[Begin, Ways, float], None]
+"""Makes the sums of an attempt on streams until a deadline; called from a thread, one call at a time."""
+
+
+class HostSteps:
+    """One host; see above. `next` and `complete` belong to the replica's thread.
+
+    Attributes:
+        leads_in: the term in which this host leads; 0: it does not.
+        welcome: the hosts that are to be sent the variables now, if this host leads.
+        awaited: the tasks that speak for the hosts for which this one waits.
+    """
+
+    def __init__(
+        self,
+        host: int,
+        seats: Mapping[int, Sequence[Seat]],
+        parts: int,
+        reduce: Reduce,
+        open_: Open,
+        take: Take,
+        *,
+        lease_s: float,
+        patience_s: float,
+        step: int = 0,
+        wake: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM,
+        alone: bool = False,
+        needed: int = 0,
+        longest_record: int = 1 << 20,
+        joined: Welcome | None = None,
+        learn: Callable[[Mapping[int, Sequence[Seat]]], None] = lambda seats: None,
+    ) -> None:
+        """Begin; all hosts have the same variables, and all of them call this.
+
+        Args:
+            host: this one's number.
+            seats: by host, its replicas; the first one speaks for it and carries its sums out.
+            parts: how many each step has.
+            reduce: see `Reduce`.
+            open_: see `Ways`.
+            take: see `Ways`.
+            lease_s: the time without a message after which a host is silent.
+            patience_s: how long a sum waits for another host's bytes.
+            step: the version that is made first.
+            wake: called, from other threads, when there is something for `next`.
+            clock: the time, and threads.
+            alone: whether all parts of every step are due at the host that leads.
+            needed: so many replicas of all hosts must live for a step to begin.
+            longest_record: see `Links`.
+            joined: by which this host takes part newly; None: all begin.
+            learn: told, in another thread, of the replicas of other hosts before they are reached.
+        """
+        self._wake = wake
+        self._reduce, self._open, self._take = reduce, open_, take
+        self._patience_s, self._parts = patience_s, parts
+        self._clock = clock
+        term, membership = (0, 0) if joined is None else (joined.term, joined.membership)
+        about = host, sorted(seats), seats[host], parts, lease_s, clock.now(), step
+        self._agent = Agent(*about, alone=alone, needed=needed, term=term, membership=membership)
+        self.welcome, self.awaited = self._agent.welcome, ""
+        self._learn = learn
+        self._known: Mapping[int, Sequence[Seat]] = {}
+        self.leads_in, self._applied = self._agent.leads_in, step - 1
+        self._changed = threading.Condition()
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[Action | Recorded | SaidCall | Exception] = queue.SimpleQueue()
+        self._sums = _Sums(self)
+        others = {number: seated[0] for number, seated in seats.items() if number != host}
+        self._records, self._calls = Records(list(others)), CallsToSend(host)
+        told = self._records, longest_record, self._calls
+        self._links = Links(host, others, open_, take, self._heard, self._gone, clock, *told)
+        self._thread = clock.start(self._run, "agreement of hosts")
+
+    @property
+    def waits_for(self) -> str:
+        """The thing that is awaited from other hosts, for messages."""
+        return self._agent.stands or f"the other hosts, step {self._agent.step}"
+
+    @property
+    def hosts(self) -> Sequence[int]:
+        """Those that take part, as far as this one has heard."""
+        return self._agent.hosts
+
+    @property
+    def seats(self) -> Mapping[int, Sequence[Seat]]:
+        """By host, its live replicas, as far as this one has heard."""
+        return self._agent.seats
+
+    def next(self, deadline: float) -> Done:
+        """Wait for what the replica is to do next.
+
+        Raises:
+            WaitTimeoutError: nothing has come by the deadline, in seconds of `time.monotonic`.
+            LeftBehindError: the others go on without this host.
+        """
+        try:
+            action = next_of(self._actions, deadline)
+        except queue.Empty:
+            raise WaitTimeoutError(f"waited in vain for {self.waits_for}") from None
+        return self._taken(action)
+
+    def poll(self) -> Done | None:
+        """Return what the replica is to do next, if anything; errors as of `next`."""
+        try:
+            return self._taken(self._actions.get_nowait())
+        except queue.Empty:
+            return None
+
+    def _taken(self, action: Action | Recorded | SaidCall | Exception) -> Done:
+        if isinstance(action, Done):
+            return action
+        self._actions.put(action)
+        if isinstance(action, Exception):
+            raise action
+        raise LeftBehindError(
+            "the other hosts had not heard of this one for its lease, and go on without it; start it again"
+        )
+
+    def complete(self, facts: PartFacts) -> None:
+        """Say that the gradient of a part is there."""
+        self._events.put(partial(self._agent.complete, facts))
+
+    def arrive(self, step: int, position: int = UNRECORDED, *, void: bool = False) -> None:
+        """Say that the replica that leads, which is at this host, has arrived in a step.
+
+        Args:
+            step: the version that is made.
+            position: of the newest record; all hosts have it before they apply the step.
+            void: whether the step makes no version.
+        """
+        self._events.put(partial(self._agent.arrive, step, position, void=void))
+
+    def record(self, head: Record, body: bytes) -> None:
+        """Send a record of the leader's ledger to all other hosts."""
+        self._records.add(Recorded(head, body))
+        self._events.put(partial(self._agent.write, head.position))
+        self._links.send_unsent()
+
+    def call(self, said: SaidCall) -> None:
+        """Tell other hosts of a call within a step, or of the end of a part, that is made at this host."""
+        if self._calls.add(self._agent.host, said):
+            self._links.send_unsent()
+
+    def all_have(self, position: int) -> bool:
+        """Return whether every other host that takes part has the records up to this position."""
+        others = [host for host in self._agent.hosts if host != self._agent.host]
+        return all(self._records.acknowledged(host) >= position for host in others)
+
+    def admit(self, seats: Sequence[Seat]) -> None:
+        """Let the replicas of another host take part from a later step on, if this host leads."""
+        self._events.put(partial(self._agent.admit, seats))
+
+    @property
+    def membership(self) -> int:
+        """The number of the newest membership that this host has heard of."""
+        return self._agent.membership
+
+    def seated(self, seats: Sequence[Seat]) -> None:
+        """Say which replicas of this host are alive."""
+        self._events.put(partial(self._agent.seated, seats))
+
+    def joining(self, step: int, *, joining: bool) -> None:
+        """Say whether replicas wait, in a step, to take part at this host from the next one on."""
+        self._events.put(partial(self._agent.joining, step, joining=joining))
+
+    def applied(self, step: int) -> None:
+        """Say that the variables are those of the next version, so that the mean may be written again."""
+        with self._changed:
+            self._applied = step
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Leave."""
+        self._events.put(None)
+        self._thread.join(BEAT_S * 4)
+        self._sums.close()
+        self._links.close()
+
+    def _heard(self, host: int, message: HostState | Direction | Recorded | SaidCall) -> None:
+        self._events.put(partial(self._receive, host, message))
+
+    def _receive(self, host: int, message: HostState | Direction | Recorded | SaidCall) -> None:
+        if isinstance(message, Recorded):
+            self._take_record(message)
+            return
+        if isinstance(message, SaidCall):
+            self._take_call(host, message)
+            return
+        if isinstance(message, HostState):
+            self._records.acknowledge(host, message.written)
+        self._agent.received(host, message, self._clock.now())
+
+    def _take_record(self, record: Recorded) -> None:
+        """Hand a record on to the replica, unless it has come before or one before it has not."""
+        known = self._agent.written
+        if record.head.position == known + 1 or (record.head.whole and record.head.position > known):
+            self._act(record)
+            self._agent.write(record.head.position)
+
+    def _take_call(self, host: int, said: SaidCall) -> None:
+        """Hand a call on to the replica, and to other hosts if this one leads, unless it has come before."""
+        agent, head = self._agent, said.head
+        may_be = abs(head.step - agent.step) <= 1 and 0 <= head.part < self._parts
+        if may_be and host in agent.hosts and self._calls.add(host, said):
+            self._act(said)
+            self._links.send_unsent()
+
+    def _gone(self, host: int) -> None:
+        self._events.put(partial(self._agent.gone, host))
+        self._events.put(partial(self._sums.host_gone, host))
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._go_on()
+                try:
+                    event = self._events.get(timeout=BEAT_S)
+                except queue.Empty:
+                    continue
+                if event is None:
+                    return
+                event()
+        except Exception as error:  # it belongs to the replica's thread
+            self._act(error)
+
+    def _act(self, action: Action | Recorded | SaidCall | Exception) -> None:
+        self._actions.put(action)
+        self._wake()
+
+    def _go_on(self) -> None:
+        while True:
+            messages, actions = self._agent.take(self._clock.now())
+            self._note_hosts()
+            self._note_lead()
+            if self._calls.follow(self._agent.leader):
+                self._links.send_unsent()
+            for host, message in messages:
+                self._links.send(host, message)
+            for action in actions:
+                if isinstance(action, Begin):
+                    self._sums.begin(action)
+                else:
+                    self._act(action)
+            if not actions:
+                return
+
+    def _note_hosts(self) -> None:
+        """Reach hosts that take part newly."""
+        seats, own = self._agent.seats, self._agent.host
+        if seats and seats != self._known:
+            self._known = seats
+            self._learn(seats)
+            self._records.keep_for([host for host in self._agent.hosts if host != own])
+            self._links.keep(seats)
+            for host, seated in seats.items():
+                if host != own:
+                    self._links.add(host, seated[0])
+        self.awaited = ", ".join(self._agent.awaited)
+        if self.welcome != self._agent.welcome:
+            self.welcome = self._agent.welcome
+            self._wake()
+
+    def _note_lead(self) -> None:
+        if self.leads_in != self._agent.leads_in:
+            self.leads_in = self._agent.leads_in
+            self._wake()
+
+
+class _Sums:
+    """The attempts at sums, one after another, in a thread each; streams are kept while attempts succeed."""
+
+    def __init__(self, steps: HostSteps) -> None:
+        self._steps = steps
+        self._ways: Ways | None = None
+        self._attempt = -1
+        self._running: Running | None = None
+
+    def begin(self, begin: Begin) -> None:
+        """Give up what is under way if this is another attempt, and begin."""
+        earlier = self._running
+        tasks = {host: seated[0].task for host, seated in begin.seats.items()}
+        if self._ways is None or begin.attempt != self._attempt:
+            if self._ways is not None:
+                self._ways.abort(f"attempt {begin.attempt} of step {begin.step} has begun")
+            retired, self._ways = (
+                self._ways,
+                Ways(tasks, str(begin.attempt), self._steps._open, self._steps._take),
+            )
+            self._attempt = begin.attempt
+        else:
+            retired = None
+        run = partial(self._sum, begin, self._ways, retired, earlier)
+        self._running = self._steps._clock.start(run, "sum over hosts")
+
+    def host_gone(self, host: int) -> None:
+        """End the waits for a host that has ended."""
+        if self._ways is not None:
+            self._ways.blame(host)
+            self._ways.abort(f"all processes of host {host} have ended")
+
+    def close(self) -> None:
+        """End the sum under way, and close all streams."""
+        if self._ways is not None:
+            self._ways.abort("this host leaves")
+        if self._running is not None:
+            self._running.join(self._steps._patience_s)
+        if self._ways is not None:
+            self._ways.close()
+
+    def _sum(self, begin: Begin, ways: Ways, retired: Ways | None, earlier: Running | None) -> None:
+        if earlier is not None:
+            earlier.join()
+        if retired is not None:
+            retired.close()
+        agent, events = self._steps._agent, self._steps._events
+        with self._steps._changed:
+            self._steps._changed.wait_for(lambda: self._steps._applied == begin.step - 1)
+        try:
+            if not begin.void:
+                self._steps._reduce(begin, ways, time.monotonic() + self._steps._patience_s)
+        except PeerError:
+            events.put(partial(agent.failed, begin.attempt, ways.blamed))
+        except Exception as error:  # it belongs to the replica's thread
+            self._steps._act(error)
+        else:
+            events.put(partial(agent.has_mean, begin.attempt))

@@ -1,0 +1,129 @@
+"""The leader's ledger on its way to other hosts: what the leader writes goes to each of them as records, and
+is written there when it may hold.
+
+A record is kept until every host has it. A new leader, and a host that takes part newly, begin with a whole
+record, which has all entries that count.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from dtrain.collectives.between_hosts.following import UNRECORDED
+from dtrain.collectives.between_hosts.quorum import first_attempt
+from dtrain.messages.between_hosts import Record
+from dtrain.roles.collective.rules import Book
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+
+
+class Recorded(NamedTuple):
+    """A record, and its bytes."""
+
+    head: Record
+    body: bytes
+
+
+class Records:
+    """The records of one host while it leads. Threads share it."""
+
+    def __init__(self, hosts: Sequence[int]) -> None:
+        """Keep none yet, for these other hosts."""
+        self._lock = threading.Lock()
+        self._kept: list[Recorded] = []
+        self._acknowledged = dict.fromkeys(hosts, -1)
+
+    def add(self, record: Recorded) -> None:
+        """Keep a record, after all others; a whole one takes the place of those before."""
+        with self._lock:
+            self._kept = [*([] if record.head.whole else self._kept), record]
+            self._forget()
+
+    def acknowledge(self, host: int, position: int) -> None:
+        """Take note that a host has all records up to this one."""
+        with self._lock:
+            if host in self._acknowledged:
+                self._acknowledged[host] = max(position, self._acknowledged[host])
+            self._forget()
+
+    def keep_for(self, hosts: Sequence[int]) -> None:
+        """Take note of the other hosts there are; one that is new needs a whole record."""
+        with self._lock:
+            self._acknowledged = {host: self._acknowledged.get(host, -1) for host in hosts}
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop what every host has."""
+        least = min(self._acknowledged.values(), default=UNRECORDED)
+        self._kept = [each for each in self._kept if each.head.position > least]
+
+    def acknowledged(self, host: int) -> int:
+        """Return the position up to which a host is known to have all."""
+        with self._lock:
+            return self._acknowledged.get(host, -1)
+
+    def after(self, position: int) -> list[Recorded]:
+        """Return what a host has not been sent that has been sent everything up to a position."""
+        with self._lock:
+            return [each for each in self._kept if each.head.position > position]
+
+
+class NoBook:
+    """A ledger without entries."""
+
+    entries: Mapping[str, bytes] = MappingProxyType({})
+
+    def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
+        """Drop them."""
+
+
+class Books:
+    """The ledger at one host, as the replica that speaks for it sends and receives records.
+
+    Attributes:
+        book: this host's.
+        term: in which this host led last; 0: it has not led.
+        position: of the newest record that it has sent.
+    """
+
+    def __init__(self, send: Callable[[Record, bytes], None]) -> None:
+        """Begin; `send` takes what is to go to all other hosts."""
+        self.book: Book = NoBook()
+        self.term = 0
+        self.position = -1
+        self._send = send
+        self._kept: list[Recorded] = []
+
+    def begin(self, term: int, number: int) -> None:
+        """Lead from round `number` on: all that counts takes the place of what other hosts had."""
+        self.term, self.position = term, first_attempt(term) - 1
+        self.write_all(number)
+
+    def write_all(self, number: int) -> None:
+        """Send all that counts, in round `number`."""
+        self._write(self.book.entries, number, whole=True)
+
+    def write(self, entries: Mapping[str, bytes], number: int) -> None:
+        """Send what the leader has written in round `number`, before it has arrived there."""
+        self._write(entries, number, whole=False)
+
+    def _write(self, entries: Mapping[str, bytes], number: int, *, whole: bool) -> None:
+        body = _encode(dict(entries))
+        self.position += 1
+        self._send(Record(position=self.position, step=number - 1, whole=whole, nbytes=len(body)), body)
+
+    def take(self, record: Recorded) -> None:
+        """Keep a record that has come until it may hold; what came before a whole one counts no more."""
+        self._kept = [*([] if record.head.whole else self._kept), record]
+
+    def let_in(self, number: int) -> bool:
+        """Write the records that may hold in this round; return whether there were any."""
+        there = [each for each in self._kept if each.head.step < number]
+        self._kept = self._kept[len(there) :]
+        for head, body in there:
+            self.book.receive(_decode(body), whole=head.whole)
+        return bool(there)

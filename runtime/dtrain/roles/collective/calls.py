@@ -1,0 +1,348 @@
+"""Collective calls among replicas of one host: each gives arrays, and gets those of all, or their sum.
+
+The rule *Calls* (docs/design/collectives.md#calls):
+
+1. Calls are counted; the n-th call of a replica meets the n-th of every other.
+2. A call says what it is and where it stands in the program. Every replica reads that of all others before it
+   uses an array, so that all of them find a call that differs.
+3. Small arrays lie in one of two places by turns: a replica that is in call n + 1 has read those of call n,
+   so one wait is enough, and each replica adds up all arrays itself.
+4. Large arrays are added up slice by slice, one slice a replica, into a result that all map and none may
+   write. It is used again when no replica has it any more.
+5. A replica that ends before it has given its arrays ends the call of all others with an error that names it.
+
+Sums are taken in the order of ranks.
+"""
+
+import hashlib
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Self
+
+import msgspec
+import numpy as np
+
+from dtrain.collectives.board import LINE_WORDS, Column
+from dtrain.collectives.slices import BLOCK_ELEMENTS, share
+from dtrain.errors import InputError, PeerLostError
+from dtrain.roles.collective.membership import Rings
+from dtrain.roles.collective.rules import Waits
+from dtrain.types import Array
+from dtrain.wire.one_host.growing_memory import GrowingMemory
+from dtrain.wire.one_host.shared_memory import address
+
+SMALL_BYTES = 32 * 1024
+"""Up to this size every replica adds up all arrays itself."""
+RESULTS = 8
+"""So many large results may be in use at a time before they are copied."""
+KNOWN = 256
+"""So many different calls are kept ready."""
+_TEXT_BYTES = 32 * 1024
+_PLACE_BYTES = SMALL_BYTES + _TEXT_BYTES
+_LARGE_BYTES = 4 << 30
+_ALIGNED_BYTES = 64
+Check = Callable[[Mapping[int, bytes]], None]
+
+
+class _Given(msgspec.Struct, frozen=True, array_like=True):
+    """A call, as its replica describes it: what it says of itself, and its arrays."""
+
+    said: bytes
+    kinds: list[tuple[str, tuple[int, ...]]]
+
+    def starts(self) -> list[int]:
+        """Return the offset of each array, and the size of all."""
+        sizes = [np.dtype(dtype).itemsize * prod(shape) for dtype, shape in self.kinds]
+        return list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
+
+
+class _Known:
+    """A call, and what follows from it.
+
+    Attributes:
+        text: the call as it is written.
+        digest: of the text, as a word.
+        nbytes: of its arrays.
+        views: the arrays by rank and turn.
+    """
+
+    def __init__(self, given: _Given) -> None:
+        self.given = given
+        self.text = msgspec.msgpack.encode(given)
+        self.bytes = np.frombuffer(self.text, np.uint8)
+        self.digest = int.from_bytes(hashlib.blake2b(self.text, digest_size=8).digest(), "big") >> 1
+        self.nbytes = given.starts()[-1]
+        self.views: dict[tuple[int, int], list[Array]] = {}
+
+
+class CallMemory:
+    """The memory of the calls; it takes pages only as arrays need them.
+
+    Attributes:
+        called: by rank, the number of its newest call, whose arrays are there.
+        done: by rank, the number of the newest call of which it needs no other replica's arrays.
+        held: by rank and turn, the large results that it uses, as bits. Two turns, as of small arrays.
+        length: by rank and turn, of the call's description.
+        digest: by rank and turn, of the same.
+        fd: to be sent to the others.
+    """
+
+    def __init__(self, memory: GrowingMemory, ranks: int) -> None:
+        self._memory = memory
+        self.ranks = ranks
+        self.fd = memory.fd
+        header = self._header(ranks)
+        memory.need(0, header + 2 * ranks * _PLACE_BYTES)
+        words = memoryview(memory)[:header].cast("q")
+        self.called, self.done = Column(words, 0), Column(words, ranks)
+        self.held, self.length, self.digest = (Column(words, 2 * ranks * each) for each in (1, 2, 3))
+        self._needed: dict[int, int] = {}
+
+    @staticmethod
+    def _header(ranks: int) -> int:
+        return 8 * ranks * LINE_WORDS * 8
+
+    @classmethod
+    def _nbytes(cls, ranks: int) -> int:
+        return cls._header(ranks) + 2 * ranks * _PLACE_BYTES + (ranks + RESULTS + 1) * _LARGE_BYTES
+
+    @classmethod
+    def make(cls, ranks: int) -> Self:
+        """Make new memory for so many replicas at most; raise a `SharedMemoryError` if that cannot be."""
+        return cls(GrowingMemory.make(cls._nbytes(ranks)), ranks)
+
+    @classmethod
+    def received(cls, fd: int, ranks: int) -> Self:
+        """Map another process's memory; errors as of `GrowingMemory.received`."""
+        return cls(GrowingMemory.received(fd), ranks)
+
+    def small(self, rank: int, count: int) -> int:
+        """Return the place of a call's description and small arrays."""
+        return self._header(self.ranks) + (2 * rank + count % 2) * _PLACE_BYTES
+
+    def large(self, number: int) -> int:
+        """Return the place of the large arrays of a rank; beyond the ranks, of a result."""
+        return self._header(self.ranks) + 2 * self.ranks * _PLACE_BYTES + number * _LARGE_BYTES
+
+    def need(self, start: int, nbytes: int) -> None:
+        """Take pages to write to; raise a `SharedMemoryError` if the machine has none."""
+        if nbytes > _LARGE_BYTES:
+            raise InputError(f"arrays of {nbytes} bytes in one call; expected at most {_LARGE_BYTES}")
+        if self._needed.get(start, 0) < nbytes:
+            self._memory.need(start, start + nbytes)
+            self._needed[start] = nbytes
+
+    def bytes_at(self, start: int, nbytes: int) -> Array:
+        """Return memory as bytes; the array is the base of every view of it."""
+        return np.frombuffer(memoryview(self._memory)[start : start + nbytes], np.uint8)
+
+
+class Calls:
+    """The calls of one replica.
+
+    Attributes:
+        members: the ranks that make the same calls, ascending; it changes only between calls, in all of them.
+        count: calls so far.
+    """
+
+    def __init__(
+        self,
+        memory: CallMemory,
+        bells: Rings,
+        rank: int,
+        members: Sequence[int],
+        check: Check,
+        waits: Waits | None = None,
+        *,
+        count: int = 0,
+    ) -> None:
+        """Take part from the next call on.
+
+        Args:
+            memory: mapped.
+            bells: to all members.
+            rank: this replica's.
+            members: the ranks that make the same calls.
+            check: raises the error for calls that do not agree: what each says of itself, by rank.
+            waits: how this replica waits.
+            count: how many calls the members have made before, of one that comes later.
+        """
+        self.members = members
+        self.count = count
+        self._memory = memory
+        self._bells = bells
+        self._rank = rank
+        self._check = check
+        self._waits = waits or Waits()
+        self._calls: dict[tuple[bytes, tuple[tuple[str, tuple[int, ...]], ...]], _Known] = {}
+        self._results: dict[int, weakref.ref[Array]] = {}
+        self._large = self.count
+
+    def places(self, kinds: Sequence[tuple[str, tuple[int, ...]]]) -> list[Array]:
+        """Return arrays of these dtypes and shapes that the next call takes without a copy.
+
+        They are to be written and given before any other call; small ones are copied all the same.
+        """
+        given = _Given(b"", [(np.dtype(dtype).str, shape) for dtype, shape in kinds])
+        nbytes = given.starts()[-1]
+        if nbytes <= SMALL_BYTES:
+            return [np.empty(shape, dtype) for dtype, shape in given.kinds]
+        self._await(self._memory.done, "end of the call before", self._large)
+        place = self._memory.large(self._rank)
+        self._memory.need(place, nbytes)
+        return _views(self._memory.bytes_at(place, nbytes), given)
+
+    def exchange(self, said: bytes, arrays: Sequence[Array]) -> list[list[Array]]:
+        """Return the arrays of every member, in the order of ranks; shapes may differ.
+
+        Args:
+            said: what the call is and where it stands; all must agree by `check`.
+            arrays: C-contiguous, of any dtype but object.
+
+        Raises:
+            PeerLostError: a member has ended without this call.
+            WaitTimeoutError: a member did not make it in time.
+        """
+        given = self._give(self._known(said, arrays), arrays)
+        found = [[np.array(array) for array in each] for each in given]
+        self._memory.done[self._rank] = self.count
+        self._bells.ring()
+        return found
+
+    def all_reduce(self, said: bytes, arrays: Sequence[Array], *, mean: bool = False) -> list[Array]:
+        """Return the sum, or the mean, of arrays of one shape and dtype in all members.
+
+        Arguments and errors are those of `exchange`. Large results cannot be written: all replicas read the
+        same memory.
+        """
+        known = self._known(said, arrays)
+        terms = self._give(known, arrays)
+        own, nbytes = known.given, known.nbytes
+        if nbytes <= SMALL_BYTES:
+            sums = [np.empty(term.shape, term.dtype) for term in terms[0]]
+            for position, out in enumerate(sums):
+                added_up(out.reshape(-1), [each[position].reshape(-1) for each in terms], mean=mean)
+            self._memory.done[self._rank] = self.count
+            return sums
+        number = self._free_result()
+        place = self._memory.large(self._memory.ranks + number)
+        self._memory.need(place, nbytes)
+        root = self._memory.bytes_at(place, nbytes)
+        sums = _views(root, own)
+        slices, mine = len(self.members), list(self.members).index(self._rank)
+        for position, out in enumerate(sums):
+            part = share(out.size, slices, mine)
+            flats = [each[position].reshape(-1) for each in terms]
+            for start in range(part.start, part.stop, BLOCK_ELEMENTS):
+                block = slice(start, min(start + BLOCK_ELEMENTS, part.stop))
+                added_up(out.reshape(-1)[block], [flat[block] for flat in flats], mean=mean)
+        self._memory.done[self._rank] = self.count
+        self._bells.ring()
+        self._await(self._memory.done, "sum of its slice")
+        if number == RESULTS:
+            return [np.array(each) for each in sums]
+        root.flags.writeable = False
+        self._results[number] = weakref.ref(root)
+        return _views(root, own)
+
+    # What a call is made of
+
+    def _known(self, said: bytes, arrays: Sequence[Array]) -> _Known:
+        """Return what is known of a call like this one; a program makes the same ones again and again."""
+        kinds = tuple((each.dtype.str, each.shape) for each in arrays)
+        known = self._calls.get((said, kinds))
+        if known is None:
+            known = _Known(_Given(said, list(kinds)))
+            if len(known.text) > _TEXT_BYTES:
+                raise InputError(f"a call of {len(arrays)} arrays; expected fewer: put them together")
+            if len(self._calls) == KNOWN:
+                del self._calls[next(iter(self._calls))]
+            self._calls[said, kinds] = known
+        return known
+
+    def _give(self, known: _Known, arrays: Sequence[Array]) -> list[list[Array]]:
+        """Write this replica's call; return the arrays of all members once they are there and agree."""
+        memory, rank = self._memory, self._rank
+        if known.nbytes > SMALL_BYTES:
+            self._await(memory.done, "end of the call before", self._large)
+            self._large = self.count + 1
+            memory.need(memory.large(rank), known.nbytes)
+        self.count += 1
+        turn = 2 * rank + self.count % 2
+        for array, target in zip(arrays, self._arrays(rank, known), strict=True):
+            if array is not target and address(array) != address(target):
+                target[...] = array
+        if memory.digest[turn] != known.digest:
+            memory.bytes_at(memory.small(rank, self.count), len(known.text))[...] = known.bytes
+            memory.length[turn] = len(known.text)
+            memory.digest[turn] = known.digest
+        memory.held[turn] = sum(1 << number for number, ref in self._results.items() if ref() is not None)
+        memory.called[rank] = self.count
+        self._bells.ring()
+        self._await(memory.called, "call")
+        parity = self.count % 2
+        if all(memory.digest[2 * each + parity] == known.digest for each in self.members):
+            return [self._arrays(each, known) for each in self.members]
+        found = {each: _Known(self._read(each)) for each in self.members}
+        self._check({each: call.given.said for each, call in found.items()})
+        return [self._arrays(each, call) for each, call in found.items()]
+
+    def _read(self, rank: int) -> _Given:
+        length = self._memory.length[2 * rank + self.count % 2]
+        text = self._memory.bytes_at(self._memory.small(rank, self.count), length)
+        return msgspec.msgpack.decode(text.tobytes(), type=_Given)
+
+    def _arrays(self, rank: int, known: _Known) -> list[Array]:
+        """Return the arrays of a call where they lie."""
+        key = rank, self.count % 2
+        if (views := known.views.get(key)) is None:
+            small = self._memory.small(rank, self.count) + _TEXT_BYTES
+            place = small if known.nbytes <= SMALL_BYTES else self._memory.large(rank)
+            views = known.views[key] = _views(self._memory.bytes_at(place, known.nbytes), known.given)
+        return views
+
+    def _free_result(self) -> int:
+        """Return the first result that no member uses, the same in all; `RESULTS`: there is none, copy it."""
+        held = 0
+        for rank in self.members:
+            held |= self._memory.held[2 * rank + self.count % 2]
+        return next(number for number in range(RESULTS + 1) if not held >> number & 1)
+
+    def _await(self, column: Column, what: str, count: int | None = None) -> None:
+        """Wait until the word of every member has reached a count: this call's."""
+        count = self.count if count is None else count
+        since_s: float | None = None
+        while late := [rank for rank in self.members if column[rank] < count]:
+            gone = [rank for rank in late if rank in self._bells.dead]
+            if gone and column[gone[0]] < count:
+                raise PeerLostError(
+                    f"{self._waits.name_of(gone[0])} has ended in the midst of collective calls: its {what} "
+                    f"(number {count}) will not come"
+                )
+            since_s = self._waits.clock.now() if since_s is None else since_s
+            names = ", ".join(map(self._waits.name_of, late))
+            self._waits.look(self._bells, since_s, f"{names}, {what} {count}")
+        if since_s is not None:
+            self._waits.waiting(None)
+
+
+def _views(data: Array, given: _Given) -> list[Array]:
+    """Return arrays in memory."""
+    return [
+        data[start : start + np.dtype(dtype).itemsize * prod(shape)].view(dtype).reshape(shape)
+        for start, (dtype, shape) in zip(given.starts(), given.kinds, strict=False)
+    ]
+
+
+def added_up(out: Array, terms: Sequence[Array], *, mean: bool = False) -> None:
+    """Write the sum of terms, in their order, or its mean."""
+    if len(terms) > 1:
+        np.add(terms[0], terms[1], out=out)
+    else:
+        out[...] = terms[0]
+    for term in terms[2:]:
+        np.add(out, term, out=out)
+    if mean:
+        np.divide(out, out.dtype.type(len(terms)), out=out, casting="unsafe")

@@ -1,0 +1,244 @@
+"""The place where the replicas of a run without servers meet: rule *Meeting*
+(docs/design/collectives.md#meeting).
+
+Every task has one, on its service. The leader gathers the replicas of a call of `fit`; later any task that
+takes part tells a newcomer how training began, and takes its bell.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from dtrain.cluster import TaskId
+from dtrain.messages import Bell, Enter, Entered, Hello, NotReady, Over, Refusal
+from dtrain.messages.between_hosts import Seat
+from dtrain.wire.channel import Answer, Caller, PassesOn
+from dtrain.wire.frames import Frame, Limits
+from dtrain.wire.one_host.bells import Bells
+
+LIMITS = Limits(1 << 16, 0)
+"""Of the messages that come here; none has arrays."""
+
+
+class _Waiting(NamedTuple):
+    caller: Caller
+    message: Enter
+
+
+class HostsNow(Protocol):
+    """The hosts of a run, as a task that takes part knows them."""
+
+    def seats(self) -> Mapping[int, Sequence[Seat]]:
+        """Return the live replicas of each; none where this task does not know them."""
+
+    def ask_in(self, rank: int, message: Enter) -> None:
+        """Note that a replica of another host would like to take part."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The memory and sockets that the replicas of one call of `fit` share.
+
+    Attributes:
+        terms: how training began.
+        descriptors: of the arena, the ledger, the arena's rows of tables, and the memory of calls; for loops
+            of the program's own, of the last alone. They are owned by this object.
+        bells: of this task.
+        hosts: those of the run; None where all share memory.
+        standing: says which rank leads now, and whether it has ended this call of `fit`.
+    """
+
+    terms: Entered
+    descriptors: tuple[int, ...]
+    bells: Bells
+    standing: Callable[[], tuple[int, bool]]
+    hosts: HostsNow | None = None
+
+    def close(self) -> None:
+        """Close the descriptors; who has mapped the memory keeps it."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class Meeting:
+    """One task's; see `Handler`. Its methods may be called by any thread.
+
+    Attributes:
+        gathers: whether this task leads, so that replicas wait here for a call of `fit` to begin.
+    """
+
+    answers_at_once = True
+
+    def __init__(self, rank_of: Callable[[TaskId], int | None]) -> None:
+        """Meet nobody yet; `rank_of` returns the rank of a task."""
+        self._rank_of = rank_of
+        self._changed = threading.Condition()
+        self._waiting: dict[int, _Waiting] = {}
+        self._shared: Shared | None = None
+        self._generation = 0
+        self.gathers = False
+
+    # For the leader's program
+
+    def gather(
+        self, own: Enter, wait: Callable[[Mapping[int, str], threading.Condition], bool]
+    ) -> dict[int, Enter]:
+        """Return who would like to take part in this call of `fit`, by rank, once there are enough.
+
+        Those whose programs build other variables are refused.
+
+        Args:
+            own: what the leader would say.
+            wait: given the ranks that are there, with the name of each, and what is notified when more come;
+                returns whether these are enough, and waits a little if not. It is called with the condition
+                held.
+        """
+        with self._changed:
+            self._generation = own.generation
+            while True:
+                for rank, (caller, message) in list(self._waiting.items()):
+                    if message.generation < own.generation:
+                        caller.send(Over(generation=own.generation))
+                        del self._waiting[rank]
+                    elif message.generation == own.generation and (reason := _unlike(message, own)):
+                        caller.send(Refusal(reason=reason))
+                        del self._waiting[rank]
+                there = {
+                    rank: each.caller.hello.task
+                    for rank, each in self._waiting.items()
+                    if each.message.generation == own.generation
+                }
+                if wait(there, self._changed):
+                    return {rank: self._waiting[rank].message for rank in sorted(there)}
+
+    def begin(self, shared: Shared, ends: Mapping[int, Mapping[int, socket.socket]]) -> None:
+        """Tell the ranks that were gathered that training begins, with each one's sockets to others.
+
+        Args:
+            shared: what they share; kept here until the next call.
+            ends: by rank, the sockets by the rank at their other end. They are closed here.
+        """
+        begin = {seat.rank for seats in shared.terms.seats.values() for seat in seats}
+        with self._changed:
+            self._keep(shared)
+            for rank, sockets in ends.items():
+                if (waiting := self._waiting.pop(rank, None)) is not None:
+                    self._tell(waiting.caller, shared, sockets, joins=False)
+                for each in sockets.values():
+                    each.close()
+            for rank, (caller, message) in list(self._waiting.items()):
+                if message.generation == shared.terms.generation:  # it is on another host, or has come since
+                    self._tell(caller, shared, {}, joins=rank not in begin)
+                    del self._waiting[rank]
+
+    # For every replica's program
+
+    def keep(self, shared: Shared) -> None:
+        """Tell newcomers of what is shared from now on."""
+        with self._changed:
+            self._keep(shared)
+
+    def forget(self) -> None:
+        """Tell nobody more: the task ends."""
+        with self._changed:
+            self._drop()
+
+    def _keep(self, shared: Shared) -> None:
+        self._drop()
+        self._shared = shared
+        self._generation = shared.terms.generation
+
+    def _drop(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
+
+    @staticmethod
+    def _tell(
+        caller: Caller, shared: Shared, sockets: Mapping[int, socket.socket], *, joins: bool = True
+    ) -> None:
+        leader, concluded = shared.standing()
+        terms = msgspec.structs.replace(
+            shared.terms, bells=tuple(sockets), leader=leader, concluded=concluded, joins=joins
+        )
+        if joins and shared.hosts is not None and (seats := shared.hosts.seats()):
+            terms = msgspec.structs.replace(terms, seats={host: tuple(each) for host, each in seats.items()})
+        if not isinstance(caller, PassesOn):
+            reason = f"{caller.hello.task} is on another host, where it cannot share memory"
+            caller.send(terms if shared.terms.seats else Refusal(reason=reason))
+            return
+        caller.pass_on(terms, [*shared.descriptors, *(each.fileno() for each in sockets.values())])
+
+    # For the service
+
+    def limits(self, hello: Hello) -> Limits:
+        """See `Handler.limits`."""
+        return LIMITS
+
+    def refuse(self, hello: Hello) -> str | None:
+        """See `Handler.refuse`."""
+        return None
+
+    def received(self, caller: Caller, frame: Frame) -> Answer:
+        """See `Handler.received`."""
+        message, sender = frame.message, TaskId.parse(caller.hello.task)
+        with self._changed:
+            if (rank := self._rank_of(sender)) is None:
+                caller.send(Refusal(reason=f"{sender} is no replica of this run"))
+            elif isinstance(message, Enter):
+                self._enter(caller, rank, message)
+            elif isinstance(message, Bell):
+                self._take_bell(caller, rank, message, frame)
+            else:
+                reason = f"replicas do not take {type(message).__name__} messages"
+                caller.send(Refusal(reason=reason))
+        return Answer.ONE
+
+    def _enter(self, caller: Caller, rank: int, message: Enter) -> None:
+        shared = self._shared
+        if message.generation < self._generation:
+            caller.send(Over(generation=self._generation))
+        elif shared is not None and shared.terms.generation == message.generation:
+            if message.host and shared.hosts is not None and not isinstance(caller, PassesOn):
+                shared.hosts.ask_in(rank, message)
+            self._tell(caller, shared, {})
+        elif not self.gathers:
+            caller.send(NotReady(reason="this task does not lead"))
+        else:
+            self._waiting[rank] = _Waiting(caller, message)
+            self._changed.notify_all()
+
+    def _take_bell(self, caller: Caller, rank: int, message: Bell, frame: Frame) -> None:
+        shared = self._shared
+        if shared is None or shared.terms.generation != message.generation:
+            caller.send(Over(generation=self._generation))
+        elif len(frame.passed) != 1 or message.rank != rank:
+            caller.send(Refusal(reason=f"expected one socket from the replica of rank {rank}"))
+        else:
+            shared.bells.offer(rank, socket.socket(fileno=frame.passed[0].take()))
+            caller.send(message)
+
+    def disconnected(self, caller: Caller) -> None:
+        """See `Handler.disconnected`."""
+        with self._changed:
+            for rank, waiting in list(self._waiting.items()):
+                if waiting.caller is caller:
+                    del self._waiting[rank]
+                    self._changed.notify_all()
+
+
+def _unlike(message: Enter, own: Enter) -> str | None:
+    if (message.plan_hash, message.slots) == (own.plan_hash, own.slots):
+        return None
+    what = "variables" if message.plan_hash != own.plan_hash else "optimizer's slots"
+    return f"this task builds other {what} than the leader: do all tasks build the same model?"
+
+
+def descriptors_of(frame: Frame) -> Sequence[int]:
+    """Return the descriptors that came with a message, which belong to the caller."""
+    return [each.take() for each in frame.passed]

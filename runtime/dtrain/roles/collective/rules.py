@@ -1,0 +1,190 @@
+"""The settings of a replica among those of its host, and how it waits."""
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Protocol
+
+from dtrain.collectives.board import Board
+from dtrain.config.choices import NanPolicy, TooFew, Weighting
+from dtrain.errors import TooFewReplicasError, WaitTimeoutError
+from dtrain.process.clock import SYSTEM, Clock
+from dtrain.protocol.sync_round import quota
+from dtrain.roles.collective.membership import Rings
+
+LOOK_S = 1.0
+"""A wait looks at the words at least this often, though no bell was heard."""
+PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings by which gradients make versions; the same in every replica.
+
+    Attributes:
+        weighting: whether a step is the mean of its parts, or that of its examples.
+        nan_policy: what follows from a gradient that is not finite.
+        too_few: what happens while fewer replicas are left than the parts of a step need.
+        too_few_timeout_s: how long to wait for more.
+        replicas: how many train at the start; None: as many as there are parts.
+        alone: whether the first member computes every part of every batch.
+    """
+
+    weighting: Weighting = Weighting.REPLICAS
+    nan_policy: NanPolicy = NanPolicy.REFUSE
+    too_few: TooFew = TooFew.SHRINK
+    too_few_timeout_s: float = 60.0
+    replicas: int | None = None
+    alone: bool = False
+
+    def needed(self, parts: int, open_parts: int) -> int:
+        """Return how many replicas are needed for `open_parts` of a step of so many, by their quota."""
+        return -(-open_parts // quota(parts, self.replicas or parts))
+
+
+class Orders(Protocol):
+    """The leader's orders, as every replica finds them."""
+
+    def heed(self, version: int) -> None:
+        """Let what is ordered hold from this version on: every replica has arrived in the round that it
+        begins, so that all find the same.
+        """
+
+    def carry_out(self) -> None:
+        """Write what was ordered into the memory of all; it may be written again by another replica."""
+
+
+class Book(Protocol):
+    """The leader's ledger at this host, as the replica that speaks for the host uses it."""
+
+    @property
+    def entries(self) -> Mapping[str, bytes]:
+        """All that count."""
+
+    def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
+        """Write what the leader, at another host, has written; with `whole` nothing else counts any more."""
+
+
+class Across(Protocol):
+    """One replica's part in the agreement of its host with others."""
+
+    def look(self, number: int, dead: Set[int]) -> bool:
+        """Look, in round `number`, for what other hosts have done; return whether the words of the board have
+        changed.
+
+        Raises:
+            PeerError: this host does not go on with the others.
+        """
+
+    def over(self, number: int) -> None:
+        """Take note that round `number` is over at this host."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica is the one that leads all hosts."""
+
+    @property
+    def elsewhere(self) -> Set[int]:
+        """The ranks of live replicas at other hosts, as far as a replica that leads knows them."""
+
+    @property
+    def awaited(self) -> str:
+        """The tasks for which this one waits while other hosts have not done their share; or nothing."""
+
+    @property
+    def has_newcomers(self) -> bool:
+        """Whether hosts take part newly in the round that begins, which this replica, as the leader, is to
+        welcome.
+        """
+
+    def welcome(self) -> None:
+        """Send them the variables, which stay as they are until these hosts have them."""
+
+    def keep(self, book: Book) -> None:
+        """Use the ledger of this host."""
+
+    def record(self, entries: Mapping[str, bytes]) -> None:
+        """Send the other hosts what this replica has written into its ledger, where it leads."""
+
+    def close(self) -> None:
+        """Leave."""
+
+
+class NoOrders:
+    """A leader that orders nothing."""
+
+    def heed(self, version: int) -> None:
+        """Find none."""
+
+    def carry_out(self) -> None:
+        """Write nothing."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How a replica waits.
+
+    Attributes:
+        name_of: names the task of a rank.
+        waiting: told for whom this replica waits, and for what; None: for nobody any more.
+        patience_s: how long it waits for the same ranks.
+        clock: for that.
+    """
+
+    name_of: Callable[[int], str] = "replica {}".format
+    waiting: Callable[[str | None], None] = lambda _: None
+    patience_s: float = PATIENCE_S
+    clock: Clock = SYSTEM
+
+    def look(self, bells: Rings, since_s: float, whom: str, at_most_s: float = LOOK_S) -> None:
+        """Wait for a bell or a death, for some time, of a wait that began at `since_s`.
+
+        Raises:
+            WaitTimeoutError: it has lasted too long.
+        """
+        left_s = since_s + self.patience_s - self.clock.now()
+        if left_s <= 0:
+            raise WaitTimeoutError(
+                f"waited {self.patience_s:g} s for {whom}; expected it within that time: see what these "
+                "tasks do, or end them, and the others go on"
+            )
+        self.waiting(whom)
+        bells.wait(min(left_s, at_most_s))
+
+
+class Shortage:
+    """The time for which too few replicas live, as one of them measures it."""
+
+    def __init__(self, board: Board, rules: Rules, clock: Clock) -> None:
+        """Begin with enough."""
+        self._board = board
+        self._rules = rules
+        self._clock = clock
+        self._since_s: float | None = None
+
+    def goes_on(self, number: int, version: int, needed: int, live: int) -> float:
+        """Return since when too few live.
+
+        Args:
+            number: of the round that they hold up.
+            version: from which it starts.
+            needed, live: how many replicas.
+
+        Raises:
+            TooFewReplicasError: it is not waited for more, or not any longer.
+        """
+        rules, now_s = self._rules, self._clock.now()
+        if self._since_s is None:
+            self._since_s = now_s
+        waited_s = now_s - self._since_s
+        is_over = rules.too_few == TooFew.FAIL or waited_s >= rules.too_few_timeout_s
+        if is_over or self._board.gave_up[0] == number:
+            self._board.gave_up[0] = number  # else its mates might only find that it has ended
+            raise TooFewReplicasError(
+                f"too few replicas: {needed} are needed for version {version + 1} and {live} are left, for "
+                f"{waited_s:.1f} s (training.too_few: {rules.too_few})"
+            )
+        return self._since_s
+
+    def ends(self) -> None:
+        """Take note that there are enough."""
+        self._since_s = None

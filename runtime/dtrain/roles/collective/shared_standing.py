@@ -1,0 +1,252 @@
+"""The standing of a training with backups, as one process reads and changes it; see `collectives.backups`.
+
+One process at a time changes it: the one that has the lock on it, which the kernel takes back if it dies.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+from dtrain.collectives.backups import NOBODY, Standing
+from dtrain.messages import Sums
+from dtrain.protocol.membership import LEASE_S
+from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.membership import Locking, Rings
+from dtrain.roles.collective.record import StandingRecord
+from dtrain.roles.collective.rules import Orders, Waits
+
+DECISION = 0
+"""The lock on the standing; the slices of a step have the next numbers."""
+LIFE = 1000
+"""The lock of rank r on its own life has number LIFE + r; it lasts as long as the process takes part."""
+SOON_S = 0.002
+"""The pause before a lock of another process is tried again where no bell announces its release."""
+Change = Callable[[Standing], bool]
+"""Changes the standing, and returns whether it did."""
+
+
+class LateOrders(Orders, Protocol):
+    """The leader's orders, where training does not wait for the leader."""
+
+    @property
+    def unwritten(self) -> int:
+        """The number of the order whose values may not lie where they belong; 0: there is none."""
+
+
+class Account(Protocol):
+    """The sums of loss and metrics of epochs, as bytes in the standing."""
+
+    def count(self, sums: bytes, version: int, given: Sequence[Sums]) -> bytes:
+        """Return the sums with those of the step that makes `version` + 1."""
+
+    def adopt(self, standing: Standing) -> None:
+        """Take note of a standing that is new to this process."""
+
+
+class SharedStanding:
+    """The standing, and who of its members is gone.
+
+    Attributes:
+        now: as this process knows it.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        bells: Rings,
+        locks: Locking,
+        rank: int,
+        account: Account,
+        orders: LateOrders,
+        waits: Waits,
+        linked: Sequence[int],
+    ) -> None:
+        """Read it; arguments as of `BackupDriver`."""
+        self._arena, self._board, self._record = arena, arena.board, arena.record
+        self._bells, self._locks, self._rank = bells, locks, rank
+        self._account, self._orders, self._waits = account, orders, waits
+        self.now = self._record.read()
+        self._linked = {other: self.now.members.get(other, 0) for other in linked}
+        account.adopt(self.now)
+        self.wait_for("the end of its predecessor", partial(locks.take, LIFE + rank))
+
+    def rests(self) -> bool:
+        """Take the lock and keep it, if no step is being made; return whether this process has it."""
+        if not self.take(DECISION):
+            return False
+        if self.sync().counted is None:
+            return True
+        self.leave()
+        return False
+
+    def keep(self) -> None:
+        """Write what was changed meanwhile; this process has the lock."""
+        self._tidy(self.now)
+        self._write(self.now)
+
+    def take(self, number: int) -> bool:
+        """Take a lock and say so; return whether this process has it."""
+        taken = self._locks.take(number)
+        if taken:
+            self._board.locked_by[number] = self._rank
+        return taken
+
+    def give_up(self, number: int) -> None:
+        """Give up a lock that `take` has taken."""
+        self._locks.release(number)
+
+    @property
+    def holder(self) -> int:
+        """The rank that has changed the standing last, or does."""
+        return self._board.locked_by[DECISION]
+
+    @property
+    def dead(self) -> set[int]:
+        """The members whose process is gone, as far as this one has heard."""
+        return {rank for rank in self.now.members if self._gone(rank)}
+
+    @property
+    def hears_an_end(self) -> bool:
+        """Whether a socket of a member has ended whose locks may not be free yet."""
+        return any(rank in self.now.members and rank in self._bells.dead for rank in self._linked)
+
+    def wait_for(self, what: str, is_there: Callable[[], bool]) -> None:
+        """Wait for something that another process, which has a lock, holds up for a moment.
+
+        Raises:
+            WaitTimeoutError: it did so for too long.
+        """
+        since_s: float | None = None
+        while not is_there():
+            since_s = self._waits.clock.now() if since_s is None else since_s
+            whom = f"{self._waits.name_of(self.holder)}, {what}"
+            self._waits.look(self._bells, since_s, whom, SOON_S)
+        if since_s is not None:
+            self._waits.waiting(None)
+
+    def sync(self) -> Standing:
+        """Take note of what others have changed."""
+        if self._record.has_changed:
+            self.now = self._record.read()
+            self._account.adopt(self.now)
+        if self._bells.offered:
+            self._take_up()
+        self._orders.heed(self.now.version)
+        return self.now
+
+    def _take_up(self) -> None:
+        """Ring new members from now on, once they have handed their sockets."""
+        for rank, entered in self.now.members.items():
+            is_new = rank != self._rank and self._linked.get(rank) != entered
+            if is_new and rank in self._bells.offered:
+                self._bells.take_up(rank)
+                self._linked[rank] = entered
+
+    def _gone(self, rank: int) -> bool:
+        """Return whether a member's process has ended; a socket may be its predecessor's, or be missing."""
+        linked = self._linked.get(rank) == self.now.members.get(rank)
+        doubtful = rank in self._bells.dead or not linked
+        return rank != self._rank and doubtful and self._locks.is_free(LIFE + rank)
+
+    def alone(self, change: Change) -> bool:
+        """Change the standing unless another process has the lock on it; return whether this one had it."""
+        if not self.take(DECISION):
+            return False
+        try:
+            standing = self.sync()
+            tidied = self._tidy(standing)
+            if change(standing) or tidied:
+                self._write(standing)
+        finally:
+            self.leave()
+        return True
+
+    def leave(self) -> None:
+        """Give the lock on it up."""
+        self._locks.release(DECISION)
+        self._bells.ring()
+
+    def surely(self, change: Change) -> None:
+        """Change the standing as soon as the lock on it is free."""
+        self.wait_for("the standing", partial(self.alone, change))
+
+    def _write(self, standing: Standing) -> None:
+        self._record.write(standing)
+        self._account.adopt(standing)
+
+    def _tidy(self, standing: Standing) -> bool:
+        """Go on without the dead, and finish what a leader has ordered and may not have written."""
+        gone = [rank for rank in standing.members if self._gone(rank)]
+        for rank in gone:
+            standing.lose(rank, self.complete(standing))
+        order = self._orders.unwritten
+        if standing.counted is not None or order <= standing.carried:
+            return bool(gone)
+        self._orders.carry_out()
+        standing.carried = order
+        standing.void()
+        return True
+
+    def complete(self, standing: Standing) -> set[int]:
+        """Return the places whose gradients are complete in this round."""
+        ready, number = self._board.ready, standing.round
+        return {
+            place for place, used in enumerate(standing.places) if used is not None and ready[place] == number
+        }
+
+    # For a checkpoint
+
+    @contextmanager
+    def cut(self) -> Iterator[Standing | None]:
+        """Keep all replicas from making a step, for a thread that does not train; None: try again later."""
+        if not self._locks.take(DECISION):
+            yield None
+            return
+        try:
+            found = StandingRecord(self._board.record, self._arena.record.places).read()
+            yield found if found.counted is None else None
+        finally:
+            self._locks.release(DECISION)
+
+
+class Leadership:
+    """Which replica leads, as one of them sees it."""
+
+    def __init__(self, shared: SharedStanding, rank: int, waits: Waits) -> None:
+        """Look at `shared` for the replica `rank`, by the clock of `waits`."""
+        self._shared = shared
+        self._rank = rank
+        self._clock = waits.clock
+        self._vacant_since_s: float | None = None
+
+    @property
+    def awaited(self) -> int:
+        """The rank that leads, or that is to lead as the live one of the lowest rank."""
+        standing = self._shared.now
+        return min(standing.members) if standing.leader == NOBODY else standing.leader
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the leader has died, and this is the live replica of the lowest rank; or any other, when
+        that one has not led for a lease: it is stopped, or busy with a batch.
+        """
+        if self._shared.now.leader != NOBODY:
+            self._vacant_since_s = None
+            return False
+        now_s = self._clock.now()
+        if self._vacant_since_s is None:
+            self._vacant_since_s = now_s
+        return self._rank == self.awaited or now_s - self._vacant_since_s >= LEASE_S
+
+    def take(self) -> bool:
+        """Lead, unless another replica does meanwhile; return whether this one does."""
+
+        def lead(standing: Standing) -> bool:
+            if standing.leader != NOBODY:
+                return False
+            standing.leader = self._rank
+            return True
+
+        self._shared.surely(lead)
+        return self._shared.now.leader == self._rank

@@ -1,0 +1,276 @@
+"""The coordinator's side of its workers: hands out closures and keeps what comes of them.
+
+The queue decides (`protocol.closure_queue`); here are its lock and its connections. A worker is its
+connection: when that is gone, its closure is handed to another one.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.errors import ProgramError, WaitTimeoutError
+from dtrain.messages import (
+    AnyMessage,
+    Attend,
+    Attended,
+    Closure,
+    Failure,
+    Hello,
+    Refusal,
+    RefusalKind,
+    TakeClosure,
+)
+from dtrain.parameters.placement import Plan
+from dtrain.process.clock import LOOK_S, SYSTEM, Clock
+from dtrain.protocol.closure_queue import ClosureQueue
+from dtrain.runs.account import Account
+from dtrain.wire.channel import Answer, Caller
+from dtrain.wire.frames import UNKNOWN, Frame, Limits
+from dtrain.wire.handshake import refusal
+
+FAREWELL_S = 5.0
+"""How long the end of the program waits for workers to hear of it; others learn it from the servers."""
+
+
+@dataclass(eq=False)
+class Scheduled:
+    """A closure, and what came of it.
+
+    Attributes:
+        module, function: the function's names.
+        arguments: encoded.
+        number: from 1, once it is scheduled.
+        ended: whether one of the next three holds.
+        result: encoded.
+        failure: the exception that has ended it.
+        cancelled: it was never begun, because an earlier one had failed.
+        worker: that ran it.
+    """
+
+    module: str
+    function: str
+    arguments: bytes
+    number: int = 0
+    ended: bool = False
+    result: bytes = b""
+    failure: Failure | None = None
+    cancelled: bool = False
+    worker: str = ""
+
+    def __str__(self) -> str:
+        return f"closure {self.number} ({self.function})"
+
+
+class ClosureService:
+    """Joins the queue to a service (see `Handler`), and to the thread of the coordinator's program."""
+
+    answers_at_once = True
+
+    def __init__(
+        self,
+        hello: Hello,
+        cluster: ClusterSpec,
+        session: int,
+        plan: Plan,
+        reporter: Account,
+        *,
+        start_s: float,
+        patience_s: float,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """Begin without a worker.
+
+        Args:
+            hello: the coordinator's.
+            cluster: whose workers may come.
+            session: of this process.
+            plan: of the variables, for workers to compare with their own.
+            reporter: told whom the program waits for.
+            start_s, patience_s: how long all workers may be missing at first, and later.
+            clock: the time.
+        """
+        self._hello = hello
+        self._leader = TaskId.parse(hello.task)
+        self._workers = [task for task in cluster.tasks(Role.WORKER) if task != self._leader]
+        self._attended = Attended(session=session, plan=plan.to_dict())
+        self._reporter = reporter
+        self._clock = clock
+        self._until_s = clock.now() + start_s
+        self._patience_s = patience_s
+        self._changed = threading.Condition()
+        self._queue: ClosureQueue[Scheduled] = ClosureQueue()
+        self._takers: list[Caller] = []
+        self._there: set[Caller] = set()
+        self._ended = False
+        self._finished = 0
+        self._unfit: str | None = None
+
+    # The program's side
+
+    def schedule(self, closure: Scheduled) -> None:
+        """Put a closure into the queue; raise nothing."""
+        with self._changed:
+            closure.number = self._queue.put(closure)
+            self._hand_out()
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error that nobody has taken."""
+        return self._queue.error is not None
+
+    def take_error(self) -> Scheduled | None:
+        """Wait until every closure that runs has ended; return the first that has failed, and forget it.
+
+        Raises:
+            WaitTimeoutError: no worker is there for too long.
+        """
+        self._wait(lambda: self._queue.empty)
+        with self._changed:
+            return self._queue.take_error()
+
+    @property
+    def done(self) -> bool:
+        """Whether every closure has ended."""
+        with self._changed:
+            return self._queue.empty
+
+    def as_of(self) -> int | None:
+        """Return how many closures have ended, if that are all: until the next one nothing changes."""
+        with self._changed:
+            return self._queue.scheduled if self._queue.empty else None
+
+    def wait_for(self, closure: Scheduled) -> None:
+        """Wait until a closure has ended.
+
+        Raises:
+            WaitTimeoutError: no worker is there for too long.
+        """
+        self._wait(lambda: closure.ended)
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        try:
+            with self._changed:
+                while not ready():
+                    self.check()
+                    self._reporter.waiting(self._whom())
+                    self._changed.wait(LOOK_S)
+        finally:
+            self._reporter.waiting(None)
+
+    def check(self) -> None:
+        """Raise a `ProgramError` if a worker cannot run the closures of this program."""
+        if self._unfit is not None:
+            raise ProgramError(self._unfit)
+
+    def _whom(self) -> str:
+        """Return whom the program waits for: workers that run closures, or those that are missing."""
+        if self._there:
+            running = self._queue.running
+            names = sorted({caller.hello.task for caller in self._there if caller in running})
+            return ", ".join(names) or "a worker that is free"
+        names = [str(task) for task in self._workers]
+        if self._clock.now() >= self._until_s:
+            raise WaitTimeoutError(
+                f"no worker is there to run closures: waited for {', '.join(names)}; "
+                f"{len(self._queue.running) or 'no'} closures were under way"
+            )
+        return ", ".join(names)
+
+    def end(self) -> None:
+        """Tell the workers that the program has ended, and wait a moment for them to hear it."""
+        with self._changed:
+            self._ended = True
+            for caller in self._takers:
+                caller.send(_END)
+            self._takers.clear()
+            until_s = self._clock.now() + FAREWELL_S
+            while self._there and (left_s := until_s - self._clock.now()) > 0:
+                self._changed.wait(left_s)
+
+    # The workers' side
+
+    def limits(self, hello: Hello) -> Limits:
+        """See `Handler.limits`: results may be of any size."""
+        return UNKNOWN
+
+    def refuse(self, hello: Hello) -> str | None:
+        """See `Handler.refuse`: workers of the cluster alone take closures."""
+        if reason := refusal(self._hello, hello):
+            return reason
+        if TaskId.parse(hello.task) not in self._workers:
+            return f"{hello.task} is no worker of this run, and takes no closures"
+        return None
+
+    def received(self, caller: Caller, frame: Frame) -> Answer:
+        """See `Handler.received`."""
+        with self._changed:
+            self._there.add(caller)
+            match frame.message:
+                case Attend():
+                    caller.send(self._attended)
+                case TakeClosure(session=session) if session != self._attended.session:
+                    caller.send(self._attended)
+                case TakeClosure() as message:
+                    self._report(caller, message, frame)
+                    self._takers.append(caller)
+                    if self._ended:
+                        self._takers.remove(caller)
+                        caller.send(_END)
+                    self._hand_out()
+                case other:
+                    caller.send(Refusal(reason=f"{self._leader} does not take {type(other).__name__}"))
+            self._changed.notify_all()
+        return Answer.ONE
+
+    def _report(self, caller: Caller, message: TakeClosure, frame: Frame) -> None:
+        """Note what came of a closure."""
+        if not message.closure:
+            if message.failure is not None:
+                self._unfit = f"{caller.hello.task} cannot run closures: {message.failure.message}"
+            return
+        cancelled: Sequence[Scheduled] = ()
+        if message.failure is None:
+            closure = self._queue.finished(caller, message.closure)
+        else:
+            closure, cancelled = self._queue.failed(caller, message.closure)
+        if closure is None:
+            return
+        closure.worker = caller.hello.task
+        closure.failure = message.failure
+        closure.result = frame.blocks[0].tobytes() if frame.blocks else b""
+        closure.ended = True
+        for each in cancelled:
+            each.cancelled = each.ended = True
+        self._finished += 1
+        self._reporter.progress(self._finished)
+
+    def _hand_out(self) -> None:
+        """Give closures to the workers that wait for one."""
+        while self._takers and (taken := self._queue.take(self._takers[0])) is not None:
+            number, closure = taken
+            message: AnyMessage = Closure(
+                number=number,
+                settled=self._queue.settled,
+                module=closure.module,
+                function=closure.function,
+            )
+            self._takers.pop(0).send(message, [np.frombuffer(closure.arguments, np.uint8)])
+
+    def disconnected(self, caller: Caller) -> None:
+        """See `Handler.disconnected`: the worker's closure runs elsewhere."""
+        with self._changed:
+            self._queue.lost(caller)
+            if caller in self._takers:
+                self._takers.remove(caller)
+            if caller in self._there:
+                self._there.remove(caller)
+                if not self._there:
+                    self._until_s = self._clock.now() + self._patience_s
+            self._hand_out()
+            self._changed.notify_all()
+
+
+_END = Refusal(reason="the coordinator's program has ended", kind=RefusalKind.ENDED)

@@ -1,0 +1,148 @@
+"""The lines of a task without a launcher: its identity, and after a second its waits and their reasons.
+
+This module decides on the lines and their times; `reporting` prints them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dtrain.cluster import Role, TaskId
+from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.spec import tasks_text
+from dtrain.process.assignment import TaskAssignment
+
+FIRST_S = 1.0
+"""Age of a wait when it is first announced."""
+AGAIN_S = 5.0
+"""The time of the second announcement; after that each pause is twice as long, up to the longest."""
+LONGEST_S = 60.0
+LONGEST_OF_OTHERS_S = 600.0
+"""The latter for tasks that are there and busy: a healthy run may wait for a slow task for hours."""
+STALE_S = 5.0
+"""The time without repetition after which a reason is dropped: its thread no longer tries."""
+NAMED_MAX = 3
+
+
+class Unreached(NamedTuple):
+    """A server to which no connection can be opened.
+
+    Attributes:
+        address: the server's.
+        reason: the latest reason for which it is not reached.
+        since_s: the time of the first failure.
+        seen_s: the time of the latest failure.
+    """
+
+    address: str
+    reason: str
+    since_s: float
+    seen_s: float
+
+
+@dataclass
+class _Told:
+    """The lines about one wait, the time of the next one, and the pause after that."""
+
+    texts: set[str]
+    due_s: float
+    pause_s: float = AGAIN_S
+
+
+class Announcements:
+    """The choice of lines about a task's waits. One thread calls it; see `look`."""
+
+    def __init__(self) -> None:
+        self._unreached: dict[str, _Told] = {}
+        self._others: _Told | None = None
+
+    def look(
+        self, now_s: float, unreached: Mapping[str, Unreached], waiting: tuple[str, float] | None
+    ) -> Iterator[str]:
+        """Yield the lines that are due.
+
+        Args:
+            now_s: seconds.
+            unreached: by name, the servers to which this task tries to connect.
+            waiting: the tasks that the task waits for, and since when; None: it does not wait for a task.
+        """
+        for server in [server for server in self._unreached if server not in unreached]:
+            del self._unreached[server]
+            yield f"{server} is there"
+        trouble = {server: found for server, found in unreached.items() if now_s - found.seen_s < STALE_S}
+        for server, found in trouble.items():
+            if now_s - found.since_s >= FIRST_S:
+                yield from self._of_server(server, found, now_s)
+        if not trouble and waiting is not None and now_s - waiting[1] >= FIRST_S:
+            yield from self._of_others(*waiting, now_s)
+
+    def _of_server(self, server: str, found: Unreached, now_s: float) -> Iterator[str]:
+        """Yield a line as soon as there is another reason, and from time to time: reasons may take turns."""
+        told = self._unreached.get(server)
+        text = f"{server} at {found.address}: {found.reason}"
+        if told is None or text not in told.texts:
+            self._unreached[server] = _Told({*(told.texts if told else ()), text}, now_s + AGAIN_S)
+            yield f"waits for {text}"
+        elif _due(told, now_s, LONGEST_S):
+            yield f"waits for {text} ({now_s - found.since_s:.0f} s so far)"
+
+    def _of_others(self, text: str, since_s: float, now_s: float) -> Iterator[str]:
+        """Yield a line from time to time, in one rhythm over all waits: training may wait at every step."""
+        told = self._others
+        if told is None:
+            self._others = _Told({text}, now_s + AGAIN_S)
+            yield f"waits for {text}"
+        elif _due(told, now_s, LONGEST_OF_OTHERS_S):
+            yield f"waits for {text} ({now_s - since_s:.0f} s so far)"
+
+
+def _due(told: _Told, now_s: float, longest_s: float) -> bool:
+    if now_s < told.due_s:
+        return False
+    told.pause_s = min(2 * told.pause_s, longest_s)
+    told.due_s = now_s + told.pause_s
+    return True
+
+
+def introduction(assignment: TaskAssignment, pid: int) -> str:
+    """Return a line with a task's identity, its address, and its servers."""
+    cluster = assignment.cluster
+    whole = tasks_text({role.value: cluster.count(role) for role in Role})
+    who = f"process {pid} of run {assignment.run_id}, which is {whole}"
+    if assignment.task.role is Role.PS:
+        return f"{who}; listens at {assignment.address}"
+    if not cluster.servers:
+        serves = f"serves at {assignment.address}" if assignment.task in cluster else "listens nowhere"
+        return f"{who}; {serves}"
+    named = [
+        f"{TaskId(Role.PS, index)} at {address}" for index, address in enumerate(cluster.servers[:NAMED_MAX])
+    ]
+    more = len(cluster.servers) - len(named)
+    servers = ", ".join(named) + (f" and {more} more" if more else "")
+    return f"{who}; connects to {servers} and listens nowhere"
+
+
+def exposure(assignment: TaskAssignment, *, encrypted: bool) -> str | None:
+    """Return a line on what protects a task's connections; None where no address is of a network.
+
+    Args:
+        assignment: the task's.
+        encrypted: whether the task has a certificate.
+    """
+    cluster = assignment.cluster
+    addresses = [cluster.address(task) for task in cluster.tasks()]
+    outside = [address for address in addresses if address is not None and not is_loopback(address)]
+    if not outside:
+        return None
+    if assignment.secret is not None:
+        return (
+            "connections have TLS, and tasks prove the secret"
+            if encrypted
+            else "tasks prove the secret; without TLS a listener on the network can read the model"
+        )
+    whom, may = (
+        ("holder of a certificate of the same authority", "is let in")
+        if encrypted
+        else (f"program that reaches {outside[0]}", "may read and change the model")
+    )
+    return f"warning: without a secret every {whom} {may}"

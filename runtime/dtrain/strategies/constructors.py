@@ -1,0 +1,110 @@
+"""Constructors of the strategies without servers, under the names of `tf.distribute`.
+
+What one makes is the strategy of the process: it is made at the first call, and a later one with the same
+wishes, or none, returns it. What the spec or the command line says wins, whatever it is: under `dtrain launch
+--strategy parameter_server` each of them returns the strategy of that cluster.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from dtrain.config import CentralStorageSection, MirroredSection, PlainSettings
+from dtrain.config.wishes import checked_wishes
+from dtrain.errors import SpecError
+from dtrain.strategies.choice import strategy_of_process
+from dtrain.strategies.cross_device_ops import NcclAllReduce
+from dtrain.strategies.interface import Strategy
+from dtrain.strategies.mirrored import CentralStorage, Mirrored, ThreadsSection, ThreadsStrategy
+
+
+class MirroredStrategy(Strategy):
+    """``dt.MirroredStrategy(["CPU:0", "CPU:1"])``: replicas in threads of one process.
+
+    Compare `tf.distribute.MirroredStrategy`.
+
+    Args:
+        devices: names such as ``CPU:0``; there are as many replicas. None, or none of them: under a launcher
+            `training.replicas`, else one for each core.
+        cross_device_ops: how TensorFlow would add up gradients; here sums are always taken in the order of
+            the replicas.
+        training: fields of a spec's `training` section, such as ``backup_workers=1``.
+
+    Raises:
+        SpecError: a device is given twice or is no CPU; `cross_device_ops` are those of GPUs; see
+            `strategy_of_process`.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        devices: Sequence[str] | None = None,
+        cross_device_ops: Any = None,
+        **training: Unpack[PlainSettings],
+    ) -> Strategy:
+        """Return the strategy of this process."""
+        who = cls.__name__
+        if isinstance(cross_device_ops, NcclAllReduce):
+            raise SpecError(
+                f"{who}: cross_device_ops: expected ReductionToOneDevice or HierarchicalCopyAllReduce, found "
+                "NcclAllReduce, which adds up between GPUs: there is no kernel of it for CPUs"
+            )
+        return _of(who, MirroredSection, devices, training)
+
+
+class CentralStorageStrategy(Strategy):
+    """``dt.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"])``: replicas in threads, and one
+    thread makes the updates.
+
+    Compare `tf.distribute.experimental.CentralStorageStrategy`.
+
+    Args:
+        compute_devices: as `devices` of `MirroredStrategy`.
+        parameter_device: the name of the device on which variables lie: all share the memory of one process.
+        training: as of `MirroredStrategy`.
+
+    Raises:
+        SpecError: as of `MirroredStrategy`.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        compute_devices: Sequence[str] | None = None,
+        parameter_device: str | None = None,
+        **training: Unpack[PlainSettings],
+    ) -> Strategy:
+        """Return the strategy of this process."""
+        if parameter_device is not None:
+            _check_devices(cls.__name__, [parameter_device])
+        return _of(cls.__name__, CentralStorageSection, compute_devices, training)
+
+
+MirroredStrategy.register(Mirrored)
+CentralStorageStrategy.register(CentralStorage)
+
+
+def _of(
+    who: str, section: type[ThreadsSection], devices: Sequence[str] | None, training: PlainSettings
+) -> Strategy:
+    """Return the process's strategy, which shall have a replica for each device."""
+    wishes: dict[str, Any] = {**training, "strategy": section().strategy}
+    if devices:
+        _check_devices(who, devices)
+        number = training.get("replicas")
+        if number is not None:
+            raise SpecError(f"{who}: give either devices or replicas, which is their number, not both")
+        wishes["replicas"] = len(devices)
+    strategy = strategy_of_process(checked_wishes(wishes, who), who)
+    if devices and isinstance(strategy, ThreadsStrategy) and strategy.num_replicas_in_sync == len(devices):
+        strategy.devices = [f"device:CPU:{device.rpartition(':')[2]}" for device in devices]
+    return strategy
+
+
+def _check_devices(who: str, devices: Sequence[str]) -> None:
+    """Raise a `SpecError` unless these are different names of CPUs, such as ``CPU:0``."""
+    if isinstance(devices, str):
+        raise SpecError(f"{who}: devices: expected a list of names such as ['CPU:0'], found {devices!r}")
+    for device in devices:
+        kind, _, number = str(device).rpartition("/")[2].removeprefix("device:").partition(":")
+        if kind.upper() != "CPU" or not number.isdecimal():
+            raise SpecError(f"{who}: devices: expected names of CPUs such as 'CPU:0', found {device!r}")
+    if len(set(devices)) < len(devices):
+        raise SpecError(f"{who}: devices: expected different ones, found {list(devices)}")

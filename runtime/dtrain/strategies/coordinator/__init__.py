@@ -1,0 +1,3 @@
+"""Programs with a coordinator: it schedules functions, which workers run. See
+`tf.distribute.coordinator.ClusterCoordinator` and docs/design/coordinator.md.
+"""

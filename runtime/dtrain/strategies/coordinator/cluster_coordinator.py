@@ -1,0 +1,178 @@
+"""`ClusterCoordinator`: schedules functions of a program, which the workers run."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dtrain.data.dataset import Dataset
+from dtrain.errors import InputError, NotAStrategyError
+from dtrain.roles.coordinator.service import Scheduled
+from dtrain.strategies.coordinator.coordination import Coordinates, Coordination
+from dtrain.strategies.coordinator.per_worker import (
+    PerWorkerDataset,
+    PerWorkerDatasetFromDataset,
+    PerWorkerDatasetFromDatasetFunction,
+    PerWorkerValues,
+)
+from dtrain.strategies.coordinator.plain_data import Reference, encode
+from dtrain.strategies.coordinator.remote_value import RemoteValue, RemoteValueImpl, error_of
+
+
+class ClusterCoordinator:
+    """The coordinator of a cluster with parameter servers.
+
+    See `tf.distribute.coordinator.ClusterCoordinator`. Every task runs the program. At its first `schedule`,
+    `create_per_worker_dataset`, `join`, `done` or `fetch` the workers begin to run closures, and never return
+    from there; the chief goes on alone. A program that runs without a cluster has one worker, a thread.
+
+    Attributes:
+        strategy: whose workers run the closures.
+    """
+
+    strategy: Any
+    _datasets: int
+
+    def __new__(cls, strategy: Any) -> "ClusterCoordinator":
+        """Return the coordinator of a strategy, which has one.
+
+        Raises:
+            NotAStrategyError: the strategy has no parameter servers.
+        """
+        if not hasattr(strategy, "coordinate"):
+            raise NotAStrategyError(
+                f"ClusterCoordinator: expected a ParameterServerStrategy, found {type(strategy).__name__}"
+            )
+        made: ClusterCoordinator | None = strategy.__dict__.get("_cluster_coordinator")
+        if made is None:
+            made = super().__new__(cls)
+            made.strategy = strategy
+            made._datasets = 0
+            strategy._cluster_coordinator = made
+            strategy.has_coordinator = True
+            strategy.loops.refusal = None  # each closure is the only replica
+        return made
+
+    def schedule(
+        self, fn: Callable[..., Any], args: Any = None, kwargs: Mapping[str, Any] | None = None
+    ) -> RemoteValue:
+        """Have a worker call a function, as soon as one is free; return at once.
+
+        It is called once, and what it changes on the servers is changed once, also if the worker dies
+        meanwhile and another one begins again. What it does elsewhere may then happen twice.
+
+        Args:
+            fn: defined at module level before the first call of the coordinator; functions do not travel.
+            args, kwargs: plain data, and per-worker iterators.
+
+        Raises:
+            NotAFunctionError: the workers have no such function.
+            TypeError: the arguments are not those of `fn`.
+            InputError: an argument is no plain data.
+            Exception: what has ended an earlier closure, once.
+        """
+        coordination = self._begun()
+        self._raise_error(coordination, wait=False)
+        module, name = coordination.names.of_function(fn, "schedule")
+        if args is not None and not isinstance(args, list | tuple):
+            raise InputError(f"schedule: expected a list or tuple as args, found {type(args).__name__}")
+        given = tuple(args or ()), dict(kwargs or {})
+        try:
+            inspect.signature(fn).bind(*given[0], **given[1])
+        except TypeError as error:
+            raise TypeError(f"schedule: {name}{inspect.signature(fn)}: {error}") from None
+        closure = Scheduled(module, name, encode(given, f"schedule: an argument of {name}", _refer))
+        coordination.service.schedule(closure)
+        return RemoteValueImpl(closure, coordination.service)
+
+    def join(self) -> None:
+        """Wait until every closure has ended.
+
+        Raises:
+            Exception: what has ended one, once; the closures that were not begun are cancelled.
+            WaitTimeoutError: all workers are gone for too long.
+        """
+        self._raise_error(self._begun(), wait=True)
+
+    def done(self) -> bool:
+        """Return whether every closure has ended.
+
+        Raises:
+            Exception: as `join`.
+        """
+        coordination = self._begun()
+        self._raise_error(coordination, wait=False)
+        return coordination.service.done
+
+    def fetch(self, val: Any) -> Any:
+        """Return a nest with the result in the place of each `RemoteValue`; waits for them.
+
+        Raises:
+            Exception: what has ended one of the closures, every time.
+            CancelledError: one was not begun.
+        """
+        self._begun()
+        return _fetched(val)
+
+    def create_per_worker_dataset(
+        self, dataset_fn: Callable[[], Any] | Dataset
+    ) -> PerWorkerDatasetFromDatasetFunction | PerWorkerDatasetFromDataset:
+        """Let every worker make a dataset of its own; `iter` of it is an argument for closures.
+
+        A worker that is started again makes it again.
+
+        Args:
+            dataset_fn: a function without arguments that returns a dataset; or a dataset. Workers find it by
+                its name at module level.
+
+        Raises:
+            InputError: it is neither.
+            NotAFunctionError: the workers have none of this name.
+        """
+        names = self._begun().names
+        what = "create_per_worker_dataset"
+        kind: type[PerWorkerDataset]
+        if isinstance(dataset_fn, Dataset):
+            kind, found = PerWorkerDatasetFromDataset, names.of_object(dataset_fn, what)
+        elif callable(dataset_fn):
+            kind, found = PerWorkerDatasetFromDatasetFunction, names.of_function(dataset_fn, what)
+        else:
+            raise InputError(f"{what}: expected a function or a dataset, found {dataset_fn!r:.80}")
+        self._datasets += 1
+        return kind(self._datasets, *found)
+
+    def _begun(self) -> Coordination:
+        """Begin at the first call; a task that does not coordinate serves here."""
+        strategy: Coordinates = self.strategy
+        return strategy.coordination or strategy.coordinate()
+
+    def _raise_error(self, coordination: Coordination, *, wait: bool) -> None:
+        """Raise what has ended the first closure that failed, and forget it."""
+        service = coordination.service
+        service.check()
+        if (wait or service.failed) and (closure := service.take_error()) is not None:
+            error = error_of(closure)
+            assert error is not None, "what has failed has an error"
+            raise error
+
+
+def _refer(value: Any) -> Reference | None:
+    if isinstance(value, PerWorkerValues):
+        return value.reference
+    if isinstance(value, RemoteValue):
+        raise InputError(
+            "schedule: expected plain data as arguments, found the result of another closure; fetch it first"
+        )
+    return None
+
+
+def _fetched(value: Any) -> Any:
+    if isinstance(value, RemoteValue):
+        return value.fetch()
+    if isinstance(value, list):
+        return [_fetched(part) for part in value]
+    if isinstance(value, tuple):
+        parts = [_fetched(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, dict):
+        return {key: _fetched(part) for key, part in value.items()}
+    return value

@@ -1,0 +1,106 @@
+"""Functions by their names: code never travels, each worker has the same function in its own program."""
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
+
+from dtrain.errors import NotAFunctionError, ProgramError
+
+MAIN = "__main__"
+T = TypeVar("T")
+
+
+class ProgramNames:
+    """The names of a program, as they were when it first called its coordinator.
+
+    A worker runs the program up to there and no further, so it has what was there then.
+    """
+
+    def __init__(self) -> None:
+        """Note the names."""
+        self._modules = frozenset(sys.modules)
+        self._main = dict(vars(sys.modules[MAIN])) if MAIN in sys.modules else {}
+
+    def of_function(self, function: Any, what: str) -> tuple[str, str]:
+        """Return module and name of a function that the workers have as well.
+
+        Args:
+            function: of the program.
+            what: is done with it, for messages.
+
+        Raises:
+            NotAFunctionError: it is none, or the workers have none of this name.
+        """
+        if not isinstance(function, FunctionType):
+            name = getattr(function, "__qualname__", None) or repr(function)
+            raise NotAFunctionError(
+                f"{what}: expected a function that is defined in a module, found {name[:80]}; functions do "
+                "not travel, workers call the one that has this name in their own program, so methods, "
+                "partials and other objects with a state of their own cannot be meant"
+            )
+        module, name = function.__module__, function.__qualname__
+        code = function.__code__
+        where = f"{name} ({code.co_filename}:{code.co_firstlineno})"
+        if "<lambda>" in name:
+            raise NotAFunctionError(f"{what}: {where} has no name; expected a function defined with def")
+        if "<locals>" in name or function.__closure__:
+            raise NotAFunctionError(
+                f"{what}: {where} is defined inside another function, whose variables do not travel; define "
+                "it at module level, and give it what it needs as arguments"
+            )
+        if self._lookup(module, name) is not function:
+            raise NotAFunctionError(
+                f"{what}: {where} was defined after the program first called its coordinator, or its name "
+                "means something else there; workers stop at that first call, so define the function before"
+            )
+        return module, name
+
+    def of_object(self, value: object, what: str) -> tuple[str, str]:
+        """Return module and name under which a module of the program has this very object.
+
+        Raises:
+            NotAFunctionError: none has.
+        """
+        for module, name, found in self.objects(type(value)):
+            if found is value:
+                return module, name
+        raise NotAFunctionError(
+            f"{what}: this {type(value).__name__} has no name at module level that it had when the program "
+            "first called its coordinator, so workers cannot find theirs"
+        )
+
+    def objects(self, kind: type[T]) -> Iterator[tuple[str, str, T]]:
+        """Yield module, name and value of all values of a class at module level."""
+        for module in [MAIN, *sorted(self._modules - {MAIN})]:
+            for name, found in list(self._names(module).items()):
+                if isinstance(found, kind):
+                    yield module, name, found
+
+    def find(self, module: str, name: str) -> Callable[..., Any]:
+        """Return what has this name in this task's program.
+
+        Raises:
+            ProgramError: nothing has.
+        """
+        found: Callable[..., Any] | None = self._lookup(module, name)
+        if found is None:
+            raise ProgramError(
+                f"this task's program has no {name} in module {module} where it first calls its coordinator: "
+                "start every task with the same program, and define functions before that call"
+            )
+        return found
+
+    def _names(self, module: str) -> dict[str, Any]:
+        if module == MAIN:
+            return self._main
+        found = sys.modules.get(module) if module in self._modules else None
+        return vars(found) if isinstance(found, ModuleType) else {}
+
+    def _lookup(self, module: str, name: str) -> Any:
+        first, *rest = name.split(".")
+        found = self._names(module).get(first)
+        for part in rest:
+            found = vars(found).get(part) if isinstance(found, type) else None
+            found = found.__func__ if isinstance(found, staticmethod) else found
+        return found

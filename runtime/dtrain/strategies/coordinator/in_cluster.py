@@ -1,0 +1,186 @@
+"""A coordinator and its workers on the tasks of a cluster with parameter servers."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
+
+from dtrain.cluster import TaskId
+from dtrain.config import ServerSection
+from dtrain.errors import SpecError
+from dtrain.messages import Attended, Closure, Failure, HeartbeatReply
+from dtrain.parameters import placement
+from dtrain.parameters.placement import Plan
+from dtrain.process.assignment import TaskAssignment
+from dtrain.roles.chief.driver import Leader
+from dtrain.roles.coordinator.access import Access, Servers
+from dtrain.roles.coordinator.attendant import Attendant
+from dtrain.roles.coordinator.service import ClosureService
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.runs.reporting import Reporter
+from dtrain.strategies.coordinator.coordination import Coordination
+from dtrain.strategies.coordinator.execution import Execution
+from dtrain.strategies.coordinator.functions import ProgramNames
+from dtrain.strategies.coordinator.values import ProgramValues
+from dtrain.wire.connector import ConnectTask
+from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.service import TaskService
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The place of this process in its cluster.
+
+    Attributes:
+        assignment: its task.
+        section: the rules.
+        lease: at the control host.
+        connect: opens a connection to a task.
+        credentials: of this task.
+        reporter: told of everything.
+    """
+
+    assignment: TaskAssignment
+    section: ServerSection
+    lease: HeartbeatLink
+    connect: ConnectTask
+    credentials: Credentials
+    reporter: Reporter
+
+    @property
+    def leader(self) -> TaskId:
+        """The coordinator."""
+        leader = self.assignment.cluster.leader
+        assert leader is not None  # a cluster with tasks that train has one
+        return leader
+
+    @property
+    def patience_s(self) -> float:
+        """How long another task may be away."""
+        return self.assignment.spec.wait.server_s
+
+    def servers(self) -> Servers:
+        """Return connections to all servers; what ends the lease ends their waits."""
+        servers = Servers(
+            len(self.assignment.cluster.servers),
+            self.connect,
+            self.reporter,
+            connect_s=self.assignment.connect_s,
+            patience_s=self.patience_s,
+        )
+        self.lease.on_failure = servers.abort
+        return servers
+
+    def plan(self, values: ProgramValues) -> Plan:
+        """Return where the variables lie."""
+        return placement.plan(
+            values.specs,
+            len(self.assignment.cluster.servers),
+            self.section.placement,
+            self.section.partitioner,
+        )
+
+
+class ClusterCoordination(Coordination):
+    """The coordinator of a cluster; see `Coordination`."""
+
+    def __init__(self, place: Place, names: ProgramNames, values: ProgramValues) -> None:
+        """Give the servers the variables, and serve the workers.
+
+        Raises:
+            SpecError: the cluster has no worker, or this task cannot serve at its address.
+            PeerError: a server does not come, or refuses.
+        """
+        assignment = place.assignment
+        if not any(task != place.leader for task in assignment.cluster.replicas()):
+            raise SpecError(
+                "ClusterCoordinator: expected workers beside the chief, found none in the cluster"
+            )
+        self.names = names
+        self._place = place
+        self._servers = place.servers()
+        access = Access(self._servers.ask, place.plan(values), place.lease.incarnation)
+        access.share(values.first_values())
+        self.service = ClosureService(
+            assignment.hello(),
+            assignment.cluster,
+            access.session,
+            access.plan,
+            place.reporter,
+            start_s=assignment.connect_s,
+            patience_s=place.patience_s,
+        )
+        self._listens = TaskService(self.service, assignment, place.credentials, place.section.transport)
+        values.use(lambda: access, self.service.as_of)
+        place.reporter.running()
+
+    def end(self, *, farewell: bool) -> None:
+        """See `Coordination.end`."""
+        if farewell:
+            self.service.end()
+        self._listens.stop()
+        self._servers.close()
+        if farewell:
+            count = len(self._place.assignment.cluster.servers)
+            leader = Leader(count, self._place.connect, self._place.patience_s)
+            leader.farewell({})
+            leader.close()
+
+
+def serve(place: Place, names: ProgramNames, values: ProgramValues) -> NoReturn:
+    """Run closures until the coordinator's program has ended.
+
+    Raises:
+        SystemExit: with code 0, always, at the end.
+        ProgramError: this task's program has other variables than the coordinator's.
+        PeerError: the coordinator or a server is gone for good.
+    """
+    servers = place.servers()
+    running: list[Execution] = []
+
+    def begin(attended: Attended) -> None:
+        plan = Plan.from_dict(attended.plan)
+        values.check(plan)
+        access = Access(servers.ask, plan, attended.session)
+        values.use(lambda: access, access.as_of)
+        running[:] = [Execution(names, access)]
+
+    def run(closure: Closure, arguments: bytes) -> bytes | Failure:
+        begun_s = place.reporter.begins()
+        came = running[0].run(closure, arguments)
+        place.reporter.slow_down(begun_s)
+        return came
+
+    place.reporter.running()
+    attendant = Attendant(
+        str(place.leader),
+        partial(place.connect, place.leader),
+        place.reporter,
+        begin=begin,
+        run=run,
+        connect_s=place.assignment.connect_s,
+        patience_s=place.assignment.spec.wait.leader_s,
+    )
+
+    def failed(reason: str) -> None:
+        servers.abort(reason)
+        attendant.end(reason, failed=True)
+
+    def replied(reply: HeartbeatReply) -> None:
+        if reply.ended:
+            attendant.end("the run has ended", failed=False)
+
+    place.lease.on_failure = failed
+    place.lease.on_reply = replied
+    attendant.serve()
+    servers.close()
+    raise SystemExit(0)
+
+
+def refuse_evaluator(reporter: Reporter) -> NoReturn:
+    """End an evaluator, which has nothing to do in a program with a coordinator.
+
+    Raises:
+        SystemExit: with code 0.
+    """
+    reporter.warn("a program with a coordinator writes no checkpoints of fit: the evaluator ends")
+    raise SystemExit(0)

@@ -1,0 +1,261 @@
+"""The values of a program's models and variables on its servers; see `strategies.shared`."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import InputError, ProgramError
+from dtrain.learning import optimizers
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.optimizers import Optimizer
+from dtrain.learning.optimizers.applied import Pairs
+from dtrain.messages import Alteration
+from dtrain.parameters.placement import Plan
+from dtrain.roles.coordinator.access import Access
+from dtrain.strategies import created
+from dtrain.strategies.coordinator.applying import ServerApplication, SharedIterations
+from dtrain.strategies.coordinator.functions import ProgramNames
+from dtrain.strategies.replicas.variables.home import Home
+from dtrain.strategies.replicas.variables.variable import Variable
+from dtrain.strategies.shared import Owner, SharedValues
+from dtrain.types import Array
+from dtrain.variables import VariableSpec
+
+VALUE = "value"
+"""The name of the only variable of a `Variable`."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The variables of one owner in the plan.
+
+    Attributes:
+        first: the number of its first variable in the plan.
+        names: of all, in their order.
+    """
+
+    owner: Owner
+    number: int
+    first: int
+    names: tuple[str, ...]
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        return {name: self.first + index for index, name in enumerate(self.names)}
+
+
+class ValueOnServers(Home):
+    """The home of one variable: `name` of an owner."""
+
+    def __init__(self, values: "ProgramValues", owner: Owner, name: str) -> None:
+        self._values = values
+        self.owner = owner
+        self.name = name
+
+    def read(self, variable: Any) -> Array:
+        """See `Home.read`."""
+        return self._values.read(self.owner, self.name)
+
+    def change(self, variable: Any, value: Array, *, add: bool) -> None:
+        """See `Home.change`."""
+        self._values.assign(self.owner, {self.name: value}, add=add)
+
+    def application_of(self, optimizer: Any) -> ServerApplication:
+        """See `Home.application_of`."""
+        return ServerApplication(self._values, optimizer)
+
+
+class ProgramValues(SharedValues):
+    """Every variable of a program, by its owner."""
+
+    def __init__(self, names: ProgramNames) -> None:
+        """Take the models that are built, and the variables, that the program has made so far.
+
+        Raises:
+            ProgramError: two models share layers.
+        """
+        self._places: dict[int, _Place] = {}
+        self.specs: list[VariableSpec] = []
+        for number, owner in created.made():
+            specs = _specs_of(owner)
+            if specs is None:
+                continue
+            _refuse_shared_layers(owner)
+            self._places[id(owner)] = _Place(
+                owner, number, len(self.specs), tuple(spec.name for spec in specs)
+            )
+            self.specs += [
+                replace(spec, name=f"{number}:{owner.name}/{spec.name}", sparse=False) for spec in specs
+            ]
+        self._access: Callable[[], Access] = _without_access
+        self._as_of: Callable[[], Hashable | None] = lambda: None
+        self._known: dict[tuple[int, int], tuple[Hashable, dict[str, Array]]] = {}
+        self._counted: dict[int, Hashable] = {}
+        self._optimizers: dict[int, tuple[Any, str]] = {}
+        for place in self._places.values():
+            if (optimizer := getattr(place.owner, "optimizer", None)) is not None:
+                self._optimizers[id(optimizer)] = optimizer, f"{place.number}:optimizer"
+        for module, name, optimizer in names.objects(Optimizer):
+            self._optimizers.setdefault(id(optimizer), (optimizer, f"{module}.{name}"))
+
+    def first_values(self) -> dict[str, Array]:
+        """Return the values that they have in this process, by the names in `specs`."""
+        result: dict[str, Array] = {}
+        for place in self._places.values():
+            owner = place.owner
+            values = {VALUE: owner.read()} if isinstance(owner, Variable) else owner.weights
+            for name, number in place.numbers.items():
+                result[self.specs[number].name] = np.asarray(values[name])
+        return result
+
+    def use(self, access: Callable[[], Access], as_of: Callable[[], Hashable | None]) -> None:
+        """Read and write through an access from now on.
+
+        Args:
+            access: of the calling thread.
+            as_of: equal to what it was as long as nobody can have changed anything; None: that is not known.
+        """
+        self._access = access
+        self._as_of = as_of
+        self._known.clear()
+        self._counted.clear()
+        for place in self._places.values():
+            owner = place.owner
+            by_name = {VALUE: owner} if isinstance(owner, Variable) else owner.in_replicas().by_name
+            for name, variable in by_name.items():
+                variable.home = ValueOnServers(self, owner, name)
+        for optimizer, _ in self._optimizers.values():
+            optimizer.__dict__["_iterations"] = SharedIterations(self, optimizer)
+
+    def check(self, plan: Plan) -> None:
+        """Check that the coordinator's variables are those of this task.
+
+        Raises:
+            ProgramError: they are not; it names the first that differs.
+        """
+        theirs = [(each.name, each.shape, each.dtype) for each in plan.variables]
+        ours = [(each.name, each.shape, each.dtype) for each in self.specs]
+        if theirs == ours:
+            return
+        for mine, other in zip([*ours, None], [*theirs, None], strict=False):
+            if mine != other:
+                break
+        raise ProgramError(
+            "the program of this task has made other models or variables than the coordinator's before its "
+            f"first call of the coordinator: {mine or 'nothing more'} here, {other or 'nothing more'} there; "
+            "make all of them in every task, in one order, and build models before (give them an Input)"
+        )
+
+    def holds(self, owner: Owner) -> bool:
+        """See `SharedValues.holds`."""
+        return self._access is not _without_access and id(owner) in self._places
+
+    def weights(self, owner: Owner) -> dict[str, Array]:
+        """See `SharedValues.weights`."""
+        access = self._access()
+        place = self._places[id(owner)]
+        as_of = self._as_of()
+        known = self._known.get((id(access), id(owner)))
+        if known is not None and as_of is not None and known[0] == as_of:
+            return known[1]
+        values = dict(zip(place.names, access.look(list(place.numbers.values())), strict=True))
+        if as_of is not None:
+            self._known[id(access), id(owner)] = as_of, values
+        return values
+
+    def assign(self, owner: Owner, values: Mapping[str, Array], *, add: bool = False) -> dict[str, Array]:
+        """See `SharedValues.assign`."""
+        numbers = self._places[id(owner)].numbers
+        kind = Alteration.ADD if add else Alteration.ASSIGN
+        new = self._access().alter(kind, {numbers[name]: value for name, value in values.items()})
+        self._known.clear()
+        return dict(zip(values, new, strict=True))
+
+    def read(self, owner: Owner, name: str) -> Array:
+        """Return the newest value of one variable."""
+        return self._access().look([self._places[id(owner)].numbers[name]])[0]
+
+    def apply_to(self, optimizer: Any, pairs: Pairs) -> None:
+        """See `Applies.apply_to`."""
+        gradients: list[tuple[Owner, str, Any]] = []
+        for gradient, variable in pairs:
+            home = variable.home
+            if not isinstance(home, ValueOnServers):
+                raise InputError(
+                    f"{variable.name}: its value is not on the servers, because it was made after the "
+                    "program first called its coordinator; make it before"
+                )
+            gradients.append((home.owner, home.name, gradient))
+        self.apply_gradients(optimizer, gradients)
+
+    def apply_gradients(self, optimizer: Any, gradients: Sequence[tuple[Owner, str, Any]]) -> None:
+        """See `SharedValues.apply_gradients`."""
+        given: dict[str, Any] = {}
+        for owner, name, gradient in gradients:
+            place = self._places.get(id(owner))
+            if place is None:
+                raise InputError(
+                    f"{owner.name}: its values are not on the servers, because it was made or built after "
+                    "the program first called its coordinator; make and build it before"
+                )
+            given[str(place.numbers[name])] = gradient
+        if len(given) < len(gradients):
+            raise InputError("apply_gradients: expected each variable once")
+        clipped = optimizer.clip(given)
+        values = {int(number): self._whole(int(number), each) for number, each in clipped.items()}
+        access = self._access()
+        access.alter(Alteration.GRADIENT, values, self._key(optimizer), optimizers.serialize(optimizer))
+        self._known.clear()
+        self._counted[id(access)] = self._as_of()
+
+    def _whole(self, number: int, gradient: Any) -> Array:
+        spec = self.specs[number]
+        given = gradient.dense(spec.shape) if isinstance(gradient, SparseRows) else np.asarray(gradient)
+        try:
+            return np.broadcast_to(given, spec.shape).astype(spec.dtype)
+        except ValueError:
+            raise InputError(
+                f"{spec.name}: expected a gradient of shape {spec.shape}, found {given.shape}"
+            ) from None
+
+    def iterations(self, optimizer: Any) -> int:
+        """See `SharedValues.iterations`."""
+        access = self._access()
+        as_of = self._as_of()
+        if as_of is None or self._counted.get(id(access)) != as_of:
+            access.look(())
+            self._counted[id(access)] = as_of
+        return access.iterations.get(self._key(optimizer), 0)
+
+    def _key(self, optimizer: Any) -> str:
+        """Return the name by which all tasks know an optimizer."""
+        if id(optimizer) not in self._optimizers:
+            raise InputError(
+                f"{optimizer.name}: in a program with a coordinator an optimizer is that of a compiled "
+                "model, or has a name at module level where the program first calls its coordinator"
+            )
+        return self._optimizers[id(optimizer)][1]
+
+
+def _specs_of(owner: Owner) -> Sequence[VariableSpec] | None:
+    if isinstance(owner, Variable):
+        return [VariableSpec(VALUE, owner.shape, owner.dtype.name, owner.trainable)]
+    return owner.created_variables if owner.built else None
+
+
+def _refuse_shared_layers(owner: Owner) -> None:
+    if isinstance(owner, Variable):
+        return
+    others = {user for layer in owner.network.layers for user in layer.used_by if user is not owner}
+    if others:
+        names = ", ".join(sorted({each.name for each in others}))
+        raise ProgramError(
+            f"{owner.name} shares layers with {names}: in a program with a coordinator each model has its "
+            "own variables on the servers; make one model of them"
+        )
+
+
+def _without_access() -> Access:
+    raise AssertionError("the servers are reached before values are read")

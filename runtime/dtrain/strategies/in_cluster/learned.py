@@ -1,0 +1,112 @@
+"""The way by which tasks of all hosts take over what the leader has learned from data: rule *Learned
+once* (docs/design/protocol.md#learned-once).
+"""
+
+import time
+from collections.abc import Callable
+
+from dtrain.control.learned import STATE_LIMIT_BYTES
+from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, WaitTimeoutError
+from dtrain.messages import AskLearned, Learned, Refusal, RefusalKind
+from dtrain.process.assignment import TaskAssignment
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.runs.reporting import Reporter
+from dtrain.wire.peer import Connect, Peer
+
+TELL_S = 60.0
+"""How long the control host may take to hear of a state."""
+PAUSE_S = 0.2
+
+
+def spreads_over_hosts(assignment: TaskAssignment) -> bool:
+    """Return whether tasks have to tell each other what files of a run directory would tell on one host."""
+    return not (assignment.launched and assignment.on_one_host)
+
+
+class LeaderLearns:
+    """One task's way; see `data.distribution.once.OverHosts`."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        join: Callable[[], HeartbeatLink],
+        connect: Connect,
+        *,
+        leads: Callable[[], bool],
+        fits: Callable[[], int],
+        patience_s: float,
+    ) -> None:
+        """Make no connection yet.
+
+        Args:
+            reporter: told whom the program waits for.
+            join: takes the lease at the control host, if this task has none yet.
+            connect: opens a connection to the control host.
+            leads: whether this task leads.
+            fits: how many calls of `fit` it has begun.
+            patience_s: how long the control host may be away.
+        """
+        self._reporter = reporter
+        self._join = join
+        self._connect = connect
+        self._leads = leads
+        self._fits = fits
+        self._patience_s = patience_s
+
+    def begin(self) -> bool:
+        """See `OverHosts.begin`."""
+        self._join()
+        return self._leads()
+
+    def tell(self, key: str, state: bytes) -> None:
+        """See `OverHosts.tell`: one that is too large is told of as an empty one."""
+        if len(state) > STATE_LIMIT_BYTES:
+            self._reporter.warn(
+                f"adapt: {len(state) >> 20} MB were learned, more than the {STATE_LIMIT_BYTES >> 20} MB that "
+                "are handed on to other hosts: every task learns for itself; a vocabulary may be a file that "
+                "all hosts see"
+            )
+            state = b""
+        try:
+            self._answer(Learned(key=key, state=state), time.monotonic() + TELL_S)
+        except DtrainError as error:
+            self._reporter.warn(f"adapt: other tasks cannot be told what was learned: {error}")
+
+    def ask(self, key: str, who: str, wait_s: float) -> bytes:
+        """See `OverHosts.ask`.
+
+        Raises:
+            WaitTimeoutError: the leader has not learned it in this time.
+        """
+        self._reporter.waiting(f"the leader to adapt {who}")
+        try:
+            return self._answer(AskLearned(key=key, fits=self._fits()), time.monotonic() + wait_s).state
+        except WaitTimeoutError:
+            raise WaitTimeoutError(
+                f"adapt {who}: waited {wait_s:.0f} s for the leader to learn it from its data; every task of "
+                "the program has to call adapt, in the same order"
+            ) from None
+        except (PeerLostError, PeerRefusedError) as error:
+            self._reporter.warn(f"adapt {who}: the leader cannot be asked; this task learns alone: {error}")
+            return b""
+        finally:
+            self._reporter.waiting(None)
+
+    def _answer(self, message: Learned | AskLearned, deadline_s: float) -> Learned:
+        """Ask the control host; one that is told to be no leader yet is asked again."""
+        link = self._join()
+        peer = Peer("the control host", self._connect, patience_s=self._patience_s)
+        link.on_failure = peer.abort
+        try:
+            while True:
+                answer = peer.ask(message, deadline_s).message
+                if isinstance(answer, Learned):
+                    return answer
+                if not isinstance(answer, Refusal):
+                    raise PeerRefusedError(f"expected Learned, found {type(answer).__name__}")
+                if answer.kind is not RefusalKind.NOT_LEADING or time.monotonic() >= deadline_s:
+                    raise PeerRefusedError(answer.reason)
+                time.sleep(PAUSE_S)
+        finally:
+            link.on_failure = lambda reason: None
+            peer.close()

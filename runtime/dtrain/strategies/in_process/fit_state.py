@@ -1,0 +1,168 @@
+"""Everything of one call of `fit` that a checkpoint holds, in a task without servers: variables and slots,
+which parts are dealt, the sums and numbers of epochs.
+
+It knows neither threads nor other processes: a `Training` says when nobody else writes.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dtrain.checkpoints import OptimizerState
+from dtrain.config import CheckpointSection
+from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums
+from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.store import Store
+from dtrain.protocol.part_dealer import PartDealer
+from dtrain.protocol.tally import Tally
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.machine import Cut
+from dtrain.roles.chief.saver import Saver, Tried
+from dtrain.roles.chief.start import Start, fresh
+from dtrain.strategies.problem import Problem, Weights
+from dtrain.types import Array
+
+
+class FitState:
+    """The state of one call of `fit`; see `saver.Holder`.
+
+    Attributes:
+        generation: what is trained.
+        store: variables and slots. Its arrays are what `weights` shows.
+        weights: every variable by name, the newest.
+        dealer: deals parts of batches.
+        tally: the sums and numbers of epochs.
+        lineage: of this call of `fit`.
+        global_step: versions made so far.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        start: Start,
+        memory: ReplicaMemory,
+        store: Store,
+        dealer: PartDealer,
+        guard: AbstractContextManager[object],
+    ) -> None:
+        """Begin at `start`, with `memory` as the variables that `store` updates, which are filled.
+
+        Args:
+            generation: what is trained.
+            start: from where.
+            memory: of the dense variables.
+            store: the same, with slots and tables.
+            dealer: deals the parts that are left.
+            guard: within it no other thread or process writes.
+        """
+        self.generation = generation
+        self.store = store
+        self.dealer = dealer
+        self.lineage = start.lineage
+        self.global_step = start.version
+        self._tables = {table.shard.name: table for table in store.tables}
+        self.weights: dict[str, Array] = {
+            **memory.variables,
+            **{name: table.values for name, table in self._tables.items()},
+        }
+        kept = not generation.alone
+        self.tally = Tally.of(
+            start.lineage.first_step,
+            generation.steps_per_epoch,
+            generation.first_epoch,
+            start.tally,
+            start.history.get(generation.number, {}) if kept else {},
+            kept=kept,
+        )
+        self._earlier_rows = start.history
+        self._guard = guard
+        self._saving = threading.Lock()
+
+    def assign(self, values: Weights) -> None:
+        """Set variables by name; what a snapshot remembers stays as it was."""
+        self.store.keep_snapshots()
+        for name, value in values.items():
+            if name in self._tables:
+                self._tables[name].assign(np.asarray(value))
+            else:
+                self.weights[name][...] = value
+
+    def count(self, sums: Sequence[Sums | None]) -> None:
+        """Count the contributions to the step that is being made."""
+        for each in sums:
+            self.tally.add(self.global_step, each)
+
+    @property
+    def history(self) -> dict[int, dict[int, Row]]:
+        """The numbers of every epoch that has ended, by call of `fit`."""
+        kept = self.tally.kept and self.tally.rows
+        own = {self.generation.number: dict(self.tally.rows)} if kept else {}
+        return {**{fit: dict(rows) for fit, rows in self._earlier_rows.items()}, **own}
+
+    # For checkpoints
+
+    def saver_into(
+        self,
+        directory: Path,
+        section: CheckpointSection,
+        warn: Callable[[str], None],
+        tried: Tried = lambda step, failure: None,
+    ) -> Saver:
+        """Return what saves this training, never while another one does."""
+        return Saver(
+            self, self.generation, section, directory, lambda: self.global_step, warn, self._saving, tried
+        )
+
+    def save_into(self, directory: Path) -> None:
+        """Write a checkpoint into a folder of its own, in the place of the one before."""
+        saver = self.saver_into(directory, CheckpointSection(keep=1), lambda text: None)
+        saver.lineage = self.lineage
+        saver.save_cut()
+
+    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
+        """Everything between two updates; see `saver.Holder`."""
+        with self._guard:
+            return [self.mark()]
+
+    def mark(self) -> SnapshotReply:
+        """Remember everything as it is now, for a checkpoint; nobody else writes meanwhile."""
+        self.store.mark()
+        return SnapshotReply(
+            version=self.global_step,
+            slots=tuple(self.store.slots),
+            seen=[],
+            dealt=self.dealer.export(),
+            optimizer=self.store.optimizer_config,
+            tally=self.tally.open(),
+            history=self.history,
+        )
+
+    def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
+        """See `saver.Holder`."""
+        with self._guard:
+            return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
+
+    # For the next call of fit
+
+    def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
+        """Return where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
+        step = self.global_step
+        state = (
+            OptimizerState(step - self.store.origin, self.store.all_slots()) if same_owner else problem.state
+        )
+        start = fresh(generation.plan, problem.optimizer, problem.initial_values(), step, state)
+        return replace(start, history=self.history)
+
+    @property
+    def optimizer_state(self) -> OptimizerState:
+        """A copy of how far the optimizer has come."""
+        with self._guard:
+            slots = {
+                slot: {name: view.copy() for name, view in views.items()}
+                for slot, views in self.store.all_slots().items()
+            }
+            return OptimizerState(self.global_step - self.store.origin, slots)

@@ -1,0 +1,253 @@
+"""Replicas of one process, each in a thread, that make every step together: driver of `shared_steps`."""
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dtrain.collectives.block_update import Contributions
+from dtrain.config import SynchronousSection
+from dtrain.config.choices import Weighting
+from dtrain.errors import ProgramError, TrainingError
+from dtrain.messages import Sums, Verdict
+from dtrain.parameters.finite import any_non_finite
+from dtrain.parameters.means import mean
+from dtrain.process.clock import LOOK_S
+from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.part_dealer import NO_PART
+from dtrain.strategies.in_process.shared_steps import Given, SharedSteps, Step
+from dtrain.strategies.in_process.shared_update import SharedUpdate
+from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
+from dtrain.strategies.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas import reducing
+from dtrain.strategies.replicas.calls import Call, call_site
+from dtrain.strategies.replicas.meeting import Meeting
+from dtrain.strategies.replicas.nests import form, leaves, mapped
+from dtrain.types import Array
+
+STALE = Outcome(Verdict.STALE, stale=1)
+PENDING = Outcome(Verdict.PENDING)
+FINISHED = Outcome(Verdict.FINISHED)
+
+
+class SharedTraining:
+    """The work of the replicas of one call of `fit` on its variables.
+
+    Attributes:
+        steps: which part each computes; guarded by `changed`.
+        changed: told of every version, and of a failure.
+    """
+
+    def __init__(
+        self, training: LocalTraining, section: SynchronousSection, replicas: int, *, by_one: bool = False
+    ) -> None:
+        """Begin where the training stands.
+
+        Args:
+            training: of one call of `fit`.
+            section: the rules.
+            replicas: how many there are.
+            by_one: whether one thread makes every update.
+        """
+        self.training = training
+        self.changed = threading.Condition()
+        self.steps = SharedSteps(
+            training.state.dealer, section, replicas, training.global_step, training.store.max_steps or 0
+        )
+        self._replicas = replicas
+        self._weighs_examples = section.weighting == Weighting.EXAMPLES
+        self._failure: str | None = None
+        self._meeting = Meeting(range(replicas))
+        self._met = self.steps.turns
+        self._counted: frozenset[int] = frozenset()
+        store = training.store
+        self._update = None if store.tables else SharedUpdate(store, self.changed, replicas, by_one=by_one)
+
+    def abort(self, reason: str) -> None:
+        """End the waits of all replicas; see `Training.abort`."""
+        with self.changed:
+            self._failure = reason
+            self._meeting.abort(TrainingError(reason))
+            self.changed.notify_all()
+
+    def permit(self, rank: int) -> tuple[int, int, Meeting]:
+        """Return the part that a replica is to compute, or NO_PART; the newest version; where the replicas
+        that compute parts of its step meet.
+        """
+        with self.changed:
+            self._let_step_end(rank)
+            if self._met != self.steps.turns:
+                self._met = self.steps.turns
+                self._meeting = Meeting(range(self._replicas))
+            part = self._permit(rank)
+            if part == NO_PART:
+                self._meeting.leave(rank)
+            return part, self.steps.version, self._meeting
+
+    def _permit(self, rank: int) -> int:
+        self.steps.max_steps = self.training.store.max_steps or 0
+        with self.training.lock:
+            return self.steps.permit(rank)
+
+    def contribute(self, rank: int, base: int, given: Given, empty: int, *, finite: bool) -> Outcome:
+        """Take a part's gradient of version `base`, and wait for its step, or for another part.
+
+        Raises:
+            TrainingError: another replica has failed.
+            NonFiniteGradientError: the gradient is not finite and the spec's `nan_policy` is ``fail``.
+        """
+        with self.changed:
+            self._let_step_end(rank)
+            self._check()
+            steps = self.steps
+            if base < steps.version:
+                return self._late(rank, given)
+            turns = steps.turns
+            with self.training.lock:
+                if not given.examples:
+                    steps.leave_empty(rank, given.part, empty)
+                elif finite:
+                    steps.offer(rank, given)
+                else:
+                    steps.refuse(rank, given.part)
+                step = steps.decided()
+            if step is not None:
+                self._make(rank, step)
+            if steps.turns != turns:
+                self.changed.notify_all()
+            if given.examples and not finite:
+                return self.training.refuse(given.loss)
+            return self._outcome(rank, given, turns)
+
+    def _late(self, rank: int, given: Given) -> Outcome:
+        with self.training.lock:
+            self.steps.late(rank, given.part)
+        if self.steps.version >= (self.training.store.max_steps or 0):
+            return FINISHED
+        self.training.count_stale()
+        return STALE if given.examples else APPLIED
+
+    def _outcome(self, rank: int, given: Given, turns: int) -> Outcome:
+        """Wait for the step of a contribution; what it became."""
+        while self.steps.turns == turns:
+            self._let_step_end(rank)
+            if self.steps.turns == turns:
+                if self._permit(rank) != NO_PART:
+                    return PENDING
+                self.changed.wait(LOOK_S)  # lets signals be handled in the program's own thread
+            self._check()
+        return APPLIED if not given.examples or given.part in self._counted else STALE
+
+    def _let_step_end(self, rank: int) -> None:
+        """Wait while a version is being made, and help."""
+        update = self._update
+        while update is not None and update.running and self._failure is None:
+            if not update.help(rank):
+                self.changed.wait(LOOK_S)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise TrainingError(self._failure)
+
+    def _make(self, rank: int, step: Step) -> None:
+        """Make the next version."""
+        given = step.given
+        examples = [each.examples for each in given]
+        make = self._apply if self._update is None else partial(self._apply_blocks, rank, self._update)
+
+        def update() -> None:
+            make(step, examples if self._weighs_examples else None)
+            self.steps.made(step)
+
+        loss = sum(each.loss for each in given) / len(given)
+        self._counted = frozenset(each.part for each in given)
+        self.training.advance(update, [each.sums for each in given], loss, sum(examples))
+
+    def _apply(self, step: Step, weights: Sequence[int] | None) -> None:
+        """Update variables among which are tables."""
+        store = self.training.store
+        gradient = mean(
+            [each.blocks for each in step.given],
+            [group.trainable for group in store.groups],
+            parts=step.parts,
+            weights=weights,
+            present=store.values,
+        )
+        store.apply(gradient, self.steps.version)
+
+    def _apply_blocks(
+        self, rank: int, update: SharedUpdate, step: Step, weights: Sequence[int] | None
+    ) -> None:
+        blocks = [each.blocks for each in step.given]
+        empty = step.parts - len(blocks)
+        update.running = True
+        try:
+            update.make(rank, Contributions.of(blocks, empty, weights, self.steps.version))
+        finally:
+            update.running = False
+
+
+class ThreadReplica(LocalReplica):
+    """One of several replicas of a process, in a thread of its own."""
+
+    def __init__(self, shared: SharedTraining, rank: int) -> None:
+        """Make room for one gradient."""
+        super().__init__(shared.training, rank)
+        self._shared = shared
+        self._part = NO_PART
+        self._base = 0
+        self.exchanges = shared.steps.meets
+        self._begun_s: float | None = None
+
+    def next_batch(self) -> int:
+        """See `Replica.next_batch`: the part that was dealt last, until its gradient is committed."""
+        if self._part == NO_PART:
+            self._part, self._base, self._meeting = self._shared.permit(self.rank)
+        reporter = self.training.reporter
+        self._begun_s = None if reporter is None else reporter.begins()
+        return self._part
+
+    def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
+        """See `Replica.commit`.
+
+        Raises:
+            TrainingError: another replica has failed.
+            NonFiniteGradientError: the gradients hold NaN or infinity and the spec's `nan_policy` is
+                ``fail``.
+        """
+        if self.training.reporter is not None:
+            self.training.reporter.slow_down(self._begun_s)
+        self._meeting.ended(self.rank) if examples else self._meeting.leave(self.rank)
+        blocks: Sequence[Array] = self.blocks() if examples else ()
+        given = Given(self._part, blocks, examples, sums, loss)
+        finite = not any_non_finite(blocks)
+        self._part = NO_PART
+        outcome = self._shared.contribute(self.rank, self._base, given, empty, finite=finite)
+        if outcome is PENDING:  # it waits for its step while this memory is written again
+            given.blocks = [np.array(block) for block in given.blocks]
+        return outcome
+
+    def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
+        """See `Replica.all_reduce`.
+
+        Raises:
+            ProgramError: not all parts of a step are computed at the same time.
+            CallsDifferError: the replicas make different calls; it is raised in all of them.
+        """
+        if not self.exchanges:
+            raise ProgramError(
+                "all_reduce: not all parts of a step are computed at the same time; expected no backup "
+                "workers, and a replica for each part"
+            )
+        parts = [reducing.as_summand(leaf, "all_reduce") for leaf in leaves(value)]
+        what = f"{op.name} of {form(value)} {', '.join(map(reducing.described, parts))}"
+
+        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
+            results = [reducing.reduced(op, each) for each in zip(*of_replicas, strict=True)]
+            return [results] * len(of_replicas)
+
+        found = iter(self._meeting.call(self.rank, Call("all_reduce", what, call_site()), parts, decide))
+        result: Nest = mapped(lambda leaf: next(found), value)
+        return result

@@ -1,0 +1,270 @@
+"""Datasets whose every element is a step's: a batch for each replica of this process.
+
+    distributed = strategy.experimental_distribute_dataset(dataset.batch(global_batch_size))
+    for batch in distributed:
+        strategy.run(step, args=(batch,))
+
+Source: `tensorflow.python.distribute.input_lib` of TensorFlow 2.15.1, whose results are kept: a replica
+without data gets a batch of size 0, and a step is the last one when no replica of any worker has data.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from dtrain.data.dataset import Dataset
+from dtrain.data.distribution.autosharding import distributed
+from dtrain.data.distribution.dealing import Dealt
+from dtrain.data.distribution.optional import NO_VALUE, Optional
+from dtrain.data.distribution.rebatching import SplitBatches
+from dtrain.data.input_context import InputContext
+from dtrain.data.node import INFINITE, Node
+from dtrain.data.structure import TensorSpec, arrays_of, empty_batch, map_arrays, with_open_batches
+from dtrain.errors import InputError, NoElementError, NotADatasetError, OutOfRangeError
+from dtrain.strategies.input.workers import InputWorkers
+from dtrain.strategies.replicas.contexts import here
+from dtrain.strategies.replicas.nests import regrouped
+from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.strategies.replicas.values import DistributedValues
+
+DatasetFunction = Callable[[InputContext], Dataset]
+END = "get_next: the iterator is at its end; a for loop, or get_next_as_optional, ends there without an error"
+
+
+class PerReplicaSpec(DistributedValues):
+    """The `TensorSpec` of each replica's array; an element's spec has one in each array's place."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerReplicaSpec) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(self.values)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A dataset that some replicas of this process read, a batch each in turn.
+
+    Attributes:
+        dataset: of batches of one replica.
+        replicas: how many read it.
+    """
+
+    dataset: Dataset
+    replicas: int
+
+
+class DistributedDataset:
+    """Data for all replicas; see `Strategy.experimental_distribute_dataset`. It is iterated, and no more.
+
+    Attributes:
+        source: the dataset, or the function, that it was made of.
+        cardinality: the number of elements of the dataset before it was distributed, INFINITE or UNKNOWN.
+    """
+
+    def __init__(
+        self,
+        source: Dataset | DatasetFunction,
+        pipelines: Sequence[Pipeline],
+        workers: InputWorkers,
+        whole: Dataset,
+        spec_node: Node,
+        *,
+        equal_lengths: bool = False,
+    ) -> None:
+        """Distribute pipelines.
+
+        Args:
+            source: see the attribute.
+            pipelines: those of this process.
+            workers: the processes that read.
+            whole: the dataset before it was distributed, which knows its length and whether all its batches
+                are full.
+            spec_node: a pipeline of the form of the distributed ones that has elements in every worker.
+            equal_lengths: whether it is certain that all workers have equally many batches.
+        """
+        self.source = source
+        self.cardinality = whole.cardinality()
+        self._pipelines = pipelines
+        self._workers = workers
+        self._whole = whole
+        self._spec_node = spec_node
+        self._equal_lengths = equal_lengths
+
+    def __iter__(self) -> "DistributedIterator":
+        streams = [(iter(each.dataset), each.replicas) for each in self._pipelines]
+        return DistributedIterator(self, streams, self._workers)
+
+    @property
+    def endless(self) -> bool:
+        """True if it is known that there is no end."""
+        return self.cardinality == INFINITE
+
+    @cached_property
+    def fills(self) -> bool:
+        """Whether replicas without data get empty batches as long as any other has data.
+
+        Else a step that not all replicas of a process have data for is left out.
+        """
+        if self.endless:
+            return False
+        if self._workers.several:
+            return True
+        try:
+            return any(None in each.shape for each in arrays_of(self._whole.element_spec))
+        except NoElementError:
+            return True  # there is nothing to be filled
+
+    @property
+    def agrees(self) -> bool:
+        """Whether all workers must agree on every step, because some may have more batches than others."""
+        return self._workers.several and not self.endless and not self._equal_lengths
+
+    @cached_property
+    def local_spec(self) -> Any:
+        """The structure of `TensorSpec`s of one replica's batches."""
+        return self._spec_node.spec
+
+    @property
+    def element_spec(self) -> Any:
+        """An element's structure, with a `PerReplicaSpec` in each array's place.
+
+        It is a plain `TensorSpec` where the strategy has a single replica.
+        """
+        spec = self.local_spec
+        if self._workers.several and self.fills:
+            spec = with_open_batches(spec)
+        if not self._workers.wraps:
+            return spec
+        return map_arrays(self._of_replicas, spec)
+
+    def _of_replicas(self, spec: TensorSpec) -> PerReplicaSpec:
+        return PerReplicaSpec([spec] * self._workers.replicas)
+
+
+class DistributedIterator(Iterator[Any]):
+    """A walk through a `DistributedDataset`; an element is `PerReplica`, and plain for a single replica."""
+
+    def __init__(
+        self,
+        dataset: DistributedDataset,
+        streams: Sequence[tuple[Iterator[Any], int]],
+        workers: InputWorkers,
+    ) -> None:
+        self._dataset = dataset
+        self._streams = streams
+        self._workers = workers
+        self._fills = dataset.fills
+        self._agrees = dataset.agrees
+
+    @property
+    def element_spec(self) -> Any:
+        """That of the dataset."""
+        return self._dataset.element_spec
+
+    def __next__(self) -> Any:
+        optional = self._next(self._fills)
+        if not optional.has_value():
+            raise StopIteration
+        return optional.get_value()
+
+    def get_next(self) -> Any:
+        """Return the next element.
+
+        Raises:
+            OutOfRangeError: there is none.
+            InputError: it is called in a replica.
+        """
+        optional = self._next(self._fills)
+        if not optional.has_value():
+            raise OutOfRangeError(END)
+        return optional.get_value()
+
+    def get_next_as_optional(self) -> Optional:
+        """Return the next element as an optional, which has no value at the end.
+
+        Raises:
+            InputError: it is called in a replica.
+        """
+        return self._next(not self._dataset.endless)
+
+    def _next(self, fills: bool) -> Optional:
+        """Return the next element; `fills`: as long as any replica has data, the others get empty batches."""
+        if isinstance(here(), ReplicaContext):
+            raise InputError(
+                "next(iterator): expected to be outside of all replicas, found a function of strategy.run; "
+                "get the element there and give it as an argument: strategy.run(step, args=(next(iterator),))"
+            )
+        batches: list[Any] = []
+        for stream, replicas in self._streams:
+            batches += _of_replicas(stream, replicas)
+        count = sum(batch is not None for batch in batches)
+        if self._agrees and fills:
+            count = self._workers.total(count)
+        if count == 0 or (not fills and count < len(batches)):
+            return self._optional(NO_VALUE)
+        if any(batch is None for batch in batches):
+            empty = empty_batch(self._dataset.local_spec)
+            batches = [empty if batch is None else batch for batch in batches]
+        return self._optional(regrouped(batches, always=True) if self._workers.wraps else batches[0])
+
+    def _optional(self, value: Any) -> Optional:
+        return Optional(value, lambda: self._dataset.element_spec)
+
+
+def _of_replicas(stream: Iterator[Any], replicas: int) -> list[Any]:
+    """Return the next batch of each of some replicas; None for those that come after the end."""
+    batches = list(islice(stream, replicas))
+    return batches + [None] * (replicas - len(batches))
+
+
+def distribute_dataset(dataset: Dataset, workers: InputWorkers) -> DistributedDataset:
+    """Return what the replicas of this process get of a dataset of global batches.
+
+    Raises:
+        NotADatasetError: it is something else.
+        InputError: its elements cannot be distributed; see `autosharding.distributed`.
+    """
+    check_dataset(dataset, "experimental_distribute_dataset")
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    node = distributed(dataset.node, workers.context, policy)
+    by_batches = isinstance(node, Dealt) and isinstance(node.inputs[0], SplitBatches)
+    return DistributedDataset(
+        dataset,
+        [Pipeline(Dataset(node), workers.replicas)],
+        workers,
+        dataset,
+        node,
+        equal_lengths=by_batches and node.cardinality >= 0,
+    )
+
+
+def distribute_function(function: DatasetFunction, workers: InputWorkers) -> DistributedDataset:
+    """Return what the replicas of this process get of the datasets that a function makes.
+
+    Raises:
+        NotADatasetError: the function returns something else.
+    """
+    made = []
+    for context in workers.contexts_of_pipelines:
+        dataset = function(context)
+        check_dataset(dataset, "distribute_datasets_from_function")
+        made.append(dataset)
+    shared = workers.replicas // len(made)
+    pipelines = [Pipeline(dataset, shared) for dataset in made]
+    return DistributedDataset(function, pipelines, workers, made[0], made[0].node)
+
+
+def check_dataset(dataset: Any, what: str) -> None:
+    """Raise a `NotADatasetError` unless this is a dataset."""
+    if isinstance(dataset, DistributedDataset):
+        raise NotADatasetError(
+            f"{what}: expected a dtrain.data.Dataset, found one that is already distributed"
+        )
+    if not isinstance(dataset, Dataset):
+        raise NotADatasetError(
+            f"{what}: expected a dtrain.data.Dataset, found {type(dataset).__name__}; make one by "
+            "dtrain.data.Dataset.from_tensor_slices(arrays).batch(global_batch_size), for example"
+        )

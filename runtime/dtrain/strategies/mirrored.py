@@ -1,0 +1,167 @@
+"""Training in one process with several replicas, each in a thread, that share one copy of every variable.
+
+Compare `tf.distribute.MirroredStrategy`, whose replicas have a copy each and add up their gradients to keep
+them equal. Under `dtrain launch --strategy mirrored` it saves and resumes as a cluster does, and an evaluator
+may follow its checkpoints; under plain Python it keeps no files.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
+from dtrain.config import CentralStorageSection, MirroredSection
+from dtrain.config.choices import Weighting
+from dtrain.messages import Row
+from dtrain.process.assignment import TaskAssignment
+from dtrain.protocol.batch_cut import BatchCut
+from dtrain.roles.chief.start import replicas_in_sync
+from dtrain.runs.files import RunFiles
+from dtrain.runs.self_report.activity import NO_ACTIVITY
+from dtrain.runs.trace import NO_TRACE
+from dtrain.strategies.context import TaskContext
+from dtrain.strategies.in_process.fits import LocalFits
+from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica
+from dtrain.strategies.in_process.training import LocalTraining
+from dtrain.strategies.interface import Replica, Strategy, Training
+from dtrain.strategies.problem import Problem
+from dtrain.strategies.replicas.loops import Loops
+
+if TYPE_CHECKING:  # training alone needs no connections
+    from dtrain.strategies.in_cluster.beside_evaluator import BesideEvaluator
+
+ThreadsSection = MirroredSection | CentralStorageSection
+
+
+class ThreadsStrategy(Strategy):
+    """One process whose replicas are threads, and which leads; or the evaluator beside it. See `Strategy`.
+
+    Attributes:
+        devices: the names of its devices; none: they are numbered from 0 on.
+    """
+
+    devices: Sequence[str] = ()
+    one_copy = False
+
+    def __init__(
+        self,
+        training: ThreadsSection,
+        assignment: TaskAssignment | None = None,
+        place: "BesideEvaluator | None" = None,
+    ) -> None:
+        """Train by `training`, or follow what trains.
+
+        Args:
+            training: the rules.
+            assignment: of a task of a launch, whose run directory then holds checkpoints and status; None:
+                the process trains alone.
+            place: of the task, where the run has an evaluator.
+        """
+        self.training = training
+        self._place = place
+        self._followed = 0
+        self.followed_rows: Mapping[int, Row] = {}
+        if place is not None:
+            assert assignment is not None, "a task in a run with an evaluator has an assignment"
+            assignment = replace(assignment, run_dir=place.task.run_dir)
+            self.evaluations = place.task.evaluations
+            self._fits = LocalFits(training, assignment, place.task.reporter)
+            self._begun_with = place.task.begun_with
+            self.context = place.context
+            return
+        self._fits = LocalFits(training, assignment)
+        folder = assignment.run_dir if assignment else None
+        self._begun_with = replicas_in_sync(RunFiles(folder).checkpoints) if folder is not None else 0
+        self.context = TaskContext(
+            task=assignment.task if assignment else None,
+            num_replicas=training.replicas,
+            directory=folder,
+            run_id=assignment.run_id if assignment else None,
+            seed=training.seed,
+            trace=NO_TRACE if self._fits.reporter is None else self._fits.reporter.trace,
+            activity=NO_ACTIVITY if self._fits.reporter is None else self._fits.reporter.activity,
+        )
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """N, as it was when the run began."""
+        return self._begun_with or self.training.replicas_needed(self.training.replicas)
+
+    def open(self, problem: Problem) -> Training:
+        """See `Strategy.open`."""
+        if self._place is not None:
+            self._place.join()
+        even = self.training.has_backups(self.training.replicas)
+        cut = BatchCut(self.num_replicas_in_sync, even)
+        training = self._fits.open(problem, self._replicas, cut, shared=True)
+        if self._place is not None and isinstance(training, LocalTraining):
+            self._place.begin(training)
+        return training
+
+    def _replicas(self, training: LocalTraining) -> Sequence[Replica]:
+        """Return the replicas of a training, which also tells them of a failure of one."""
+        by_one = isinstance(self.training, CentralStorageSection)
+        shared = SharedTraining(training, self.training, self.training.replicas, by_one=by_one)
+        training.threads = training.interruptible = self.training.replicas > 1
+        training.weighs_examples = self.training.weighting == Weighting.EXAMPLES
+        training.abort = shared.abort  # type: ignore[method-assign]
+        return [ThreadReplica(shared, rank) for rank in range(self.training.replicas)]
+
+    def _make_loops(self) -> Loops:
+        if self.evaluates:
+            return Loops(self, ends="the evaluator ends: a loop of the program's own evaluates for itself")
+        return Loops(self, self.num_replicas_in_sync, devices=self.devices, one_copy=self.one_copy)
+
+    def in_loop(self, updates: int) -> None:
+        """See `OwnLoops.in_loop`."""
+        self._fits.in_loop(updates)
+
+    def optimizer_state(self, owner: object) -> OptimizerState | None:
+        """See `Strategy.optimizer_state`."""
+        return self._fits.optimizer_state(owner)
+
+    # The evaluator
+
+    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
+        """See `Strategy.checkpoints`."""
+        self._followed += 1
+        if self._place is None:
+            return iter(())
+        return self._place.follow(pace, self._followed, self._take_rows)
+
+    def _take_rows(self, rows: Mapping[int, Row]) -> None:
+        self.followed_rows = rows
+
+    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """See `Strategy.evaluated`."""
+        if self._place is not None:
+            self._place.task.evaluated(global_step, metrics)
+
+    # The end
+
+    def close(self, error: BaseException | None = None) -> None:
+        """See `Strategy.close`; the status stays."""
+        if self._place is not None:
+            self._place.close(error)
+        elif self._fits.reporter is not None:
+            self._fits.reporter.close()
+
+
+class Mirrored(ThreadsStrategy):
+    """All threads take part in every update."""
+
+
+class CentralStorage(ThreadsStrategy):
+    """One thread makes every update."""
+
+    one_copy = True
+
+
+def threads_strategy(
+    training: ThreadsSection,
+    assignment: TaskAssignment | None = None,
+    place: "BesideEvaluator | None" = None,
+) -> ThreadsStrategy:
+    """Return the strategy of a section; for arguments see `ThreadsStrategy`."""
+    kind = Mirrored if isinstance(training, MirroredSection) else CentralStorage
+    return kind(training, assignment, place)

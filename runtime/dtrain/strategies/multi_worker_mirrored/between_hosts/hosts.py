@@ -1,0 +1,269 @@
+"""The hosts of a run whose replicas reduce among themselves, and the ways of one task to those of the others.
+
+Two replicas are on one host if they can share memory: they have one kernel, one network namespace, in which
+the sockets of `wire.one_host` have their names, and one user. Two containers of a machine are two hosts.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+import numpy as np
+
+from dtrain.cluster import TRAINING_ROLES, TaskId
+from dtrain.errors import PeerError, PeerRefusedError
+from dtrain.messages import Enter, Entered, Hello
+from dtrain.messages.between_hosts import Seat, Welcome
+from dtrain.process.assignment import TaskAssignment
+from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.between_hosts.across import Speaker
+from dtrain.roles.collective.between_hosts.ways import Open, Take
+from dtrain.types import Array
+from dtrain.wire.by_tcp.listener import Listener
+from dtrain.wire.by_tcp.opening import open_stream
+from dtrain.wire.by_tcp.stream import Incoming, Outgoing
+from dtrain.wire.listening import place_to_listen
+from dtrain.wire.security.credentials import Credentials
+
+VALUES = "values"
+"""The name of the stream on which a host is sent the variables and slots of the beginning."""
+VALUES_S = 600.0
+"""How long they may take."""
+WELCOME_S = 3.0
+"""So long a host waits to be let in before it asks again who leads."""
+_WELCOME_BYTES = 1 << 20
+_STREAMS_WAITING = 256
+
+
+def this_host() -> str:
+    """Return what the tasks say of their host that can share memory with this one."""
+    namespace = Path("/proc/self/ns/net").stat()
+    kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{kernel} {namespace.st_dev}:{namespace.st_ino} {os.getuid()}"
+
+
+def seats_by_host(
+    first: int, entered: Mapping[int, Enter], name_of: Callable[[int], str]
+) -> dict[int, tuple[Seat, ...]]:
+    """Return the replicas of each host: host 0 is that of rank `first`, which is its first; the others follow
+    in the order of their lowest ranks.
+    """
+    hosts: dict[str, list[Seat]] = {entered[first].host: []}
+    for rank in sorted(entered, key=lambda rank: (rank != first, rank)):
+        said = entered[rank]
+        seat = Seat(rank=rank, task=name_of(rank), address=said.streams, host=said.host)
+        hosts.setdefault(said.host, []).append(seat)
+    return {number: tuple(seats) for number, seats in enumerate(hosts.values())}
+
+
+class HostWays:
+    """One task's listener for streams, and its ways to those of others, from its first call of `fit` on.
+
+    Attributes:
+        identity: see `this_host`.
+        name_of: the task of a rank.
+        speaker: this task's part in the agreement, where it speaks for its host in a call of `fit`.
+    """
+
+    def __init__(
+        self,
+        assignment: TaskAssignment,
+        credentials: Credentials,
+        name_of: Callable[[int], str],
+        warn: Callable[[str], None],
+    ) -> None:
+        """Listen at a free port of the task's address.
+
+        Args:
+            assignment, credentials: of this task.
+            name_of: the task of a rank.
+            warn: told of hosts that cannot be reached.
+
+        Raises:
+            SpecError: that cannot be.
+        """
+        self.speaker: Speaker | None = None
+        self.name_of = name_of
+        self._warn = warn
+        self.identity = this_host()
+        self._credentials = credentials
+        self._simulate = assignment.spec.simulate
+        bind = place_to_listen(assignment).address
+        self._listener = Listener(assignment.address, credentials, _refuse, _STREAMS_WAITING, bind)
+        self._addresses: dict[str, str] = {}
+        self._sending: list[Outgoing] = []
+        self._receiving: list[Incoming] = []
+
+    def seated(self, terms: Entered, entered: Mapping[int, Enter]) -> Entered:
+        """Return the terms of the leader with all replicas that have entered, by host; its own is host 0."""
+        return msgspec.structs.replace(terms, seats=seats_by_host(terms.leader, entered, self.name_of))
+
+    def first(self, terms: Entered) -> int:
+        """Return the first replica of this host.
+
+        Raises:
+            PeerRefusedError: training begins without this host.
+        """
+        for seats in terms.seats.values():
+            if seats[0].host == self.identity:
+                return seats[0].rank
+        raise PeerRefusedError("the leader begins without this host; do all tasks run the same version?")
+
+    def mates(self, terms: Entered, rank: int) -> list[int]:
+        """Return the other replicas of this host."""
+        seats = [seat for seated in terms.seats.values() for seat in seated if seat.host == self.identity]
+        return [seat.rank for seat in seats if seat.rank != rank]
+
+    def seats(self) -> Mapping[int, Sequence[Seat]]:
+        """See `HostsNow.seats`; only the task that leads is asked."""
+        return self.speaker.seats if self.speaker is not None else {}
+
+    def ask_in(self, rank: int, message: Enter) -> None:
+        """See `HostsNow.ask_in`; one of a host that takes part enters there."""
+        speaker = self.speaker
+        if speaker is None:
+            return
+        seats = [seat for seated in speaker.seats.values() for seat in seated]
+        if all(seat.rank == rank for seat in seats if seat.host == message.host):
+            name = self.name_of(rank)
+            speaker.admit([Seat(rank=rank, task=name, address=message.streams, host=message.host)])
+
+    def signed(self, message: Enter) -> Enter:
+        """Return a message that says where this replica is."""
+        return msgspec.structs.replace(message, host=self.identity, streams=self._listener.address)
+
+    def learn(self, seats: Mapping[int, Sequence[Seat]]) -> None:
+        """Take note of where other replicas take streams."""
+        self._addresses |= {seat.task: seat.address for seated in seats.values() for seat in seated}
+
+    def named(self, generation: int) -> tuple[Open, Take]:
+        """Return what opens and takes the streams of one call of `fit`."""
+
+        def open_(task: str, name: str, timeout_s: float) -> Outgoing:
+            address = self._addresses[task]
+            named = f"{generation} {name}"
+            stream = open_stream(task, address, named, self._credentials, timeout_s, self._simulate)
+            self._sending.append(stream)
+            return stream
+
+        def take(task: str, name: str, deadline: float, given_up: Callable[[], str | None]) -> Incoming:
+            stream = self._listener.take(task, f"{generation} {name}", deadline, given_up)
+            self._receiving.append(stream)
+            return stream
+
+        return open_, take
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Return how many bytes have been sent and received on streams."""
+        sent = sum(stream.bytes_sent for stream in list(self._sending))
+        return sent, sum(stream.bytes_received for stream in list(self._receiving))
+
+    def send_values(self, arena: Arena, terms: Entered) -> None:
+        """Send the variables and slots to the first replica of every other host, side by side.
+
+        One that cannot be reached has ended, which the agreement of hosts finds out.
+        """
+        self.learn(terms.seats)
+        open_, _ = self.named(terms.generation)
+        heads = [seats[0] for host, seats in terms.seats.items() if host != 0]
+        threads = [
+            Thread(target=partial(_send, arena, open_, seat, self._warn), daemon=True) for seat in heads
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def receive_values(self, arena: Arena, terms: Entered, failure: Callable[[], Exception | None]) -> None:
+        """Fill an arena with what the leader sends.
+
+        Raises:
+            PeerError: the leader has ended, or the values have not come in time.
+        """
+        self.learn(terms.seats)
+        _, take = self.named(terms.generation)
+        deadline = time.monotonic() + VALUES_S
+
+        def given_up() -> str | None:
+            found = failure()
+            return None if found is None else str(found)
+
+        stream = take(terms.seats[0][0].task, VALUES, deadline, given_up)
+        try:
+            self.receive(arena, stream)
+        finally:
+            stream.close()
+
+    def receive(self, arena: Arena, stream: Incoming) -> None:
+        """Fill an arena with what comes on a stream; errors as of `receive_values`."""
+        deadline = time.monotonic() + VALUES_S
+        for array in _arrays(arena):
+            stream.receive(array, deadline)
+
+    @contextlib.contextmanager
+    def welcomed(self, terms: Entered) -> Iterator[tuple[Welcome, Incoming]]:
+        """Wait a while for the leader to let this host in; the variables come on the stream next.
+
+        Raises:
+            WaitTimeoutError: it has not.
+            PeerError: it has ended meanwhile, or says something else.
+        """
+        self.learn(terms.seats)
+        _, take = self.named(terms.generation)
+        deadline = time.monotonic() + WELCOME_S
+        stream = take(self.name_of(terms.leader), VALUES, deadline, lambda: None)
+        try:
+            length = np.empty(4, np.uint8)
+            stream.receive(length, time.monotonic() + WELCOME_S)
+            told = np.empty(min(int.from_bytes(length.tobytes(), "little"), _WELCOME_BYTES), np.uint8)
+            stream.receive(told, time.monotonic() + WELCOME_S)
+            try:
+                welcome = msgspec.msgpack.decode(told.tobytes(), type=Welcome)
+            except msgspec.DecodeError as error:
+                raise PeerRefusedError(f"{stream.peer} says what is no welcome: {error}") from None
+            yield welcome, stream
+        finally:
+            stream.close()
+
+    def welcome(self, arena: Arena, generation: int, welcome: Welcome) -> None:
+        """Send a host that takes part newly the variables, in a thread; they do not change meanwhile."""
+        self.learn(welcome.seats)
+        open_, _ = self.named(generation)
+        seat = welcome.seats[welcome.host][0]
+        told = msgspec.msgpack.encode(welcome)
+        head = np.frombuffer(len(told).to_bytes(4, "little") + told, np.uint8)
+        Thread(target=partial(_send, arena, open_, seat, self._warn, head), daemon=True).start()
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._listener.stop()
+
+
+def _send(
+    arena: Arena, open_: Open, seat: Seat, warn: Callable[[str], None], head: Array | None = None
+) -> None:
+    deadline = time.monotonic() + VALUES_S
+    try:
+        stream = open_(seat.task, VALUES, VALUES_S)
+        try:
+            for array in ([] if head is None else [head]) + _arrays(arena):
+                stream.send(array)
+            stream.flush(deadline)
+        finally:
+            stream.close()
+    except PeerError as error:
+        warn(f"{seat.task} was not sent the variables: {error}")
+
+
+def _arrays(arena: Arena) -> list[Array]:
+    slots = [array for name in sorted(arena.slots) for array in arena.slots[name]]
+    return [array for array in (*arena.values.buffers.values(), *slots) if array.size]
+
+
+def _refuse(hello: Hello) -> str | None:
+    return None if TaskId.parse(hello.task).role in TRAINING_ROLES else f"{hello.task} is no replica"

@@ -1,0 +1,397 @@
+"""How a call of `fit` begins: the leader gathers the other replicas, and all share memory from then on."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.collectives.board import ranks_in
+from dtrain.collectives.ledger import HEAD_BYTES, Ledger
+from dtrain.errors import PeerError, PeerLostError
+from dtrain.messages import Bell, Enter, Entered, NotReady
+from dtrain.messages.between_hosts import Welcome
+from dtrain.parameters.placement import Plan
+from dtrain.process.clock import SYSTEM
+from dtrain.protocol.part_dealer import Dealt
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.start import Start
+from dtrain.roles.collective.arena import Arena, ArenaShape
+from dtrain.roles.collective.call_log import CallLog
+from dtrain.roles.collective.meeting import Meeting, Shared, descriptors_of
+from dtrain.strategies.multi_worker_mirrored.between_hosts.hosts import HostWays
+from dtrain.strategies.multi_worker_mirrored.orders import CONCLUDED, LEADER
+from dtrain.strategies.multi_worker_mirrored.with_backups.first import (
+    first_standing,
+    hand_out,
+    has_backups,
+    places_of,
+)
+from dtrain.wire.channel import Channel, PassesOn
+from dtrain.wire.frames import Frame
+from dtrain.wire.one_host.bells import Bells, is_open, pairs
+from dtrain.wire.one_host.growing_memory import GrowingMemory
+from dtrain.wire.peer import Peer
+
+SPARE_RANKS = 8
+"""So many workers may join beside those that the cluster names."""
+LEDGER_BYTES = 1 << 20
+COPIES = 8
+"""The ledger has room for so many copies of the variables: callbacks keep some, and each half has all."""
+SOCKET_ALONE = "127.0.0.1:1"
+"""The address of a task of this host that listens nowhere."""
+_LOOK_S = 0.02
+_BELL_S = 5.0
+
+
+class MembersGoneError(Exception):
+    """All members of a call of `fit` are gone before they have let this replica in."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The way of one replica into a call of `fit`.
+
+    Attributes:
+        shared: with the others; kept by the meeting.
+        arena, ledger, calls: mapped.
+        rank: of this replica.
+        from_round: in which it is a member first.
+        joined: by which its host takes part later than others; None: it began with them.
+    """
+
+    shared: Shared
+    arena: Arena
+    ledger: Ledger
+    calls: CallLog
+    rank: int
+    from_round: int = 1
+    joined: Welcome | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether others had begun before."""
+        return self.from_round > 1
+
+
+def task_of(cluster: ClusterSpec, rank: int) -> TaskId:
+    """Return the task of a rank, also of a worker that has joined."""
+    replicas = cluster.replicas()
+    if rank < len(replicas):
+        return replicas[rank]
+    return TaskId(Role.WORKER, cluster.first_joined + rank - len(replicas))
+
+
+def enter_message(generation: int, plan: Plan, slots: Sequence[str], hosts: HostWays | None) -> Enter:
+    """Return what a replica says that would like to take part."""
+    message = Enter(generation=generation, plan_hash=plan.hash, slots=tuple(slots))
+    return message if hosts is None else hosts.signed(message)
+
+
+def shape_of(plan: Plan, optimizer: dict[str, object], terms: Entered, *, several_hosts: bool) -> ArenaShape:
+    """Return where things lie in the arena of a call of `fit` that began so."""
+    parts, ranks = terms.dealt[0], terms.ranks
+    backups = has_backups(terms, several_hosts=several_hosts)
+    if backups:
+        parts = places_of(parts, ranks - SPARE_RANKS)
+    return ArenaShape(plan, optimizer, parts=parts, ranks=ranks, several_hosts=several_hosts, backups=backups)
+
+
+def start_of(terms: Entered) -> Start:
+    """Return where a call of `fit` began, but for the values, which lie in the arena."""
+    return Start(
+        terms.version,
+        {},
+        {},
+        terms.optimizer,
+        lineage=terms.lineage,
+        dealt=Dealt(*terms.dealt),
+        tally=terms.tally,
+        history=terms.history,
+    )
+
+
+def begin_as_leader(
+    meeting: Meeting,
+    generation: Generation,
+    start: Start,
+    terms: Entered,
+    rank: int,
+    wait: Callable[[Mapping[int, str], threading.Condition], bool],
+    hosts: HostWays | None = None,
+) -> Entry:
+    """Gather the others, fill the memory that the replicas of a host share, and let them in.
+
+    Args:
+        meeting: of this task.
+        generation, start: what begins, and where.
+        terms: what the others are told of it, but for who is there.
+        rank: of this replica.
+        wait: see `Meeting.gather`.
+        hosts: the ways to other hosts; None: all tasks share memory.
+
+    Raises:
+        SharedMemoryError: the machine has not that much memory.
+        TooFewReplicasError: raised by `wait`.
+    """
+    shape = shape_of(generation.plan, start.optimizer, terms, several_hosts=hosts is not None)
+    arena = Arena.make(shape)
+    arena.fill(start.values, start.slots)
+    own = enter_message(generation.number, generation.plan, shape.slots, hosts)
+    entered = {**meeting.gather(own, wait), rank: own}
+    if hosts is None:
+        return begin_here(meeting, terms, arena, sorted(entered), rank)
+    terms = hosts.seated(terms, entered)
+    here = sorted(seat.rank for seat in terms.seats[0])
+    entry = begin_here(meeting, terms, arena, here, rank, hosts)
+    hosts.send_values(arena, terms)
+    return entry
+
+
+def begin_here(
+    meeting: Meeting,
+    terms: Entered,
+    arena: Arena,
+    members: Sequence[int],
+    rank: int,
+    hosts: HostWays | None = None,
+    joined: Welcome | None = None,
+) -> Entry:
+    """Let the replicas of this host in, `members`, whose variables lie in `arena`; `rank` is this one.
+
+    Args:
+        meeting, terms, arena, members, rank: as above.
+        hosts: the ways to other hosts; None: there are none.
+        joined: by which this host takes part later than others; None: it begins with them.
+    """
+    number = 1 if joined is None else joined.step + 1
+    if arena.shape.backups:
+        arena.record.write(first_standing(terms, members, arena.shape.parts))
+    if joined is None:
+        arena.begin(members, terms.version)
+    else:
+        arena.begin(members, joined.version, number=number, batches=joined.batches)
+    nbytes = LEDGER_BYTES + COPIES * sum(block.nbytes for block in arena.values.buffers.values())
+    memory = GrowingMemory.make(nbytes + -nbytes % 4096)
+    memory.need(0, HEAD_BYTES)
+    ends = pairs(members)
+    bells = Bells(ends.pop(rank))
+    ledger = ledger_of(memory)
+    calls = CallLog.make(terms.dealt[0])
+    copies = os.dup(arena.fd), os.dup(memory.fd), os.dup(arena.rows_fd), os.dup(calls.fd)
+    shared = Shared(terms, copies, bells, standing_by(ledger, terms.leader), hosts)
+    meeting.begin(shared, ends)
+    return Entry(shared, arena, ledger, calls, rank, number, joined)
+
+
+def standing_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:
+    """Return a function that says which rank leads, and whether it has ended this call of `fit`, as of the
+    last look at the ledger.
+    """
+
+    def standing() -> tuple[int, bool]:
+        said = ledger.entries.get(LEADER)
+        leader = first if said is None else msgspec.msgpack.decode(said, type=int)
+        return leader, CONCLUDED in ledger.entries
+
+    return standing
+
+
+def ledger_of(memory: GrowingMemory) -> Ledger:
+    """Return the ledger that lies in this memory."""
+    words = memoryview(memory)[:HEAD_BYTES].cast("q")
+    return Ledger(np.frombuffer(memory, np.uint8), words, memory.need)
+
+
+@dataclass(frozen=True)
+class Doors:
+    """The ways of a replica that enters to the others.
+
+    Attributes:
+        leader: a connection to it that is opened again where it breaks.
+        go_on: has `leader` lead to the next task, as this one does not lead.
+        connect: opens a connection to the replica of a rank, within some seconds.
+        waiting: told for whom it waits; None: nobody.
+        failure: why the task cannot go on; None while it can.
+        patience_s: how long it asks tasks that do not lead for one that does.
+    """
+
+    leader: Peer
+    go_on: Callable[[], None]
+    connect: Callable[[int, float], Channel]
+    waiting: Callable[[str | None], None]
+    failure: Callable[[], Exception | None]
+    patience_s: float
+
+    def at(self, name: str, rank: int) -> "Doors":
+        """Return the same, with the replica of a rank in the place of the leader."""
+        peer = Peer(name, lambda timeout_s: self.connect(rank, timeout_s), patience_s=self.patience_s)
+        return replace(self, leader=peer, go_on=lambda: None)
+
+
+def enter_here(
+    meeting: Meeting,
+    doors: Doors,
+    frame: Frame,
+    terms: Entered,
+    plan: Plan,
+    rank: int,
+    hosts: HostWays | None = None,
+) -> Entry | None:
+    """Map the memory that came with an answer, and become a member where others began before; None: it has
+    ended.
+
+    Raises:
+        PeerError: the leader is gone.
+        MembersGoneError: and so are all others.
+    """
+    arena_fd, ledger_fd, rows_fd, calls_fd, *sockets = descriptors_of(frame)
+    ends = {
+        other: socket.socket(fileno=descriptor)
+        for other, descriptor in zip(terms.bells, sockets, strict=True)
+    }
+    copies = os.dup(arena_fd), os.dup(ledger_fd), os.dup(rows_fd), os.dup(calls_fd)
+    shape = shape_of(plan, terms.optimizer, terms, several_hosts=hosts is not None)
+    arena = Arena.received(arena_fd, rows_fd, shape)
+    ledger = ledger_of(GrowingMemory.received(ledger_fd))
+    calls = CallLog.received(calls_fd, terms.dealt[0])
+    from_round = 1
+    if terms.joins and shape.backups:
+        return _enter_beside_backups(meeting, doors, (arena, ledger, calls), copies, terms, rank)
+    if terms.joins:
+        found = None
+        try:
+            found = _admitted(arena, ledger, doors, terms.generation, rank)
+        finally:
+            for copy in copies if found is None else ():
+                os.close(copy)
+        if found is None:
+            return None
+        from_round, ends = found
+    shared = Shared(terms, copies, Bells(ends), standing_by(ledger, terms.leader), hosts)
+    meeting.keep(shared)
+    return Entry(shared, arena, ledger, calls, rank, from_round)
+
+
+def _enter_beside_backups(
+    meeting: Meeting,
+    doors: Doors,
+    mapped: tuple[Arena, Ledger, CallLog],
+    copies: tuple[int, ...],
+    terms: Entered,
+    rank: int,
+) -> Entry | None:
+    """Hand out bells where no step waits for every replica; the driver makes this one a member."""
+    arena, ledger, calls = mapped
+    ledger.read()
+    if CONCLUDED in ledger.entries:
+        for copy in copies:
+            os.close(copy)
+        return None
+    bells = Bells({})
+    hand_out(
+        bells,
+        partial(_handed, doors, terms.generation, rank),
+        [other for other in arena.record.read().members if other != rank],
+    )
+    shared = Shared(terms, copies, bells, standing_by(ledger, terms.leader))
+    meeting.keep(shared)
+    return Entry(shared, arena, ledger, calls, rank)
+
+
+def asked(doors: Doors, message: Enter) -> Frame:
+    """Ask the leader; one that does not lead yet is asked again.
+
+    Raises:
+        PeerError: none of the tasks has led for as long as `doors` waits, or can be reached.
+    """
+    doors.waiting(doors.leader.name)
+    since_s = SYSTEM.now()
+    try:
+        while True:
+            doors.leader.send(message)
+            frame = doors.leader.receive()
+            if not isinstance(frame.message, NotReady):
+                return frame
+            if SYSTEM.now() - since_s > doors.patience_s:
+                raise PeerLostError(
+                    f"no task leads: each that could be reached has said for {doors.patience_s:g} s "
+                    "(wait.leader_s) that it does not; has the leader ended? Start the run again from its "
+                    "last checkpoint (dtrain launch --resume)"
+                )
+            doors.leader.close()
+            doors.go_on()
+            SYSTEM.sleep(_LOOK_S)
+    finally:
+        doors.waiting(None)
+        doors.leader.close()
+
+
+def _admitted(
+    arena: Arena, ledger: Ledger, doors: Doors, generation: int, rank: int
+) -> tuple[int, dict[int, socket.socket]] | None:
+    """Hand every member a bell, and wait until they have made this replica one; None: training has ended.
+
+    Returns: The first round in which it is a member, and its ends of the bells.
+
+    Raises:
+        MembersGoneError: none of them lives.
+    """
+    board = arena.board
+    ends: dict[int, socket.socket] = {}
+    before = board.admitted[rank]
+    doors.waiting("the members, the end of their step")
+    try:
+        while True:
+            ledger.read()
+            if CONCLUDED in ledger.entries:
+                return None
+            if (failure := doors.failure()) is not None:
+                raise failure
+            admitted = board.admitted[rank]
+            if admitted > before and _is_over(arena, admitted - 1):
+                members = ranks_in(board.members[admitted % 2])
+                if rank in members:
+                    return admitted, {other: ends[other] for other in members if other != rank}
+                before = admitted
+            others = {*ranks_in(board.members[0]), *ranks_in(board.members[1])} - {rank}
+            for other in others - ends.keys():
+                if (end := _handed(doors, generation, rank, other)) is not None:
+                    ends[other] = end
+            if not any(other in ends and is_open(ends[other]) for other in others):
+                for end in ends.values():
+                    end.close()
+                raise MembersGoneError
+            SYSTEM.sleep(_LOOK_S)
+    finally:
+        doors.waiting(None)
+
+
+def _is_over(arena: Arena, of_round: int) -> bool:
+    members = ranks_in(arena.board.members[of_round % 2])
+    return all(arena.board.fin[number] >= of_round for number in range(len(members)))
+
+
+def _handed(doors: Doors, generation: int, rank: int, other: int) -> socket.socket | None:
+    """Hand a member one end of a bell; return the other end, or None if it is gone."""
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        channel = doors.connect(other, _BELL_S)
+        try:
+            if isinstance(channel, PassesOn):
+                channel.pass_on(Bell(generation=generation, rank=rank), [its.fileno()])
+            if isinstance(channel.receive(deadline=SYSTEM.now() + _BELL_S).message, Bell):
+                return mine
+        finally:
+            channel.close()
+    except PeerError:
+        pass  # it is gone: the members find that as well
+    finally:
+        its.close()
+    mine.close()
+    return None

@@ -1,0 +1,385 @@
+"""The place of one chief, worker or evaluator in a cluster without servers, for all of its calls of `fit`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
+from dtrain.cluster import AddressBook
+from dtrain.config import MultiWorkerMirroredSection
+from dtrain.config.choices import TooFew, Transport
+from dtrain.data.distribution.once import share_over_hosts
+from dtrain.messages import Row
+from dtrain.parameters import placement
+from dtrain.parameters.placement import Plan
+from dtrain.process.assignment import TaskAssignment
+from dtrain.protocol.batch_cut import BatchCut
+from dtrain.roles.chief.generation import Generation
+from dtrain.roles.chief.keeper.thread import KeeperThread
+from dtrain.roles.chief.start import Start
+from dtrain.roles.collective.rules import PATIENCE_S, Waits
+from dtrain.roles.collective.stuck import StuckReplicas
+from dtrain.roles.finding_leader import LeaderFinder
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.runs.files import RunFiles
+from dtrain.strategies.in_cluster.cluster_task import ClusterTask
+from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
+from dtrain.strategies.in_process.beginnings import Beginnings, told_of
+from dtrain.strategies.input.workers import InputWorkers
+from dtrain.strategies.interface import Leader, Strategy, Training
+from dtrain.strategies.multi_worker_mirrored.absence import Absence, HasEndedError, HasToLeadError
+from dtrain.strategies.multi_worker_mirrored.beginning.assembling import make_training
+from dtrain.strategies.multi_worker_mirrored.beginning.entering import enter
+from dtrain.strategies.multi_worker_mirrored.beginning.gathering import Gathering
+from dtrain.strategies.multi_worker_mirrored.beginning.meanwhile import Meanwhile
+from dtrain.strategies.multi_worker_mirrored.beginning.others import OtherReplicas
+from dtrain.strategies.multi_worker_mirrored.beginning.terms import terms_of
+from dtrain.strategies.multi_worker_mirrored.between_hosts.loops import met
+from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
+from dtrain.strategies.multi_worker_mirrored.leader import ReplicaLeader
+from dtrain.strategies.multi_worker_mirrored.opening import (
+    SPARE_RANKS,
+    Doors,
+    Entry,
+    begin_as_leader,
+    start_of,
+)
+from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
+from dtrain.strategies.multi_worker_mirrored.own_loops import make_loops
+from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
+from dtrain.strategies.multi_worker_mirrored.with_backups.training import BackupLeader, BackupTraining
+from dtrain.strategies.passed_over import PassedOverTraining
+from dtrain.strategies.problem import Problem
+from dtrain.strategies.replicas.host_peers import CollectiveCalls
+from dtrain.strategies.replicas.loops import Loops
+from dtrain.strategies.replicas.meeting import DEADLINE_S
+from dtrain.wire.peer import Peer
+
+
+class MultiWorkerMirrored(Strategy):
+    """This task's part in a cluster without parameter servers; see `Strategy`."""
+
+    def __init__(self, assignment: TaskAssignment, training: MultiWorkerMirroredSection) -> None:
+        """Take a place in the cluster; no connection is made before `open`."""
+        self.assignment = assignment
+        self.training = training
+        self._task = task = ClusterTask(assignment, training)
+        self.context = task.context
+        self.evaluations = task.evaluations
+        self._reporter = task.reporter
+        self._patience_s = assignment.spec.wait.server_s
+        self._beginnings = Beginnings(assignment.spec.checkpoint, self._folder, task.reporter)
+        self._directory = ""
+        self._replica_patience_s = PATIENCE_S
+        self._connector = task.connector(Transport.AUTO, AddressBook(assignment.cluster))
+        self._finder = LeaderFinder(assignment.cluster.replicas(), self._connector.connect_heart)
+        self._hosting: Hosting | None = None
+        self._ended = 0  # calls of `fit`, where this process takes the place of another one of its task
+        self._link: HeartbeatLink | None = None
+        self._members: set[int] = set(range(task.context.num_replicas))
+        folder = self._folder if assignment.attempt > 0 else None
+        self._others = OtherReplicas(task, self._connector)
+        self._absence = Absence(
+            self._others.connect,
+            self._finder,
+            task.context.rank,
+            range(task.context.num_replicas),
+            folder,
+            self._others.ask,
+            self._others.lost,
+        )
+        self._book: OrderBook | None = None
+        self.followed_rows: Mapping[int, Row] = {}
+        if spreads_over_hosts(assignment):
+            share_over_hosts(self._learning())
+
+    def _learning(self) -> LeaderLearns:
+        return LeaderLearns(
+            self._reporter,
+            self._join,
+            lambda timeout_s: self._connector.connect_heart(self._finder.task, timeout_s),
+            leads=lambda: self.is_leader,
+            fits=lambda: self._beginnings.number,
+            patience_s=self._patience_s,
+        )
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """N, as it was when the run began."""
+        return self._task.begun_with or self.training.replicas_needed(self.context.num_replicas)
+
+    def _make_input_workers(self) -> InputWorkers:
+        """Return all tasks that train: each reads its share of a dataset, for its own replica."""
+        workers = self.num_replicas_in_sync
+        return InputWorkers(workers, max(0, self.context.rank) % workers, 1, self.reduce)
+
+    def wait_at_most(self, timeout_s: float) -> None:
+        """See `Strategy.wait_at_most`."""
+        self._replica_patience_s = timeout_s
+
+    @property
+    def _connect_s(self) -> float:
+        return self.assignment.connect_s if self._beginnings.number <= 1 else self._patience_s
+
+    def _join(self) -> HeartbeatLink:
+        """Serve, as a replica, and take a lease at the task that leads."""
+        if self._link is not None:
+            return self._link
+        if self.context.rank >= 0 and self._hosting is None:
+            self._hosting = self._others.hosting = Hosting(self._task, self.training)
+        if self.is_leader and self._hosting is not None and not self._hosting.control.leads:
+            self._lead_unless_others_do(self._hosting)
+        self._reporter.waiting(str(self._finder.task))
+        self._link = link = HeartbeatLink(
+            str(self._finder.task),
+            self._absence.heeded(self._finder.connect),
+            self._reporter,
+            connect_s=self._connect_s,
+            patience_s=self._patience_s,
+            book=self._connector.book,
+            moved_to=self.assignment.moved_to,
+            on_not_leading=self._absence.not_leading,
+        )
+        if self.is_leader:
+            link.on_reply = self._task.write_down
+        self._reporter.waiting(None)
+        return link
+
+    def _lead_unless_others_do(self, hosting: Hosting) -> None:
+        """Lead from the beginning; not where this process replaces one whose run goes on without it."""
+        may_be_late = self.assignment.attempt > 0 or not self.assignment.launched
+        found = self._others.ask_all(self.assignment.spec.wait.leader_s) if may_be_late else Meanwhile()
+        self._ended = found.ended
+        if found.trains:
+            self._task.follow_another()
+            self.context = self._task.context
+            self._reporter.warn("another task leads meanwhile: this one takes part as a member")
+            return
+        self._task.lead()
+        hosting.lead()
+
+    # A call of fit
+
+    def open(self, problem: Problem) -> Training:
+        """See `Strategy.open`."""
+        self._reporter.fit_begins()
+        self._beginnings.number += 1
+        self._absence.begin(self._beginnings.number, problem.max_steps)
+        plan = placement.plan_without_servers(problem.variables)
+        training = None
+        try:
+            self._join()
+            training = self._begin(problem, plan) if self.is_leader else self._enter(problem, plan)
+        except HasToLeadError as found:
+            self._lead_next(found)
+            training = self._begin(self._beginnings.taken_over(problem), plan)
+        except HasEndedError:
+            self._reporter.waiting(None)
+        if training is None:
+            self._reporter.warn(f"call {self._beginnings.number} of fit had ended: passed over")
+            self._reporter.fit_ends()
+            known = self._task.run_dir or (self._link.reply.directory if self._link else None)
+            folder = RunFiles(Path(known or ".")).checkpoints
+            leads = self.is_leader and not self._others.succeeded()  # else all callbacks were called
+            return PassedOverTraining(problem, self._beginnings.number, folder, leads=leads)
+        self._reporter.status.max_steps = training.state.store.max_steps
+        self._reporter.progress(training.global_step)
+        self._reporter.running()
+        if self._task.run_dir is not None and (stall_s := self.assignment.stall_s) is not None:
+            self._reporter.on_wait = StuckReplicas(self._task.run_dir, self.assignment.task, stall_s).look
+        training.wait_for_order()
+        return training
+
+    def _begin(self, problem: Problem, plan: Plan) -> ReplicaTraining | None:
+        """Begin it as the leader; None: it had ended before this program was started again."""
+        beginnings, hosting = self._beginnings, self._hosting
+        assert hosting is not None, "a leader serves"
+        over = self._others.succeeded() and self._absence.is_over()  # all was said and saved
+        if over or beginnings.passed_over(problem) is not None:
+            return None
+        cut = BatchCut(self.num_replicas_in_sync, self.training.has_backups(self.context.num_replicas))
+        generation = beginnings.generation(problem, self.training, cut, plan)
+        resumes = beginnings.resumes
+        start = beginnings.start(generation, problem)
+        max_steps = start.lineage.first_step + problem.max_steps
+        generation = replace(generation, max_steps=max_steps)
+        dealt = start.dealt.going_on(cut, sync=True)
+        ranks = self.context.num_replicas + SPARE_RANKS
+        terms = terms_of(generation, start, dealt, self.context.rank, ranks, str(self._task.run_dir))
+        rank = self.context.rank
+        awaited = self._members - {rank} if beginnings.number > self._ended else set()
+        others = self._gathering(awaited, self.training.too_few)
+        entry = begin_as_leader(
+            hosting.meeting, generation, start, terms, rank, others.suffice, hosting.hosts
+        )
+        training = self._training(entry, generation, start)
+        for text in told_of(start, max_steps, resumes=resumes):
+            self._reporter.warn(text)
+        keeper = beginnings.keeper(training.state, self._reporter, self.assignment.spec.checkpoint)
+        keeper.begin(start, save=True)
+        training.leader = self._leader(training, keeper)
+        return training
+
+    def _gathering(self, others: set[int], too_few: TooFew) -> Gathering:
+        start_s = self.assignment.spec.wait.start_s
+        return Gathering(others, self._others.name_of, self._others.gone, self._reporter, too_few, start_s)
+
+    def _enter(self, problem: Problem, plan: Plan) -> ReplicaTraining | None:
+        """Enter it; None: it has ended."""
+        hosting, link = self._hosting, self._link
+        assert hosting is not None, "a replica serves"
+        assert link is not None, "it has a lease"
+        number, rank = self._beginnings.number, self.context.rank
+        doors = self._doors(link)
+        entry = enter(hosting.meeting, doors, number, plan, problem.optimizer, rank, hosting.hosts)
+        link.on_failure = lambda reason: None
+        if entry is None:
+            return None
+        terms = entry.shared.terms
+        self._directory = terms.directory
+        self._beginnings.follow(problem)
+        cut = BatchCut(terms.dealt[0], terms.dealt[3])
+        generation = self._beginnings.generation(problem, self.training, cut, plan)
+        generation = replace(generation, max_steps=terms.max_steps)
+        return self._training(entry, generation, start_of(terms))
+
+    def _doors(self, link: HeartbeatLink) -> Doors:
+        peer = Peer(
+            str(self._finder.task),
+            self._absence.heeded(lambda timeout_s: self._others.connect_task(self._finder.task, timeout_s)),
+            patience_s=self._connect_s,
+        )
+        link.on_failure = peer.abort
+        return Doors(
+            peer,
+            self._absence.not_leading,
+            self._others.connect,
+            self._reporter.waiting,
+            lambda: link.failure,
+            self.assignment.spec.wait.leader_s,
+        )
+
+    def in_loop(self, updates: int) -> None:
+        """See `OwnLoops.in_loop`."""
+        self._reporter.in_loop(updates)
+
+    def _make_loops(self) -> Loops:
+        return make_loops(self, self.context.rank, self.context.num_replicas, self._meet)
+
+    def _meet(self) -> CollectiveCalls:
+        link, rank, ranks, hosting = self._join(), self.context.rank, self.context.num_replicas, self._hosting
+        assert hosting is not None, "a replica serves"
+        others = self._gathering(set(range(ranks)) - {rank}, TooFew.FAIL)
+        ways = hosting.loops, hosting.hosts, None if self.is_leader else self._doors(link)
+        waits = Waits(self._others.name_of, self._reporter.waiting, DEADLINE_S)
+        return met(*ways, rank, ranks, others.suffice, waits)
+
+    def _training(self, entry: Entry, generation: Generation, start: Start) -> ReplicaTraining:
+        training = make_training(
+            entry,
+            generation,
+            start,
+            self.training,
+            self.context.num_replicas,
+            self._reporter,
+            self._hosting.hosts if self._hosting is not None else None,
+            Waits(self._others.name_of, self._reporter.waiting, self._replica_patience_s),
+            failure=lambda: self._link.failure if self._link is not None else None,
+            lead=self._take_the_lead,
+            on_close=self._closed,
+        )
+        self._beginnings.last = training.state
+        return training
+
+    # The leader
+
+    def _leader(self, training: ReplicaTraining, keeper: KeeperThread) -> Leader:
+        """Make this task's training the one of which all tasks are told."""
+        assert self._hosting is not None, "a leader serves"
+        assert self._task.run_dir is not None, "a leader saves"
+        self._hosting.begin(training.state, str(self._task.run_dir), self.training)
+        conclude = partial(self._hosting.conclude, training.state.generation.number, training)
+        leader = BackupLeader if isinstance(training, BackupTraining) else ReplicaLeader
+        return leader(training, keeper, RunFiles(self._task.run_dir).checkpoints, conclude)
+
+    @property
+    def _folder(self) -> Path | None:
+        run_dir = self._task.run_dir
+        return RunFiles(run_dir).checkpoints if run_dir is not None else None
+
+    def _take_the_lead(self, training: ReplicaTraining) -> Leader:
+        """Go on in the place of a leader that has died."""
+        self._become_leader()
+        training.book.finish_earlier()
+        state = training.state
+        start = Start(state.global_step, {}, {}, state.store.optimizer_config, lineage=state.lineage)
+        keeper = self._beginnings.keeper(state, self._reporter, self.assignment.spec.checkpoint)
+        keeper.begin(start, save=False)
+        return self._leader(training, keeper)
+
+    def _lead_next(self, found: HasToLeadError) -> None:
+        """Lead the next call of `fit` in the place of a leader that has died, or has never come."""
+        self._members -= set(found.gone)
+        self._ended = max(self._ended, found.ended)
+        if self._book is not None:  # it has taken part in the last one
+            self._book.lead(self.context.rank, 0)  # for that leader, if it is started again and asks
+        self._become_leader()
+        self._reporter.warn(f"the leader has died; this task leads call {self._beginnings.number} of fit")
+        self._join()
+
+    def _become_leader(self) -> None:
+        assert self._hosting is not None, "a replica serves"
+        self._task.lead(self._directory)
+        self.context = self._task.context
+        self._finder.led_by(self.assignment.task)
+        if self._link is not None:
+            self._link.on_reply = self._task.write_down
+        self._beginnings.folder = self._folder
+        self._hosting.lead()
+
+    def _closed(self, training: ReplicaTraining, error: BaseException | None) -> None:
+        """Keep what a call of `fit` that ends leaves to the next one."""
+        self._reporter.on_wait = lambda whom, waited_s: None
+        if self._beginnings.number > self._ended:
+            driver = training.driver
+            elsewhere = driver.across.elsewhere if driver.across is not None else set()
+            self._members = (set(driver.members) - driver.dead) | elsewhere
+        self._absence.members, self._book = {*self._members, training.book.leader}, training.book
+        if isinstance(training.leader, ReplicaLeader):
+            training.leader.close(error)
+
+    def optimizer_state(self, owner: object) -> OptimizerState | None:
+        """See `Strategy.optimizer_state`."""
+        return self._beginnings.optimizer_state(owner)
+
+    # The evaluator
+
+    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
+        """See `Strategy.checkpoints`."""
+        self._beginnings.number += 1
+        return self._follow(pace, self._beginnings.number)
+
+    def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
+        yield from self._task.follow(self._join(), pace, fit, self._followed)
+
+    def _followed(self, rows: Mapping[int, Row]) -> None:
+        self.followed_rows = rows
+
+    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """See `Strategy.evaluated`."""
+        self._task.evaluated(global_step, metrics)
+
+    # The end
+
+    def close(self, error: BaseException | None = None) -> None:
+        """See `Strategy.close`."""
+        share_over_hosts(None)
+        links = [self._link] if self._link is not None else []
+        self._task.close(error, links, self._take_leave)
+        self._link = None
+
+    def _take_leave(self, farewell: bool) -> None:
+        if self._hosting is not None:
+            self._hosting.stop(farewell=farewell)
+            self._hosting = None

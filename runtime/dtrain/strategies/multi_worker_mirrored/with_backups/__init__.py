@@ -1,0 +1,1 @@
+"""One task's part in a call of `fit` with backups: a step does not wait for every replica of the host."""

@@ -1,0 +1,198 @@
+"""Everything that a strategy offers to loops of one's own, from outside of the replicas."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import ContextError, InputError
+from dtrain.learning.metrics.metric import CallingReplica, State, ask_for_replica
+from dtrain.strategies.reduction import ReduceOp
+from dtrain.strategies.replicas import reducing
+from dtrain.strategies.replicas.calls import Call, call_site
+from dtrain.strategies.replicas.contexts import entered, here
+from dtrain.strategies.replicas.group import Group
+from dtrain.strategies.replicas.meeting import Meeting
+from dtrain.strategies.replicas.nests import is_leaf, mapped, of_replica, regrouped
+from dtrain.strategies.replicas.reducing import Leaf
+from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.strategies.replicas.running import ReplicaPool
+from dtrain.strategies.replicas.values import DistributedValues, ValueContext
+
+
+def _replica_here() -> CallingReplica | None:
+    """Return the replica of the calling line, for metrics."""
+    place = here()
+    if not isinstance(place, ReplicaContext):
+        return None
+    group = place.group
+
+    def total(name: str, state: State) -> State:
+        call = Call("result", f"metric {name}", call_site())
+        sums = group.summed(call, ReduceOp.SUM, [[np.asarray(each) for each in state.values()]])
+        return {key: np.asarray(each) for key, each in zip(state, sums, strict=True)}
+
+    return CallingReplica(place.replica_id_in_sync_group, None if group.peers is None else total)
+
+
+ask_for_replica(_replica_here)
+
+
+class Loops(Group):
+    """The replicas that train together, as a program sees them from outside: `run`, `reduce`, `gather`."""
+
+    @cached_property
+    def _pool(self) -> ReplicaPool:
+        return ReplicaPool(self.replicas)
+
+    def run(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """See `Strategy.run`."""
+        self.check_outside("run")
+        if not callable(fn):
+            raise InputError(f"run: expected a function, found {fn!r}")
+        if not isinstance(args, list | tuple):
+            raise InputError(f"run: expected a list or tuple as args, found {type(args).__name__}")
+        given = tuple(args), dict(kwargs or {})
+        meeting = Meeting([self.first + index for index in range(self.replicas)])
+        results: list[Any] = [None] * self.replicas
+
+        def part(index: int) -> Callable[[], None]:
+            def run() -> None:
+                context = ReplicaContext(self, index, meeting)
+                try:
+                    own_args, own_kwargs = of_replica(given, index)
+                    with entered(context):
+                        results[index] = fn(*own_args, **own_kwargs)
+                except BaseException as error:
+                    meeting.ended(self.first + index, error)
+                    if self.replicas == 1:
+                        raise
+                else:
+                    meeting.ended(self.first + index)
+
+            return run
+
+        if self.strategy is not None:
+            self.strategy.in_loop(self.updates)
+        if self.replicas == 1:
+            part(0)()
+            return results[0]
+        self._pool.run([part(index) for index in range(self.replicas)], meeting)
+        return regrouped(results)
+
+    def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any) -> Any:
+        """See `Strategy.reduce`."""
+        self.check_outside("reduce")
+        op = reducing.as_op(reduce_op, "reduce")
+        if axis is None:
+            return mapped(lambda leaf: self._reduced(op, leaf), mapped(_unfolded, value))
+        if not is_leaf(value):
+            raise InputError(
+                "reduce: expected one value where an axis is given, found a nest; reduce its parts one by one"
+            )
+        return self._reduced_over(op, value, reducing.as_axes(axis, "reduce"))
+
+    def gather(self, value: Any, axis: Any) -> Any:
+        """See `Strategy.gather`."""
+        self.check_outside("gather")
+        axis = reducing.as_axis(axis, "gather")
+        return mapped(lambda leaf: self._gathered(leaf, axis), value)
+
+    def local_results(self, value: Any) -> tuple[Any, ...]:
+        """See `Strategy.experimental_local_results`."""
+        if is_leaf(value):
+            return value.values if isinstance(value, DistributedValues) else (value,)
+        return tuple(of_replica(value, index) for index in range(self.replicas))
+
+    def values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
+        """See `Strategy.experimental_distribute_values_from_function`."""
+        total = self.num_replicas_in_sync
+        made = [value_fn(ValueContext(self.first + index, total)) for index in range(self.replicas)]
+        return regrouped(made, always=True)
+
+    def check_outside(self, what: str) -> None:
+        """Raise a `ContextError` if the calling line runs in a replica.
+
+        Raises:
+            ProgramError: functions of the program cannot run in these replicas.
+        """
+        self.check(what)
+        if isinstance(here(), ReplicaContext):
+            raise ContextError(
+                f"{what}: expected to be outside of all replicas, found a function of strategy.run; use "
+                "dt.distribute.get_replica_context().merge_call, all_reduce or all_gather there"
+            )
+
+    # Inner parts
+
+    def _parts(self, value: Any, what: str) -> list[Leaf]:
+        """Return the summands of this process's replicas."""
+        given = value.values if isinstance(value, DistributedValues) else [value]
+        return [reducing.as_summand(each, what) for each in given]
+
+    def _reduced(self, op: ReduceOp, value: Any) -> Any:
+        """Return one leaf reduced over replicas, without an axis."""
+        if not isinstance(value, DistributedValues):
+            if self.num_replicas_in_sync == 1 or (op is ReduceOp.MEAN and self.peers is None):
+                return value
+            if self.replicas > 1:
+                raise InputError(
+                    f"reduce: expected values of {self.replicas} replicas, found {value!r}, which is the "
+                    "same in all of them; multiply it, or use ReduceOp.MEAN"
+                )
+        parts = self._parts(value, "reduce")
+        found = {reducing.described(part): None for part in parts}
+        if len(found) > 1:
+            raise InputError(
+                f"reduce: expected one dtype and shape in all replicas, found {', '.join(found)}; give the "
+                "axis along which they differ"
+            )
+        call = Call("reduce", f"{op.name} of {', '.join(found)}", call_site())
+        return _number(self.summed(call, op, [[part] for part in parts])[0])
+
+    def _reduced_over(self, op: ReduceOp, value: Any, axes: tuple[int, ...]) -> Any:
+        """Return one leaf reduced over axes and replicas; a mean divides by the real count of elements."""
+        if not isinstance(value, DistributedValues) and self.replicas > 1:
+            value = DistributedValues([value] * self.replicas)
+        arrays = [np.asarray(part) for part in self._parts(value, "reduce")]
+        found = [reducing.sum_and_count(array, axes, "reduce") for array in arrays]
+        shapes = {reducing.described(each): None for each, _ in found}
+        if len(shapes) > 1:
+            raise InputError(
+                f"reduce: expected equal lengths of the axes that stay, found {', '.join(shapes)} after the "
+                f"sum over axis {axes}"
+            )
+        call = Call("reduce", f"{op.name} over axis {axes} of {', '.join(shapes)}", call_site())
+        counted: list[list[Leaf]] = [[each, np.asarray(count, np.int64)] for each, count in found]
+        sums, count = self.summed(call, ReduceOp.SUM, counted)
+        return _number(reducing.divided(sums, count) if op is ReduceOp.MEAN else sums)
+
+    def _gathered(self, value: Any, axis: int) -> Any:
+        """Return one leaf of all replicas joined along an axis."""
+        if not isinstance(value, DistributedValues) and self.peers is None:
+            return value
+        given = value.values if isinstance(value, DistributedValues) else [value]
+        if not all(isinstance(each, np.ndarray | np.generic) for each in given):
+            raise InputError(f"gather: expected arrays, found {given!r}")
+        arrays = [np.asarray(each) for each in given]
+        for array in arrays:
+            if not -array.ndim <= axis < array.ndim:
+                raise InputError(
+                    f"gather: expected arrays with axis {axis}, found {reducing.described(array)}"
+                )
+        what = f"{reducing.described_but(arrays[0], axis)} along axis {axis}"
+        return self.gathered(Call("gather", what, call_site()), axis, [[array] for array in arrays])[0]
+
+
+def _unfolded(value: Any) -> Any:
+    """Return distributed nests as a nest of distributed values."""
+    nested = isinstance(value, DistributedValues) and not is_leaf(value.values[0])
+    return regrouped(value.values) if nested else value
+
+
+def _number(value: Leaf) -> Any:
+    """Return a single number as one, and everything else as it is."""
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value

@@ -1,0 +1,175 @@
+"""Gradients of a loss by a model's variables, in a replica: what a tape gives in TensorFlow."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dtrain.errors import ContextError, InputError
+from dtrain.learning import losses
+from dtrain.learning.core.chance import Chance
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.core.step_sums import StepSums
+from dtrain.learning.graphs.heads import LossScale, OutputLoss, by_output
+from dtrain.learning.graphs.networks import Network, StepResult
+from dtrain.learning.graphs.passes import only
+from dtrain.learning.losses.from_function import FunctionLoss
+from dtrain.learning.losses.loss import Loss
+from dtrain.strategies.reduction import ReduceOp
+from dtrain.strategies.replicas.contexts import here
+from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.training.architecture import Architecture
+from dtrain.training.parts.batch import Batch
+from dtrain.types import Array, Arrays
+
+
+class Prepared(NamedTuple):
+    """The losses of a model's outputs as sums over examples.
+
+    Attributes:
+        given: what they were made of, which is kept so that its identity stays its own.
+        outputs: one for each output; None for one that is not trained.
+        averages: whether the sum is to be divided by the number of examples where no batch size is given.
+    """
+
+    given: Any
+    outputs: list[OutputLoss | None]
+    averages: bool
+
+
+def value_and_gradients(
+    model: Architecture,
+    prepared: Prepared,
+    batch: Batch,
+    global_batch_size: int | None,
+    *,
+    training: bool,
+) -> tuple[Any, list[Array | SparseRows], Any]:
+    """Return this replica's share of the loss, its gradients, and outputs; see `Model`.
+
+    Raises:
+        ContextError: it is called outside of the replicas of a strategy that has several.
+        InputError: the data do not fit the model or the loss.
+        ProgramError: functions of the program cannot run in the strategy's replicas.
+    """
+    variables = model.in_replicas()
+    variables.group.check("value_and_gradients")
+    index = variables.index()
+    replicas = variables.group.num_replicas_in_sync
+    if index is None and replicas > 1:
+        raise ContextError(
+            f"{model.name}: value_and_gradients: expected to be in a replica, found the scope of a strategy "
+            "with several; call it within a function of strategy.run"
+        )
+    network = model.network
+    sums = _sums() if training and replicas > 1 and network.sums_over_replicas else None
+    divisor = global_batch_size
+    if divisor is None:
+        divisor = batch.size * replicas if prepared.averages else 1
+    scale = LossScale(1.0 / divisor if divisor else 0.0, 1.0 / replicas, 1.0 / replicas)
+    trained = [spec for spec in model.variables if spec.trainable]
+    tables = set(network.sparse_variables)
+    places = {spec.name: np.empty(spec.shape, spec.dtype) for spec in trained if spec.name not in tables}
+    weights = model.weights
+    rng = variables.rng(index or 0, model.strategy.context.seed)
+    if batch.size:
+        result = network.loss_and_gradients(
+            weights,
+            batch.x,
+            batch.y,
+            prepared.outputs,
+            places,
+            sample_weight=batch.sample_weight,
+            rng=rng,
+            scale=scale,
+            training=training,
+            sums=sums,
+        )
+        variables.take_state(index or 0, result.state_updates if training else {})
+    else:
+        result = _of_no_examples(network, weights, batch.x, places, scale, rng, sums)
+    penalty = network.regularization_loss(weights)
+    found: dict[str, Array | SparseRows] = {**places, **result.row_gradients}
+    gradients = [
+        found[spec.name] if spec.name in found else _no_rows(spec.shape, spec.dtype) for spec in trained
+    ]
+    return np.float32(result.loss - penalty + penalty / replicas), gradients, result.outputs
+
+
+def _of_no_examples(
+    network: Network,
+    weights: Arrays,
+    x: Any,
+    places: Arrays,
+    scale: LossScale,
+    rng: Chance,
+    sums: StepSums | None,
+) -> StepResult:
+    """Fill the gradients of a batch without examples: zero, but for penalties."""
+    penalty = network.regularization_loss(weights)
+    if sums is None:
+        network.penalty_gradients(weights, places, scale.penalties)
+        return StepResult(penalty, {}, network.predict(weights, x))
+    # Layers of the other replicas wait for this one's sums, which are zero.
+    run = network.forward(weights, x, rng, sums)
+    outputs = only([np.array(output) for output in run.outputs])
+    rows = run.backward([np.zeros_like(each) for each in run.outputs], places, None, scale.penalties)
+    return StepResult(penalty, {}, outputs, row_gradients=rows)
+
+
+def _sums() -> StepSums:
+    """Return the sums over all replicas, for layers that normalize over all of them."""
+    place = here()
+    assert isinstance(place, ReplicaContext)
+    context = place
+    return StepSums(lambda array: np.asarray(context.all_reduce(ReduceOp.SUM, array)))
+
+
+def prepared_losses(model: Architecture, given: Any) -> Prepared:
+    """Return losses by the model's outputs, as sums over examples.
+
+    Args:
+        model: whose outputs they are of.
+        given: a loss, a name or a function for all outputs; or a list or dict with one for each; or what
+            `compile` was given (`OutputLoss`).
+
+    Raises:
+        SpecError: a name is unknown.
+        InputError: the model has other outputs.
+    """
+    names = model.network.output_names
+    outputs = [_as_output(each) for each in by_output(given, names, "losses")]
+    averages = all(each is None or each.loss.reduction != "sum" for each in outputs)
+    return Prepared(
+        given,
+        [None if each is None else OutputLoss(_summed(each.loss), each.weight) for each in outputs],
+        averages,
+    )
+
+
+def _as_output(given: Any) -> OutputLoss | None:
+    if given is None or isinstance(given, OutputLoss):
+        return given
+    if callable(given) and not isinstance(given, Loss):
+        return OutputLoss(FunctionLoss(given))
+    return OutputLoss(losses.get(given))
+
+
+def _summed(loss: Loss) -> Loss:
+    """Return the same loss, summed over examples."""
+    summed = copy(loss)
+    summed.reduction = "sum"
+    return summed
+
+
+def _no_rows(shape: Sequence[int], dtype: str) -> SparseRows:
+    return SparseRows(np.zeros(0, np.int64), np.zeros((0, *shape[1:]), dtype))
+
+
+def check_global_batch_size(size: Any) -> None:
+    """Raise an `InputError` unless it is None or a whole number of examples."""
+    if size is not None and (not isinstance(size, int | np.integer) or size < 0):
+        raise InputError(
+            f"value_and_gradients: expected a whole global_batch_size of at least 0, found {size!r}"
+        )

@@ -1,0 +1,180 @@
+"""The leader's memory that outlives it: where it stands in an epoch's hooks, the states of its callbacks, and
+their changes that the strategy has not been told of yet.
+
+It is kept after each hook of an epoch that has come to its end, and after hooks of batches that have changed
+a state. A hook in whose midst the leader dies is called again in the next leader; one that had ended is not.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dtrain.callbacks import Callback
+from dtrain.errors import InputError
+from dtrain.formats import plain_data
+from dtrain.learning import optimizers
+from dtrain.learning.optimizers import Optimizer
+from dtrain.strategies.interface import Leader, Training
+from dtrain.training.architecture import Architecture
+
+PLACE = "place"
+CHANGES = "changes"
+STATE = "callback "
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far the hooks of an epoch have been called.
+
+    Attributes:
+        epoch: from 0.
+        ends: whether it is `on_epoch_end` that is being called; else `on_epoch_begin`.
+        done: the names of the callbacks whose hook has come to its end.
+    """
+
+    epoch: int
+    ends: bool
+    done: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """Changes that callbacks have made to training, and that the strategy may not know.
+
+    Attributes:
+        step: after which step.
+        weights: new values of variables; those of others stay.
+    """
+
+    step: int
+    optimizer: dict[str, Any]
+    stop: bool
+    weights: dict[str, Any]
+
+
+class Handover:
+    """The memory of one leader, which begins with that of the leader before.
+
+    Attributes:
+        place: where the leader before stood; None: there was none, or no epoch had begun.
+        follows: whether there was a leader before.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        model: Architecture,
+        optimizer: Optimizer,
+        training: Training,
+        leader: Leader,
+    ) -> None:
+        """Read what the leader before has kept."""
+        self._callbacks = _named(callbacks)
+        self._names = {id(callback): name for name, callback in self._callbacks.items()}
+        self._model = model
+        self._optimizer = optimizer
+        self._training = training
+        self._leader = leader
+        self._kept = dict(training.kept)
+        self.follows = bool(self._kept)
+        place = self._read(PLACE)
+        self.place = None if place is None else msgspec.convert(place, Place)
+
+    # What the leader before has kept
+
+    def restore(self) -> None:
+        """Give callbacks the states of those before, and take over the changes that these have made; print
+        which ones begin anew.
+        """
+        states = {name.removeprefix(STATE): self._read(name) for name in self._kept if name.startswith(STATE)}
+        for name, callback in self._callbacks.items():
+            if state := states.get(name):
+                callback.set_state(state)
+        anew = [name for name in self._callbacks if states.get(name) is None]
+        missing = sorted(states.keys() - self._callbacks.keys())
+        text = f"dtrain: fit: the leader has died; this task leads, from step {self._step + 1} on"
+        if anew:
+            text += f"; callbacks without a state begin anew: {', '.join(anew)} (see Callback.get_state)"
+        if missing:
+            text += f"; not among the callbacks of this task: {', '.join(missing)}"
+        print(text, file=sys.stderr, flush=True)
+        if (found := self._read(CHANGES)) is not None:
+            self._take(msgspec.convert(found, _Changes))
+        if self._training.clock.finished:  # as the leader before may have ordered
+            self._model.stop_training = True
+
+    def _take(self, changes: _Changes) -> None:
+        vars(self._optimizer).update(vars(optimizers.from_config(changes.optimizer)))
+        self._model.stop_training = changes.stop
+        # Where a step was made since, the strategy had been told.
+        if changes.weights and changes.step == self._step:
+            self._model.weights = {**self._training.weights, **changes.weights}
+
+    @property
+    def _step(self) -> int:
+        return self._training.clock.global_step
+
+    def _read(self, name: str) -> Any:
+        return plain_data.decode(self._kept[name]) if name in self._kept else None
+
+    # What this one keeps
+
+    def name(self, callback: Callback) -> str:
+        """Return the name of a callback, the same in every task that has the same callbacks."""
+        return self._names[id(callback)]
+
+    def keep(self, place: Place | None, called: Iterable[Callback]) -> None:
+        """Keep a place in an epoch's hooks, the states of callbacks that were called, and all changes."""
+        if self._leader.keeps:
+            at = {} if place is None else {PLACE: plain_data.encode(vars(place))}
+            self._keep({**at, CHANGES: plain_data.encode(vars(self._changes())), **self._states(called)})
+
+    def keep_states(self, called: Iterable[Callback]) -> None:
+        """Keep the states of callbacks whose hook of a batch was called."""
+        if self._leader.keeps:
+            self._keep(self._states(called))
+
+    def told(self) -> None:
+        """Forget the changes, of which the strategy knows now."""
+        if self._leader.keeps:
+            self._keep({CHANGES: plain_data.encode(None)})
+
+    def _keep(self, entries: Mapping[str, bytes]) -> None:
+        new = {name: entry for name, entry in entries.items() if self._kept.get(name) != entry}
+        if new:
+            self._leader.keep(new)
+            self._kept.update(new)
+
+    def _states(self, called: Iterable[Callback]) -> dict[str, bytes]:
+        return {f"{STATE}{self.name(callback)}": self._state(callback) for callback in called}
+
+    def _state(self, callback: Callback) -> bytes:
+        try:
+            return plain_data.encode(callback.get_state())
+        except TypeError as error:
+            raise InputError(
+                f"fit: the state of the callback {self.name(callback)}: expected plain data (numbers, "
+                f"texts, lists, mappings, arrays), found {error}"
+            ) from None
+
+    def _changes(self) -> _Changes:
+        model = self._model
+        known = self._training.weights
+        assigned = {name: value for name, value in model.weights.items() if value is not known.get(name)}
+        config = optimizers.serialize(self._optimizer)
+        return _Changes(self._step, config, model.stop_training, assigned)
+
+
+def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
+    """Return callbacks by name: the class, from the second of a class on with a number."""
+    named: dict[str, Callback] = {}
+    counts: Counter[str] = Counter()
+    for callback in callbacks:
+        kind = type(callback).__name__
+        counts[kind] += 1
+        named[kind if counts[kind] == 1 else f"{kind} {counts[kind]}"] = callback
+    return named

@@ -1,0 +1,73 @@
+"""An agent tells what its tasks write: records once, then what changes; files that grow, piece by piece."""
+
+import json
+
+import pytest
+
+from dtrain.cluster import TaskId
+from dtrain.runs.files import RunFiles
+from dtrain_cli.agent.copied_files import PIECE_BYTES, CopiedFiles, grows, is_order, is_record
+from dtrain_cli.agent.messages import Appended, Changed, Replaced
+
+WORKER = TaskId.parse("worker:1")
+
+
+@pytest.fixture
+def files(tmp_path):
+    files = RunFiles(tmp_path)
+    files.attempt(WORKER, 0).mkdir(parents=True)
+    return files
+
+
+def write(path, **fields):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".new").write_text(json.dumps(fields))
+    path.with_suffix(".new").replace(path)
+
+
+def test_a_status_is_told_once_and_then_what_changes(files):
+    copied = CopiedFiles(files.directory, {})
+    copied.follow(WORKER, 0)
+    write(files.status(WORKER), attempt=0, step=1, loss=2.0)
+    (first,) = copied.news()
+    assert isinstance(first, Replaced)
+    assert first.path == "tasks/worker-1/status.json"
+    assert list(copied.news()) == []
+    write(files.status(WORKER), attempt=0, step=2, loss=2.0)
+    assert list(copied.news()) == [Changed("tasks/worker-1/status.json", {"step": 2})]
+    write(files.status(WORKER), attempt=1, step=2, loss=2.0)
+    assert isinstance(next(copied.news()), Replaced)
+
+
+def test_a_log_is_told_in_pieces_and_not_again(files):
+    copied = CopiedFiles(files.directory, {})
+    copied.follow(WORKER, 0)
+    log = files.log(WORKER, 0)
+    log.write_bytes(b"x" * (PIECE_BYTES + 3))
+    assert [len(each.data) for each in copied.news()] == [PIECE_BYTES]
+    assert list(copied.rest(WORKER)) == [Appended("tasks/worker-1/attempt-0/output.log", b"xxx")]
+    assert list(copied.news()) == []
+
+
+def test_a_new_agent_goes_on_where_the_earlier_one_was_heard_last(files):
+    files.log(WORKER, 0).write_bytes(b"heard, unheard")
+    copied = CopiedFiles(files.directory, {"tasks/worker-1/attempt-0/output.log": 7})
+    copied.follow(WORKER, 0)
+    assert [each.data for each in copied.news()] == [b"unheard"]
+
+
+def test_a_leaders_order_to_kill_a_server_of_another_host_is_told(files):
+    copied = CopiedFiles(files.directory, {})
+    write(files.kill(TaskId.parse("ps:3"), 2), reason="it does not answer")
+    told = [each.path for _ in range(8) for each in copied.news()]
+    assert told == ["tasks/ps-3/attempt-2/kill.json"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../evil", "/etc/passwd", "run.json", "join.json", "tasks/../run.json", "tasks/ps-0/attempt-0/x.json"],
+)
+def test_no_other_file_is_copied(path):
+    assert not is_record(path)
+    assert not grows(path)
+    assert not is_order(path)

@@ -1,0 +1,140 @@
+"""`dtrain check`, `plan` and `env`: what they say of a spec, of TF_CONFIG and of this machine."""
+
+import json
+import subprocess
+
+import pytest
+from cli.commands.running import DTRAIN, dtrain
+
+
+def test_check_says_everything_and_ends_with_2(tmp_path):
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("cluster: {chief: 1, worker: 2, ps: 1}\n")
+    bad.write_text("cluster:\n  wrker: 2\nname: 3\n")
+    done = dtrain("check", good)
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"{good}: no mistakes; 1 chief, 2 workers, 1 ps; parameter_server, async\n",
+    )
+    done = dtrain("check", bad)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"{bad}:2:3: cluster.wrker: unknown key; did you mean worker?",
+        f"{bad}:3:1: name: expected text, found 3",
+    ]
+    assert dtrain("check", "--set", "training.updates=sync", good).stdout.endswith("sync\n")
+
+
+def test_check_and_launch_refuse_the_same(program):
+    spec = program.parent / "s.yaml"
+    spec.write_text("cluster: {chief: 1, worker: 2}\n")
+    checked = dtrain("check", spec)
+    launched = dtrain("launch", "--runs-dir", program.parent / "runs", spec, program)
+    assert (checked.returncode, launched.returncode) == (2, 2)
+    assert checked.stderr == launched.stderr
+    assert checked.stderr.startswith(
+        f"{spec}:1:1: cluster.ps: training on parameter servers needs at least one ps task"
+    )
+    assert not (program.parent / "runs").exists()
+    assert dtrain("check", "--command", spec).returncode == 0, "any other command brings its own servers"
+
+
+def test_check_reads_the_tf_config_of_the_environment():
+    right = {
+        "cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]},
+        "task": {"type": "worker", "index": 0},
+    }
+    done = dtrain("check", "-", environment={"TF_CONFIG": json.dumps(right)})
+    assert (done.returncode, done.stdout) == (
+        0,
+        "TF_CONFIG: no mistakes; this is worker:0 of 1 chief, 1 worker, 1 ps\n",
+    )
+    done = dtrain("check", "-", environment={"TF_CONFIG": "{"})
+    assert done.returncode == 2
+    assert "TF_CONFIG" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"cluster": {"worker": ["a:2222"], "ps": ["b:1"]}},
+            "TF_CONFIG names a cluster but no task; expected",
+        ),
+        ({"task": {"type": "worker", "index": 0}}, 'TF_CONFIG names no "cluster"; expected'),
+    ],
+)
+def test_check_and_the_role_commands_refuse_the_same_tf_config(program, config, said):
+    environment = {"TF_CONFIG": json.dumps(config)}
+    checked, started = (
+        dtrain(*words, environment=environment) for words in (["check", "-"], ["worker", program])
+    )
+    assert (checked.returncode, started.returncode) == (2, 2)
+    assert checked.stderr.startswith(said)
+    assert checked.stderr == started.stderr
+
+
+def test_check_knows_that_a_tf_config_without_servers_is_no_cluster_of_ours(program):
+    config = {"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}
+    environment = {"TF_CONFIG": json.dumps(config)}
+    assert "needs at least one ps task" in dtrain("check", "-", environment=environment).stderr
+    assert dtrain("check", "--command", "-", environment=environment).stdout.endswith(
+        "worker:0 of 1 worker\n"
+    )
+
+
+def test_plan_prints_json_without_a_secret(program, tmp_path):
+    done = dtrain(
+        "plan", "--json", "--no-evaluator", "--workers", "3", "--runs-dir", tmp_path, program, "--lr", "1"
+    )
+    plan = json.loads(done.stdout)
+    assert plan["addresses"] == "example"
+    assert [task["task"] for task in plan["tasks"]] == [
+        "ps:0",
+        "ps:1",
+        "chief:0",
+        "worker:0",
+        "worker:1",
+        "worker:2",
+    ]
+    assert plan["tasks"][0]["command"][1:] == ["-m", "dtrain.task", str(program), "--lr", "1"]
+    assert "DTRAIN_SECRET" not in plan["tasks"][0]["environment"]
+    assert len({task["address"] for task in plan["tasks"]}) == 6
+    assert list(tmp_path.iterdir()) == [program]
+
+
+def test_plan_for_people_can_be_pasted_into_a_shell(program, tmp_path):
+    done = dtrain("plan", "--runs-dir", tmp_path, "--ps", "1", "--", "sh", "-c", "echo $TF_CONFIG")
+    assert "addresses are examples" in done.stdout
+    assert "command  sh -c 'echo $TF_CONFIG'" in done.stdout
+    assert "TF_CONFIG='{" in done.stdout
+    assert "evaluator:0" not in done.stdout
+
+
+def test_a_plan_of_other_machines_is_shown_without_touching_them(program, tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("cluster: {chief: [machine-a:2222], ps: [machine-b:2222]}\n")
+    shown = dtrain("plan", spec, program).stdout
+    assert f"machine-a\n  dtrain chief --spec {spec} --index 0 {program}\n" in shown
+    assert f"machine-b\n  dtrain ps --spec {spec} --index 0\n" in shown
+
+
+def test_a_closed_pipe_is_silence(program):
+    for command in (["plan", "--workers", "200", "--json", program], ["env"], ["--help"]):
+        with subprocess.Popen(
+            [*DTRAIN, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == 0
+
+
+def test_env_tells_what_a_launch_would_choose():
+    facts = json.loads(
+        dtrain("env", "--json", environment={"DTRAIN_SECRET": "s3cret", "DTRAIN_RUNS_DIR": "/runs"}).stdout
+    )
+    assert facts["a_launch_would_choose"]["cluster"] == "1 chief, 2 workers, 2 ps, 1 evaluator"
+    assert facts["a_launch_would_choose"]["runs_dir"] == "/runs"
+    assert facts["environment"] == {**facts["environment"], "DTRAIN_SECRET": "***"}
+    assert facts["versions"]["numpy"]
+    assert "open files" in dtrain("env").stdout.replace("_", " ")

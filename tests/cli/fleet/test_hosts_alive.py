@@ -1,0 +1,60 @@
+"""Which hosts are alive: pings, silence, new logins, and the moment from which a host's tasks are dead."""
+
+from dtrain.cluster import TaskId
+from dtrain_cli.agent.lease import GONE_S
+from dtrain_cli.fleet.hosts_alive import Gone, HeardAgain, HostsAlive, LogInAgain, Phase, SendPing, Silent
+
+WORKER = TaskId.parse("worker:0")
+
+
+def up():
+    alive = HostsAlive()
+    alive.ready("h1", 5000.0, 10.0)
+    alive.started(WORKER, 0, "h1")
+    return alive
+
+
+def test_a_ping_echoes_the_newest_moment_that_was_heard():
+    alive = up()
+    assert alive.due(10.0) == [SendPing("h1", 5000.0)]
+    alive.heard("h1", 10.4, 5000.4)
+    alive.heard("h1", 10.5)
+    assert alive.due(10.6) == []
+    assert alive.due(11.0) == [SendPing("h1", 5000.4)]
+
+
+def test_a_silent_host_is_told_once_and_is_lost_in_the_end():
+    alive = up()
+    assert Silent("h1") in alive.due(15.0)
+    assert Silent("h1") not in alive.due(16.0)
+    assert alive.heard("h1", 17.0) == [HeardAgain("h1", 7.0)]
+    told = [action for at_s in range(18, 40) for action in alive.due(at_s) if isinstance(action, Gone)]
+    assert told == [Gone("h1", ((WORKER, 0),), usable=False, silent_s=GONE_S)]
+    assert alive.phase("h1") is Phase.LOST
+
+
+def test_a_stream_that_ends_leads_to_a_new_login_and_a_new_agent_proves_the_tasks_dead():
+    alive = up()
+    alive.cut("h1", 12.0)
+    assert alive.due(12.0) == [LogInAgain("h1")]
+    assert alive.due(12.5) == []
+    alive.cut("h1", 13.0)  # the login has failed
+    assert alive.due(13.5) == []
+    assert alive.due(14.0) == [LogInAgain("h1")]
+    (gone,) = alive.ready("h1", 9000.0, 14.5)
+    assert gone == Gone("h1", ((WORKER, 0),), usable=True, silent_s=4.5)
+    assert alive.phase("h1") is Phase.UP
+
+
+def test_a_task_that_has_ended_is_not_lost_with_its_host():
+    alive = up()
+    alive.ended(WORKER, 0)
+    assert [action.tasks for action in alive.due(10.0 + GONE_S) if isinstance(action, Gone)] == [()]
+
+
+def test_a_lost_host_is_used_no_more():
+    alive = up()
+    alive.due(10.0 + GONE_S)
+    assert alive.ready("h1", 1.0, 30.0) == []
+    alive.cut("h1", 31.0)
+    assert alive.due(32.0) == []

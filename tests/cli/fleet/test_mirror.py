@@ -1,0 +1,52 @@
+"""The launcher's copies: whole, by its own clock, and of no other file than a task's."""
+
+import json
+import time
+
+from dtrain_cli.agent.messages import Appended, Changed, Replaced
+from dtrain_cli.fleet.mirror import HostClock, Mirror, rebased
+
+STATUS = "tasks/worker-0/status.json"
+
+
+def test_moments_are_told_by_the_clock_of_the_launcher(tmp_path):
+    mirror = Mirror(tmp_path)
+    clock = HostClock(said_s=5000.0, now_s=100.0)
+    clock.heard(5001.0, 100.9)  # a faster answer
+    said = {"step": 3, "monotonic_s": 5002.0, "waiting_monotonic_s": None, "progress_monotonic_s": 0.0}
+    mirror.take("h1", Replaced(STATUS, json.dumps(said).encode()), clock)
+    copy = json.loads((tmp_path / STATUS).read_text())
+    assert round(copy["monotonic_s"], 3) == 101.9
+    assert copy["waiting_monotonic_s"] is None
+    assert copy["progress_monotonic_s"] == 0.0
+    mirror.take("h1", Changed(STATUS, {"step": 4, "monotonic_s": 5003.0}), clock)
+    copy = json.loads((tmp_path / STATUS).read_text())
+    assert (copy["step"], round(copy["monotonic_s"], 3)) == (4, 102.9)
+
+
+def test_the_time_of_a_failure_is_that_of_this_machine():
+    now_s = time.monotonic()
+    told = rebased({"time": "1999-01-01T00:00:00+00:00", "monotonic_s": 50.0}, now_s - 50.0)
+    assert told["time"][:4] == str(time.gmtime().tm_year)
+
+
+def test_an_agent_writes_nothing_but_a_tasks_files(tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    mirror = Mirror(run_dir)
+    clock = HostClock(0.0, 0.0)
+    for path in ("../stolen", "run.json", "join.json", "tasks/ps-0/attempt-0/../../../run.json"):
+        mirror.take("h1", Replaced(path, b"{}"), clock)
+        mirror.take("h1", Appended(path, b"x"), clock)
+        mirror.take("h1", Changed(path, {"state": "succeeded"}), clock)
+    assert list(run_dir.rglob("*")) == []
+    assert not (tmp_path / "stolen").exists()
+
+
+def test_pieces_of_a_log_are_joined_and_counted(tmp_path):
+    mirror = Mirror(tmp_path)
+    log = "tasks/ps-0/attempt-0/output.log"
+    for piece in (b"one ", b"two"):
+        mirror.take("h1", Appended(log, piece), HostClock(0.0, 0.0))
+    assert (tmp_path / log).read_bytes() == b"one two"
+    assert mirror.sizes == {"h1": {log: 7}}

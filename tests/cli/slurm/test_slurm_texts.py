@@ -1,0 +1,239 @@
+"""What Slurm says and is told: allocations, scripts, reports of jobs. No Slurm is needed."""
+
+import subprocess
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dtrain.config import ClusterSection, Host, RunSpec, SlurmSection, read_hosts
+from dtrain.config.targets.slurm_section import ServerNodesSection
+from dtrain.errors import SpecError
+from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.launch.slurm.job_progress import UNKNOWN_MAX, JobProgress
+from dtrain_cli.launch.slurm.submission import submission
+from dtrain_cli.placement.placing import place
+from dtrain_cli.targets.slurm.allocation import Allocation, read_allocation
+from dtrain_cli.targets.slurm.job_report import read_job, read_node_addresses
+from dtrain_cli.targets.slurm.job_script import JobScript
+
+GOLDEN = Path(__file__).parent / "job.sh"
+HETEROGENEOUS = Path(__file__).parent / "heterogeneous_job.sh"
+NOW = datetime(2026, 11, 22, 12, 0, 0)
+
+
+def test_an_allocation_is_read_from_its_variables():
+    found = read_allocation(
+        {
+            "SLURM_JOB_ID": "17",
+            "SLURM_JOB_NODELIST": "n[01-03,7]",
+            "ENVIRONMENT": "BATCH",
+            "SLURM_RESTART_COUNT": "2",
+        }
+    )
+    assert found == Allocation("17", (("n01", "n02", "n03", "n7"),), (None,), batch=True, restarts=2)
+    assert found.hosts([]) == read_hosts("n01,n02,n03,n7")
+    assert found.part_of("n01") is None
+    assert read_allocation({}) is None
+
+
+def test_slots_are_what_the_job_says():
+    found = read_allocation(
+        {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS_PER_NODE": "4"}
+    )
+    assert found.hosts([]) == read_hosts("n[1-2]:4")
+    assert found.hosts([Host("n2", 2, "10.0.0.2")]) == [Host("n2", 2, "10.0.0.2")]
+    with pytest.raises(SpecError, match="hosts: n3 is no node of job 17, which has n1, n2"):
+        found.hosts([Host("n3")])
+
+
+def test_a_heterogeneous_job_has_parts():
+    found = read_allocation(
+        {
+            "SLURM_JOB_ID": "17",
+            "SLURM_JOB_NODELIST": "big1",
+            "SLURM_HET_SIZE": "2",
+            "SLURM_JOB_NODELIST_HET_GROUP_0": "big1",
+            "SLURM_JOB_NODELIST_HET_GROUP_1": "n[1-3]",
+            "SLURM_NTASKS_PER_NODE_HET_GROUP_1": "2",
+        }
+    )
+    assert [host.host for host in found.hosts([])] == ["big1", "n1", "n2", "n3"]
+    assert [found.part_of(name) for name in ("big1", "n3")] == [0, 1]
+    assert [host.slots for host in found.hosts([])] == [None, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"SLURM_JOB_ID": "1"}, "SLURM_JOB_NODELIST is not"),
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1"}, "expected a list of hosts"),
+        ({"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n", "SLURM_RESTART_COUNT": "x"}, "expected a number"),
+    ],
+)
+def test_variables_that_are_not_slurm_s_are_refused(variables, message):
+    with pytest.raises(SpecError, match=message):
+        read_allocation(variables)
+
+
+def script(**changes):
+    spec = RunSpec(name="digits", cluster=ClusterSection(chief=1, worker=4, ps=2), **changes)
+    command = ["/opt/python", "-P", "-m", "dtrain_cli.main", "launch", "--on", "slurm", "a program.py"]
+    return JobScript(spec, command, Path("/home/me/my project"), Path("/s/digits.out"), Path("/s/digits.err"))
+
+
+def test_the_script_is_the_golden_one():
+    wishes = SlurmSection(
+        nodes=4, time="2:00:00", partition="cpu", account="me", options=("--constraint=avx2",)
+    )
+    text = script(slurm=wishes).text()
+    assert text == GOLDEN.read_text()
+    subprocess.run(["sh", "-n", GOLDEN], check=True)
+
+
+def test_hosts_of_the_spec_are_the_nodes_of_the_job():
+    job = script(hosts="n[1-3],login")
+    assert job.nodes == 4
+    assert "--nodelist=n[1-3],login" in job.parts()[0]
+    assert "--cpus-per-task=2" in job.parts()[0]
+    assert script().nodes == 1
+    assert "--cpus-per-task=7" in script().parts()[0]
+    asks = SlurmSection(options=("--cpus-per-task=32",), requeue=False, grace_s=60)
+    assert [each for each in script(slurm=asks).parts()[0] if "cpus" in each] == ["--cpus-per-task=32"]
+    assert {"--no-requeue", "--signal=B:TERM@60"} <= set(script(slurm=asks).parts()[0])
+
+
+def test_servers_on_nodes_of_their_own_make_a_heterogeneous_job():
+    servers = ServerNodesSection(nodes=2, partition="big", options=("--mem=64G",))
+    wishes = SlurmSection(
+        nodes=3, time="2:00:00", partition="cpu", options=("--constraint=avx2",), servers=servers
+    )
+    job = script(slurm=wishes)
+    assert job.nodes == 5
+    assert job.text() == HETEROGENEOUS.read_text()
+    subprocess.run(["sh", "-n", HETEROGENEOUS], check=True)
+
+
+def test_a_heterogeneous_job_s_servers_stay_on_its_first_part():
+    variables = {
+        "SLURM_JOB_ID": "17",
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "big[1-2]",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "n[1-3]",
+    }
+    found = read_allocation(variables)
+    cluster = ClusterSection(chief=1, worker=5, ps=3, evaluator=1)
+    places = found.places(found.hosts([]), cluster, {})
+    assert {str(task): host.host for task, host in place(cluster, found.hosts([]), places).items()} == {
+        "chief:0": "big1",
+        "evaluator:0": "big1",
+        "ps:0": "big1",
+        "ps:1": "big2",
+        "ps:2": "big1",
+        "worker:0": "n1",
+        "worker:1": "n2",
+        "worker:2": "n3",
+        "worker:3": "n1",
+        "worker:4": "n2",
+    }
+    assert found.places(found.hosts([]), cluster, "pack") == "pack"
+    assert found.places(found.hosts([]), cluster, {"ps": "n1"})["ps"] == "n1"
+    some = found.hosts([Host("n1"), Host("n2")])
+    assert found.places(some, cluster, {}) == {}, "none of the first part is used"
+    narrow = read_allocation({**variables, "SLURM_NTASKS_PER_NODE_HET_GROUP_1": "1"})
+    assert narrow.places(narrow.hosts([]), cluster, {}) == {}, "five workers have three slots there"
+    assert read_allocation({"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n"}).places([], cluster, {}) == {}
+
+
+def test_hosts_and_servers_on_nodes_of_their_own_exclude_each_other(tmp_path):
+    with pytest.raises(SpecError, match=r"slurm\.servers: a job whose nodes `hosts` names has one part"):
+        words_of(tmp_path, sets=("hosts=[n1]", "slurm.servers.nodes=1"))
+
+
+def words_of(tmp_path, *given, **options):
+    (tmp_path / "p.py").write_text("")
+    options = LaunchOptions(program=tmp_path / "p.py", runs_dir=tmp_path / "runs", given=given, **options)
+    ready = submission(options, NOW)
+    return ready, list(ready.script.command)[4:]
+
+
+def test_the_job_launches_what_was_written_with_a_directory_of_its_own(tmp_path):
+    program = str(tmp_path / "p.py")
+    given = ("--on", "slurm", "--workers=3", "--runs-dir", "r", "--detach", program, "--on", "7")
+    ready, words = words_of(tmp_path, *given, arguments=("--on", "7"), shortcuts={"workers": 3})
+    run_dir = str(ready.run_dir)
+    assert ready.run_dir.parent == tmp_path / "runs"
+    own = ["--on", "slurm", "--runs-dir", str(tmp_path / "runs"), "--run-dir", run_dir]
+    assert words == ["launch", *own, "--workers=3", program, "--on", "7"]
+    assert ready.script.spec.name == "p"
+    assert ready.script.out == tmp_path / "slurm" / f"{ready.run_dir.name}.out"
+
+
+JOB = (
+    "JobId=17 JobName=digits UserId=root(0) Priority=1 JobState={state} Reason={reason} Dependency=(null) "
+    "Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code} RunTime=00:00:09 TimeLimit=02:00:00 "
+    "StartTime=2026-11-22T10:00:30 EndTime={ends} Deadline=N/A NodeList=h[1-2] StdErr=/x=y/slurm-%j.err"
+)
+
+
+def job(state="RUNNING", reason="None", restarts=0, code="0:0", ends="2026-11-22T12:01:00"):
+    return read_job(JOB.format(state=state, reason=reason, restarts=restarts, code=code, ends=ends))
+
+
+@pytest.mark.parametrize(
+    ("report", "over", "code"),
+    [
+        (job(), False, None),
+        (job("PENDING", "Resources"), False, None),
+        (job("COMPLETING", code="0:15"), False, None),
+        (job("REQUEUED"), False, None),
+        (job("COMPLETED"), True, 0),
+        (job("FAILED", code="7:0"), True, 7),
+        (job("FAILED", code="0:9"), True, 137),
+        (job("CANCELLED", code="0:15"), True, 143),
+        (job("CANCELLED"), True, 143),
+        (job("TIMEOUT"), True, 143),
+        (job("NODE_FAIL"), True, 1),
+    ],
+)
+def test_the_end_of_a_job_is_the_end_of_its_run(report, over, code):
+    assert report.over is over
+    assert not over or report.exit_code == code
+
+
+def test_only_a_job_at_the_end_of_its_time_begins_again():
+    assert job().is_ending(NOW, 120)
+    assert not job().is_ending(NOW - timedelta(hours=1), 120)
+    assert not job("COMPLETING").is_ending(NOW, 120)
+    assert not job("CANCELLED").is_ending(NOW, 120)
+    assert not job(ends="Unknown").is_ending(NOW, 120)
+    assert read_job("slurm_load_jobs error: Invalid job id specified") is None
+
+
+def test_addresses_of_nodes_are_read():
+    text = "NodeName=h1 Arch=x86_64 NodeAddr=10.0.0.1 NodeHostName=h1\nNodeName=h2 NodeAddr=h2.local Port=1\n"
+    assert read_node_addresses(text) == {"h1": "10.0.0.1", "h2": "h2.local"}
+
+
+def test_a_job_is_told_of_as_it_changes_and_no_more():
+    progress = JobProgress("17")
+    stations = [
+        (job("PENDING", "Resources"), "job 17 is PENDING (Resources)"),
+        (job("PENDING", "Resources"), None),
+        (job(), "job 17 is RUNNING"),
+        (None, None),
+        (job("PENDING", "BeginTime", 1), "job 17 is PENDING (BeginTime), requeued once"),
+        (job("FAILED", "NonZeroExitCode", 2, "3:0"), "job 17 is FAILED, exit code 3, requeued 2 times"),
+    ]
+    for report, sentence in stations:
+        assert progress.exit_code is None
+        assert progress.look(report) == sentence
+    assert progress.exit_code == 3
+
+
+def test_a_job_that_slurm_has_forgotten_is_over():
+    progress = JobProgress("17")
+    progress.look(job())
+    sentences = [progress.look(None) for _ in range(UNKNOWN_MAX)]
+    assert sentences[-1] == "Slurm knows no job 17 any more"
+    assert progress.exit_code == 1

@@ -1,0 +1,53 @@
+"""A login that fails: one sentence that names the host, and whether another try may help."""
+
+import pytest
+
+from dtrain_cli.targets.ssh import Ssh, agent_command, explained
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "sentence", "again"),
+    [
+        (255, "ssh: connect to host h1 port 22: Connection refused", "cannot log in", True),
+        (255, "kex_exchange_identification: Connection closed by remote host", "cannot log in", True),
+        (255, "", "ssh cannot log in", True),
+        (255, "root@h1: Permission denied (publickey,password).", "asks for a password", False),
+        (255, "Host key verification failed.", "known_hosts", False),
+        (
+            255,
+            "ssh: Could not resolve hostname h1: Name or service not known",
+            "no name that ssh",
+            False,
+        ),
+        (127, "sh: 1: exec: /opt/py/bin/python: not found", "there is no /opt/py/bin/python", False),
+        (1, "/usr/bin/python: No module named dtrain_cli", "has no dtrain there", False),
+        (1, "OSError: something else", "exit code 1 (OSError: something else)", False),
+        (-9, "", "ssh was killed by signal 9", True),
+    ],
+)
+def test_a_failed_login_is_a_sentence(code, words, sentence, again):
+    text, retry = explained("h1", code, words, "/opt/py/bin/python")
+    assert text.startswith("h1: ")
+    assert sentence in text
+    assert retry is again
+    assert "\n" not in text
+
+
+def test_the_login_asks_nothing_and_gets_one_word():
+    *_, dashes, host, word = Ssh("/my python", False).command("user@h1")
+    assert (dashes, host) == ("--", "user@h1")
+    assert word == "exec '/my python' -P -m dtrain_cli.agent"
+    assert agent_command("py", foreign=True)[-1] == "--command"
+    assert "BatchMode=yes" in Ssh("py", False).command("h1")
+
+
+def test_of_a_jump_host_that_fails_the_cause_is_quoted_and_not_what_followed():
+    words = (
+        "ssh: Could not resolve hostname jump: Name or service not known\n"
+        "kex_exchange_identification: Connection closed by remote host\n"
+        "Connection closed by UNKNOWN port 65535"
+    )
+    text, again = explained("h1", 255, words, "python")
+    assert "h1: " in text
+    assert "hostname jump" in text
+    assert not again

@@ -1,0 +1,130 @@
+"""A program whose replicas reduce among themselves, and in which tasks die at chosen moments of their own.
+
+`--die TASK MOMENT NUMBER` has the first process of a task kill itself at the moment of this number that it
+comes to: ``step`` as it computes a gradient, ``validation`` at a batch of a validation, ``end`` and ``begin``
+in a hook of epochs, ``start`` before it has taken its place, ``between`` behind the first `fit`, ``saving`` as anything of its is on its way to the
+disk.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+
+import dtrain as dt
+
+X = np.random.default_rng(3).normal(size=(96, 6)).astype(np.float32)
+Y = np.tanh(X @ np.arange(1.0, 7.0, dtype=np.float32)[:, None])
+
+
+class Deaths:
+    """The moments of this task that have passed, by kind."""
+
+    def __init__(self, orders):
+        task, first = os.environ.get("DTRAIN_TASK"), os.environ.get("DTRAIN_ATTEMPT") == "0"
+        self.at = {kind: int(number) for name, kind, number in orders if name == task and first}
+        self.passed = dict.fromkeys(self.at, 0)
+
+    def moment(self, kind):
+        if kind in self.at:
+            self.passed[kind] += 1
+            if self.passed[kind] == self.at[kind]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Noter(dt.callbacks.Callback):
+    """Notes the epochs whose end it has seen, with their numbers."""
+
+    def __init__(self, deaths):
+        self.deaths = deaths
+        self.ended = []
+
+    def get_state(self):
+        return {"ended": self.ended}
+
+    def set_state(self, state):
+        self.ended = state["ended"]
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.deaths.moment("begin")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.deaths.moment("end")
+        self.ended.append([epoch, logs["loss"], logs["val_loss"]])
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.deaths.moment("validation")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--die", nargs=3, action="append", default=[])
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--again", action="store_true", help="call fit twice")
+    parser.add_argument("--wait_for", default="")
+    parser.add_argument("--stuck", default="", help="a task that stands still in its third step")
+    options = parser.parse_args()
+    deaths = Deaths(options.die)
+    deaths.moment("start")
+    sync = os.fsync
+
+    def dies_as_it_saves(descriptor):
+        deaths.moment("saving")
+        sync(descriptor)
+
+    os.fsync = dies_as_it_saves
+    steps = 0
+
+    class Dies(dt.Model):
+        def train_step(self, step):
+            nonlocal steps
+            steps += 1
+            deaths.moment("step")
+            while steps == 30 and options.wait_for and not Path(options.wait_for).exists():
+                time.sleep(0.02)
+            if steps == 3 and (os.environ.get("DTRAIN_TASK"), os.environ.get("DTRAIN_ATTEMPT")) == (
+                options.stuck,
+                "0",
+            ):
+                time.sleep(3600)
+            return super().train_step(step)
+
+    strategy = dt.get_strategy()
+    with strategy.scope():
+        inputs = dt.Input(shape=(6,))
+        hidden = dt.layers.Dense(8, activation="relu")(inputs)
+        hidden = dt.layers.BatchNormalization()(dt.layers.Dropout(0.2)(hidden))
+        model = Dies(inputs, dt.layers.Dense(1)(hidden))
+        model.compile(dt.optimizers.Adam(0.01, clipnorm=0.5), "mse")
+    noter = Noter(deaths)
+    history = model.fit(
+        X,
+        Y,
+        batch_size=12,
+        epochs=options.epochs,
+        verbose=0,
+        validation_data=(X, Y),
+        callbacks=[
+            dt.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+            noter,
+            dt.callbacks.CSVLogger("table.csv"),
+            dt.callbacks.ModelCheckpoint("best.safetensors", save_best_only=True, save_weights_only=True),
+        ],
+    )
+    deaths.moment("between")
+    if options.again:
+        model.fit(X, Y, batch_size=12, epochs=2, verbose=0)
+    told = {
+        "weights": hashlib.sha256(b"".join(each.tobytes() for each in model.get_weights())).hexdigest(),
+        "history": history.history,
+        "noted": noter.ended if strategy.is_leader else None,
+    }
+    print("TOLD", json.dumps(told), flush=True)
+
+
+main()

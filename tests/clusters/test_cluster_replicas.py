@@ -1,0 +1,155 @@
+"""`--strategy multi_worker_mirrored`: chiefs and workers that share memory train like parameter servers, to the bit,
+whoever is killed, and nothing is left of them.
+"""
+
+import json
+import os
+import re
+import signal
+import textwrap
+from pathlib import Path
+
+import pytest
+from clusters.hand import HandCluster
+from clusters.watching import report_of, saved_steps, step_of, succeeded, tasks_of
+
+TOLD = str(Path(__file__).parent / "told_line.py")
+REPLICAS = ("--strategy", "multi_worker_mirrored", "--no-evaluator")
+BITS = ("--set", "training.deterministic=true")
+QUICK = (word for role in ("chief", "worker") for word in ("--set", f"restart.{role}.backoff_s=0.1"))
+QUICKLY = tuple(QUICK)
+STEPS = 24
+
+
+def told(launch, what, tasks=("chief:0", "worker:0", "worker:1")):
+    """The lines of all tasks that begin so: one text, the same in all, or a set of several."""
+    found = {
+        task: re.findall(rf"^{what} (.*)$", launch.log(task) + launch.log(task, 1), re.MULTILINE)
+        for task in tasks
+    }
+    assert len({tuple(lines) for lines in found.values()}) == 1, found
+    return found[tasks[0]]
+
+
+def nothing_is_shared(launch):
+    """No memory is left under a name, and no process of the launch."""
+    launch.wait_gone()
+    assert not [each for each in Path("/dev/shm").iterdir() if "dtrain" in each.name]
+
+
+def test_the_bits_are_those_of_parameter_servers_also_where_a_worker_and_the_leader_die(launcher):
+    servers = ("--strategy", "parameter_server", "--updates", "sync", "--ps", "2", "--no-evaluator")
+    reference = launcher.start("--workers", "2", *servers, *BITS, TOLD)
+    quiet = launcher.start("--workers", "2", *REPLICAS, *BITS, TOLD)
+    killed = launcher.start(
+        "--workers", "2", *REPLICAS, *BITS, *QUICKLY, TOLD, "--wait_for", "go", "--after", "4"
+    )
+    killed.wait_for(lambda: step_of(killed, "worker:1") >= 4, "4 steps")
+    os.kill(killed.task("worker:1")["pid"], signal.SIGKILL)
+    killed.wait_for(lambda: killed.task("worker:1")["attempt"] == 1, "a restart")
+    os.kill(killed.task("chief:0")["pid"], signal.SIGKILL)
+    killed.wait_for(lambda: killed.task("chief:0")["attempt"] == 1, "a restart of the leader")
+    (launcher.folder / "go").touch()
+    for launch in (reference, quiet, killed):
+        succeeded(launch)
+        assert report_of(launch.run_dir)["global_step"] == STEPS
+    expected = [told(reference, what) for what in ("history", "weights")]
+    assert [told(quiet, what) for what in ("history", "weights")] == expected
+    # One that is started again while the others end may come too late to be told.
+    back = [
+        task for task in ("chief:0", "worker:1") if re.search("^weights ", killed.log(task, 1), re.MULTILINE)
+    ]
+    assert [told(killed, what, ("worker:0", *back)) for what in ("history", "weights")] == expected
+    assert saved_steps(killed.run_dir)[-1] == STEPS
+    nothing_is_shared(killed)
+
+
+def test_changes_in_the_midst_of_an_epoch_hold_as_in_one_process_and_a_second_fit_goes_on(launcher):
+    words = (TOLD, "--assign_at", "3", "--stop_at", "13", "--fits", "2")
+    alone = launcher.start(
+        "--strategy", "mirrored", "--no-evaluator", "--set", "training.replicas=3", *BITS, *words
+    )
+    replicas = launcher.start("--workers", "2", *REPLICAS, *BITS, *words)
+    for launch in (alone, replicas):
+        succeeded(launch)
+    for what in ("history", "weights"):
+        assert told(replicas, what) == told(alone, what, ("chief:0",))
+    assert tasks_of(report_of(replicas.run_dir))["worker:1"]["step"] == 13 + STEPS
+
+
+def test_a_checkpoint_goes_on_under_servers_and_on_other_numbers_of_replicas(launcher):
+    servers = ("--strategy", "parameter_server", "--updates", "sync", "--ps", "1", "--no-evaluator")
+    first = launcher.start("--workers", "2", *REPLICAS, TOLD, "--epochs", "1")
+    succeeded(first)
+    for epochs, words in ((2, ("--workers", "1", *servers)), (3, ("--workers", "3", *REPLICAS))):
+        more = launcher.start("--resume", *words, TOLD, "--epochs", epochs, run_dir=first.run_dir)
+        succeeded(more)
+        assert f"goes on from step {8 * (epochs - 1)} of {8 * epochs}" in more.err + more.out
+    assert report_of(first.run_dir)["global_step"] == STEPS
+
+
+def test_without_a_chief_the_first_worker_leads_and_the_evaluator_follows(launcher):
+    launch = launcher.start(
+        *("--strategy", "multi_worker_mirrored", "--set", "cluster.chief=0", "--workers", "2"), TOLD
+    )
+    succeeded(launch)
+    report = report_of(launch.run_dir)
+    assert report["evaluation"]["global_step"] == STEPS
+    assert set(tasks_of(report)) == {"worker:0", "worker:1", "evaluator:0"}
+    assert len(told(launch, "weights", ("worker:0", "worker:1"))) == 1
+
+
+def test_a_step_of_train_on_batch_is_of_the_leaders_examples_alone(launcher):
+    program = """
+    import json, os
+    import numpy as np, dtrain as dt
+    strategy = dt.get_strategy()
+    factor = 1 if json.loads(os.environ["TF_CONFIG"])["task"]["type"] == "chief" else 5
+    x = factor * np.arange(12, dtype="float32").reshape(6, 2)
+    with strategy.scope():
+        model = dt.Sequential([dt.layers.Dense(1, kernel_initializer="zeros", input_shape=(2,))])
+        model.compile("sgd", "mse")
+    for _ in range(2):
+        model.train_on_batch(x, x.sum(1, keepdims=True))
+    print("weights", model.get_weights()[0].ravel().tolist())
+    """
+    (launcher.folder / "program.py").write_text(textwrap.dedent(program))
+    alone = launcher.start("--strategy", "single", "program.py")
+    replicas = launcher.start("--workers", "1", *REPLICAS, "program.py")
+    for launch in (alone, replicas):
+        succeeded(launch)
+    (expected,), (found,) = (
+        told(alone, "weights", ["chief:0"]),
+        told(replicas, "weights", ["chief:0", "worker:0"]),
+    )
+    assert json.loads(found) == pytest.approx(json.loads(expected), rel=1e-5)
+
+
+def test_workers_join_a_run_that_trains_and_have_its_whole_history(launcher):
+    words = (TOLD, "--wait_for", "go", "--after", "4")
+    launch = launcher.start("--workers", "2", *REPLICAS, *BITS, *words)
+    launch.wait_for(lambda: step_of(launch, "worker:1") >= 4, "4 steps")
+    joined = [launcher.dtrain("worker", "--join", launch.run_dir, *words) for _ in range(2)]
+    launch.wait_for(
+        lambda: len(list((launch.run_dir / "tasks").glob("worker-[23]/status.json"))) == 2, "two more"
+    )
+    (launcher.folder / "go").touch()
+    succeeded(launch)
+    for command in joined:
+        assert command.end() == 0, command.err
+    assert len(told(launch, "history", ("chief:0", "worker:0", "worker:1", "worker:2", "worker:3"))) == 1
+
+
+def test_by_hand_with_tf_config_alone(launcher):
+    cluster = HandCluster(launcher, worker=3)
+    home = {"XDG_STATE_HOME": str(launcher.folder)}
+    for task in cluster.tasks:
+        environment = {"TF_CONFIG": cluster.tf_config(task), **home}
+        cluster.start_python(task, TOLD, "--made_by", "MultiWorkerMirroredStrategy", environment=environment)
+    ended = {task: (command.end(), command.out, command.err) for task, command in cluster.commands.items()}
+    assert {code for code, _, _ in ended.values()} == {0}, ended
+    told_by = {
+        line for _, out, _ in ended.values() for line in out.splitlines() if line.startswith("weights")
+    }
+    assert len(told_by) == 1
+    assert "serves at 127.0.0.1:" in ended["worker:1"][2]

@@ -1,0 +1,246 @@
+"""What replicas do in a test, and the same in one process: values, slots and sums must be those, bit for bit."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from collectives.served import Served
+
+from dtrain.collectives.row_update import RowBlock
+from dtrain.collectives.slices import BLOCK_ELEMENTS
+from dtrain.learning import optimizers
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.messages import Sums, Verdict
+from dtrain.parameters.change import Change
+from dtrain.parameters.means import mean
+from dtrain.parameters.placement import plan_without_servers
+from dtrain.protocol.part_dealer import NO_PART
+from dtrain.roles.collective.arena import ArenaShape
+from dtrain.roles.collective.rules import Rules
+from dtrain.variables import VariableSpec
+
+VARIABLES = (
+    VariableSpec("kernel", (300, 500), "float32", trainable=True),
+    VariableSpec("bias", (777,), "float32", trainable=True),
+    VariableSpec("mean", (500,), "float32", trainable=False),
+    VariableSpec("wide", (1000,), "float64", trainable=True),
+    VariableSpec("seen", (), "int64", trainable=False),
+)
+
+
+@dataclass
+class Scene:
+    """Replicas, and what becomes of them.
+
+    Attributes:
+        examples: by (round, part), else 8.
+        poisoned: the (round, part)s whose gradient holds NaN.
+        orders: by version, what the replica `giver` orders there: optimizer, values or max_steps.
+        certain: whether every death comes; a drawn one may be of a point that its replica does not reach.
+    """
+
+    optimizer: optimizers.Optimizer = field(default_factory=lambda: optimizers.SGD(0.05, momentum=0.9))
+    replicas: int = 3
+    parts: int = 3
+    steps: int = 4
+    variables: tuple[VariableSpec, ...] = VARIABLES
+    deaths: dict[int, Any] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
+    examples: dict[tuple[int, int], int] = field(default_factory=dict)
+    poisoned: frozenset[tuple[int, int]] = frozenset()
+    orders: dict[int, dict[str, Any]] = field(default_factory=dict)
+    giver: int = 0
+    certain: bool = True
+    block_elements: int = BLOCK_ELEMENTS
+
+    @property
+    def plan(self):
+        return plan_without_servers(self.variables)
+
+    @property
+    def shape(self):
+        return ArenaShape(
+            self.plan,
+            optimizers.serialize(self.optimizer),
+            self.parts,
+            self.replicas,
+            block_elements=self.block_elements,
+        )
+
+    def initial(self):
+        """Return every variable's first value."""
+        return {
+            each.name: np.linspace(-1, 1, int(np.prod(each.shape))).reshape(each.shape).astype(each.dtype)
+            for each in self.variables
+        }
+
+    def train(self, driver, passes, calls):
+        """Train to the end, as one replica; see `train`. No part makes a call."""
+        return train(self, driver, passes)
+
+    def listed(self, number, part, table, values):
+        """Return the rows of a table's gradient, of which some ids come several times, or none at all."""
+        chance = np.random.default_rng([number, part])
+        ids = chance.integers(0, table.shape[0], chance.integers(0, 2 * table.shape[0] // 3))
+        more = chance.integers(-8, 8, (len(ids), *table.shape[1:])) / 64
+        return SparseRows(ids, (values[ids] * (0.001 * (part + 1)) + more).astype(table.dtype)).summed()
+
+    def compute(self, number, part, values, gradients, rows):
+        """Write the gradient of a part of a round, and its rows of tables; return (examples, sums, finite)."""
+        examples = self.examples.get((number, part), 8)
+        for each in self.variables:
+            if each.sparse:
+                if each.trainable:
+                    rows[each.name] = self.listed(number, part, each, values[each.name])
+                continue
+            out = gradients[each.name]
+            if each.trainable:
+                np.multiply(values[each.name], 0.001 * (part + 1), out=out, casting="unsafe")
+                out += np.asarray(number * 0.01 + part, out.dtype)
+            else:
+                out[...] = values[each.name] + np.asarray(part + number, out.dtype)
+        finite = (number, part) not in self.poisoned
+        if not finite:
+            next(iter(gradients.values())).flat[3] = np.nan
+        totals = np.array([examples, examples * (0.5 + part + number)])
+        return examples, Sums(names=("loss",), totals=totals.tobytes()) if examples else None, finite
+
+
+class TearingMemory:
+    """The blocks of a driver, of which one may be half copied or half changed when its process ends."""
+
+    def __init__(self, memory, passes):
+        self.memory = memory
+        self.passes = passes
+
+    def put_aside(self, number, block):
+        self.memory.put_aside(number, block)
+        places = self.memory._aside[number][block.group]
+        if isinstance(block, RowBlock):
+            length = (block.last - block.first) * self.memory._of(block)._width
+        else:
+            length = block.stop - block.start
+        self.passes("put aside", {place: each[:length] for place, each in enumerate(places)})
+
+    def update(self, block):
+        self.memory.update(block)
+        if isinstance(block, RowBlock):
+            table = self.memory._of(block)
+            ids = table.ids[block.first : block.last].tolist()
+            torn = [array[row] for array in table._arrays for row in ids]
+        else:
+            torn = [array[block.elements] for array in self.memory._arrays[block.group]]
+        self.passes("update", dict(enumerate(torn)))
+
+    def __getattr__(self, name):
+        return getattr(self.memory, name)
+
+    def __setattr__(self, name, value):
+        mine = name in ("memory", "passes")
+        object.__setattr__(self if mine else self.memory, name, value)
+
+
+def tear(driver, passes):
+    """Let the blocks of a driver be left torn where `passes` ends its process."""
+    driver._memory = driver._now._memory = TearingMemory(driver._memory, passes)
+
+
+class Orders:
+    """The orders as one replica finds them in `told`, which all share."""
+
+    def __init__(self, told, store):
+        self.told, self.store = told, store
+
+    def heed(self, version):
+        if "optimizer" in self.told and self.told["optimizer"] != self.store.optimizer_config:
+            self.store.change(Change(version, self.told["optimizer"]), version)
+        self.store.max_steps = self.told.get("max_steps", self.store.max_steps)
+
+    def carry_out(self):
+        views = self.store.layout.views(self.store.values)
+        for name, value in self.told.get("values", {}).items():
+            views[name][...] = value
+
+
+def train(scene, driver, passes):
+    """Train to the end of a scene; return what was seen, by step: (version, sums, verdict, members).
+
+    `passes` is told of points on the way, with the memory that may be left torn there.
+    """
+    seen = []
+    orders = dict(scene.orders)
+    while not driver.finished:
+        if driver.rank == scene.giver and driver.version in orders:
+            order = orders.pop(driver.version)
+            driver._orders.told.update(order)
+            if set(order) - {"optimizer"}:
+                driver.void()
+                continue
+        part = driver.next_part()
+        told = (0, None, True)
+        if part != NO_PART:
+            passes("before gradient", {})
+            number, place = divmod(part, scene.parts)
+            gradients = driver.gradients(part).variables
+            rows = {}
+            told = scene.compute(number, place, driver.values.variables, gradients, rows)
+            passes("in gradient", gradients)
+            driver.give_rows(part, rows)
+            if rows:
+                passes("in gradient", dict(enumerate(driver.given(part))))
+        before, members = driver.version, driver.members
+        outcome = driver.contribute(part, *told)
+        if outcome.verdict is not Verdict.PENDING:
+            sums = driver.sums_of_last_step() if driver.version > before else []
+            seen.append((driver.version, sums, outcome.verdict, members))
+    driver.close()
+    return seen
+
+
+def twin(scene):
+    """Return the variables after the same rounds on one server, the version, and the sums of each step."""
+    served = Served(scene)
+    store = served.store
+    version = 0
+    sums = []
+    orders = dict(scene.orders)
+    for number in range(1000):
+        if version in orders:
+            obey(store, orders.pop(version), version)
+        if version >= store.max_steps:
+            break
+        given = [served.gradient(number, part) for part in range(scene.parts)]
+        counted = [each for each in given if each[1] and each[3]]
+        if not counted:
+            continue
+        empty = sum(each[1] == 0 for each in given)
+        weights = [each[1] for each in counted] if scene.rules.weighting == "examples" else None
+        trainable = [group.trainable for group in store.groups]
+        blocks = [each[0] for each in counted]
+        store.apply(mean(blocks, trainable, len(counted) + empty, weights, store.values), version)
+        version += 1
+        sums.append([each[2] for each in counted])
+    return served, version, sums
+
+
+def obey(store, order, version):
+    """Follow an order in one process."""
+    views = store.layout.views(store.values)
+    for name, value in order.get("values", {}).items():
+        views[name][...] = value
+    if "optimizer" in order:
+        store.change(Change(version, order["optimizer"]), version)
+    if "max_steps" in order:
+        store.end_at(order["max_steps"], version)
+
+
+def judge(scene, arena, seen):
+    """Hold what came out against one process."""
+    served, version, sums = twin(scene)
+    for rank, told in seen.items():
+        assert not isinstance(told, str), f"rank {rank}: {told}"
+        assert [each[1] for each in told if each[1]] == sums, f"sums of rank {rank}"
+        assert told[-1][0] == version
+        first = next(iter(seen.values()))
+        assert [each[3] for each in told if each[1]] == [each[3] for each in first if each[1]], "members"
+    served.hold_against(arena)

@@ -1,0 +1,199 @@
+"""Replicas over several hosts, some with several replicas: an arena a host, streams between them, and the numbers of
+one process.
+"""
+
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import socket
+import traceback
+
+import msgspec
+import pytest
+from collectives.scene import Scene, twin
+
+from dtrain.config.choices import TooFew, Weighting
+from dtrain.learning import optimizers
+from dtrain.messages import Hello
+from dtrain.messages.between_hosts import Seat
+from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.between_hosts.across import OF_THREADS, Hosts, Speaker, Spoken
+from dtrain.roles.collective.call_log import CallLog
+from dtrain.roles.collective.driver import CollectiveDriver
+from dtrain.roles.collective.rules import Rules, Waits
+from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
+from dtrain.wire.by_tcp.listener import Listener
+from dtrain.wire.by_tcp.opening import open_stream
+from dtrain.wire.one_host.bells import Bells, pairs
+from dtrain.wire.security.credentials import Credentials
+
+PATIENCE_S = 60.0
+
+
+def start(scene, hosts, deaths):
+    """Fork every replica; return the arenas, and by rank what the survivors have seen."""
+    fork = multiprocessing.get_context("fork")
+    shape = msgspec.structs.replace(scene.shape, several_hosts=True)
+    ports, barrier = fork.Array("i", len(hosts)), fork.Barrier(scene.replicas)
+    arenas, told = [], {}
+    for host, ranks in enumerate(hosts):
+        arena = Arena.make(shape)
+        arena.fill(scene.initial())
+        arena.begin(ranks)
+        arenas.append(arena)
+        log = CallLog.make(scene.parts)
+        ends = pairs(ranks)
+        for rank in ranks:
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.close(reading)
+                memory = arena, log
+                live(scene, hosts, host, rank, memory, ends, (ports, barrier), writing, deaths.get(rank))
+            os.close(writing)
+            told[rank] = child, reading
+        for sockets in ends.values():
+            for each in sockets.values():
+                each.close()
+    seen = {}
+    for rank, (child, reading) in told.items():
+        with os.fdopen(reading, "rb") as pipe:
+            said = pipe.read()
+        os.waitpid(child, 0)
+        if said:
+            seen[rank] = pickle.loads(said)
+    return arenas, seen
+
+
+def live(scene, hosts, host, rank, memory, ends, meeting, writing, death):
+    try:
+        for other, sockets in ends.items():
+            if other != rank:
+                for each in sockets.values():
+                    each.close()
+        said = pickle.dumps(take_part(scene, hosts, host, rank, memory, ends[rank], meeting, death))
+    except BaseException:
+        said = pickle.dumps(traceback.format_exc())
+    os.write(writing, said)
+    os._exit(0)
+
+
+def take_part(scene, hosts, host, rank, memory, sockets, meeting, death):
+    arena, log = memory
+    ports, barrier = meeting
+    speaks = rank == hosts[host][0]
+    own = Credentials.made(
+        Hello(run_id="across", cluster_hash="0", task=f"worker:{rank}"), "a secret of this run"
+    )
+    if speaks:
+        listener = Listener("127.0.0.1:1", own, lambda hello: None, 64)
+        ports[host] = int(listener.address.rpartition(":")[2])
+    barrier.wait(PATIENCE_S)
+    if speaks:
+        heard, bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sockets = {**sockets, OF_THREADS: heard}
+    bells = Bells(sockets)
+    if speaks:
+        address = {f"worker:{ranks[0]}": f"127.0.0.1:{ports[at]}" for at, ranks in enumerate(hosts)}
+
+        def open_(task, name, timeout_s):
+            return open_stream(task, address[task], name, own, timeout_s)
+
+        seats = {
+            at: [Seat(rank=each, task=f"worker:{each}", address="") for each in ranks]
+            for at, ranks in enumerate(hosts)
+        }
+        holds = scene.rules.too_few != TooFew.SHRINK
+        needed = scene.rules.needed(scene.parts, scene.parts) if holds else 0
+        known = Hosts(host, seats, open_, listener.take, lease_s=20.0, patience_s=PATIENCE_S, needed=needed)
+        weighting = scene.rules.weighting
+        across = Speaker(arena, known, bells.ring, bell, weighting=weighting, deterministic=True, calls=log)
+    else:
+        across = Spoken(arena, hosts[host][0], f"worker:{hosts[host][0]}")
+    store = arena.store(optimizers.serialize(scene.optimizer), max_steps=scene.steps)
+    dealer = PartDealer.of(Dealt(scene.parts), whole=True)
+    waits = Waits(patience_s=PATIENCE_S)
+    driver = CollectiveDriver(arena, bells, rank, store, dealer, scene.rules, waits=waits, across=across)
+
+    def may_die(point, torn=None):
+        if death is not None and (driver.round + 1, point) == death:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    seen = scene.train(driver, may_die, StepCalls(log, driver, bells, waits))
+    if speaks:
+        across.close()
+        listener.stop()
+    return seen
+
+
+def check(scene, hosts, deaths=None, left=None):
+    """Run a scene over hosts, and hold every host that is left, and what its replicas saw, against one process."""
+    arenas, seen = start(scene, hosts, deaths or {})
+    served, version, sums = twin(scene)
+    store = served.store
+    left = left if left is not None else set(range(scene.replicas))
+    for rank in left:
+        assert not isinstance(seen[rank], str), f"rank {rank}: {seen[rank]}"
+        assert [each[1] for each in seen[rank] if each[1]] == sums
+        assert seen[rank][-1][0] == version
+    for arena, ranks in zip(arenas, hosts, strict=True):
+        if set(ranks) & left:
+            for ours, right in zip(arena.values.blocks[0], store.values, strict=True):
+                assert ours.tobytes() == right.tobytes(), "values"
+            for name, arrays in store.slots.items():
+                for ours, right in zip(arena.slots[name], arrays, strict=True):
+                    assert ours.tobytes() == right.tobytes(), name
+    return seen
+
+
+@pytest.mark.parametrize("hosts", [[[0], [1], [2]], [[0, 1], [2]], [[0, 2], [1]], [[0, 1, 2]]], ids=str)
+def test_the_bits_are_those_of_one_process_wherever_the_replicas_are(hosts):
+    check(Scene(), hosts)
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        Scene(optimizers.Adam(0.01, clipnorm=0.5), parts=4),
+        Scene(optimizers.SGD(0.1, global_clipnorm=0.3)),
+        Scene(rules=Rules(weighting=Weighting.EXAMPLES), examples={(0, 1): 3, (1, 2): 5, (2, 0): 0}),
+        Scene(examples={(1, 1): 0}, poisoned=frozenset({(2, 0)})),
+    ],
+    ids=["clipnorm", "global clipnorm", "weighted", "empty and refused"],
+)
+def test_so_they_are_with_limits_weights_empty_and_refused_parts(scene):
+    check(scene, [[0, 1], [2]])
+
+
+@pytest.mark.parametrize("point", ["before gradient", "in gradient"])
+@pytest.mark.parametrize(
+    ("victims", "left"),
+    [((1,), {0, 2}), ((2,), {0, 1}), ((0, 1), {2})],
+    ids=["a replica", "a host", "the leader's host"],
+)
+def test_the_step_of_a_death_is_finished_by_those_who_are_left(point, victims, left):
+    check(Scene(certain=False), [[0, 1], [2]], dict.fromkeys(victims, (2, point)), left)
+
+
+def test_a_host_whose_speaker_has_ended_is_left_behind_and_says_so():
+    seen = check(Scene(replicas=4, parts=4), [[0, 1], [2, 3]], {2: (2, "before gradient")}, {0, 1})
+    assert "worker:2, which spoke for this host, has ended" in seen[3]
+
+
+@pytest.mark.parametrize(("rule", "timeout_s"), [(TooFew.FAIL, 60.0), (TooFew.WAIT, 0.2)])
+@pytest.mark.parametrize("victim", [0, 1, 2], ids=["the leader", "a replica", "a host"])
+def test_after_the_step_of_a_death_all_who_are_left_give_up_and_say_why(rule, timeout_s, victim):
+    scene = Scene(rules=Rules(too_few=rule, too_few_timeout_s=timeout_s))
+    _, seen = start(scene, [[0], [1], [2]] if victim == 0 else [[0, 1], [2]], {victim: (2, "in gradient")})
+    assert seen.keys() == {0, 1, 2} - {victim}
+    # Others may not have heard yet that the leader has begun its step: then that one is held. And one of them
+    # may have given up before the other.
+    version = "[23]" if victim == 0 else "3"
+    expected = (
+        rf"TooFewReplicasError: too few replicas: 3 are needed for version {version} and [12] are left, .*"
+    )
+    for said in seen.values():
+        assert re.search(rf"{expected}\(training.too_few: {rule}\)", said), said

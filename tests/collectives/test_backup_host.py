@@ -1,0 +1,72 @@
+"""Steps that do not wait for every replica, on a host whose processes stop, die and return between any two words.
+
+DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones.
+"""
+
+import os
+
+import pytest
+from collectives.backup_host import broken_rule
+from collectives.test_virtual_host import restores_nothing
+
+from dtrain.collectives.backups import Standing
+from dtrain.roles.collective.shared_standing import DECISION, SharedStanding
+
+FIRST, LAST = map(int, os.environ.get("DTRAIN_SEEDS", "0:200").split(":"))
+
+
+@pytest.mark.parametrize("fifth", range(5))
+def test_every_seed_keeps_the_rules_and_comes_to_its_end(fifth):
+    for seed in range(FIRST, LAST)[fifth::5]:
+        broken = broken_rule(seed)
+        assert broken is None, broken
+
+
+TAKE, LOSE = SharedStanding.take, Standing.lose
+
+
+def takes_a_slice_that_another_has(shared, number):
+    """Work on a slice without its lock."""
+    return TAKE(shared, number) or number != DECISION
+
+
+def changes_the_standing_meanwhile(shared, number):
+    """Change the standing while another process does."""
+    return TAKE(shared, number) or number == DECISION
+
+
+def takes_any_round_for_this_one(shared, standing):
+    """Count gradients that are complete, but of an earlier version."""
+    return {place for place, used in enumerate(standing.places) if used and shared._board.ready[place]}
+
+
+def settles_whatever_is_late(standing, place, rules):
+    """Settle a late part, though it is to be computed again."""
+    standing.places[place] = None
+
+
+def forgets_parts_of_the_dead(standing, rank, complete):
+    """Do not deal the parts of a dead replica again."""
+    due = list(standing.due)
+    LOSE(standing, rank, complete)
+    standing.due = due
+
+
+PLANTED = {
+    "a slice of another": (SharedStanding, "take", takes_a_slice_that_another_has),
+    "two change the standing": (SharedStanding, "take", changes_the_standing_meanwhile),
+    "an old gradient counts": (SharedStanding, "complete", takes_any_round_for_this_one),
+    "late parts are settled": (Standing, "late", settles_whatever_is_late),
+    "parts of the dead": (Standing, "lose", forgets_parts_of_the_dead),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_an_error_that_is_planted_is_found(error, monkeypatch):
+    monkeypatch.setattr(*PLANTED[error])
+    assert any(broken_rule(seed) for seed in range(50))
+
+
+def test_a_torn_block_that_is_not_restored_is_found(monkeypatch):
+    monkeypatch.setattr("dtrain.roles.collective.locked_step.work", restores_nothing)
+    assert any(broken_rule(seed) for seed in range(50))

@@ -1,0 +1,70 @@
+"""The shipped driver and machine on a host whose processes stop at every word and die between any two.
+
+DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones.
+"""
+
+import os
+
+import pytest
+from collectives.drawn_scenes import drawn, two_deaths
+from collectives.virtual_host import broken_rule
+
+from dtrain.collectives.board import count, counted
+from dtrain.collectives.step import ARRIVE, Compute, Step
+
+FIRST, LAST = map(int, os.environ.get("DTRAIN_SEEDS", "0:1000").split(":"))
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_every_seed_keeps_the_rules_and_comes_to_its_end(tenth):
+    for seed in range(FIRST, LAST)[tenth::10]:
+        broken = broken_rule(seed)
+        assert broken is None, broken
+
+
+def does_not_wait(step, dead):
+    """Update as soon as one's own gradients are there."""
+    action = WAITS(step, dead)
+    return action if isinstance(action, Compute) or action is ARRIVE else None
+
+
+WAITS = Step._await_gradients
+
+
+def puts_aside_again(board, of_round, number, blocks, memory):
+    """Work on a slice as `slice_work.work`, but put the first block aside though it lies there."""
+    first = count(board.done[number], of_round)
+    if count(board.saved[number], of_round) == first + 1:
+        memory.restore(number, blocks[first])
+    for place in range(first, len(blocks)):
+        memory.put_aside(number, blocks[place])
+        board.saved[number] = counted(of_round, place + 1)
+        memory.update(blocks[place])
+        board.done[number] = counted(of_round, place + 1)
+
+
+def restores_nothing(board, of_round, number, blocks, memory):
+    """Work on a slice from its first open block, in whatever state that is."""
+    for place in range(count(board.done[number], of_round), len(blocks)):
+        memory.put_aside(number, blocks[place])
+        board.saved[number] = counted(of_round, place + 1)
+        memory.update(blocks[place])
+        board.done[number] = counted(of_round, place + 1)
+
+
+PLANTED = {
+    "puts aside again": ("dtrain.roles.collective.round.work", puts_aside_again),
+    "restores nothing": ("dtrain.roles.collective.round.work", restores_nothing),
+    "nobody inherits": ("dtrain.collectives.step.heir", lambda order, place, dead: order[place]),
+    "puts no rows back": (
+        "dtrain.collectives.row_update.RowUpdate.put_back",
+        lambda table, block, places: None,
+    ),
+    "does not wait": ("dtrain.collectives.step.Step._await_gradients", does_not_wait),
+}
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_an_error_that_is_planted_is_found(error, monkeypatch):
+    monkeypatch.setattr(*PLANTED[error])
+    assert any(broken_rule(seed, draw) for seed in range(50) for draw in (drawn, two_deaths))

@@ -1,0 +1,155 @@
+"""Steps over several hosts, from printed seeds: safety after every event, and progress where it is promised.
+
+DTRAIN_SEEDS=FROM:TO chooses other seeds than the first 1,000.
+"""
+
+import os
+from itertools import combinations, product
+from random import Random
+
+from collectives.virtual_hosts import Net
+
+from dtrain.collectives.between_hosts.agent import BEAT_S
+from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
+from dtrain.collectives.between_hosts.ring import ring
+
+STEPS = 3
+FROM, TO = map(int, os.environ.get("DTRAIN_SEEDS", "0:1000").split(":"))
+
+
+def hosts_of(random):
+    """Ranks by host: mostly neighbours, now and then spread."""
+    count = random.choice((1, 2, 2, 3, 3, 3, 4, 5))
+    owners = sorted(range(count)) + [random.randrange(count) for _ in range(random.randrange(3))]
+    if random.random() < 0.8:
+        owners.sort()
+    return [[rank for rank, owner in enumerate(owners) if owner == host] for host in range(count)]
+
+
+def made(seed, steps=STEPS, needed=None):
+    random = Random(seed)
+    ranks = hosts_of(random)
+    needs = needed(sum(map(len, ranks))) if needed else 0
+    net = Net(seed, ranks, steps, random.choice((ring, ordered_chain)), needs)
+    return net, random
+
+
+def alive(net):
+    return [node for node in net.nodes.values() if not node.dead]
+
+
+def run_on(net, until_s):
+    net.run(until_s, lambda: all(node.version >= STEPS or node.agent.left_behind for node in alive(net)))
+
+
+def finished(net, nodes):
+    for node in nodes:
+        assert node.applied == list(range(node.first, STEPS)), (
+            node.number,
+            node.agent.stands,
+            node.agent.left_behind,
+        )
+    assert len({node.weights.tobytes() for node in nodes}) <= 1, "all have the same bits"
+
+
+def hosts_that_die(seed):
+    """Up to all but one host die at any moment; all others hear of it. They finish, without a lease."""
+    net, random = made(seed)
+    for number in random.sample(range(len(net.nodes)), random.randrange(len(net.nodes))):
+        net.later(random.uniform(0, 0.4), net.kill, number)
+    net.run(0.4, lambda: False)
+    run_on(net, 8.0)
+    finished(net, alive(net))
+
+
+def links_that_blink(seed):
+    """Links are cut for less than a beat, some times, in one direction or in both: nobody is left behind."""
+    net, random = made(seed)
+    for _ in range(random.randrange(1, 4)):
+        pairs = list(combinations(range(len(net.nodes)), 2))
+        for one, other in random.sample(pairs, min(1, len(pairs))):
+            links = random.choice(({(one, other)}, {(other, one)}, {(one, other), (other, one)}))
+            net.later(random.uniform(0, 1.0), net.sever, links, random.uniform(0.02, BEAT_S / 2))
+    run_on(net, 30.0)
+    finished(net, net.nodes.values())
+
+
+def hosts_that_come_back(seed):
+    """Hosts die, and some are started again and ask to take part: they end with the others, on the same bits."""
+    net, random = made(seed, 3 * STEPS)
+    come_back(net, random, 0.8)
+
+
+def steps_that_are_held(seed):
+    """Hosts die and all come back: no step begins with too few, and each that has begun is finished."""
+    net, random = made(seed, 3 * STEPS, lambda replicas: replicas)
+    come_back(net, random, 1.0)
+
+
+def come_back(net, random, likely):
+    for number in random.sample(range(len(net.ranks)), random.randrange(len(net.ranks))):
+        died_s = random.uniform(0, 0.5)
+        net.later(died_s, net.kill, number)
+        for rank in net.ranks[number][: None if net.needed else 1]:
+            if random.random() < likely:
+                net.later(died_s + random.uniform(0.05, 0.3), net.start_again, rank, "again")
+    net.run(0.9, lambda: False)
+    net.run(60.0, lambda: all(node.version >= net.steps or node.agent.left_behind for node in alive(net)))
+    ended = [node for node in alive(net) if not node.agent.left_behind]
+    assert ended
+    for node in ended:
+        assert node.version == net.steps, (node.number, node.agent.stands, node.agent.awaited)
+    assert len({node.weights.tobytes() for node in ended}) == 1
+
+
+def a_partition(seed):
+    """Two groups hear no more of each other, for good: one of them goes on, if one is large enough."""
+    net, random = made(seed)
+    numbers = range(len(net.nodes))
+    one = set(random.sample(numbers, random.randrange(len(numbers) + 1)))
+    links = {(a, b) for a, b in product(numbers, numbers) if (a in one) != (b in one)}
+    net.later(random.uniform(0, 0.3), net.sever, links, None)
+    run_on(net, 12.0)
+    groups = [group for group in (one, set(numbers) - one) if group]
+    larger = max(groups, key=lambda group: (len(group), 0 in group))
+    finished(net, [net.nodes[number] for number in larger])
+
+
+def anything(seed):
+    """Cuts, deaths that are heard of and such that are not, and links that heal."""
+    net, random = made(seed)
+    numbers = range(len(net.nodes))
+    for _ in range(random.randrange(1, 5)):
+        at = random.uniform(0, 2.0)
+        if random.random() < 0.3:
+            net.later(at, net.kill, random.choice(numbers))
+            continue
+        one = set(random.sample(numbers, random.randrange(len(numbers) + 1)))
+        both = random.random() < 0.7
+        links = {(a, b) for a, b in product(numbers, numbers) if a in one and b not in one}
+        links |= {(b, a) for a, b in links} if both else set()
+        net.later(at, net.sever, links, random.choice((0.1, 0.5, 1.5, 4.0)))
+    run_on(net, 25.0)
+    done = [node for node in alive(net) if len(node.applied) == STEPS]
+    if net.schedule is ordered_chain:
+        assert len({node.weights.tobytes() for node in done}) <= 1
+
+
+SCENES = (
+    hosts_that_die,
+    links_that_blink,
+    a_partition,
+    anything,
+    hosts_that_come_back,
+    steps_that_are_held,
+)
+
+
+def test_a_thousand_seeds():
+    for seed in range(FROM, TO):
+        scene = SCENES[seed % len(SCENES)]
+        try:
+            scene(seed)
+        except BaseException:
+            print(f"seed {seed} of {scene.__name__}: DTRAIN_SEEDS={seed}:{seed + 1}")
+            raise

@@ -1,0 +1,295 @@
+"""Manifests of Kubernetes: what people review, what its API accepts, and rules that no schema knows."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from dtrain.cluster import Role
+from dtrain.errors import SpecError
+from dtrain_cli.launch.kubernetes.gathering import gather
+from dtrain_cli.launch.kubernetes.planning import about
+from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.plan.standalone_start import StandaloneStart
+from dtrain_cli.spec.file import read_spec
+from dtrain_cli.targets.kubernetes.code import LIMIT_BYTES, Code
+from dtrain_cli.targets.kubernetes.manifests import json_text, manifests, yaml_text
+from dtrain_cli.targets.kubernetes.run import NAME_MAX, KubernetesRun, object_name
+
+GOLDEN = Path(__file__).parent / "golden"
+VERSIONS = ("1.31", "1.34", "1.37")
+CLUSTER = "name: digits\ncluster: {chief: 1, worker: 3, ps: 2, evaluator: 1}\ntraining: {updates: sync}\n"
+SPECS = {
+    "jobs": CLUSTER + "kubernetes: {image: 'registry/team/dtrain:1'}\n",
+    "jobset": CLUSTER
+    + "checkpoint: {remote: 's3://bucket/run'}\nenvironment: {MODE: 'yes'}\nsecrets: [AWS_SECRET_ACCESS_KEY]\n"
+    + "wait: {start_s: 120}\nrestart: {worker: {policy: never}}\n"
+    + "kubernetes: {image: 'x:1', namespace: ml, queue: training,"
+    + " resources: {worker: {cpu: 4, memory: 8Gi}, ps: {cpu: 500m}}, volume: {claim: runs, access: ReadWriteMany}}\n",
+    "replicas": "name: digits\ncluster: {worker: 2}\ntraining: {strategy: multi_worker_mirrored}\n"
+    "kubernetes: {image: 'x:1', secret: mine, code_in: /app, volume: {access: ReadWriteMany, size: 1Gi}}\n",
+}
+
+
+def run_of(name: str, tmp_path: Path, foreign: bool = False) -> KubernetesRun:
+    spec = tmp_path / f"{name}.yaml"
+    spec.write_text(SPECS[name])
+    code = (
+        Code("/app")
+        if name == "replicas"
+        else Code("/etc/dtrain/code", {"p.py": b"import dtrain\n\nprint(1)\n"})
+    )
+    command = ("--", "python", "p.py") if foreign else (f"{code.folder}/p.py", "--path", "$HOME", "5")
+    secret = None if name == "replicas" else "a-secret-of-enough-characters"
+    secrets = {"AWS_SECRET_ACCESS_KEY": "on"} if name == "jobset" else {}
+    return KubernetesRun(
+        "digits-x7k2p", read_spec(spec, trains=not foreign, foreign=foreign), code, command, secret, secrets
+    )
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_manifests_are_as_reviewed(name, tmp_path):
+    text = yaml_text(manifests(run_of(name, tmp_path)))
+    golden = GOLDEN / f"{name}.yaml"
+    if os.environ.get("DTRAIN_WRITE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("name", SPECS)
+def test_the_text_says_what_the_objects_say_in_yaml_1_1_too(name, foreign, tmp_path):
+    objects = manifests(run_of(name, tmp_path, foreign))
+    for version in ((1, 1), (1, 2)):
+        reader = YAML(typ="safe", pure=True)
+        reader.version = version
+        assert list(reader.load_all(yaml_text(objects))) == objects
+    assert json.loads(json_text(objects))["items"] == objects
+
+
+@given(
+    st.text(max_size=40)
+    | st.sampled_from(["yes", "12:30", "1e3", "~", "- a", "a: b", "x\n y\n", " \n", "\tb\nc "])
+)
+def test_any_text_survives_yaml(text):
+    objects = [{"a": text, "b": [text, {"c": text}]}]
+    reader = YAML(typ="safe", pure=True)
+    assert list(reader.load_all(yaml_text(objects))) == objects
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", SPECS)
+def test_the_schemas_of_kubernetes_accept_them(name, version, tmp_path):
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="needs the package kubernetes-validate"
+    ).validate
+    for each in manifests(run_of(name, tmp_path)):
+        if each["kind"] != "JobSet":
+            validate(each, version, strict=True)
+            continue
+        for part in each["spec"]["replicatedJobs"]:
+            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": part["name"]}}
+            validate({**job, "spec": part["template"]["spec"]}, version, strict=True)
+
+
+def test_the_schema_of_jobset_accepts_it(tmp_path):
+    jsonschema = pytest.importorskip("jsonschema", reason="needs the package jsonschema")
+    file = os.environ.get("DTRAIN_JOBSET_CRD")
+    if file is None:
+        pytest.skip(
+            "DTRAIN_JOBSET_CRD names no jobset.x-k8s.io_jobsets.yaml of github.com/kubernetes-sigs/jobset"
+        )
+    definition = YAML(typ="safe").load(Path(file))
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    _make_strict(schema)
+    schema["properties"]["metadata"] = {"type": "object"}
+    jobset = manifests(run_of("jobset", tmp_path))[-1]
+    assert jobset["kind"] == "JobSet"
+    assert list(jsonschema.Draft202012Validator(schema).iter_errors(jobset)) == []
+
+
+def _make_strict(schema):
+    if isinstance(schema, dict):
+        if schema.get("type") == "object" and "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+        if schema.get("x-kubernetes-int-or-string"):
+            schema.pop("type", None)
+        for each in list(schema.values()):
+            _make_strict(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            _make_strict(each)
+
+
+def jobs_of(objects):
+    for each in objects:
+        if each["kind"] == "Job":
+            yield each["metadata"]["name"], each["spec"]
+        elif each["kind"] == "JobSet":
+            for part in each["spec"]["replicatedJobs"]:
+                yield f"{each['metadata']['name']}-{part['name']}-0", part["template"]["spec"]
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("name", SPECS)
+def test_rules_that_no_schema_knows(name, foreign, tmp_path):
+    objects = manifests(run_of(name, tmp_path, foreign))
+    names = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    for job_name, job in jobs_of(objects):
+        pod = job["template"]["spec"]
+        container = pod["containers"][0]
+        assert len(f"{job_name}-{job['completions'] - 1}-abcde") <= 63
+        assert job["completions"] == job["parallelism"]
+        # A podFailurePolicy needs restartPolicy Never, and FailIndex needs backoffLimitPerIndex.
+        assert pod["restartPolicy"] == "Never"
+        assert job["backoffLimitPerIndex"] >= 0
+        assert "backoffLimit" not in job
+        rules = job["podFailurePolicy"]["rules"]
+        assert rules[0]["action"] == "Ignore", "a disruption comes first: the first rule that fits decides"
+        assert 143 not in rules[1]["onExitCodes"]["values"]
+        assert {1, 127, 255} <= set(rules[1]["onExitCodes"]["values"])
+        assert rules[1]["onExitCodes"]["values"] == sorted(rules[1]["onExitCodes"]["values"])
+        assert pod["enableServiceLinks"] is False
+        volumes = [each["name"] for each in pod["volumes"]]
+        assert (
+            sorted(volumes)
+            == sorted(set(volumes))
+            == sorted(each["name"] for each in container["volumeMounts"])
+        )
+        paths = [each["mountPath"] for each in container["volumeMounts"]]
+        assert not [(a, b) for a in paths for b in paths if a != b and f"{b}/".startswith(f"{a}/")], (
+            "no mount below a mount"
+        )
+        if ("Service", pod["subdomain"]) not in names:
+            assert ("JobSet", pod["subdomain"]) in names
+        for each in pod["volumes"]:
+            if "configMap" in each:
+                assert ("ConfigMap", each["configMap"]["name"]) in names
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize("name", SPECS)
+def test_each_pod_finds_its_place_in_what_it_is_given(name, foreign, tmp_path):
+    run = run_of(name, tmp_path, foreign)
+    objects = manifests(run)
+    spec = tmp_path / "pod.json"
+    spec.write_text(objects[0]["data"]["spec.json"])
+    places = set()
+    for job_name, job in jobs_of(objects):
+        container = job["template"]["spec"]["containers"][0]
+        environment = {
+            each["name"]: each.get("value", "a-secret-of-enough-characters") for each in container["env"]
+        }
+        for index in range(job["completions"]):
+            start = StandaloneStart(None, spec=spec, foreign=foreign)
+            found = start.assignment({**environment, "JOB_COMPLETION_INDEX": str(index)})
+            places.add(str(found.task))
+            assert found.cluster == run.addresses
+            assert found.spec.training == run.spec.training
+            assert found.spec.checkpoint == run.spec.checkpoint
+            if found.task.role is not Role.EVALUATOR:
+                assert found.address == f"{job_name}-{index}.{job['template']['spec']['subdomain']}:2222"
+    assert len(places) == sum(run.spec.cluster.count(role) for role in Role)
+
+
+def test_patience_is_that_of_a_cluster_unless_the_spec_says_another(tmp_path):
+    found = [
+        json.loads(manifests(run_of(name, tmp_path))[0]["data"]["spec.json"])["wait"]
+        for name in ("jobs", "jobset")
+    ]
+    assert [(each["start_s"], each["server_s"]) for each in found] == [(600.0, 300.0), (120.0, 300.0)]
+
+
+def test_a_foreign_command_gets_no_secret_of_the_run_and_its_servers_are_ended(tmp_path):
+    objects = manifests(run_of("jobs", tmp_path, foreign=True))
+    assert "a-secret-of-enough-characters" not in json.dumps(objects)
+    assert objects[-1]["kind"] == "JobSet"
+    assert not [each for each in objects if each["kind"] == "Secret"]
+    assert objects[-1]["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief"]
+
+
+@given(st.text(max_size=120), st.sampled_from(["ab12c", "z"]))
+def test_names_are_those_of_services_and_leave_room(name, suffix):
+    found = object_name(name, suffix)
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", found)
+    assert len(found) <= NAME_MAX
+    assert found.endswith(f"-{suffix}")
+
+
+@given(st.lists(st.text("ab/_.", min_size=1, max_size=6), unique=True))
+def test_every_file_has_a_key_of_its_own(paths):
+    keys = Code("/c", dict.fromkeys(paths, b"")).keys
+    assert len(set(keys.values())) == len(paths)
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", key) for key in keys.values())
+
+
+def plan_of(tmp_path, text, program="print(1)\n", environment=None, **options):
+    (tmp_path / "p.py").write_text(program)
+    (tmp_path / "s.yaml").write_text(text)
+    return gather(
+        LaunchOptions(spec=tmp_path / "s.yaml", program=tmp_path / "p.py", **options), environment or {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (CLUSTER, "kubernetes.image: expected the image"),
+        ("cluster: {chief: [a:1], ps: [b:1]}\nkubernetes: {image: x}\n", "cluster.chief: expected a count"),
+        (CLUSTER + "kubernetes: {image: x}\nsimulate: {kill: [{task: 'worker:1', at_step: 2}]}\n", "only a launcher"),
+        (CLUSTER + "kubernetes: {image: x}\nsecrets: [NOT_THERE]\n", "NOT_THERE is not set .* kubernetes.secret"),
+        (CLUSTER + "kubernetes: {image: x, queue: A_B}\n", "kubernetes.queue: expected small letters"),
+        (CLUSTER + "kubernetes: {image: x, resources: {ps: {memory: 8GB}}}\n", "resources.ps.memory: expected a quantity"),
+        (CLUSTER + "kubernetes: {image: x, resources: {master: {cpu: 1}}}\n", "resources.master: unknown key"),
+        (CLUSTER + "kubernetes: {image: x, jobset: maybe}\n", "kubernetes.jobset: expected"),
+        ("cluster: {worker: 2, ps: 1}\nkubernetes: {image: x}\n", "volume.access: without a chief"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_there_is_refused_in_a_sentence(tmp_path, text, what):
+    with pytest.raises(SpecError, match=what):
+        plan_of(tmp_path, text)
+
+
+def test_code_above_the_limit_is_refused_with_the_biggest_files(tmp_path):
+    with pytest.raises(
+        SpecError, match=r"a ConfigMap holds 900000; the biggest: p\.py .*kubernetes\.code_in"
+    ):
+        manifests(plan_of(tmp_path, SPECS["jobs"], program="#" * (LIMIT_BYTES + 1)))
+
+
+def test_a_folder_of_code_travels_with_its_folders_and_bytes(tmp_path, monkeypatch):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "mod.py").write_text("X = 1\r\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x.bin").write_bytes(b"\xff")
+    run = plan_of(tmp_path, SPECS["jobs"] + f"code: {{from: '{tmp_path}', exclude: [data/]}}\n")
+    assert sorted(run.code.files) == ["p.py", "pkg/mod.py", "s.yaml"]
+    assert run.command == ("/etc/dtrain/code/p.py",)
+    assert "code.pkg__mod.py" in manifests(run)[0]["binaryData"]
+
+
+def test_certificates_are_one_a_task_and_a_role_sees_its_own(tmp_path):
+    pytest.importorskip("cryptography", reason="makes certificates")
+    run = plan_of(tmp_path, SPECS["jobs"] + "security: {tls: required}\n")
+    objects = {each["kind"]: each for each in manifests(run) if each["kind"] != "Job"}
+    assert {"ca.crt", "ps-1.key", "evaluator-0.crt"} <= objects["Secret"]["stringData"].keys()
+    for role, job in zip(run.roles, [job for _, job in jobs_of(manifests(run))], strict=True):
+        tls = next(each["secret"] for each in job["template"]["spec"]["volumes"] if each["name"] == "tls")
+        assert {item["key"].split("-")[0] for item in tls["items"]} == {"ca.crt", role}
+    security = json.loads(objects["ConfigMap"]["data"]["spec.json"])["security"]
+    assert security["tls"] == "required"
+    assert security["key_file"] == "/etc/dtrain/tls/{role}-{index}.key"
+
+
+def test_the_plan_for_people_names_pods_disk_and_commands(tmp_path):
+    lines = list(about(run_of("jobset", tmp_path)))
+    text = "\n".join(lines)
+    assert "worker: digits-x7k2p-worker-0-0.digits-x7k2p ... 2, port 2222; cpu 4" in text
+    assert "waits in Kueue's queue training" in text
+    assert "kubectl -n ml logs -f" in text
+    assert all(len(line) <= 120 for line in lines)

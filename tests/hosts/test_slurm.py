@@ -1,0 +1,285 @@
+"""Slurm runs a launch: in an allocation, as a job that is followed, cancelled, requeued, out of time.
+
+DTRAIN_SLURM_TRIALS says how often a requeue is tried, one time by default; with more the slow tests run too.
+"""
+
+import json
+import os
+import pty
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hosts.minislurm import MiniSlurm, needs_slurm
+from hosts.rig import Rig
+from launching import Command, wait_until
+
+pytestmark = needs_slurm
+TRIALS = int(os.environ.get("DTRAIN_SLURM_TRIALS", "1"))
+thorough = pytest.mark.skipif(TRIALS == 1, reason="takes long; DTRAIN_SLURM_TRIALS=2 runs it")
+LATE_STEPS = 3
+"""Asynchronous updates that a worker may make after the leader's last cut: its signal comes some ms later."""
+PACED = """
+import itertools, sys, time
+import numpy as np
+import dtrain as dt
+
+def batches():
+    rng = np.random.default_rng(0)
+    for _ in itertools.count():
+        time.sleep(0.02)
+        x = rng.normal(size=(8, 1)).astype(np.float32)
+        yield x, 2 * x + 10
+
+strategy = dt.get_strategy()
+with strategy.scope():
+    model = dt.Sequential([dt.layers.Input((1,)), dt.layers.Dense(1)])
+    model.compile(optimizer=dt.optimizers.SGD(0.01), loss="mse")
+examples = lambda context: dt.data.Dataset.from_generator(batches)
+model.fit(examples, epochs=1, steps_per_epoch=int(sys.argv[1]), verbose=0)
+"""
+CLUSTER = ("--no-evaluator", "--workers", "2", "--ps", "1")
+
+
+class User:
+    """A user of a Slurm on h0, whose home all nodes see."""
+
+    def __init__(self, slurm: MiniSlurm, folder: Path) -> None:
+        self.slurm = slurm
+        self.folder = folder
+        self.commands: list[Command] = []
+        (folder / "paced.py").write_text(PACED)
+        home = {"XDG_STATE_HOME": f"{folder}/state", "XDG_CACHE_HOME": f"{folder}/cache"}
+        self.environment = {**slurm.environment, **home, "DTRAIN_RUNS_DIR": f"{folder}/state/dtrain/runs"}
+
+    def start(self, *words: str, before: tuple[str, ...] = (), **options: object) -> Command:
+        """Start a dtrain command on h0, behind another such as salloc."""
+        wrapper = self.slurm.rig.wrapper("h0")
+        place = ("sh", "-c", 'cd "$0" && exec "$@"', str(self.folder))
+        command = Command(
+            self.folder,
+            ["-m", "dtrain_cli.main", *words],
+            wrapper=(*wrapper, *place, *before),
+            environment=self.environment,
+            **options,
+        )
+        self.commands.append(command)
+        return command
+
+    def launch(self, *words: str, **options: object) -> Command:
+        """Launch the paced program on two nodes, which it is given with its number of steps last."""
+        wishes = ("--set", "slurm.nodes=2", *CLUSTER)
+        return self.start("launch", "--on", "slurm", *wishes, *words[:-1], "paced.py", words[-1], **options)
+
+    def runs(self) -> list[Path]:
+        """The directories of all runs."""
+        return sorted((self.folder / "state" / "dtrain" / "runs").glob("*/run.json"))
+
+    def step(self) -> int:
+        """The last step that a task of the newest run has told."""
+        found = []
+        for path in self.runs()[-1].parent.glob("tasks/*/status.json") if self.runs() else ():
+            found.append(json.loads(path.read_text()).get("step") or 0)
+        return max(found, default=0)
+
+    def output(self, ending: str) -> str:
+        """What the newest job has printed."""
+        files = sorted((self.folder / "state" / "dtrain" / "slurm").glob(f"*.{ending}"))
+        return files[-1].read_text() if files else ""
+
+    def close(self) -> None:
+        """End what is left."""
+        for command in self.commands:
+            if command.process.poll() is None:
+                command.process.kill()
+            command.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]:
+    with Rig(tmp_path_factory.mktemp("rig"), 3) as rig, MiniSlurm(rig) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def user(slurm: MiniSlurm, tmp_path: Path) -> Iterator[User]:
+    user = User(slurm, tmp_path)
+    yield user
+    user.close()
+    slurm.run("scancel", "--user=root", check=False)
+    wait_until(lambda: not slurm.run("squeue", "-h").stdout, "the jobs to end")
+
+
+def nothing_is_left(slurm: MiniSlurm) -> None:
+    def rest() -> list[str]:
+        lines = (line for name in slurm.rig.names for line in slurm.rig.processes(name).values())
+        return [line for line in lines if "dtrain" in line and "slurmd" not in line]
+
+    wait_until(lambda: not rest(), f"processes of dtrain are left on nodes: {rest()}")
+
+
+def job_of(command: Command, user: User) -> str:
+    """The number of the job that a launch has submitted."""
+    del command
+    jobs = wait_until(lambda: user.slurm.run("squeue", "-h", "-o", "%i").stdout.split(), "a job")
+    return jobs[0].partition("+")[0]  # of a heterogeneous one, 7+0
+
+
+def test_in_an_allocation_agents_run_on_its_nodes(user, slurm):
+    command = user.start(
+        "launch", "--on", "slurm", *CLUSTER, "paced.py", "30", before=("salloc", "-N3", "-c4", "--quiet")
+    )
+    assert command.end() == 0, command.err
+    (run,) = user.runs()
+    hosts = {task["task"]: task["host"] for task in json.loads(run.read_text())["tasks"]}
+    assert hosts == {"chief:0": "h1", "ps:0": "h1", "worker:0": "h2", "worker:1": "h3"}
+    nothing_is_left(slurm)
+
+
+def test_a_job_is_submitted_followed_and_its_end_is_the_command_s(user, slurm):
+    command = user.launch("30")
+    assert command.end() == 0, command.err
+    assert "is submitted; files of the run" in command.err
+    assert "at step 30" in command.err
+    assert "lie on" not in command.err  # the disk is shared
+    assert re.search(r"job \d+ is COMPLETED", command.err)
+    nothing_is_left(slurm)
+
+
+def test_a_run_on_a_node_is_seen_and_stopped_from_the_login_node(user, slurm):
+    command = user.launch("100000")
+    job = job_of(command, user)
+    wait_until(lambda: user.step() > 5, "some steps")
+    status = user.start("status", "--json")
+    assert status.end() == 0, status.err
+    tasks = {task["task"]: task for task in json.loads(status.out)["tasks"]}
+    assert {task["host"] for task in tasks.values()} == {"h1", "h2"}
+    assert all(task["heartbeat_age_s"] < 60 for task in tasks.values())
+    assert user.start("stop").end() == 0
+    assert command.end() == 143, command.err
+    assert slurm.job(job)["JobState"] == "FAILED"
+    assert slurm.job(job)["Restarts"] == "0"
+    nothing_is_left(slurm)
+
+
+@thorough
+def test_a_job_that_fails_gives_its_exit_code_and_its_box(user):
+    (user.folder / "bad.py").write_text("import dtrain as dt\ndt.get_strategy()\nraise SystemExit(7)\n")
+    command = user.start("launch", "--on", "slurm", "--set", "slurm.nodes=2", *CLUSTER, "bad.py")
+    assert command.end() == 7, command.err
+    assert "exit code 7" in command.err
+
+
+def test_what_slurm_refuses_is_one_sentence(user):
+    command = user.start(
+        "launch", "--on", "slurm", "--set", "slurm.partition=nowhere", *CLUSTER, "paced.py", "9"
+    )
+    assert command.end() == 1
+    assert "sbatch failed: " in command.err
+    assert "partition" in command.err
+
+
+@pytest.mark.parametrize("trial", range(TRIALS))
+def test_a_requeued_job_goes_on_from_its_last_step(user, slurm, trial):
+    command = user.launch("100000")
+    job = job_of(command, user)
+    wait_until(lambda: user.step() > 20 + 7 * trial, "some steps")
+    slurm.run("scontrol", "requeue", job)
+    slurm.await_state(job, "PENDING")
+    last = max(map(int, re.findall(r"stopped after .* at step (\d+)", user.output("err"))), default=-1)
+    nothing_is_left(slurm)
+    slurm.start_now(job)
+    resumed = wait_until(
+        lambda: re.search(r"goes on from step (\d+) of", user.output("out") + user.output("err")),
+        "the resume",
+    )
+    assert last - LATE_STEPS <= int(resumed[1]) <= last
+    assert len(user.runs()) == 1
+    slurm.run("scancel", job)
+    assert command.end() == 143, command.err
+    assert "requeued once" in command.err
+    nothing_is_left(slurm)
+
+
+def test_a_cancelled_job_saves_its_last_step_and_leaves_nothing(user, slurm):
+    command = user.launch("100000")
+    job = job_of(command, user)
+    wait_until(lambda: user.step() > 20, "some steps")
+    slurm.run("scancel", job)
+    assert command.end() == 143, command.err
+    assert json.loads(user.runs()[-1].read_text())["state"] == "stopped"
+    step = int(re.search(r"stopped after .* at step (\d+)", command.err)[1])
+    saved = [int(path.name.removeprefix("ckpt-")) for path in user.folder.rglob("checkpoints/ckpt-*")]
+    assert step - LATE_STEPS <= max(saved) <= step
+    assert slurm.job(job)["JobState"] == "CANCELLED"
+    nothing_is_left(slurm)
+
+
+@thorough
+def test_a_job_at_its_time_limit_is_requeued_by_its_launcher(user, slurm):
+    command = user.launch("--set", "slurm.time=2", "--set", "slurm.grace_s=30", "100000")
+    job = job_of(command, user)
+    words = "it is requeued, and goes on from its last step"
+    wait_until(lambda: words in user.output("err"), "the requeue", within_s=150)
+    slurm.await_state(job, "PENDING")
+    assert slurm.job(job)["Restarts"] == "1"
+    slurm.start_now(job)
+    wait_until(lambda: "goes on from step" in user.output("out") + user.output("err"), "the resume")
+    slurm.run("scancel", job)
+    assert command.end() == 143, command.err
+
+
+@thorough
+@pytest.mark.parametrize(("answer", "state"), [("leave", "RUNNING"), ("cancel", "CANCELLED")])
+def test_ctrl_c_asks_whether_the_job_is_left_or_cancelled(user, slurm, answer, state):
+    ours, theirs = pty.openpty()
+    command = user.launch("100000", stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    job = job_of(command, user)
+    slurm.await_state(job, "RUNNING")
+    seen = b""
+    wait_until(lambda: user.step() > 5, "some steps")
+    command.send(signal.SIGINT)
+    while b"[leave/cancel]" not in seen:
+        seen += os.read(ours, 65536)
+    os.write(ours, f"{answer}\n".encode())
+
+    def drained() -> bool:
+        try:
+            os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            return True
+        return command.process.poll() is not None
+
+    wait_until(drained, "the command to end")
+    assert command.process.wait() == 130
+    slurm.await_state(job, state)
+    os.close(ours)
+
+
+@thorough
+def test_a_heterogeneous_allocation_is_one_cluster(user, slurm):
+    parts = ("salloc", "--quiet", "-N1", "-c2", ":", "-N2", "-c4")
+    command = user.start("launch", "--on", "slurm", *CLUSTER, "paced.py", "30", before=parts)
+    assert command.end() == 0, command.err
+    hosts = {task["host"] for task in json.loads(user.runs()[-1].read_text())["tasks"]}
+    assert len(hosts) == 3
+    nothing_is_left(slurm)
+
+
+@thorough
+def test_servers_get_nodes_of_their_own_in_a_heterogeneous_job_that_is_requeued_as_a_whole(user, slurm):
+    command = user.launch("--set", "slurm.servers.nodes=1", "100000")
+    job = job_of(command, user)
+    wait_until(lambda: user.step() > 5, "some steps")
+    tasks = {task["task"]: task["host"] for task in json.loads(user.runs()[-1].read_text())["tasks"]}
+    assert tasks["chief:0"] == tasks["ps:0"]
+    assert len(set(tasks.values())) == 3
+    slurm.run("scontrol", "requeue", job)
+    wait_until(lambda: slurm.job(job)["JobState"] == "PENDING", "the job to be requeued")
+    assert user.start("status").end() == 4
+    slurm.run("scancel", job)
+    assert command.end() == 143, command.err
+    nothing_is_left(slurm)

@@ -1,0 +1,179 @@
+"""Variables of a program with a coordinator: each change of a closure is made once, wherever its worker dies."""
+
+import random
+
+import numpy as np
+import pytest
+
+from dtrain.errors import InputError, PeerLostError, PeerRefusedError
+from dtrain.learning import optimizers
+from dtrain.messages import Alteration
+from dtrain.parameters import placement
+from dtrain.roles.coordinator.access import Access
+from dtrain.roles.parameter_server.shared.answers import SharedAnswers
+from dtrain.variables import VariableSpec
+
+SPECS = (
+    VariableSpec("sum", (), "int64", trainable=False),
+    VariableSpec("w", (5, 2)),
+    VariableSpec("b", (3,)),
+)
+FIRST = {
+    "sum": np.int64(0),
+    "w": np.arange(10, dtype=np.float32).reshape(5, 2),
+    "b": np.zeros(3, np.float32),
+}
+SUM, W, B = range(3)
+MOMENTUM = optimizers.SGD(0.1, momentum=0.9)
+
+
+class Dies(Exception):
+    """The worker dies here."""
+
+
+class Servers:
+    """Servers in this process. A worker may die after each of them was asked."""
+
+    def __init__(self, count):
+        self.answers = [SharedAnswers(server, count) for server in range(count)]
+        self.left = None
+
+    def ask(self, questions):
+        answers = []
+        for server, message, blocks in questions:
+            if self.left == 0:
+                raise Dies
+            if self.left is not None:
+                self.left -= 1
+            answer, values = self.answers[server].answer(message, blocks)
+            answers.append((answer, [value.copy() for value in values]))
+        return answers
+
+
+def begun(count, session=1, **arguments):
+    servers = Servers(count)
+    plan = placement.plan(SPECS, count, **arguments)
+    access = Access(servers.ask, plan, session)
+    access.share({name: np.asarray(value) for name, value in FIRST.items()})
+    return servers, access
+
+
+def step(access, number):
+    """A closure: two updates and two additions."""
+    config = optimizers.serialize(MOMENTUM)
+    for scale in (1, 2):
+        gradients = {
+            W: np.full((5, 2), number * scale, np.float32),
+            B: np.arange(3, dtype=np.float32) * scale,
+        }
+        access.alter(Alteration.GRADIENT, gradients, "sgd", config)
+        access.alter(Alteration.ADD, {SUM: np.asarray(scale, np.int64)})
+    return int(access.look([SUM])[0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("partitioner", [None, {"fixed_shards": 2}])
+def test_updates_are_those_of_one_process(count, partitioner):
+    _, access = begun(count, partitioner=partitioner)
+    values = {name: np.array(FIRST[name]) for name in ("w", "b")}
+    slots = {name: MOMENTUM.initial_slots(value) for name, value in values.items()}
+    for number in range(1, 6):
+        access.within(number, number)
+        step(access, number)
+        for scale in (1, 2):
+            gradients = {
+                "w": np.full((5, 2), number * scale, np.float32),
+                "b": np.arange(3, dtype=np.float32) * scale,
+            }
+            MOMENTUM.apply(values, gradients, slots, 2 * number + scale - 3)
+    w, b, total = access.look([W, B, SUM])
+    np.testing.assert_array_equal(w, values["w"])
+    np.testing.assert_array_equal(b, values["b"])
+    assert (int(total), access.iterations) == (15, {"sgd": 10})
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_closures_of_workers_that_die_anywhere_are_applied_once(seed):
+    """Several workers run closures in turns; each may die after any server was asked, and another runs it again."""
+    chance = random.Random(seed)
+    count = chance.choice([1, 2, 3])
+    servers, coordinator = begun(count)
+    closures = 30
+    open_numbers = list(range(1, closures + 1))
+    while open_numbers:
+        number = chance.choice(open_numbers[:3])
+        worker = Access(servers.ask, coordinator.plan, 1)
+        worker.within(number, open_numbers[0])
+        servers.left = chance.choice([None, *range(8)])
+        try:
+            step(worker, 1)
+        except Dies:
+            continue
+        finally:
+            servers.left = None
+        open_numbers.remove(number)
+    assert int(coordinator.look([SUM])[0]) == 3 * closures
+    assert [each.held.iterations for each in servers.answers] == [{"sgd": 2 * closures}] * count
+
+
+def test_a_repeated_addition_answers_what_it_answered_first():
+    _, access = begun(2)
+    access.within(1, 1)
+    assert int(access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 1
+    other = Access(access._ask, access.plan, 1)
+    other.within(2, 1)
+    assert int(other.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 2
+    access.within(1, 1)
+    assert int(access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 1
+    assert int(access.look([SUM])[0]) == 2
+
+
+def test_a_closure_that_has_ended_changes_nothing_any_more():
+    _, access = begun(1)
+    late = Access(access._ask, access.plan, 1)
+    late.within(1, 1)
+    access.within(2, 2)
+    access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
+    with pytest.raises(PeerRefusedError, match="closure 1 has ended"):
+        late.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
+    assert int(access.look([SUM])[0]) == 1
+
+
+def test_what_the_coordinator_says_again_on_a_new_connection_is_done_once():
+    servers, access = begun(1)
+    asked = []
+    repeats = Access(lambda questions: asked.append(questions) or servers.ask(questions), access.plan, 1)
+    repeats.alter(Alteration.ADD, {SUM: np.asarray(5, np.int64)})
+    servers.ask(asked[0])
+    assert int(access.look([SUM])[0]) == 5
+
+
+def test_a_server_that_was_started_again_says_that_it_has_lost_the_variables():
+    servers, access = begun(2)
+    servers.answers[1] = SharedAnswers(1, 2)
+    with pytest.raises(PeerLostError, match="ps:1 has lost the variables"):
+        access.look([SUM, W, B])
+
+
+def test_a_later_coordinator_begins_anew_and_the_earlier_one_is_refused():
+    servers, access = begun(1)
+    access.alter(Alteration.ADD, {SUM: np.asarray(5, np.int64)})
+    later = Access(servers.ask, access.plan, 2)
+    later.share({name: np.asarray(value) for name, value in FIRST.items()})
+    assert int(later.look([SUM])[0]) == 0
+    with pytest.raises(PeerRefusedError, match="a later process of the coordinator"):
+        access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing():
+    servers, access = begun(1)
+    held = servers.answers[0].held
+    config = optimizers.serialize(MOMENTUM)
+    with pytest.raises(PeerRefusedError, match="which no optimizer updates"):
+        access.alter(Alteration.GRADIENT, {SUM: np.asarray(1, np.int64)}, "sgd", config)
+    with pytest.raises(PeerRefusedError, match="expected blocks"):
+        access.alter(Alteration.ASSIGN, {B: np.zeros(3, np.float64)})
+    with pytest.raises(InputError, match="does not lie on this server"):
+        held.look([99])
+    assert held.iterations == {}
+    np.testing.assert_array_equal(access.look([B])[0], FIRST["b"])

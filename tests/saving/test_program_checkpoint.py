@@ -1,0 +1,96 @@
+"""Checkpoints of loops of one's own: what is saved is restored, and what does not fit is refused."""
+
+import numpy as np
+import pytest
+
+import dtrain as dt
+from dtrain.errors import CheckpointDamagedError, CheckpointError, InputError
+from dtrain.strategies.single import SingleStrategy
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+
+
+def objects(units=2):
+    with SingleStrategy().scope():
+        model = dt.Sequential(
+            [dt.layers.Dense(units, input_shape=(3,)), dt.layers.BatchNormalization(), dt.layers.Dense(1)]
+        )
+        return {
+            "model": model,
+            "optimizer": dt.optimizers.Adam(0.1),
+            "seen": dt.Variable(np.arange(3, dtype=np.int64)),
+        }
+
+
+def train(parts, steps):
+    model, optimizer = parts["model"], parts["optimizer"]
+    with model.strategy.scope():
+        for _ in range(steps):
+            _, gradients = model.value_and_gradients("mse", X, X[:, :1])
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            parts["seen"].assign_add(np.ones(3, np.int64))
+
+
+def state(parts):
+    return [*parts["model"].get_weights(), parts["seen"].numpy(), int(parts["optimizer"].iterations)]
+
+
+def equal(one, two):
+    return all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_training_goes_on_to_the_bit_from_what_was_restored(tmp_path):
+    whole, first, second = objects(), objects(), objects()
+    second["model"].set_weights([value + 1 for value in second["model"].get_weights()])
+    train(whole, 7)
+    train(first, 3)
+    saved = dt.train.Checkpoint(**first)
+    saved.counters["of_the_program"] = 5
+    saved.write(tmp_path / "file")
+    restored = dt.train.Checkpoint(**second).read(tmp_path / "file")
+    assert equal(state(second), state(first))
+    assert restored.counters["of_the_program"] == 5
+    train(second, 4)
+    assert equal(state(second), state(whole))
+
+
+def test_the_newest_files_stay(tmp_path):
+    parts = objects()
+    manager = dt.train.CheckpointManager(dt.train.Checkpoint(**parts), tmp_path / "all", max_to_keep=2)
+    assert manager.restore_or_initialize() is None
+    paths = [manager.save() for _ in range(11)]
+    assert manager.checkpoints == paths[-2:]
+    assert dt.train.latest_checkpoint(tmp_path / "all") == paths[-1] == manager.latest_checkpoint
+    assert paths[-1].name == "ckpt-11.safetensors"
+    numbered = manager.save(checkpoint_number=40)
+    assert manager.checkpoints == [paths[-1], numbered]
+    train(parts, 1)
+    assert manager.restore_or_initialize() == numbered
+    assert int(parts["optimizer"].iterations) == 0
+
+
+def test_other_objects_and_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "file"
+    dt.train.Checkpoint(**objects()).write(path)
+    with pytest.raises(CheckpointError, match=r"model/.*: expected shape"):
+        dt.train.Checkpoint(**objects(units=4)).read(path)
+    with pytest.raises(CheckpointError, match=r"other: expected shape \(\), found nothing"):
+        dt.train.Checkpoint(other=dt.Variable(1.0)).read(path)
+    objects()["model"].save_weights(tmp_path / "weights")
+    with pytest.raises(CheckpointError, match=r"no file of dt\.train\.Checkpoint"):
+        dt.train.Checkpoint(**objects()).read(tmp_path / "weights")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointDamagedError):
+        dt.train.Checkpoint(**objects()).read(path)
+    with pytest.raises(InputError, match="data: expected a model"):
+        dt.train.Checkpoint(data=[1, 2])
+
+
+def test_a_handler_without_a_folder_or_on_other_objects_is_refused(tmp_path):
+    handler = dt.distribute.experimental.PreemptionCheckpointHandler
+    with SingleStrategy().scope():
+        for given in (dt.train.Checkpoint(), objects()["model"], None):
+            with pytest.raises(InputError, match=r"expected a dt\.train\.CheckpointManager"):
+                handler(None, given)

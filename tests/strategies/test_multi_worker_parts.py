@@ -1,0 +1,117 @@
+"""The parts of a task whose replicas reduce among themselves: who may read between two steps, and how long the leader
+waits for the others.
+"""
+
+import threading
+
+import pytest
+
+from dtrain.config import training_section
+from dtrain.errors import SpecError, TooFewReplicasError
+from dtrain.strategies.multi_worker_mirrored.beginning.gathering import Gathering
+from dtrain.strategies.multi_worker_mirrored.hosting import refuse_backups
+from dtrain.strategies.multi_worker_mirrored.step_boundary import StepBoundary
+
+TIMEOUT_S = 30.0
+
+
+def test_another_thread_comes_in_between_two_steps_and_the_next_step_waits_for_it():
+    boundary, inside, may_leave, told = StepBoundary(), threading.Event(), threading.Event(), []
+
+    def read():
+        with boundary:
+            inside.set()
+            assert may_leave.wait(TIMEOUT_S)
+            told.append("read")
+
+    boundary.begin_step()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert not inside.wait(0), "a step is under way"
+    boundary.end_step()
+    assert inside.wait(TIMEOUT_S)
+
+    def step():
+        boundary.begin_step()
+        told.append("step")
+        boundary.end_step()
+
+    trainer = threading.Thread(target=step, daemon=True)
+    trainer.start()
+    may_leave.set()
+    reader.join(TIMEOUT_S)
+    trainer.join(TIMEOUT_S)
+    assert told == ["read", "step"]
+
+
+def test_who_trains_may_read_between_its_own_steps():
+    boundary = StepBoundary()
+    boundary.begin_step()
+    boundary.end_step()
+    with boundary:
+        pass
+    boundary.begin_step()
+
+
+@pytest.mark.parametrize(("name", "value"), [("backup_workers", 1), ("replicas_to_aggregate", 2)])
+def test_backups_over_several_hosts_are_refused_in_a_sentence(name, value):
+    section = training_section(strategy="multi_worker_mirrored", **{name: value})
+    with pytest.raises(
+        SpecError, match=f"training.{name}: .* where all tasks are on one host, and this run has"
+    ):
+        refuse_backups(section, 3)
+    refuse_backups(training_section(strategy="multi_worker_mirrored"), 3)
+
+
+class Told:
+    """A reporter that remembers for whom it waits, and of what it warns."""
+
+    def __init__(self):
+        self.waits, self.warned = [], []
+
+    def waiting(self, for_whom):
+        self.waits.append(for_whom)
+
+    def warn(self, text):
+        self.warned.append(text)
+
+
+def gathering(gone=(), too_few="shrink", start_s=1000.0):
+    reporter = Told()
+    names = "worker:{}".format
+    return Gathering({1, 2}, names, lambda: set(gone), reporter, too_few, start_s), reporter
+
+
+def suffice(made, *there):
+    more = threading.Condition()
+    with more:
+        return made.suffice(dict.fromkeys(there, ""), more)
+
+
+def test_the_leader_names_those_it_waits_for_and_begins_when_all_are_there(monkeypatch):
+    monkeypatch.setattr("dtrain.strategies.multi_worker_mirrored.beginning.gathering.LOOK_S", 0.0)
+    made, reporter = gathering()
+    assert not suffice(made, 2)
+    assert reporter.waits == ["worker:1"]
+    assert suffice(made, 1, 2)
+    assert reporter.waits[-1] is None
+    assert reporter.warned == []
+
+
+def test_it_does_not_wait_for_one_that_is_gone_and_says_so():
+    made, reporter = gathering(gone={1})
+    assert suffice(made, 2)
+    assert reporter.warned == ["begins without worker:1: it is gone"]
+
+
+def test_after_the_time_for_a_start_it_begins_without_the_others():
+    made, reporter = gathering(start_s=0.0)
+    assert suffice(made, 1)
+    assert reporter.warned == ["begins without worker:2: waited 0 s (wait.start_s)"]
+
+
+@pytest.mark.parametrize("too_few", ["wait", "fail"])
+def test_or_gives_up_where_the_spec_does_not_do_without_them(too_few):
+    made, _ = gathering(start_s=0.0, too_few=too_few)
+    with pytest.raises(TooFewReplicasError, match=f"worker:2 did not come within 0 s.*too_few is {too_few}"):
+        suffice(made, 1)

@@ -1,0 +1,76 @@
+"""When a leader's order holds in a replica that reads it between two rounds."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dtrain.collectives.ledger import HEAD_BYTES, Ledger
+from dtrain.protocol.tally import Tally
+from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
+
+BEFORE = Order(number=0, optimizer={"name": "sgd"}, until=40)
+VERSION = 13
+
+
+class Replicas:
+    """The books of a leader and of a replica, which both stand at one version."""
+
+    def __init__(self):
+        data, words = np.zeros(HEAD_BYTES + 8192, np.uint8), [0]
+        self.leader, self.other = (
+            OrderBook(Ledger(data, words, lambda start, stop: None), self.state(), BEFORE, 0, is_new=False)
+            for _ in range(2)
+        )
+
+    def state(self):
+        tally = Tally.of(0, 10, 0, (), {}, kept=True)
+        store = SimpleNamespace(max_steps=40, change=lambda change, version: None)
+        return SimpleNamespace(global_step=VERSION, tally=tally, store=store, weights={})
+
+    @property
+    def last_step_of_other(self):
+        return self.other._state.store.max_steps
+
+
+@pytest.fixture
+def replicas():
+    return Replicas()
+
+
+def stop(*, in_round):
+    return Order(1, BEFORE.optimizer, None, end=VERSION, version=VERSION, in_round=in_round)
+
+
+def test_an_end_within_a_step_holds_when_all_have_arrived(replicas):
+    """A replica that took itself to be finished before would never arrive, and all would wait for it."""
+    replicas.leader.give(stop(in_round=True), None, VERSION)
+    replicas.other.look(VERSION)
+    assert replicas.last_step_of_other == 40
+    assert not replicas.other.is_held(VERSION)
+    replicas.other.heed(VERSION)
+    assert replicas.last_step_of_other == VERSION
+
+
+def test_a_replica_that_is_held_goes_on_to_the_round_of_an_order(replicas):
+    replicas.leader.give(Order(1, BEFORE.optimizer, VERSION, version=VERSION), None, VERSION)
+    replicas.other.look(VERSION)
+    assert replicas.other.is_held(VERSION)
+    replicas.leader.give(Order(2, BEFORE.optimizer, None, VERSION, VERSION, in_round=True), None, VERSION)
+    replicas.other.look(VERSION)
+    assert not replicas.other.is_held(VERSION)
+    assert replicas.last_step_of_other == 40
+
+
+def test_an_end_at_rest_holds_at_once(replicas):
+    replicas.leader.give(stop(in_round=False), None, VERSION)
+    replicas.other.look(VERSION)
+    assert replicas.last_step_of_other == VERSION
+
+
+def test_a_replica_that_leads_next_lets_the_order_hold(replicas):
+    replicas.leader.give(stop(in_round=True), None, VERSION)
+    replicas.other.look(VERSION)
+    replicas.other._state.store.end_at = lambda end, version: None
+    replicas.other.finish_earlier()
+    assert replicas.last_step_of_other == VERSION
