@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from failed_execs import start_again
 from hypothesis import HealthCheck, settings
 from launching import Launcher
 
@@ -19,6 +20,8 @@ settings.register_profile(
 )
 settings.register_profile("searching", deadline=None)
 settings.load_profile("repeatable")
+
+start_again()
 
 LONG = (
     *("tests/clusters", "tests/hosts", "tests/chaos", "tests/simulation", "benchmarks", "tests/conformance"),

@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 sys.path[0] = str(HERE.parent)
 
 from chaos import bits_story, counts, digest, input_story, story, stretch  # noqa: E402
+from failed_execs import start_again  # noqa: E402
 from launching import Launcher  # noqa: E402
 
 
@@ -47,6 +48,7 @@ def bits(launcher, seed):
 def main():
     kind, seed, folder = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    start_again()
     launcher = Launcher(Path(folder))
     try:
         faults = {"counting": counting, "bits": bits, "input": reading}[kind](launcher, int(seed))
