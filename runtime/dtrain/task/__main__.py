@@ -54,7 +54,6 @@ def main(arguments: list[str]) -> int:
 def run(path: str, arguments: list[str]) -> int:
     """Run the task that the environment describes to its end; return its exit code."""
     signal.signal(signal.SIGTERM, _leave)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     # Between the fork and the child's first step Python forgets signals that it has heard: they have to wait.
     hold, heed = (
         partial(signal.pthread_sigmask, how, {signal.SIGTERM})
@@ -63,6 +62,7 @@ def run(path: str, arguments: list[str]) -> int:
     os.register_at_fork(before=hold, after_in_parent=heed, after_in_child=_die_of_sigterm)
     assignment = None
     try:
+        heed()  # the fork server blocks it, so that none is lost before there is a handler
         assignment = TaskAssignment.from_environment(own_environment())
         if assignment is not None:
             leave = partial(_leave, again=_hear_no_more)

@@ -64,16 +64,14 @@ _READ_BYTES = 1 << 16
 
 def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
     """Fork a task for each request until the launcher is gone; return in each child, with its request."""
-    # A task that is asked for its stacks before it has a log would write them where the launcher does.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+    # A task that is asked for its stacks before it has a log would write them where the launcher does. An
+    # engine ends a job by a SIGTERM to every process: tasks act on it, as soon as they can.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
     _import_all()
     life_line.adopt_orphans()
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # an engine ends a job by one to every process: tasks act on it
     gc.collect()
     gc.freeze()  # a garbage collection in a child must not write to shared pages
 

@@ -15,7 +15,7 @@ from dtrain.process.threads import NUMPY_LIMITS
 
 def become(start: StartTask, life_line_fd: int) -> None:
     """Give this process the files, environment, threads and random numbers of its task, after setsid."""
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     _open_standard_files(start.log)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})

@@ -3,6 +3,8 @@ other.
 """
 
 import os
+import select
+import signal
 import socket
 import threading
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from dtrain_cli.targets import fork_server
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 
 ORDERS, REPORTS = 500, 5_000
+TOLD_EARLY = 10
 
 
 @pytest.fixture
@@ -87,3 +90,30 @@ def test_what_was_heard_while_sending_is_not_lost_when_the_other_end_dies(warm):
     assert server.unread
     assert server.reports() == [Exited("worker:0", 0, 0, 1)]
     assert not server.unread
+
+
+@pytest.mark.timeout(60)
+def test_a_task_that_is_told_to_stop_while_it_is_being_started_stops(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import signal; signal.pause()")
+    server = ForkServer(LifeLine())
+    try:
+        for number in range(TOLD_EARLY):
+            server.send(
+                StartTask(
+                    *(f"worker:{number}", 0, [str(program)], {}, {}, str(tmp_path)),
+                    log=str(tmp_path / "log"),
+                    needs_grpc=False,
+                )
+            )
+        ends = {}
+        while len(ends) < TOLD_EARLY:
+            select.select([server], [], [])
+            for report in server.reports():
+                if isinstance(report, Started):
+                    os.kill(report.pid, signal.SIGTERM)
+                else:
+                    ends[report.task] = report.status
+    finally:
+        server.kill()
+    assert set(ends.values()) == {128 + signal.SIGTERM}
