@@ -123,6 +123,18 @@ def test_every_pass_of_a_repeat_is_shuffled_anew():
     assert all(sorted(each) == list(range(20)) for each in passes)
 
 
+def test_a_pipeline_without_end_is_read_by_number_also_in_the_passes_that_fit_adds():
+    endless = Dataset.range(10).shuffle(10, seed=1).repeat().batch(3)
+    again = endless.repeat()
+    first = [plain(x) for x in islice(again, 9)]
+    assert first == [plain(x) for x in islice(endless.repeat(1), 9)]
+    assert again.node.addressable
+    root = (0,)
+    assert [plain(again.node.element(number, root)) for number in range(9)] == first
+    assert [plain(x) for x in again.node.each([2, 7], root)] == [first[2], first[7]]
+    assert plain(again.node.elements(range(4, 6), root)) == first[4:6]
+
+
 def test_batches_run_across_passes_where_repeat_comes_first():
     assert [plain(x) for x in Dataset.range(3).repeat(3).batch(4)] == [[0, 1, 2, 0], [1, 2, 0, 1], [2]]
     assert [plain(x) for x in Dataset.range(3).batch(2).repeat(2)] == [[0, 1], [2], [0, 1], [2]]

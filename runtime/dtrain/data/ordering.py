@@ -66,7 +66,7 @@ class Repeated(Derived):
         super().__init__(source)
         self._times = times
         once = source.cardinality
-        self.addressable = source.addressable and once != INFINITE
+        self.addressable = source.addressable
         if times == 0 or once == 0:
             self.cardinality = 0
         elif times is None or once == INFINITE:
@@ -87,11 +87,11 @@ class Repeated(Derived):
                 return
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        past, inner = divmod(index, self._source.cardinality)
+        past, inner = self._place(index)
         return self._source.element(inner, (*iteration, past))
 
     def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        past, inner = divmod(index, self._source.cardinality)
+        past, inner = self._place(index)
         return self._source.part(inner, (*iteration, past), rows)
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
@@ -106,9 +106,17 @@ class Repeated(Derived):
             for element in self._source.each(inner, within)
         ]
 
+    def _place(self, index: int) -> tuple[int, int]:
+        """Return the pass of an element, and its index in it; a source without end has one pass."""
+        length = self._source.cardinality
+        return (0, index) if length == INFINITE else divmod(index, length)
+
     def _passes(self, indices: Indices, iteration: Iteration) -> Iterator[tuple[Indices, Iteration]]:
         """Yield the indices in the source of those that follow each other in one pass, and that pass."""
         length = self._source.cardinality
+        if length == INFINITE:
+            yield indices, (*iteration, 0)
+            return
         if isinstance(indices, range) and len(indices) and indices[0] // length == indices[-1] // length:
             past = indices[0] // length
             yield affine(indices, 1, -past * length), (*iteration, past)

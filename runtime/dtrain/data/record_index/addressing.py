@@ -16,7 +16,7 @@ from dtrain.data.distribution.rebatching import Rebatched, SplitBatches
 from dtrain.data.grouping import Filtered, Unbatched, may_be_rows_in_a_row
 from dtrain.data.joining import Concatenated, Interleaved, Zipped
 from dtrain.data.node import INFINITE, Derived, Node
-from dtrain.data.ordering import Picked, Repeated, Shuffled
+from dtrain.data.ordering import Picked, Shuffled
 from dtrain.data.readers.file_rows import FileRows
 from dtrain.data.record_index.addressed_steps import AddressedFilter, AddressedInterleave
 from dtrain.data.record_index.surviving import surviving
@@ -81,7 +81,7 @@ def _obstacle(node: Node) -> str:
             return "filter after repeat() without end (filter first)"
         varies = order_varies(node.inputs[0])
         return "filter after a shuffle that changes with each iteration (filter first)" if varies else ""
-    if isinstance(node, Shuffled | Repeated | Concatenated) and node.inputs[0].cardinality == INFINITE:
+    if isinstance(node, Shuffled | Concatenated) and node.inputs[0].cardinality == INFINITE:
         return f"{type(node).__name__.lower()} elements after repeat() without end (repeat last)"
     if isinstance(node, ADDRESSABLE_OVER_ADDRESSABLE):
         return ""
