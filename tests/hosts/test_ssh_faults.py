@@ -76,6 +76,17 @@ def test_the_hosts_of_the_chief_and_of_a_server_are_lost_at_once(rig, start):
         rig.revive("h2")
 
 
+def test_a_lost_host_that_has_the_only_checkpoints_is_named(rig, start):
+    launch = start("h1,h2,h3", 1_000_000)
+    first_steps(launch)
+    rig.kill("h1")
+    try:
+        assert launch.end() == 1
+        assert "h1 is lost: no word for 15 s; the run's checkpoints lie there alone" in launch.err
+    finally:
+        rig.revive("h1")
+
+
 def test_a_launcher_without_network_ends_and_so_does_every_host(rig, start):
     launch = start("h1,h2", 1_000_000)
     first_steps(launch)

@@ -116,6 +116,7 @@ class FleetTarget:
         self._attempts: dict[TaskId, int] = {}
         self._shared = SharedStatuses()
         self._master: tuple[str, int] | None = None
+        self._has_checkpoints: str | None = None
         self._delayed: dict[TaskId, TaskLaunch] = {}
 
     # -- the start
@@ -149,23 +150,20 @@ class FleetTarget:
         return Begin(self._run.run_id, folder, program, self._run.digest, str(workload.cwd), dict(known))
 
     def _lay_out_code(self) -> None:
-        members = self._agents.members
-        for host, member in members.items():
+        lacking = []
+        for host, member in self._agents.members.items():
             assert member.ready is not None
             assert member.welcome is not None
             self._places[host] = RemotePlace(
                 member.ready.run_dir, str(self._run.workload.cwd), member.welcome.executable
             )
-        lacking = [host for host in members if self._run.always_sent or not self._in_place(host)]
+            if self._run.always_sent or not member.ready.in_place:
+                lacking.append(host)
         if lacking:
             folder, archive = self._run.code()
             self._sent = {folder / name for name in archive.names}
             for host, work in self._preparation.send_code(lacking, archive).items():
                 self._places[host] = replace(self._places[host], cwd=work, code=folder)
-
-    def _in_place(self, host: str) -> bool:
-        ready = self._agents.members[host].ready
-        return ready is not None and ready.in_place
 
     def _find_addresses(self) -> None:
         network = self._run.spec.network
@@ -193,6 +191,7 @@ class FleetTarget:
             host = self._locations.host_of(self._locations.leader)
             if Path(self._places[host].run_dir).is_dir():  # the run's own name: a disk that this machine sees
                 return
+            self._has_checkpoints = host
             self._say(f"checkpoints lie on {host} alone; with `checkpoint.remote` copies outlive that host")
 
     # -- the interface of a target
@@ -353,7 +352,9 @@ class FleetTarget:
             self._tell("back", gone.host, f"{gone.host}: another agent is up there; its tasks start again")
             plan = {gone.host: self._locations.serving(gone.host)}
         else:
-            self._tell("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s")
+            alone = "; the run's checkpoints lie there alone: when it is back, use `--resume`"
+            only = alone if gone.host == self._has_checkpoints else ""
+            self._tell("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{only}")
             plan = self._locations.move(gone.host, foreign=self._run.workload.foreign)
             if not self._agents.up(host.host for host in self._run.hosts):
                 self._queued.append(
