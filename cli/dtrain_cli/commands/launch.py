@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dtrain.errors import DtrainError, SpecError
+from dtrain.errors import DtrainError
 from dtrain_cli.commands.command_line import GIVEN, ProgramCommand, Words
 from dtrain_cli.commands.spec_options import DIRECTORY, Seconds, runs_dir_option, spec_options
 
@@ -73,8 +73,6 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
         return launcher_of(engine)(wanted)
     if sys.platform != "linux":
         raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
-    if wanted.detach:
-        raise SpecError("--detach: the tasks of this machine end with their launcher; leave the option away")
     return launch_here(wanted)
 
 

@@ -69,6 +69,8 @@ class Scene:
 
 def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextManager[Target]]) -> int:
     """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
+    if options.detach:
+        raise SpecError("--detach: the tasks end with their launcher here; leave the option away")
     signals = SignalInbox()
     workload, spec = read_request(options)
     if reason := missing(spec.secrets, os.environ):
