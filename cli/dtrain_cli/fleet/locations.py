@@ -84,11 +84,10 @@ class Locations:
 
     def wanted(self, cluster: ClusterSection) -> dict[str, list[int]]:
         """Return the ports that each host is to hold; 0 for any."""
+        written = self._written(cluster)
         ports: dict[str, list[int]] = {}
         for task in self._serving(cluster):
-            given = getattr(cluster, task.role)
-            port = 0 if isinstance(given, int) else int(given[task.index].rpartition(":")[2])
-            ports.setdefault(self.host_of(task), []).append(port)
+            ports.setdefault(self.host_of(task), []).append(written.get(task, 0))
         return ports
 
     def assign_ports(self, cluster: ClusterSection, held: Mapping[str, Sequence[int]]) -> ClusterSpec:
@@ -98,19 +97,18 @@ class Locations:
             HostError: a port that the spec writes out is taken.
         """
         left = {host: list(ports) for host, ports in held.items()}
+        for task, port in self._written(cluster).items():
+            host = self.host_of(task)
+            if port not in left[host]:
+                raise HostError(
+                    f"{host}: port {port}, which cluster.{task.role}.{task.index} names, is taken"
+                )
+            left[host].remove(port)
         jobs: dict[str, list[str]] = {}
         for task in self._serving(cluster):
             host, given = self.host_of(task), getattr(cluster, task.role)
-            if isinstance(given, int):
-                address = _join(self.addresses[host], left[host].pop(0))
-            else:
-                address = given[task.index]
-                port = int(address.rpartition(":")[2])
-                if port not in left[host]:
-                    raise HostError(
-                        f"{host}: port {port}, which cluster.{task.role}.{task.index} names, is taken"
-                    )
-                left[host].remove(port)
+            counted = isinstance(given, int)
+            address = _join(self.addresses[host], left[host].pop(0)) if counted else given[task.index]
             self._address[task] = address
             jobs.setdefault(task.role.value, []).append(address)
         return ClusterSpec.from_lists(**jobs)
@@ -157,6 +155,14 @@ class Locations:
         if address != self._address[task]:
             self._address[task] = address
             self._moved.add(task)
+
+    def _written(self, cluster: ClusterSection) -> dict[TaskId, int]:
+        """Return the ports that the spec writes out."""
+        return {
+            task: int(given[task.index].rpartition(":")[2])
+            for task in self._serving(cluster)
+            if not isinstance(given := getattr(cluster, task.role), int)
+        }
 
     def _serving(self, cluster: ClusterSection) -> list[TaskId]:
         return [TaskId(role, index) for role in _SERVING for index in range(cluster.count(role))]

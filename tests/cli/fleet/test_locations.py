@@ -87,3 +87,17 @@ def test_a_written_port_that_is_taken_is_named():
     with pytest.raises(HostError, match=r"h2: port 2222, which cluster\.worker\.1 names, is taken"):
         locations.assign_ports(cluster, {"h1": [2222], "h2": [20001]})
     assert locations.assign_ports(cluster, {"h1": [2222], "h2": [2222]}).address(WORKER1) == "h2:2222"
+
+
+def test_written_ports_are_left_to_their_tasks_by_those_that_take_any():
+    cluster = ClusterSection(chief=1, ps=1, worker=("h1:2222", "h1:2223"))
+    locations = Locations(read_hosts("h1"))
+    locations.place(cluster, {})
+    locations.addresses = {"h1": "10.0.0.1"}
+    addresses = locations.assign_ports(cluster, {"h1": [2222, 2223, 20001, 20002]})
+    assert [addresses.address(task) for task in (CHIEF, PS0, WORKER0, WORKER1)] == [
+        "10.0.0.1:20001",
+        "10.0.0.1:20002",
+        "h1:2222",
+        "h1:2223",
+    ]
