@@ -8,7 +8,9 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import version
 
+from dtrain.errors import RunError
 from dtrain_cli.agent.messages import Welcome
+from dtrain_cli.agent.run_folders import check_room, run_folder
 
 
 def welcome(environment: Mapping[str, str]) -> Welcome:
@@ -22,6 +24,7 @@ def welcome(environment: Mapping[str, str]) -> Welcome:
         cores=len(os.sched_getaffinity(0)),
         reached_at=reached_at(environment.get("SSH_CONNECTION", "")),
         addresses=_addresses(),
+        no_room=_no_room(),
     )
 
 
@@ -29,6 +32,16 @@ def reached_at(connection: str) -> str | None:
     """Return the server's address in SSH_CONNECTION (ssh(1)): client, its port, server, its port."""
     words = connection.split()
     return words[2].partition("%")[0] if len(words) == 4 else None
+
+
+def _no_room() -> str | None:
+    """Return why the disk of a run's folder takes no more; None if it does."""
+    folder = next(each for each in run_folder("", "").parents if each.is_dir())
+    try:
+        check_room(folder)
+    except RunError as error:
+        return str(error)
+    return None
 
 
 def _addresses() -> dict[str, list[str]]:

@@ -140,6 +140,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
         cores: how many the agent may use.
         reached_at: the address on which the login came in; None where it did not come by ssh.
         addresses: those of each network interface, with the length of the prefix: ``10.0.0.2/24``.
+        no_room: why a run's files cannot be kept there; None: they can.
     """
 
     version: str
@@ -150,6 +151,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     cores: int
     reached_at: str | None = None
     addresses: dict[str, list[str]] = {}
+    no_room: str | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):

@@ -31,7 +31,7 @@ def unfit(host: str, welcome: Welcome, own: str | None = None) -> str | None:
             f"{host}: {welcome.executable} is Python {welcome.python}, and this is {HERE}; name an equal one "
             "with `--set python=PATH`"
         )
-    return None
+    return None if welcome.no_room is None else f"{host}: {welcome.no_room}"
 
 
 def address_of(host: Host, welcome: Welcome, network: NetworkSection, alone: bool) -> str:

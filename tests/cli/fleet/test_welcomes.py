@@ -1,5 +1,7 @@
 """The facts that an agent tells: versions that must be equal, and the address of its host."""
 
+import errno
+import os
 from importlib.metadata import version
 
 import pytest
@@ -24,6 +26,18 @@ def test_other_versions_are_refused_with_both_named():
     assert unfit("h1", told()) is None
     assert "h1: /py has dtrain 0.0.1 there" in unfit("h1", told(version="0.0.1"))
     assert "Python 2.7, and this is " + HERE in unfit("h1", told(python="2.7"))
+
+
+def test_a_host_without_room_for_a_run_is_refused(monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "not" / "yet"))
+    assert welcome({}).no_room is None
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    facts = welcome({})
+    assert unfit("h1", facts) == f"h1: No space left on device in {tmp_path}; make room there"
+    assert unfit("h1", told(no_room="No space left on device in /s")).startswith("h1: No space left")
 
 
 def test_this_host_introduces_itself():
