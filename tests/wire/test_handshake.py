@@ -33,3 +33,12 @@ def test_a_task_that_joins_need_not_know_the_run():
 )
 def test_a_task_of_another_run_gets_a_plain_reason(changes, said):
     assert said in refusal(EXPECTED, hello(**changes))
+
+
+def test_a_task_by_hand_with_other_addresses_hears_of_its_cluster_and_what_to_do():
+    server = Hello(run_id="hand-c1", cluster_hash="c1", task="ps:0")
+    moved = Hello(run_id="hand-c2", cluster_hash="c2", task="ps:1")
+    said = refusal(server, moved)
+    assert "ps:1 was started with another cluster than ps:0 (hashes c2 and c1)" in said
+    assert "DTRAIN_MOVED_TO=HOST:PORT" in said
+    assert "belongs to run run-2" in refusal(server, Hello(run_id="run-2", cluster_hash="c2", task="ps:1"))

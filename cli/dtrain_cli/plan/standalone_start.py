@@ -17,7 +17,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain.process.access import check_access, secret_in_file
-from dtrain.process.assignment import BIND, TF_CONFIG, TaskAssignment, checked_bind
+from dtrain.process.assignment import BIND, TF_CONFIG, TaskAssignment, checked_bind, run_id_by_hand
 from dtrain.process.engines.found import EXPECTED, find_place
 from dtrain.process.engines.vertex import CHECKPOINTS
 from dtrain.process.private_variables import SECRET
@@ -177,9 +177,8 @@ class StandaloneStart:
 def _by_hand(cluster: ClusterSpec, task: TaskId) -> TaskAssignment:
     counts = {role.value: cluster.count(role) for role in cluster.jobs}
     counts["evaluator"] = int(task.role is Role.EVALUATOR)
-    return TaskAssignment(
-        task, cluster, RunSpec(cluster=ClusterSection(**counts)), run_id=f"hand-{cluster.hash}"
-    )
+    spec = RunSpec(cluster=ClusterSection(**counts))
+    return TaskAssignment(task, cluster, spec, run_id=run_id_by_hand(cluster))
 
 
 ALONE = _by_hand(ClusterSpec.from_lists(chief=["127.0.0.1:2222"]), TaskId(Role.CHIEF, 0))

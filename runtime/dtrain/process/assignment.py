@@ -200,7 +200,12 @@ class TaskAssignment:
 
 def run_id_by_hand(cluster: ClusterSpec) -> str:
     """Return the run id of tasks that were started without a launcher: equal addresses make one run."""
-    return f"hand-{cluster.hash}"
+    return run_id_of(cluster.hash)
+
+
+def run_id_of(cluster_hash: str) -> str:
+    """Return what `run_id_by_hand` does, of the hash of a cluster."""
+    return f"hand-{cluster_hash}"
 
 
 def _default_spec(cluster: ClusterSpec) -> RunSpec:

@@ -17,6 +17,7 @@ import msgspec
 from dtrain.cluster import TaskId
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof, Refusal
+from dtrain.process.assignment import run_id_of
 from dtrain.wire.security import proof
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.strangers import Strangers
@@ -91,13 +92,14 @@ def refusal(expected: Hello, hello: Hello) -> str | None:
     """
     if hello.version != expected.version:
         return other_version("the task that connects", hello.version, expected.version)
-    if hello.run_id not in (expected.run_id, ""):
+    by_hand = all(each.run_id == run_id_of(each.cluster_hash) for each in (hello, expected))
+    if hello.run_id not in (expected.run_id, "") and not by_hand:
         return f"this is {expected.task} of run {expected.run_id}; {hello.task} belongs to run {hello.run_id}"
     if hello.cluster_hash not in (expected.cluster_hash, ""):
         return (
             f"{hello.task} was started with another cluster than {expected.task} (hashes "
-            f"{hello.cluster_hash} and "
-            f"{expected.cluster_hash}); give every task the same chief, worker and ps addresses"
+            f"{hello.cluster_hash} and {expected.cluster_hash}); give every task the same chief, worker and "
+            "ps addresses, and one that serves elsewhere by now DTRAIN_MOVED_TO=HOST:PORT besides"
         )
     try:
         TaskId.parse(hello.task)
