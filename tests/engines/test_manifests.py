@@ -293,3 +293,12 @@ def test_the_plan_for_people_names_pods_disk_and_commands(tmp_path):
     assert "waits in Kueue's queue training" in text
     assert "kubectl -n ml logs -f" in text
     assert all(len(line) <= 120 for line in lines)
+
+
+def test_a_command_whose_files_are_in_the_image_is_planned_without_code(tmp_path):
+    (tmp_path / "s.yaml").write_text("cluster: {chief: 1, worker: 1}\nkubernetes: {image: x}\n")
+    command = ("python", "/app/train.py")
+    run = gather(LaunchOptions(spec=tmp_path / "s.yaml", arguments=command), {})
+    assert "  code: none; the image holds what is needed" in about(run)
+    for _, job in jobs_of(manifests(run)):
+        assert "--code" not in job["template"]["spec"]["containers"][0]["args"]

@@ -82,7 +82,7 @@ def _code(spec: RunSpec, workload: Workload) -> tuple[Code, tuple[str, ...]]:
         names = [workload.program.name]
     else:
         names = [word for word in workload.arguments if word.endswith(".py") and _travels(word)]
-    return Code(there, {name: _read(folder / name) for name in names}), command
+    return Code(there if names else "", {name: _read(folder / name) for name in names}), command
 
 
 def _below(program: Path, folder: Path) -> str:

@@ -37,8 +37,7 @@ def about(run: KubernetesRun) -> Iterator[str]:
     kind = "one JobSet, which its controller must be there for" if run.jobset else "an Indexed Job a role"
     queue = f"; waits in Kueue's queue {kubernetes.queue}" if kubernetes.queue else ""
     yield f"  {kind}{queue}; kept {KEPT_S // 3600} hours after the end"
-    files = f"{len(run.code.files)} files" if len(run.code.files) != 1 else "1 file"
-    yield f"  code: {files} in a ConfigMap" if run.code.files else f"  code: {run.code.folder} of the image"
+    yield f"  code: {_where_code_is(run)}"
     with_disk = " and ".join(role for role in run.roles if reads_disk(run, role))
     yield f"  files of the run: {run.run_directory} on the claim {run.volume_name}, for {with_disk}"
     if run.secret is not None:
@@ -53,3 +52,10 @@ def about(run: KubernetesRun) -> Iterator[str]:
     kinds = "jobset" if run.jobset else "job,service"
     yield f"take it away: {kubectl} delete {kinds},configmap,secret -l {RUN_LABEL}={run.name}"
     yield "              (the claim stays, and with it the checkpoints)"
+
+
+def _where_code_is(run: KubernetesRun) -> str:
+    if run.code.files:
+        count = len(run.code.files)
+        return f"{count} {'file' if count == 1 else 'files'} in a ConfigMap"
+    return f"{run.code.folder} of the image" if run.code.folder else "none; the image holds what is needed"

@@ -16,7 +16,7 @@ class Code:
     """The files that the pods get.
 
     Attributes:
-        folder: where they are in the pods.
+        folder: where they are in the pods; empty: the run has none.
         files: contents by path below the folder; empty where the image holds the code.
     """
 
