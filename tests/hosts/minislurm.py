@@ -15,6 +15,8 @@ from launching import wait_until
 
 PROGRAMS = ("munged", "sbatch", "scontrol", "slurmctld", "slurmd", "srun")
 KILL_WAIT_S = 15
+_AFTER_REVOCATION_S = 3
+"""A node takes no credential of a job that is not younger, in whole seconds, than the job's last end there."""
 _CONF = """\
 ClusterName=test
 SlurmctldHost=h0({address})
@@ -123,12 +125,16 @@ class MiniSlurm:
         return found
 
     def start_now(self, number: str) -> None:
-        """Let a requeued job start at once, which Slurm does after two minutes."""
+        """Let a requeued job start soon, which Slurm does after two minutes."""
+
+        def asked() -> bool:
+            when = f"StartTime=now+{_AFTER_REVOCATION_S}seconds"
+            return self.run("scontrol", "update", f"JobId={number}", when, check=False).returncode == 0
 
         def began() -> bool:
-            self.run("scontrol", "update", f"JobId={number}", "StartTime=now", check=False)
             return self.job(number).get("JobState") != "PENDING"
 
+        wait_until(lambda: began() or asked(), f"job {number} to be asked to begin again")
         wait_until(began, f"job {number} to begin again")
 
     def start_node(self, name: str) -> None:
