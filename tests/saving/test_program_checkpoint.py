@@ -94,3 +94,67 @@ def test_a_handler_without_a_folder_or_on_other_objects_is_refused(tmp_path):
         for given in (dt.train.Checkpoint(), objects()["model"], None):
             with pytest.raises(InputError, match=r"expected a dt\.train\.CheckpointManager"):
                 handler(None, given)
+
+
+def fitted(parts, steps):
+    parts["model"].compile(parts["optimizer"], "mse")
+    parts["model"].fit(X, X[:, :1], batch_size=8, epochs=steps, verbose=0)
+
+
+def test_what_fit_has_made_of_an_optimizer_is_saved_and_restored(tmp_path):
+    whole, resumed = objects(), objects()
+    train(whole, 2)
+    fitted(whole, 3)
+    assert int(whole["optimizer"].iterations) == 5
+    dt.train.Checkpoint(**whole).write(tmp_path / "file")
+    dt.train.Checkpoint(**resumed).read(tmp_path / "file")
+    assert int(resumed["optimizer"].iterations) == 5
+    train(whole, 2)
+    train(resumed, 2)
+    assert equal(state(resumed)[:-2], state(whole)[:-2])
+    assert int(whole["optimizer"].iterations) == int(resumed["optimizer"].iterations) == 7
+
+
+def unbuilt():
+    with SingleStrategy().scope():
+        return dt.Sequential([dt.layers.Dense(2), dt.layers.Dense(1)])
+
+
+def test_a_model_without_shapes_takes_them_from_the_file(tmp_path):
+    first, second = unbuilt(), unbuilt()
+    first.build((None, 3))
+    dt.train.Checkpoint(model=first).write(tmp_path / "file")
+    dt.train.Checkpoint(model=second).read(tmp_path / "file")
+    assert np.array_equal(second(X), first(X))
+    second.build((None, 3))
+    assert equal(second.get_weights(), first.get_weights())
+    other = unbuilt()
+    other.add(dt.layers.Dense(1))
+    dt.train.Checkpoint(model=other).read(tmp_path / "file")
+    with pytest.raises(
+        CheckpointError, match=r"file: model/dense_2/kernel: expected shape .*, found nothing"
+    ):
+        other(X)
+
+
+def test_save_numbers_the_files_and_restore_of_none_is_no_error(tmp_path):
+    parts, others = objects(), objects()
+    train(parts, 1)
+    saved = dt.train.Checkpoint(**parts)
+    paths = [saved.save(tmp_path / "all" / "mine") for _ in range(2)]
+    assert [path.name for path in paths] == ["mine-1.safetensors", "mine-2.safetensors"]
+    assert dt.train.latest_checkpoint(tmp_path / "all") == paths[-1]
+    assert saved.write(tmp_path / "one") == tmp_path / "one"
+    restored = dt.train.Checkpoint(**others)
+    restored.restore(dt.train.latest_checkpoint(tmp_path / "nothing")).assert_consumed()
+    assert int(others["optimizer"].iterations) == 0
+    restored.restore(paths[-1]).expect_partial()
+    assert equal(state(others), state(parts))
+
+
+def test_a_manager_that_would_keep_nothing_is_refused(tmp_path):
+    for kept in (0, -1, 2.5):
+        with pytest.raises(InputError, match="max_to_keep: expected a whole number of at least 1, or None"):
+            dt.train.CheckpointManager(dt.train.Checkpoint(), tmp_path, max_to_keep=kept)
+    with pytest.raises(InputError, match=r"expected a dt\.train\.Checkpoint, found int"):
+        dt.train.CheckpointManager(3, tmp_path, max_to_keep=1)

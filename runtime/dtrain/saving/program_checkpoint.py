@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,9 @@ from dtrain.strategies.replicas.variables.variable import Variable
 from dtrain.types import Array
 
 KIND = "checkpoint of a program"
+SAVES = "save_counter"
+"""The counter of files that were saved with a number."""
+ENDING = ".safetensors"
 
 
 class Checkpoint:
@@ -34,7 +38,7 @@ class Checkpoint:
         Raises:
             InputError: one is no model, variable or optimizer.
         """
-        self.counters: dict[str, int] = {"save_counter": 0}
+        self.counters: dict[str, int] = {SAVES: 0}
         self._objects = objects
         for name, each in objects.items():
             if not (isinstance(each, Variable | Optimizer) or hasattr(each, "created_variables")):
@@ -43,8 +47,17 @@ class Checkpoint:
                     f"{type(each).__name__}"
                 )
 
-    def write(self, path: FilePath) -> None:
-        """Write a file, or replace it, in one step.
+    def save(self, file_prefix: FilePath) -> Path:
+        """Write a file whose name is ``file_prefix`` and a number that counts up; return its path.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        self.counters[SAVES] += 1
+        return self.write(f"{file_prefix}-{self.counters[SAVES]}{ENDING}")
+
+    def write(self, path: FilePath) -> Path:
+        """Write a file, or replace it, in one step; return its path.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -62,30 +75,39 @@ class Checkpoint:
                 arrays |= {f"{name}/{key}": np.asarray(value) for key, value in each.weights.items()}
         description = {"kind": KIND, "iterations": steps, "counters": self.counters}
         write_archive(Path(path), arrays, json.dumps(description))
+        return Path(path)
 
     def read(self, path: FilePath) -> Self:
-        """Give the objects the values of a file.
+        """Give the objects the values of a file; a model that is not built takes its own when it is.
 
         Raises:
             CheckpointError: there is none, it is damaged, or it holds other objects.
         """
         archive = read_archive(Path(path))
         found = _described(archive.path, archive.description)
+        steps = {name: int(count) for name, count in found["iterations"].items()}
+        models = {}
         for name, each in self._objects.items():
             if isinstance(each, Variable):
                 each.assign(_one(archive.arrays, name, each.shape, path))
-            elif not isinstance(each, Optimizer):
-                specs = each.created_variables
-                each.weights = {
-                    spec.name: _one(archive.arrays, f"{name}/{spec.name}", spec.shape, path) for spec in specs
-                }
-        for name, each in self._objects.items():
-            if isinstance(each, Optimizer):
-                self._restore(name, each, archive.arrays, int(found["iterations"].get(name, 0)))
+            elif isinstance(each, Optimizer):
+                self._restore(name, each, archive.arrays, steps.get(name, 0))
+            else:
+                models[name] = each
+        for name, each in models.items():
+            each.once_built(partial(self._restore_model, name, each, archive.arrays, steps, path))
         self.counters.update({key: int(count) for key, count in found["counters"].items()})
         return self
 
-    restore = read
+    def restore(self, save_path: FilePath | None) -> "LoadStatus":
+        """Give the objects the values of a file; None, of a program that has saved nothing yet: do nothing.
+
+        Raises:
+            CheckpointError: see `read`.
+        """
+        if save_path is not None:
+            self.read(save_path)
+        return LoadStatus()
 
     def managed_in(self, directory: FilePath) -> "CheckpointManager":
         """Return a manager that keeps the newest checkpoint in a folder."""
@@ -97,13 +119,32 @@ class Checkpoint:
         for name, each in self._objects.items():
             if isinstance(each, Variable):
                 found[name] = each
-            elif not isinstance(each, Optimizer):
+            elif not isinstance(each, Optimizer) and each.built:
                 found |= {f"{name}/{variable.name}": variable for variable in each.trainable_variables}
         return found
 
     def _slots(self, optimizer: Optimizer) -> dict[str, Mapping[str, Array]]:
-        slots = Application.of(optimizer).slots
-        return {name: slots[variable][0] for name, variable in self._variables().items() if variable in slots}
+        """Return what an optimizer knows of each variable, in a loop of one's own or else in `fit`."""
+        application = Application.of(optimizer)
+        known = {name: application.known_slots(variable) for name, variable in self._variables().items()}
+        return {name: slots for name, slots in known.items() if slots is not None}
+
+    def _restore_model(
+        self,
+        name: str,
+        model: Any,
+        arrays: Mapping[str, Array],
+        steps: Mapping[str, int],
+        path: FilePath,
+    ) -> None:
+        """Give a model its values, and the optimizers their memory of its variables."""
+        model.weights = {
+            spec.name: _one(arrays, f"{name}/{spec.name}", spec.shape, path)
+            for spec in model.created_variables
+        }
+        for optimizer, each in self._objects.items():
+            if isinstance(each, Optimizer):
+                self._restore(optimizer, each, arrays, steps.get(optimizer, 0))
 
     def _restore(self, name: str, optimizer: Optimizer, arrays: Mapping[str, Array], steps: int) -> None:
         kinds = optimizer.initial_slots(np.zeros(0))
@@ -113,6 +154,18 @@ class Checkpoint:
             if all(f"{name}/{slot}/{key}" in arrays for slot in kinds)
         }
         Application.of(optimizer).take(known, steps)
+
+
+class LoadStatus:
+    """The answer of `Checkpoint.restore`: every object has its values, or the call has raised already."""
+
+    def assert_consumed(self) -> Self:
+        """Return at once; see the class."""
+        return self
+
+    assert_existing_objects_matched = assert_consumed
+    assert_nontrivial_match = assert_consumed
+    expect_partial = assert_consumed
 
 
 class CheckpointManager:
@@ -132,7 +185,19 @@ class CheckpointManager:
             directory: made when it is needed. Two processes must not save in one folder.
             max_to_keep: how many files stay; None: all.
             checkpoint_name: what their names begin with.
+
+        Raises:
+            InputError: it is no checkpoint, or no file would stay.
         """
+        if not isinstance(checkpoint, Checkpoint):
+            raise InputError(
+                f"CheckpointManager: expected a dt.train.Checkpoint, found {type(checkpoint).__name__}"
+            )
+        if max_to_keep is not None and not (isinstance(max_to_keep, int) and max_to_keep >= 1):
+            raise InputError(
+                "CheckpointManager: max_to_keep: expected a whole number of at least 1, or None for all "
+                f"files, found {max_to_keep!r}"
+            )
         self.checkpoint = checkpoint
         self.directory = Path(directory)
         self._max_to_keep = max_to_keep
@@ -141,10 +206,8 @@ class CheckpointManager:
     @property
     def checkpoints(self) -> list[Path]:
         """The files, the oldest first."""
-        found = self.directory.glob(f"{self._name}-*")
-        ends = {path: path.stem.removeprefix(f"{self._name}-") for path in found}
-        numbered = {path: int(end) for path, end in ends.items() if end.isdecimal()}
-        return sorted(numbered, key=numbered.__getitem__)
+        found = [path for path in _numbered(self.directory) if _name_of(path) == self._name]
+        return sorted(found, key=_number_of)
 
     @property
     def latest_checkpoint(self) -> Path | None:
@@ -158,11 +221,9 @@ class CheckpointManager:
             CheckpointError: it cannot be written.
         """
         counters = self.checkpoint.counters
-        counters["save_counter"] += 1
-        number = counters["save_counter"] if checkpoint_number is None else checkpoint_number
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"{self._name}-{number}.safetensors"
-        self.checkpoint.write(path)
+        counters[SAVES] += 1
+        number = counters[SAVES] if checkpoint_number is None else checkpoint_number
+        path = self.checkpoint.write(self.directory / f"{self._name}-{number}{ENDING}")
         if self._max_to_keep is not None:
             for old in [each for each in self.checkpoints if each != path][: -self._max_to_keep + 1 or None]:
                 old.unlink(missing_ok=True)
@@ -180,9 +241,28 @@ class CheckpointManager:
         return path
 
 
-def latest_checkpoint(directory: FilePath, checkpoint_name: str = "ckpt") -> Path | None:
-    """Return the newest file of a `CheckpointManager` in a folder; None: there is none."""
-    return CheckpointManager(Checkpoint(), directory, checkpoint_name=checkpoint_name).latest_checkpoint
+def latest_checkpoint(directory: FilePath, checkpoint_name: str | None = None) -> Path | None:
+    """Return the newest file that `CheckpointManager` or `Checkpoint.save` has left; None: there is none.
+
+    Of several names it is that of the file that was written last, unless a name is given.
+    """
+    names = {_name_of(path): path for path in sorted(_numbered(Path(directory)), key=_number_of)}
+    if checkpoint_name is not None:
+        return names.get(checkpoint_name)
+    return max(names.values(), key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """Return the files of a folder whose names end in a number, as those of checkpoints do."""
+    return [path for path in folder.glob(f"*-*{ENDING}") if path.stem.rpartition("-")[2].isdecimal()]
+
+
+def _name_of(path: Path) -> str:
+    return path.stem.rpartition("-")[0]
+
+
+def _number_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
 
 
 def _described(path: Path, description: str | None) -> dict[str, Any]:

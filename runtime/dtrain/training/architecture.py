@@ -36,6 +36,7 @@ class Architecture:
         self._values: dict[str, Array] | None = None
         self._in_replicas: ModelVariables | None = None
         self._making = threading.RLock()
+        self._once_built: Callable[[], None] | None = None
         self.stop_training = False
         created.register(self)
 
@@ -157,7 +158,14 @@ class Architecture:
         axis.
         """
         if not self.built:
-            self.network.build(_of_one_example(input_shape))
+            self._fix_shapes(_of_one_example(input_shape))
+
+    def once_built(self, act: Callable[[], None]) -> None:
+        """Call a function as soon as the shapes are known, which may be now; the last one given counts."""
+        if self.built:
+            act()
+        else:
+            self._once_built = act
 
     def build_for(self, batches: Batches) -> None:
         """Fix the shapes, if they are not known, for inputs like these."""
@@ -307,7 +315,13 @@ class Architecture:
                 f"{self.name}: its shapes are unknown; give the first layer an input_shape, or call build "
                 "or fit first"
             )
-        self.network.build(assumed)
+        self._fix_shapes(assumed)
+
+    def _fix_shapes(self, of_one_example: Any) -> None:
+        self.network.build(of_one_example)
+        act, self._once_built = self._once_built, None
+        if act is not None:
+            act()
 
 
 def _of_one_example(shape: Any) -> Any:

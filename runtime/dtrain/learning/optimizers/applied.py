@@ -49,15 +49,21 @@ Pairs: TypeAlias = list[tuple[Gradient, Any]]
 
 
 class Iterations:
-    """The number of updates that an optimizer has made in loops of one's own; `tf.Variable`'s methods."""
+    """The number of updates that an optimizer has made, in `fit` or in loops; `tf.Variable`'s methods."""
 
     def __init__(self) -> None:
         self._count = 0
+        self._now: Callable[[], int] | None = None
 
     def assign(self, count: Any) -> Self:
         """Set the count."""
         self._count = int(count)
+        self._now = None
         return self
+
+    def follow(self, now: Callable[[], int]) -> None:
+        """Let a function tell the count, until the next `assign`."""
+        self._now = now
 
     def assign_add(self, delta: Any) -> Self:
         """Add to the count."""
@@ -71,7 +77,7 @@ class Iterations:
 
     def __int__(self) -> int:
         """Return the count."""
-        return self._count
+        return self._count if self._now is None else self._now()
 
     def __index__(self) -> int:
         """Return the count."""
@@ -93,7 +99,7 @@ class Applied:
 
     @property
     def iterations(self) -> Iterations:
-        """The updates made by `apply_gradients`, all replicas' together as one."""
+        """The updates made by `fit` and by `apply_gradients`, all replicas' together as one."""
         made: Iterations = self.__dict__.setdefault("_iterations", Iterations())
         return made
 

@@ -21,7 +21,7 @@ from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
 from dtrain.learning.graphs.heads import WHOLE
 from dtrain.protocol.feed import UNKNOWN, Feed
-from dtrain.strategies.interface import Leader, Replica, Training
+from dtrain.strategies.interface import Leader, Replica, StepClock, Training
 from dtrain.strategies.problem import Problem, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
@@ -54,9 +54,15 @@ class OptimizerOwner:
 
     Attributes:
         state: of an optimizer from a file, until the first `fit` takes it over.
+        updates: which the optimizer has made before the next `fit`.
     """
 
     state: OptimizerState | None = None
+    updates: int = 0
+
+    def __post_init__(self) -> None:
+        """Count on from a state."""
+        self.updates = self.updates if self.state is None else self.state.step
 
 
 @dataclass
@@ -135,6 +141,7 @@ class Fit:
         self.owner.state = None
         model.weights = training.weights
         model.stop_training = False
+        self._count_updates(training.clock)
         try:
             loop = self._loop(training, epochs)
             loop.begin()
@@ -150,6 +157,8 @@ class Fit:
             training.close(error)
             raise
         finally:
+            self.owner.updates = int(self.compiled.optimizer.iterations)
+            self.compiled.optimizer.iterations.assign(self.owner.updates)
             model.weights = {
                 spec.name: _kept(spec, training.weights[spec.name]) for spec in problem.variables
             }
@@ -158,6 +167,11 @@ class Fit:
             loop.leading.callbacks.call("on_train_end", loop.leading.log.ended)
         self.history.take(training.recorded if loop.leading is None else loop.leading.log.rows)
         return self.history
+
+    def _count_updates(self, clock: StepClock) -> None:
+        """Let the optimizer say how many updates it has made, from now on also in the midst of training."""
+        before = self.owner.updates - clock.first_step
+        self.compiled.optimizer.iterations.follow(lambda: before + clock.global_step)
 
     def _say_of_input(self, read_s: float, elapsed_s: float) -> None:
         """Print in the leader which share of the training was spent on waiting for batches, if it is much."""

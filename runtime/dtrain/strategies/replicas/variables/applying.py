@@ -88,6 +88,11 @@ class Application:
 
         place.meet(call, gradients, decide)
 
+    def known_slots(self, variable: Any) -> Slots | None:
+        """Return a variable's slots, from loops of one's own or else from `fit`; None: it has none."""
+        own = self.slots.get(variable)
+        return own[0] if own is not None else self._resumed(variable)
+
     def finalize(self, variables: Sequence[Any]) -> None:
         """See `learning.optimizers.applied.Application`."""
         for variable in variables:
