@@ -1,6 +1,6 @@
-"""A program with a coordinator: 200 closures add 1 each to a variable, on the servers of a cluster.
+"""A program with a coordinator: 200 closures add 1 each to a variable and a metric, on the servers of a cluster.
 
-It prints the sum. While workers run closures, and until the file "go" is there, they make `killed` of them wait, so that
+It prints the sums. While workers run closures, and until the file "go" is there, they make `killed` of them wait, so that
 a test can kill workers in the midst of some.
 """
 
@@ -23,6 +23,7 @@ with strategy.scope():
     parts = dt.Variable(np.zeros(8, np.float32))
     model = dt.Sequential([dt.layers.Dense(2, input_shape=(3,))])
 model.compile(dt.optimizers.SGD(0.125), "mse")
+mean = dt.metrics.Mean()
 
 
 def add(number):
@@ -34,6 +35,7 @@ def add(number):
         while not (folder / "go").exists() and time.monotonic() < until_s:
             time.sleep(0.005)
     parts.assign_add(np.ones(8, np.float32))
+    mean.update_state([number, number + 1])
     return number
 
 
@@ -41,4 +43,9 @@ coordinator = ClusterCoordinator(strategy)
 results = [coordinator.schedule(add, args=(number,)) for number in range(CLOSURES)]
 coordinator.join()
 assert coordinator.fetch(results) == list(range(CLOSURES))
-print("SUM", int(total), parts.numpy().tolist())
+print("MEAN", mean.result(), mean.state["count"])
+mean.reset_state()
+coordinator.schedule(add, args=(0,))
+coordinator.join()
+print("RESET", mean.result(), mean.state["count"])
+print("SUM", int(total) - 1, (parts - 1).tolist())

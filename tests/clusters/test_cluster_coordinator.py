@@ -28,6 +28,8 @@ def test_closures_count_once_though_their_workers_are_killed(launcher, seed):
     (launcher.folder / "go").touch()
     assert launch.end() == 0, launch.err
     assert f"SUM 200 {[200.0] * 8}" in launch.out
+    assert "MEAN 100.0 400.0" in launch.out
+    assert "RESET 0.5 2.0" in launch.out
     assert "killed by SIGKILL (signal 9); restarting" in launch.err
     launch.wait_gone()
 
@@ -66,6 +68,8 @@ def test_a_program_alone_gives_the_same_sum(launcher):
     command = launcher.run(PROGRAM, str(launcher.folder))
     assert command.end() == 0, command.err
     assert f"SUM 200 {[200.0] * 8}" in command.out
+    assert "MEAN 100.0 400.0" in command.out
+    assert "RESET 0.5 2.0" in command.out
 
 
 def written(launcher, text):
@@ -96,7 +100,7 @@ def test_a_worker_whose_program_makes_other_variables_says_which(launcher):
     program = written(launcher, OTHERS)
     launch = launcher.start("--workers", "1", "--ps", "1", "--no-evaluator", program)
     assert launch.end() != 0
-    assert "has made other models or variables than the coordinator's" in launch.err
+    assert "has made other models, variables or metrics than the coordinator's" in launch.err
     launch.wait_gone()
 
 

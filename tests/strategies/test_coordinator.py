@@ -90,12 +90,12 @@ def count():
 
 
 def test_steps_in_closures_are_those_of_one_process(coordinator):
-    with coordinator.strategy.scope():
-        alone = network()
-    alone.strategy = SingleStrategy()
-    alone.set_weights(PROGRAM["model"].get_weights())
+    before = PROGRAM["model"].get_weights()
     results = [coordinator.schedule(train, args=(number,)) for number in range(6)]
     coordinator.join()
+    with SingleStrategy().scope():
+        alone = network()
+        alone.set_weights(before)
     expected = [alone.train_on_batch(*batch) for batch in BATCHES]
     np.testing.assert_allclose(coordinator.fetch(results), expected, rtol=1e-6)
     for ours, theirs in zip(PROGRAM["model"].get_weights(), alone.get_weights(), strict=True):

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from dtrain.types import Array
 
 Owner = Any
-"""A model, or a `Variable`."""
+"""A model, a `Variable`, or a metric."""
 
 
 class SharedValues(Protocol):

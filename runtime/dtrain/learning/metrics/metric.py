@@ -4,10 +4,11 @@ A metric's `state` is a few float64 arrays by name, all of which are sums. State
 different batches add up to the state of one that saw all, so an evaluation may be split (`merge_state`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import wraps
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -30,6 +31,35 @@ class CallingReplica(NamedTuple):
     total: Callable[[str, State], State] | None
 
 
+class SharedState(Protocol):
+    """The sums of a metric where several tasks add to them.
+
+    Attributes:
+        under_way: the sums that a call of this thread makes or reads; None: there is no such call.
+    """
+
+    under_way: State | None
+
+    def read(self) -> State:
+        """Return the newest sums."""
+
+    def add(self, state: State) -> None:
+        """Add to the sums, once for all tasks."""
+
+    def assign(self, state: State) -> None:
+        """Set the sums, for all tasks."""
+
+
+@contextmanager
+def _apart(shared: SharedState, state: State) -> Iterator[None]:
+    """Let a metric have these sums in the calling line."""
+    shared.under_way = state
+    try:
+        yield
+    finally:
+        shared.under_way = None
+
+
 _find_replica: list[Callable[[], CallingReplica | None]] = []
 
 
@@ -42,11 +72,30 @@ def _calling_replica() -> CallingReplica | None:
     return _find_replica[0]() if _find_replica else None
 
 
+def _adding(update: Callable[..., None]) -> Callable[..., None]:
+    """Return a method that adds to a metric's sums, which first adds up apart where they are shared."""
+
+    @wraps(update)
+    def add(self: "Metric", *args: Any, **kwargs: Any) -> None:
+        if self.shared is None or self.shared.under_way is not None:
+            update(self, *args, **kwargs)
+            return
+        with _apart(self.shared, self._zeros()):
+            update(self, *args, **kwargs)
+            added = self.state
+        self.shared.add(added)
+
+    return add
+
+
 def _over_all_processes(result: Callable[..., Any]) -> Callable[..., Any]:
     """Return a metric's `result` that first adds up the states of all processes whose replicas have some."""
 
     @wraps(result)
     def of_all(self: "Metric") -> Any:
+        if self.shared is not None and self.shared.under_way is None:
+            with _apart(self.shared, self.shared.read()):
+                return result(self)
         total = self._total
         if total is None or _calling_replica() is not None:
             return result(self)
@@ -74,19 +123,26 @@ class Metric(Configurable):
     name: str | None = None
 
     default_name: ClassVar[str] = "metric"
+    shared: ClassVar[SharedState | None] = None
+    """Has the sums, where several tasks add to them; set in the instance."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.default_name
         self.reset_state()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let `result` of every kind of metric be that of all processes."""
+        """Let `result` of every kind of metric be that of all processes, and add to the sums of all."""
         super().__init_subclass__(**kwargs)
         if "result" in vars(cls):
             cls.result = _over_all_processes(vars(cls)["result"])  # type: ignore[method-assign]
+        if "update_state" in vars(cls):
+            cls.update_state = _adding(vars(cls)["update_state"])  # type: ignore[method-assign]
 
     def reset_state(self) -> None:
         """Forget all batches."""
+        if self.shared is not None:
+            self.shared.assign(self._zeros())
+            return
         self._of_replicas: dict[int, State] = {}
         self._state = self._zeros()
         self._total: Callable[[str, State], State] | None = None
@@ -99,6 +155,8 @@ class Metric(Configurable):
         added to the others, in the order of the replicas, when they are next read outside. `result` then adds
         up those of all processes, so every process is to call it.
         """
+        if self.shared is not None:
+            return self.shared.read() if self.shared.under_way is None else self.shared.under_way
         replica = _calling_replica()
         if replica is not None:
             self._total = replica.total
@@ -111,6 +169,12 @@ class Metric(Configurable):
     @state.setter
     def state(self, state: State) -> None:
         """Set the sums."""
+        if self.shared is not None:
+            if self.shared.under_way is None:
+                self.shared.assign(state)
+            else:
+                self.shared.under_way = state
+            return
         replica = _calling_replica()
         if replica is not None:
             self._of_replicas[replica.number] = state
@@ -118,6 +182,7 @@ class Metric(Configurable):
             self._of_replicas = {}
             self._state = state
 
+    @_adding
     def merge_state(self, others: "Iterable[Metric | State]") -> None:
         """Add the batches of other metrics of the same class and arguments, or of their states."""
         for other in others:

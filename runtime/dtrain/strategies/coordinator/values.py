@@ -1,5 +1,6 @@
 """The values of a program's models and variables on its servers; see `strategies.shared`."""
 
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from dtrain.errors import InputError, ProgramError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.metrics.metric import Metric, State
 from dtrain.learning.optimizers import Optimizer
 from dtrain.learning.optimizers.applied import Pairs
 from dtrain.messages import Alteration
@@ -32,12 +34,13 @@ class _Place:
     """The variables of one owner in the plan.
 
     Attributes:
+        number: of the owner among those of its kind, or its name in the program.
         first: the number of its first variable in the plan.
         names: of all, in their order.
     """
 
     owner: Owner
-    number: int
+    number: int | str
     first: int
     names: tuple[str, ...]
 
@@ -67,18 +70,43 @@ class ValueOnServers(Home):
         return ServerApplication(self._values, optimizer)
 
 
+class SumsOnServers(threading.local):
+    """The sums of one metric; see `learning.metrics.metric.SharedState`."""
+
+    under_way: State | None = None
+
+    def __init__(self, values: "ProgramValues", metric: Metric) -> None:
+        self._values = values
+        self._metric = metric
+
+    def read(self) -> State:
+        """See `SharedState.read`."""
+        return {name: np.array(each) for name, each in self._values.weights(self._metric).items()}
+
+    def add(self, state: State) -> None:
+        """See `SharedState.add`."""
+        self._values.assign(self._metric, _as_float64(state), add=True)
+
+    def assign(self, state: State) -> None:
+        """See `SharedState.assign`."""
+        self._values.assign(self._metric, _as_float64(state))
+
+
 class ProgramValues(SharedValues):
     """Every variable of a program, by its owner."""
 
     def __init__(self, names: ProgramNames) -> None:
-        """Take the models that are built, and the variables, that the program has made so far.
+        """Take the models that are built, the variables, and the metrics that have a name at module level,
+        which the program has made so far.
 
         Raises:
             ProgramError: two models share layers.
         """
         self._places: dict[int, _Place] = {}
         self.specs: list[VariableSpec] = []
-        for number, owner in created.made():
+        metrics = {id(metric): (f"{module}.{name}", metric) for module, name, metric in names.objects(Metric)}
+        owners: list[tuple[int | str, Owner]] = [*created.made(), *metrics.values()]
+        for number, owner in owners:
             specs = _specs_of(owner)
             if specs is None:
                 continue
@@ -105,7 +133,7 @@ class ProgramValues(SharedValues):
         result: dict[str, Array] = {}
         for place in self._places.values():
             owner = place.owner
-            values = {VALUE: owner.read()} if isinstance(owner, Variable) else owner.weights
+            values = _values_of(owner)
             for name, number in place.numbers.items():
                 result[self.specs[number].name] = np.asarray(values[name])
         return result
@@ -123,6 +151,9 @@ class ProgramValues(SharedValues):
         self._counted.clear()
         for place in self._places.values():
             owner = place.owner
+            if isinstance(owner, Metric):
+                owner.shared = SumsOnServers(self, owner)
+                continue
             by_name = {VALUE: owner} if isinstance(owner, Variable) else owner.in_replicas().by_name
             for name, variable in by_name.items():
                 variable.home = ValueOnServers(self, owner, name)
@@ -143,8 +174,9 @@ class ProgramValues(SharedValues):
             if mine != other:
                 break
         raise ProgramError(
-            "the program of this task has made other models or variables than the coordinator's before its "
-            f"first call of the coordinator: {mine or 'nothing more'} here, {other or 'nothing more'} there; "
+            "the program of this task has made other models, variables or metrics than the coordinator's "
+            f"before its first call of the coordinator: {mine or 'nothing more'} here, "
+            f"{other or 'nothing more'} there; "
             "make all of them in every task, in one order, and build models before (give them an Input)"
         )
 
@@ -242,11 +274,23 @@ class ProgramValues(SharedValues):
 def _specs_of(owner: Owner) -> Sequence[VariableSpec] | None:
     if isinstance(owner, Variable):
         return [VariableSpec(VALUE, owner.shape, owner.dtype.name, owner.trainable)]
+    if isinstance(owner, Metric):
+        return [VariableSpec(name, np.shape(each), "float64", False) for name, each in owner.state.items()]
     return owner.created_variables if owner.built else None
 
 
-def _refuse_shared_layers(owner: Owner) -> None:
+def _values_of(owner: Owner) -> Mapping[str, Array]:
     if isinstance(owner, Variable):
+        return {VALUE: owner.read()}
+    return owner.state if isinstance(owner, Metric) else owner.weights  # type: ignore[no-any-return]
+
+
+def _as_float64(state: State) -> State:
+    return {name: np.asarray(each, np.float64) for name, each in state.items()}
+
+
+def _refuse_shared_layers(owner: Owner) -> None:
+    if isinstance(owner, Variable | Metric):
         return
     others = {user for layer in owner.network.layers for user in layer.used_by if user is not owner}
     if others:
