@@ -117,17 +117,17 @@ class Metric(Configurable):
 
     Attributes:
         name: under which the result is reported; Keras's name of the class unless given.
+        shared: has the sums, where several tasks add to them; None: this task has its own.
     """
 
     _: KW_ONLY
     name: str | None = None
 
     default_name: ClassVar[str] = "metric"
-    shared: ClassVar[SharedState | None] = None
-    """Has the sums, where several tasks add to them; set in the instance."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.default_name
+        self.shared: SharedState | None = None
         self.reset_state()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -75,13 +75,15 @@ class Loops(Group):
 
             return run
 
-        if self.strategy is not None:
-            self.strategy.in_loop(self.updates)
-        if self.replicas == 1:
-            part(0)()
-            return results[0]
-        self._pool.run([part(index) for index in range(self.replicas)], meeting)
-        return regrouped(results)
+        self._report()
+        try:
+            if self.replicas == 1:
+                part(0)()
+                return results[0]
+            self._pool.run([part(index) for index in range(self.replicas)], meeting)
+            return regrouped(results)
+        finally:
+            self._report()
 
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any) -> Any:
         """See `Strategy.reduce`."""
@@ -127,6 +129,11 @@ class Loops(Group):
             )
 
     # Inner parts
+
+    def _report(self) -> None:
+        """Tell those who watch this task how far the loop has come."""
+        if self.strategy is not None:
+            self.strategy.in_loop(self.updates)
 
     def _parts(self, value: Any, what: str) -> list[Leaf]:
         """Return the summands of this process's replicas."""
