@@ -83,6 +83,8 @@ class TaskEnds:
         own = own_record(life.launch)
         by_itself = life.stop_s is None or (own is not None and own.monotonic_s < life.stop_s)
         if by_itself and (failure := self._failure(life, end)):
+            if order.state is RunState.STOPPED and failure.kind is FailureKind.PEER_LOST:
+                return Judgement(TaskState.STOPPED)  # it missed a task that was stopped before it
             if self._was_told(life, end, failure):
                 return Judgement(TaskState.STOPPED, failure)
             restart = self._restart(life, end, failure, now_s)

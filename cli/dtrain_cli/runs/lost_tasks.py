@@ -37,7 +37,7 @@ def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
 def lost_on_the_way(
     lost: Iterable[tuple[TaskState, FailureRecord]], joined: Iterable[Mapping[str, Any]] = ()
 ) -> str:
-    """Return all tasks that a run has lost, the first one first; empty if it has lost none.
+    """Return all tasks that a run has lost, in the order of their failures; empty if it has lost none.
 
     Args:
         lost: the state and the failure of each lost task that the launcher has started.
@@ -45,7 +45,7 @@ def lost_on_the_way(
     """
     own = [
         {"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log}
-        for state, why in sorted(lost, key=lambda entry: entry[1].monotonic_s)
+        for state, why in sorted(lost, key=lambda entry: entry[1].order)
     ]
     texts = lost_texts([*own, *joined])
     more = len(texts) - NAMED_MAX

@@ -102,6 +102,13 @@ class FailureRecord:
     standing: list[str] = field(default_factory=list)
     error_type: str | None = None
 
+    @property
+    def order(self) -> tuple[bool, float]:
+        """The place among the failures of a run: a lost peer is a consequence, and never precedes another
+        failure.
+        """
+        return self.kind is FailureKind.PEER_LOST, self.monotonic_s
+
 
 @dataclass
 class RunRecord:

@@ -1,5 +1,6 @@
 """Tasks that a run loses: which end it, which it survives, and what is said of them at the end."""
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -148,3 +149,22 @@ def test_whose_failure_for_good_ends_a_program(tmp_path, role):
     )
     _, outcome = perform(tmp_path, target)
     assert outcome.exit_code == (0 if role in (Role.WORKER, Role.EVALUATOR) else 3)
+
+
+def test_a_task_that_misses_those_that_were_stopped_before_it_is_stopped(tmp_path):
+    gone = TaskScript(2.05, status=1, record=(2.04, "PeerLostError: worker:0 has ended", "peer_lost"))
+    target = FakeTarget({"chief:0": gone}, signals_to_launcher=[(2.0, signal.SIGINT)])
+    supervisor, outcome = perform(tmp_path, target)
+    assert (outcome.state, outcome.exit_code) == ("stopped", 130)
+    assert state(supervisor, "chief:0") == "stopped"
+    assert lost(supervisor) == ""
+
+
+def test_a_cause_is_named_before_those_who_missed_the_task_that_had_it(tmp_path):
+    missed = TaskScript(1, status=1, record=(0.9, "PeerLostError: worker:0 has ended", "peer_lost"))
+    cause = TaskScript(1, status=1, record=(0.95, "ValueError: bad batch", "exception"))
+    tasks = {"worker:1": missed, "worker:0": cause, "chief:0": TaskScript(5)}
+    supervisor, _ = perform(tmp_path, FakeTarget(tasks))
+    assert lost(supervisor).startswith(
+        "worker:0 failed at step 9: ValueError: bad batch (log: its.log); worker:1"
+    )

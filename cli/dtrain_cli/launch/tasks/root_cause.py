@@ -79,12 +79,8 @@ def _signal_name(number: int) -> str | None:
 
 
 def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
-    """Return the first cause: a lost peer is a consequence, and never precedes another failure."""
-    return min(
-        failures,
-        key=lambda failure: (failure.kind is FailureKind.PEER_LOST, failure.monotonic_s),
-        default=None,
-    )
+    """Return the first cause; see `FailureRecord.order`."""
+    return min(failures, key=lambda failure: failure.order, default=None)
 
 
 def last_lines(log: Path) -> list[str]:
