@@ -50,7 +50,12 @@ __version__: str
 utils = _encoding
 
 class ParameterServerStrategy(_InACluster):
-    def __init__(self, **training: Unpack[_TrainingArguments]) -> None: ...
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        variable_partitioner: Any = None,
+        **training: Unpack[_TrainingArguments],
+    ) -> None: ...
 
 class MirroredStrategy(_Mirrored):
     def __init__(

@@ -98,5 +98,7 @@ def told(losses: list[list[float]], weights: list[np.ndarray]) -> str:
 
 if __name__ == "__main__":
     strategy = dt.get_strategy()
+    resolver = strategy.cluster_resolver
+    print("task", resolver.task_type, resolver.task_id, resolver.cluster_spec().num_tasks("worker"))
     print("losses", *run(strategy))
     print("two models", told(*run_two_models(strategy)[:2]))

@@ -16,6 +16,7 @@ def test_workers_have_the_bits_of_threads_and_the_evaluator_ends(launcher):
     expected = " ".join(own_loop.run(mirrored(3)))
     two_models = own_loop.told(*own_loop.run_two_models(mirrored(3))[:2])
     for task in ("chief:0", "worker:0", "worker:1"):
+        assert f"task {task.replace(':', ' ')} 2\n" in launch.log(task)
         assert f"losses {expected}\n" in launch.log(task)
         assert f"two models {two_models}\n" in launch.log(task)
     assert "the evaluator ends" in launch.log("evaluator:0")

@@ -191,7 +191,9 @@ def test_a_pipeline_that_cannot_be_told_from_others_needs_a_name(file):
 
 def test_another_file_stays_as_it_is(file):
     file.write_text("a file of the user's\n")
-    with pytest.raises(InputError, match=r"train\.cache: expected a file of cached elements"):
+    with pytest.raises(
+        InputError, match=r"train\.cache: expected a file that cache, snapshot or save has written"
+    ):
         list(numbers().cache(file))
     assert file.read_text() == "a file of the user's\n"
 

@@ -180,6 +180,16 @@ def test_zip_enumerate_unbatch_rebatch():
         (1, 6),
         (2, 7),
     ]
+    two = Dataset.range(2), Dataset.range(5, 99)
+    for zipped in (Dataset.zip(*two), Dataset.zip(datasets=two)):
+        assert [(plain(a), plain(b)) for a, b in zipped] == [(0, 5), (1, 6)]
+    for wrong in (
+        lambda: Dataset.zip(),
+        lambda: Dataset.zip(two, datasets=two),
+        lambda: Dataset.zip(two[0], 3),
+    ):
+        with pytest.raises(InputError, match="zip: expected datasets"):
+            wrong()
     assert [(int(i), int(x)) for i, x in Dataset.range(7, 9).enumerate(start=1)] == [(1, 7), (2, 8)]
     batches = Dataset.range(7).batch(3)
     assert list(batches.unbatch()) == list(range(7))
@@ -236,7 +246,7 @@ def test_the_spec_of_a_rebatched_stream_has_its_kind_and_its_length_where_that_i
     [
         (lambda: Dataset.from_tensor_slices((np.zeros(2), np.zeros(3))), "one length"),
         (lambda: Dataset.from_tensor_slices(3), "one length"),
-        (lambda: Dataset.range(3).batch(0), "size >= 1"),
+        (lambda: Dataset.range(3).batch(0), ">= 1 as size"),
         (lambda: Dataset.range(3).shuffle(0), "buffer_size >= 1"),
         (lambda: Dataset.range(3).shard(2, 2), "index < num_shards"),
         (lambda: Dataset.range(3).batch(2).rebatch(0), "sizes"),

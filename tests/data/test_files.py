@@ -103,3 +103,13 @@ def test_examples_round_trip(features):
 def test_hostile_bytes_are_refused_or_empty(data):
     with suppress(InputError):
         decode_example(data)
+
+
+def test_a_file_that_is_cut_off_is_named_in_one_sentence(tmp_path):
+    with TFRecordWriter(tmp_path / "whole") as writer:
+        for _ in range(2):
+            writer.write(b"x" * 50)
+    (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-7])
+    end = "cut: the file ends inside the record at byte 66, which claims 50 bytes\\.$"
+    with pytest.raises(InputError, match=end):
+        list(TFRecordDataset(tmp_path / "cut"))

@@ -150,3 +150,9 @@ def test_a_loss_of_ones_own():
 
     value, gradient = losses.get(Cubic()).value_and_gradient([[0.0]], [[2.0]])
     assert (value, gradient.tolist()) == (8.0, [[12.0]])
+
+
+def test_reductions_have_keras_names():
+    loss = losses.MeanSquaredError(reduction=losses.Reduction.NONE)
+    assert loss(np.zeros((2, 3)), np.ones((2, 3))).shape == (2,)
+    assert losses.Reduction.SUM_OVER_BATCH_SIZE == "sum_over_batch_size"

@@ -93,3 +93,10 @@ def test_wrong_arguments_are_named():
         metrics.get("acuracy")
     with pytest.raises(SpecError, match="curve"):
         metrics.AUC(curve="RoC")
+
+
+def test_the_older_name_of_a_reset():
+    metric = metrics.Mean()
+    metric.update_state([1.0, 2.0])
+    metric.reset_states()
+    assert metric.result() == 0.0

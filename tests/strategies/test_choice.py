@@ -99,7 +99,6 @@ def test_a_program_may_write_every_word_of_a_setting():
 def test_the_constructor_s_arguments_are_typed_as_the_section_is():
     hints = get_type_hints(TrainingArguments)
     section = get_type_hints(TrainingSettings)
-    assert hints.pop("variable_partitioner") == hints["partitioner"]
     assert hints.keys() == section.keys()
     assert hints.pop("partitioner") == dict[str, int] | Partitioner | None
     assert {name: section[name] for name in hints} == hints
@@ -384,3 +383,18 @@ def test_a_joined_worker_knows_what_was_said(launched, tmp_path):
     files = RunFiles(tmp_path)
     write_record(files.spec, RunSpec(said={"training": {"seed": 0}}))
     assert read_record(files.spec, RunSpec).said == {"training": {"seed": 0}}
+
+
+def test_a_program_may_name_its_cluster_as_with_tensorflow(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    resolver = dt.distribute.cluster_resolver.TFConfigClusterResolver()
+    partitioner = dt.distribute.partitioners.MinSizePartitioner(min_shard_bytes=256 << 10, max_shards=2)
+    strategy = dt.distribute.experimental.ParameterServerStrategy(resolver, partitioner)
+    assert strategy.training.partitioner == {"min_size": 256 << 10, "max_shards": 2}
+    assert isinstance(strategy, dt.distribute.Strategy)
+    assert strategy.cluster_resolver.task_type is None
+    assert strategy.cluster_resolver.cluster_spec().as_dict() == {}
+    assert dt.distribute.MirroredStrategy is dt.MirroredStrategy
+    for make in (dt.distribute.ParameterServerStrategy, dt.distribute.MultiWorkerMirroredStrategy):
+        with pytest.raises(SpecError, match=r"cluster_resolver: expected an object such as .* found int"):
+            make(3)

@@ -82,6 +82,7 @@ def test_wishes_of_the_training_section_go_beside_the_devices():
     [
         ({"devices": ["CPU:0", "CPU:0"]}, "devices: expected different ones, found ['CPU:0', 'CPU:0']"),
         ({"devices": "CPU:0"}, "devices: expected a list of names such as ['CPU:0'], found 'CPU:0'"),
+        ({"devices": 2}, "devices: expected a list of names such as ['CPU:0'], found 2"),
         ({"devices": ["GPU:0"]}, "devices: expected names of CPUs such as 'CPU:0', found 'GPU:0'"),
         ({"devices": ["CPU:0"], "replicas": 1}, "give either devices or replicas"),
         ({"updates": "async"}, "updates: mirrored makes every step with all replicas"),

@@ -10,6 +10,7 @@ import dtrain as dt
 from dtrain.data import Dataset
 from dtrain.data.experimental import AutoShardPolicy
 from dtrain.errors import (
+    InputError,
     InvalidArgumentError,
     NotADatasetError,
     NotFoundError,
@@ -219,6 +220,12 @@ def test_datasets_of_other_kinds_are_refused():
         mirrored(2).experimental_distribute_dataset(np.arange(4))
     strategy = mirrored(2)
     iterator = iter(strategy.experimental_distribute_dataset(Dataset.range(4).batch(2)))
+    with pytest.raises(InputError, match=r"options: expected dt\.distribute\.InputOptions, found int"):
+        strategy.experimental_distribute_dataset(Dataset.range(4).batch(2), options=3)
+    with pytest.raises(InputError, match="expected a function of an InputContext, found 3"):
+        strategy.distribute_datasets_from_function(3)
+    with pytest.raises(InputError, match="expected a function of a ValueContext, found 4"):
+        strategy.experimental_distribute_values_from_function(4)
     with pytest.raises(ValueError, match=r"strategy.run\(step, args=\(next\(iterator\),\)\)"):
         strategy.run(next, (iterator,))
 

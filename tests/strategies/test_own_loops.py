@@ -157,3 +157,10 @@ def test_an_assigned_value_of_another_shape_is_refused(strategy):
         variable = dt.Variable([1.0, 2.0], name="v")
     with pytest.raises(InputError, match=r"variable v: expected shape \(2,\), found \(3,\)"):
         variable.assign([1.0, 2.0, 3.0])
+
+
+def test_a_function_that_returns_nothing_is_named_where_its_sum_is_asked_for(strategy):
+    with pytest.raises(
+        InputError, match=r"found None; does the function that strategy\.run ran return one\?"
+    ):
+        strategy.reduce("SUM", strategy.run(lambda: None), axis=None)

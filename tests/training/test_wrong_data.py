@@ -70,7 +70,7 @@ def test_data_that_do_not_fit(x, y, loss, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "batch: expected a size >= 1, found 0"),
+        ({"batch_size": 0}, "batch: expected a whole number >= 1 as size, found 0"),
         (
             {"epochs": 1.5},
             "fit: expected whole numbers, found steps_per_epoch 1, initial_epoch 0, epochs 1.5",

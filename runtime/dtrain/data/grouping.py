@@ -167,8 +167,8 @@ class Batched(Derived):
     """
 
     def __init__(self, source: Node, size: int, drop_remainder: bool) -> None:
-        if size < 1:
-            raise InputError(f"batch: expected a size >= 1, found {size}.")
+        if not (isinstance(size, int | np.integer) and size >= 1):
+            raise InputError(f"batch: expected a whole number >= 1 as size, found {size!r}.")
         super().__init__(source)
         self._size = size
         self.drops_remainder = drop_remainder

@@ -1,13 +1,15 @@
 """`dt.distribute`: `tf.distribute`'s names for loops of one's own, their input, and sharded variables."""
 
 from dtrain.data.input_context import InputContext
-from dtrain.distribute import coordinator, experimental
+from dtrain.distribute import cluster_resolver, coordinator, experimental
 from dtrain.distribute.contexts import (
     get_replica_context,
     get_strategy,
     has_strategy,
     in_cross_replica_context,
 )
+from dtrain.strategies.choice import ParameterServerStrategy
+from dtrain.strategies.constructors import MirroredStrategy
 from dtrain.strategies.cross_device_ops import (
     CrossDeviceOps,
     HierarchicalCopyAllReduce,
@@ -20,6 +22,8 @@ from dtrain.strategies.input.distributed_dataset import (
     PerReplicaSpec,
 )
 from dtrain.strategies.input.options import InputOptions, InputReplicationMode
+from dtrain.strategies.interface import Strategy
+from dtrain.strategies.multi_worker_mirrored.made import MultiWorkerMirroredStrategy
 from dtrain.strategies.reduction import ReduceOp
 from dtrain.strategies.replicas.extended import Extended as StrategyExtended
 from dtrain.strategies.replicas.options import CommunicationImplementation, CommunicationOptions, RunOptions
@@ -41,7 +45,10 @@ __all__ = [
     "InputOptions",
     "InputReplicationMode",
     "Mirrored",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "NcclAllReduce",
+    "ParameterServerStrategy",
     "PerReplica",
     "PerReplicaSpec",
     "ReduceOp",
@@ -49,10 +56,12 @@ __all__ = [
     "ReplicaContext",
     "RunOptions",
     "ShardedVariable",
+    "Strategy",
     "StrategyExtended",
     "ValueContext",
     "VariableAggregation",
     "VariableSynchronization",
+    "cluster_resolver",
     "coordinator",
     "experimental",
     "get_replica_context",

@@ -1,7 +1,9 @@
 """`dt.distribute.experimental`: names of `tf.distribute.experimental`."""
 
 from dtrain.distribute import coordinator
+from dtrain.strategies.choice import ParameterServerStrategy
 from dtrain.strategies.constructors import CentralStorageStrategy
+from dtrain.strategies.multi_worker_mirrored.made import MultiWorkerMirroredStrategy
 from dtrain.strategies.preemption.handler import PreemptionCheckpointHandler
 from dtrain.strategies.preemption.termination import TerminationConfig
 from dtrain.strategies.replicas.options import CommunicationImplementation, CommunicationOptions
@@ -15,6 +17,8 @@ __all__ = [
     "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
     "PreemptionCheckpointHandler",
     "TerminationConfig",
     "ValueContext",

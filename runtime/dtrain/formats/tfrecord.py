@@ -71,7 +71,7 @@ def records_from(file: BinaryIO, where: str, compression: str = "") -> Iterator[
     file.seek(0)
     room = room_for(nbytes) if compression else nbytes
     try:
-        yield from _records(_decompressed(file, compression), where, room)
+        yield from _records(_decompressed(file, compression), where, room, grows=bool(compression))
     except (EOFError, zlib.error) as error:
         raise InputError(f"{where}: expected {compression} data, found damage: {error}.") from error
 
@@ -155,8 +155,11 @@ def _decompressed(file: BinaryIO, compression: str) -> BinaryIO:
     return file
 
 
-def _records(stream: BinaryIO, where: str, room: int) -> Iterator[bytes]:
-    """Yield the records of a stream of at most `room` bytes; a larger one is refused before it is read."""
+def _records(stream: BinaryIO, where: str, room: int, *, grows: bool) -> Iterator[bytes]:
+    """Yield the records of a stream of at most `room` bytes; a larger one is refused before it is read.
+
+    It `grows` where it is decompressed; else `room` is what the file has.
+    """
     begin = 0
     rest = b""
     wanted = CHUNK_BYTES
@@ -168,7 +171,8 @@ def _records(stream: BinaryIO, where: str, room: int) -> Iterator[bytes]:
         yield from _sound(data, _framing(rest, starts, ends), starts, begin, where)
         used = ends[-1] if ends else 0
         if missing < 0:
-            raise InputError(_wrong_length(rest[used : used + HEADER.size], begin + used, room, where))
+            header = rest[used : used + HEADER.size]
+            raise InputError(_wrong_length(header, begin + used, room if grows else None, where))
         begin += used
         rest = rest[used:]
         wanted = max(CHUNK_BYTES, missing)
@@ -206,14 +210,20 @@ def _framing(data: bytes, starts: Sequence[int], ends: Sequence[int]) -> Any:
     return octets[np.concatenate([begins, behind], axis=1)].view(_FRAMING)[:, 0]
 
 
-def _wrong_length(header: bytes, offset: int, room: int, where: str) -> str:
+def _wrong_length(header: bytes, offset: int, room: int | None, where: str) -> str:
     length, checksum = HEADER.unpack(header)
     if masked_crc32c(header[:8]) != checksum:
         return _damaged_length(where, offset)
+    if length > RECORD_BYTES_MAX:
+        return (
+            f"{where}: the record at byte {offset} claims {length} bytes; "
+            f"expected at most {RECORD_BYTES_MAX}."
+        )
+    if room is None:
+        return f"{where}: the file ends inside the record at byte {offset}, which claims {length} bytes."
     return (
-        f"{where}: the file ends inside the record at byte {offset}, which claims {length} bytes, or "
-        f"grows too much when it is decompressed; expected at most {RECORD_BYTES_MAX} bytes a record "
-        f"and {room} in all."
+        f"{where}: the file grows too much when it is decompressed: its record at byte {offset} claims "
+        f"{length} bytes; expected at most {room} in all."
     )
 
 

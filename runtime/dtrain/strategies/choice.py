@@ -41,12 +41,11 @@ CONSTRUCTOR = "ParameterServerStrategy"
 
 
 class TrainingArguments(PlainSettings, total=False):
-    """The fields of a spec's `training` section, as a program may give them; a partitioner, also under
-    TensorFlow's name `variable_partitioner`, may be one of `dt.distribute.partitioners`.
+    """The fields of a spec's `training` section, as a program may give them; a partitioner may be one of
+    `dt.distribute.partitioners`.
     """
 
     partitioner: dict[str, int] | Partitioner | None
-    variable_partitioner: dict[str, int] | Partitioner | None
 
 
 def get_strategy() -> Strategy:
@@ -72,6 +71,8 @@ class ParameterServerStrategy(Strategy):
     `tf.distribute.ParameterServerStrategy`.
 
     Args:
+        cluster_resolver: as of `MultiWorkerMirroredStrategy`.
+        variable_partitioner: another name of the argument `partitioner`.
         training: see `TrainingArguments`. What the spec or the command line says of them, whatever it is,
             wins.
 
@@ -80,10 +81,15 @@ class ParameterServerStrategy(Strategy):
             wishes; the launcher has laid out another cluster.
     """
 
-    def __new__(cls, **training: Unpack[TrainingArguments]) -> Strategy:  # type: ignore[misc]
+    def __new__(  # type: ignore[misc]
+        cls,
+        cluster_resolver: Any = None,
+        variable_partitioner: dict[str, int] | Partitioner | None = None,
+        **training: Unpack[TrainingArguments],
+    ) -> Strategy:
         """Return the strategy of this process."""
-        wishes = checked_wishes(_with_plain_partitioner(dict(training)), CONSTRUCTOR)
-        return strategy_of_process(wishes, CONSTRUCTOR)
+        wishes = checked_wishes(_with_plain_partitioner(training, variable_partitioner), CONSTRUCTOR)
+        return strategy_of_process(wishes, CONSTRUCTOR, place_of(cluster_resolver, CONSTRUCTOR))
 
 
 ParameterServerStrategy.register(SingleStrategy)
@@ -117,13 +123,39 @@ def strategy_of_process(
     return strategy
 
 
-def _with_plain_partitioner(training: Mapping[str, Any]) -> dict[str, Any]:
+def place_of(resolver: Any, who: str) -> tuple[ClusterSpec, TaskId] | None:
+    """Return the cluster and the task that a program's resolver names; None: it names no cluster.
+
+    Raises:
+        SpecError: it is no resolver, or names no task of its cluster, or a task of a role that there is not.
+    """
+    if resolver is None:
+        return None
+    if not hasattr(resolver, "cluster_spec"):
+        raise SpecError(
+            f"{who}: cluster_resolver: expected an object such as "
+            f"dt.distribute.cluster_resolver.TFConfigClusterResolver(), found {type(resolver).__name__}"
+        )
+    jobs = resolver.cluster_spec().as_dict()
+    if not jobs:
+        return None
+    try:
+        roles = {Role(job): dict(enumerate(addresses)) for job, addresses in jobs.items()}
+        task = TaskId(Role(resolver.task_type), int(resolver.task_id))
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"{who}: cluster_resolver: expected roles of {', '.join(Role)}: {error}") from None
+    return ClusterSpec(roles), task
+
+
+def _with_plain_partitioner(
+    training: Mapping[str, Any], variable_partitioner: dict[str, int] | Partitioner | None
+) -> dict[str, Any]:
     """Name a partitioner as a spec does; TensorFlow's name for the argument is another one."""
     plain = dict(training)
-    if "variable_partitioner" in plain:
+    if variable_partitioner is not None:
         if "partitioner" in plain:
             raise SpecError(f"{CONSTRUCTOR}: give either partitioner or variable_partitioner, not both")
-        plain["partitioner"] = plain.pop("variable_partitioner")
+        plain["partitioner"] = variable_partitioner
     if (config := partitioner_config(plain.get("partitioner"))) is not None:
         plain["partitioner"] = config
     return plain

@@ -100,7 +100,7 @@ def _of(
 
 def _check_devices(who: str, devices: Sequence[str]) -> None:
     """Raise a `SpecError` unless these are different names of CPUs, such as ``CPU:0``."""
-    if isinstance(devices, str):
+    if isinstance(devices, str) or not isinstance(devices, Sequence):
         raise SpecError(f"{who}: devices: expected a list of names such as ['CPU:0'], found {devices!r}")
     for device in devices:
         kind, _, number = str(device).rpartition("/")[2].removeprefix("device:").partition(":")

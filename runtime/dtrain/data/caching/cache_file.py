@@ -131,8 +131,8 @@ def opened_cache(path: Path) -> CacheFile | None:
     nbytes = file.state()[0]
     if nbytes and file.read(0, min(nbytes, len(MAGIC))) != MAGIC:
         raise InputError(
-            f"{path}: expected a file of cached elements, or none, found another file; it stays as it is: "
-            "give cache() another name"
+            f"{path}: expected a file that cache, snapshot or save has written, found another one, which "
+            "stays as it is; name another path"
         )
     header = _header(file, nbytes)
     return None if header is None else CacheFile(file, header)

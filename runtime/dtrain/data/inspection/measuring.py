@@ -121,7 +121,7 @@ def measure_dataset(dataset: Dataset, seconds: float) -> Measured:
 def _speed(step: str, threads: int, work: Work, seconds: float, row_bytes: float, batch_rows: int) -> Speed:
     """Do work in some threads for a time; `row_bytes` of a row are counted if work counts none."""
     if not any(work()):  # also learns what the first time takes longer
-        raise InputError("expected rows to measure, found none")
+        raise InputError(f"{step}: expected rows to measure, found none")
     done: list[tuple[float, int]] = []
     failures: list[BaseException] = []
     over = threading.Event()

@@ -13,6 +13,7 @@ from dtrain.data.sources import Generated, Range, Single, Slices, matching_paths
 from dtrain.data.steps.choosing import Chosen, Sampled
 from dtrain.data.steps.numbers import Counted, RandomNumbers
 from dtrain.data.structure import arrays_of, map_arrays
+from dtrain.errors import InputError
 
 
 class FromSources:
@@ -129,8 +130,23 @@ class FromSources:
         return cls.of(Chosen([each.node for each in datasets], choice_dataset.node, stop_on_empty_dataset))
 
     @classmethod
-    def zip(cls, datasets: Any) -> Self:
-        """Return elements of datasets side by side, until one ends; a tuple or dict of datasets, nested."""
+    def zip(cls, *args: Any, datasets: Any = None) -> Self:
+        """Return elements of datasets side by side, until one ends.
+
+        Args:
+            args: the datasets, or one tuple or dict of them, nested.
+            datasets: this tuple or dict, by name.
+
+        Raises:
+            InputError: both or neither are given, or something in them is no dataset.
+        """
+        if bool(args) == (datasets is not None):
+            raise InputError("zip: expected datasets, or one nest of them")
+        if args:
+            datasets = args[0] if len(args) == 1 else args
+        for each in arrays_of(datasets):
+            if not isinstance(each, FromSources):
+                raise InputError(f"zip: expected datasets, found {type(each).__name__}")
         return cls.of(
             Zipped(
                 map_arrays(lambda dataset: dataset.node, datasets),

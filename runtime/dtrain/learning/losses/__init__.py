@@ -11,7 +11,7 @@ from dtrain.learning.losses.crossentropy import (
     CategoricalCrossentropy,
     SparseCategoricalCrossentropy,
 )
-from dtrain.learning.losses.loss import ElementMean, Loss
+from dtrain.learning.losses.loss import ElementMean, Loss, Reduction
 from dtrain.learning.losses.regression import (
     CosineSimilarity,
     Hinge,
@@ -41,6 +41,7 @@ __all__ = [
     "MeanSquaredError",
     "MeanSquaredLogarithmicError",
     "Poisson",
+    "Reduction",
     "SparseCategoricalCrossentropy",
     "SquaredHinge",
     "compute_average_loss",

@@ -22,6 +22,12 @@ EPSILON = 1e-7
 REDUCTIONS = ("auto", "sum_over_batch_size", "sum", "none")
 
 
+class Reduction:
+    """Names of reductions; see `tf.keras.losses.Reduction`."""
+
+    AUTO, SUM_OVER_BATCH_SIZE, SUM, NONE = REDUCTIONS
+
+
 @dataclass
 class Loss(Configurable):
     """Base of all losses.

@@ -147,6 +147,10 @@ class Metric(Configurable):
         self._state = self._zeros()
         self._total: Callable[[str, State], State] | None = None
 
+    def reset_states(self) -> None:
+        """Forget all batches; the older name of `reset_state`."""
+        self.reset_state()
+
     @property
     def state(self) -> State:
         """The sums so far, by name; plain data.

@@ -64,3 +64,14 @@ class InputOptions:
                 "distribute_datasets_from_function: experimental_place_dataset_on_device=True with "
                 "InputReplicationMode.PER_REPLICA expects experimental_fetch_to_device=False"
             )
+
+
+def given_options(options: object, who: str) -> InputOptions | None:
+    """Return the options that a program has given; None: it has given none.
+
+    Raises:
+        InputError: they are something else.
+    """
+    if options is None or isinstance(options, InputOptions):
+        return options
+    raise InputError(f"{who}: options: expected dt.distribute.InputOptions, found {type(options).__name__}")

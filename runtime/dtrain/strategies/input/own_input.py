@@ -4,13 +4,14 @@ import warnings
 from typing import Protocol
 
 from dtrain.data.dataset import Dataset
+from dtrain.errors import InputError
 from dtrain.strategies.input.distributed_dataset import (
     DatasetFunction,
     DistributedDataset,
     distribute_dataset,
     distribute_function,
 )
-from dtrain.strategies.input.options import InputOptions, InputReplicationMode
+from dtrain.strategies.input.options import InputOptions, InputReplicationMode, given_options
 from dtrain.strategies.input.workers import InputWorkers
 from dtrain.strategies.replicas.own_loops import OwnLoops
 
@@ -45,8 +46,8 @@ class OwnInput(OwnLoops, Protocol):
             NotFoundError: the policy is FILE, and the dataset reads no files.
             NotSupportedError: the options ask for a pipeline for each replica.
         """
-        if options is not None:
-            options.check_for_dataset()
+        if (checked := given_options(options, "experimental_distribute_dataset")) is not None:
+            checked.check_for_dataset()
         return distribute_dataset(dataset, self.input_workers)
 
     def distribute_datasets_from_function(
@@ -65,11 +66,14 @@ class OwnInput(OwnLoops, Protocol):
 
         Raises:
             NotADatasetError: the function returns something else.
-            InputError: the options contradict each other.
+            InputError: it is no function, or the options contradict each other.
         """
-        if options is not None:
-            options.check_for_function()
-            if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
+        who = "distribute_datasets_from_function"
+        if not callable(dataset_fn):
+            raise InputError(f"{who}: expected a function of an InputContext, found {dataset_fn!r}")
+        if (checked := given_options(options, who)) is not None:
+            checked.check_for_function()
+            if checked.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
                 self.input_workers.per_replica = True
         return distribute_function(dataset_fn, self.input_workers)
 

@@ -2,11 +2,10 @@
 
 from typing import Any, Unpack
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import MultiWorkerMirroredSection, PlainSettings
 from dtrain.config.wishes import checked_wishes
 from dtrain.errors import SpecError
-from dtrain.strategies.choice import strategy_of_process
+from dtrain.strategies.choice import place_of, strategy_of_process
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored
 from dtrain.strategies.replicas.options import CommunicationOptions
@@ -44,28 +43,11 @@ class MultiWorkerMirroredStrategy(Strategy):
                 f"{type(communication_options).__name__}"
             )
         wishes = {**training, "strategy": MultiWorkerMirroredSection().strategy}
-        place = None if cluster_resolver is None else _place_of(who, cluster_resolver)
+        place = place_of(cluster_resolver, who)
         strategy = strategy_of_process(checked_wishes(wishes, who), who, place)
         if communication_options is not None and communication_options.timeout_seconds is not None:
             strategy.wait_at_most(communication_options.timeout_seconds)
         return strategy
-
-
-def _place_of(who: str, resolver: Any) -> tuple[ClusterSpec, TaskId] | None:
-    """Return the cluster and the task that a resolver names; None: no cluster.
-
-    Raises:
-        SpecError: it names no task of its cluster, or a task of a role that there is not.
-    """
-    jobs = resolver.cluster_spec().as_dict()
-    if not jobs:
-        return None
-    try:
-        roles = {Role(job): dict(enumerate(addresses)) for job, addresses in jobs.items()}
-        task = TaskId(Role(resolver.task_type), int(resolver.task_id))
-    except (ValueError, TypeError) as error:
-        raise SpecError(f"{who}: cluster_resolver: expected roles of {', '.join(Role)}: {error}") from None
-    return ClusterSpec(roles), task
 
 
 MultiWorkerMirroredStrategy.register(MultiWorkerMirrored)

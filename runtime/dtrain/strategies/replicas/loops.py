@@ -111,6 +111,11 @@ class Loops(Group):
 
     def values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """See `Strategy.experimental_distribute_values_from_function`."""
+        if not callable(value_fn):
+            raise InputError(
+                "experimental_distribute_values_from_function: expected a function of a ValueContext, found "
+                f"{value_fn!r}"
+            )
         total = self.num_replicas_in_sync
         made = [value_fn(ValueContext(self.first + index, total)) for index in range(self.replicas)]
         return regrouped(made, always=True)
@@ -145,6 +150,11 @@ class Loops(Group):
         if not isinstance(value, DistributedValues):
             if self.num_replicas_in_sync == 1 or (op is ReduceOp.MEAN and self.peers is None):
                 return value
+            if value is None or isinstance(value, str | bytes):
+                raise InputError(
+                    f"reduce: expected a number or an array of each replica, found {value!r}; does the "
+                    "function that strategy.run ran return one?"
+                )
             if self.replicas > 1:
                 raise InputError(
                     f"reduce: expected values of {self.replicas} replicas, found {value!r}, which is the "

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from dtrain.process.tensorflow.cluster_resolver import TFConfigClusterResolver
+from dtrain.strategies.context import TaskContext
 from dtrain.strategies.reduction import ReduceOp
 from dtrain.strategies.replicas.extended import Extended
 from dtrain.strategies.replicas.loops import Loops
@@ -13,9 +15,17 @@ from dtrain.strategies.replicas.values import ValueContext
 class OwnLoops(Protocol):
     """A strategy in whose replicas a program runs functions of its own; `Strategy` inherits it."""
 
+    context: TaskContext
+
     @property
     def num_replicas_in_sync(self) -> int:
         """How many replicas' batches make one global step."""
+
+    @property
+    def cluster_resolver(self) -> TFConfigClusterResolver:
+        """Which task of which cluster this process is: its `task_type`, `task_id` and `cluster_spec()`."""
+        task = self.context.task
+        return TFConfigClusterResolver() if task is None else TFConfigClusterResolver(task.role, task.index)
 
     @property
     def loops(self) -> Loops:
