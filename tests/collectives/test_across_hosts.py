@@ -133,7 +133,6 @@ def check(scene, hosts, deaths=None, left=None):
     """Run a scene over hosts, and hold every host that is left, and what its replicas saw, against one process."""
     arenas, seen = start(scene, hosts, deaths or {})
     served, version, sums = twin(scene)
-    store = served.store
     left = left if left is not None else set(range(scene.replicas))
     for rank in left:
         assert not isinstance(seen[rank], str), f"rank {rank}: {seen[rank]}"
@@ -141,11 +140,7 @@ def check(scene, hosts, deaths=None, left=None):
         assert seen[rank][-1][0] == version
     for arena, ranks in zip(arenas, hosts, strict=True):
         if set(ranks) & left:
-            for ours, right in zip(arena.values.blocks[0], store.values, strict=True):
-                assert ours.tobytes() == right.tobytes(), "values"
-            for name, arrays in store.slots.items():
-                for ours, right in zip(arena.slots[name], arrays, strict=True):
-                    assert ours.tobytes() == right.tobytes(), name
+            served.hold_against(arena)
     return seen
 
 

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from dtrain.parameters.placement import Group
 
 
@@ -31,6 +33,11 @@ class TableInGroup:
     def rows(self) -> int:
         """How many rows it has."""
         return (self.stop - self.start) // self.width
+
+    @property
+    def row_nbytes(self) -> int:
+        """The size of a row."""
+        return self.width * np.dtype(self.dtype).itemsize
 
 
 def tables_in(groups: Sequence[Group], names: Collection[str]) -> tuple[TableInGroup, ...]:

@@ -21,7 +21,7 @@ import numpy as np
 from dtrain.collectives.block_update import BlockUpdate, nbytes_aside, pieces_in
 from dtrain.collectives.board import LINE_WORDS, RANKS_MAX, Board, Words, bits, lines
 from dtrain.collectives.slices import BLOCK_ELEMENTS
-from dtrain.collectives.tables import TableInGroup, tables_in
+from dtrain.collectives.tables import TableInGroup, sizes_without, tables_in
 from dtrain.errors import InputError, PeerRefusedError, SpecError
 from dtrain.learning import optimizers
 from dtrain.messages import Sums
@@ -50,7 +50,7 @@ class ArenaShape(msgspec.Struct, frozen=True):
             that come too late, too.
         ranks: how many replicas may ever be members, at most 62.
         sums_nbytes: room for a part's sums.
-        several_hosts: whether there is room for a mean over several hosts.
+        several_hosts: whether there is room for a mean over several hosts, and for the rows of all parts.
         block_elements: how many elements of a variable are put aside and updated at a time.
         backups: whether a step does not wait for every replica.
     """
@@ -80,6 +80,8 @@ class ArenaShape(msgspec.Struct, frozen=True):
         gradients = [(group.dtype, group.size) for group in self.gradient_plan.layout(0).groups] * self.parts
         sums = [("uint8", self.sums_nbytes)] * self.parts
         squares = [("float64", pieces_in(groups))]
+        sizes = sizes_without(groups, self.tables)
+        means = [(group.dtype, size) for group, size in zip(groups, sizes, strict=True) if group.trainable]
         return [
             *board,
             *kinds,
@@ -88,20 +90,24 @@ class ArenaShape(msgspec.Struct, frozen=True):
             *[("uint8", aside)] * self.ranks,
             *sums,
             *squares,
-            *(trained if self.several_hosts else ()),
+            *(means if self.several_hosts else ()),
             *[("uint8", RECORD_BYTES)] * (2 if self.backups else 0),
         ]
 
     @property
     def tables(self) -> tuple[TableInGroup, ...]:
-        """The tables of which gradients list rows; over several hosts they are reduced whole."""
-        names = () if self.several_hosts else self.plan.by_rows
-        return tables_in(self.plan.layout(0).groups, names)
+        """The tables of which gradients list rows."""
+        return tables_in(self.plan.layout(0).groups, self.plan.by_rows)
 
     @property
     def trained_tables(self) -> tuple[TableInGroup, ...]:
         """Those that are trained."""
         return tuple(table for table in self.tables if table.trainable)
+
+    @property
+    def rows_nbytes(self) -> int:
+        """The size of the memory of rows: of each part, and over several hosts of those that come as well."""
+        return nbytes_of(self.trained_tables, self.parts * (2 if self.several_hosts else 1))
 
     @property
     def elements(self) -> int:
@@ -137,10 +143,11 @@ class Arena:
         gradients: by part of a batch.
         aside: by slice, bytes.
         squares: of each piece of the gradient, for a limit of its norm.
-        means: by trained group, the mean over several hosts; none where there is one.
+        means: by trained group up to its tables, the mean over several hosts; none where there is one.
         record: how training stands, with backups; else of no use.
         tables: of which gradients list rows.
-        rows: those rows.
+        rows: those rows, of each part as it was computed here; over several hosts, behind them, of each part
+            as the sum of a step has brought it.
         fd: of the memory, in the process that has made it; to be sent to the others.
         rows_fd: of that of the rows.
     """
@@ -190,7 +197,7 @@ class Arena:
             SharedMemoryError: the machine, or this process's limits, have not that much.
         """
         memory = SharedMemory.make(shape.starts()[-1])
-        rows = GrowingMemory.make(nbytes_of(shape.trained_tables, shape.parts))
+        rows = GrowingMemory.make(shape.rows_nbytes)
         return cls(shape, np.frombuffer(memory, np.uint8), _words(memory, shape), memory.fd, rows)
 
     @classmethod
@@ -203,7 +210,7 @@ class Arena:
         """
         rows = GrowingMemory.received(rows_fd)
         memory = SharedMemory.received(fd, writable=True)
-        expected = shape.starts()[-1], nbytes_of(shape.trained_tables, shape.parts)
+        expected = shape.starts()[-1], shape.rows_nbytes
         if (len(memory), len(rows)) != expected:
             raise PeerRefusedError(
                 f"the arena of the replicas has {len(memory)} bytes and {len(rows)} for rows of tables; "
@@ -220,15 +227,25 @@ class Arena:
         """Return the blocks of that store."""
         return BlockUpdate(store, self.aside, self.squares, self.shape.elements, self.tables)
 
-    def given(self, part: int) -> list[Array]:
-        """Return the gradient of a part as `Contributions.blocks` has it."""
+    def dense(self, part: int) -> list[Array]:
+        """Return the gradient of a part without rows: each group up to its tables."""
         memory = self.gradients[part]
         if not self.tables:
             return memory.blocks[0]
         groups = self.shape.plan.layout(0).groups
         kinds = [(group.dtype, group.trainable) for group in groups]
-        dense = [memory.buffers.get(kind, np.empty(0, kind[0])) for kind in kinds]
-        return [*dense, *self.rows.blocks(part)]
+        return [memory.buffers.get(kind, np.empty(0, kind[0])) for kind in kinds]
+
+    def given(self, part: int) -> list[Array]:
+        """Return the gradient of a part that was computed here, as `Contributions.blocks` has it."""
+        return [*self.dense(part), *self.rows.blocks(part)]
+
+    def counted(self, part: int) -> list[Array]:
+        """Return that of a part of a step whose sum is there, wherever it was computed. Over several hosts
+        its dense gradients are here only if it was computed here: `means` has what is made of them.
+        """
+        behind = self.shape.parts if self.shape.several_hosts else 0
+        return [*self.dense(part), *self.rows.blocks(behind + part)]
 
     def fill(
         self, values: Mapping[str, Array], slots: Mapping[str, Mapping[str, Array]] | None = None
@@ -287,8 +304,8 @@ def _cut(shape: ArenaShape, data: Array) -> Iterator[Array]:
 
 
 def _given_rows(shape: ArenaShape, rows: GrowingMemory | Array | None) -> GivenRows:
-    tables, parts = shape.trained_tables, shape.parts
+    tables, places = shape.trained_tables, shape.parts * (2 if shape.several_hosts else 1)
     if isinstance(rows, GrowingMemory):
-        return GivenRows(tables, parts, np.frombuffer(rows, np.uint8), rows.need)
-    own = np.zeros(nbytes_of(tables, parts), np.uint8) if rows is None else rows
-    return GivenRows(tables, parts, own, lambda start, stop: None)
+        return GivenRows(tables, places, np.frombuffer(rows, np.uint8), rows.need)
+    own = np.zeros(shape.rows_nbytes, np.uint8) if rows is None else rows
+    return GivenRows(tables, places, own, lambda start, stop: None)

@@ -3,6 +3,9 @@
 There is room for every row of a table, of which pages are taken only as rows are written: what a batch
 touches decides how much memory it costs. The rule is that of the rest of a gradient: its part's owner or heir
 writes it before the word `ready`, and nobody changes it before the round is over.
+
+Over several hosts there are as many places again, for the rows of all parts of a step: the replica that
+speaks for a host writes them before it says that it has the mean, and they stay until the step is applied.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,47 +13,52 @@ from itertools import accumulate
 
 import numpy as np
 
+from dtrain.collectives.between_hosts.segments import Span
 from dtrain.collectives.tables import TableInGroup
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.types import Array
 
 _PAGE_BYTES = 4096
-_ID_BYTES = 8
+ID_BYTES = 8
 
 
-def nbytes_of(tables: Sequence[TableInGroup], parts: int) -> int:
-    """Return the size of the room for so many parts, of which one page is taken at least."""
-    return max(_PAGE_BYTES, parts * sum(sum(_sizes(table)) for table in tables))
+def nbytes_of(tables: Sequence[TableInGroup], places: int) -> int:
+    """Return the size of so many places of a part's rows; one page at least."""
+    return max(_PAGE_BYTES, places * sum(sum(_sizes(table)) for table in tables))
 
 
 def _sizes(table: TableInGroup) -> tuple[int, int]:
     """Return the bytes of the count and ids, and those of the rows, in whole pages."""
-    ids = (1 + table.rows) * _ID_BYTES
-    rows = table.rows * table.width * np.dtype(table.dtype).itemsize
+    ids = (1 + table.rows) * ID_BYTES
+    rows = table.rows * table.row_nbytes
     return ids + -ids % _PAGE_BYTES, rows + -rows % _PAGE_BYTES
 
 
 class GivenRows:
-    """The room, as one process uses it."""
+    """The room, as one process uses it.
+
+    Attributes:
+        tables: the trainable ones, in the order of their lists.
+    """
 
     def __init__(
-        self, tables: Sequence[TableInGroup], parts: int, memory: Array, need: Callable[[int, int], None]
+        self, tables: Sequence[TableInGroup], places: int, memory: Array, need: Callable[[int, int], None]
     ) -> None:
         """Lay out memory.
 
         Args:
             tables: the trainable ones.
-            parts: of a step.
+            places: for the rows of one part each.
             memory: bytes, `nbytes_of` these.
             need: takes the pages of bytes from here to there, before they are written.
         """
-        self._tables = tables
+        self.tables = tables
         self._need = need
-        sizes = [size for _ in range(parts) for table in tables for size in _sizes(table)]
+        sizes = [size for _ in range(places) for table in tables for size in _sizes(table)]
         self._starts = list(accumulate(sizes, initial=0))
         arrays = [memory[start : start + size] for start, size in zip(self._starts, sizes, strict=False)]
         self._ids = [array.view(np.int64) for array in arrays[::2]]
-        dtypes = [table.dtype for _ in range(parts) for table in tables]
+        dtypes = [table.dtype for _ in range(places) for table in tables]
         self._rows = [array.view(dtype) for array, dtype in zip(arrays[1::2], dtypes, strict=True)]
 
     def put(self, part: int, rows: Mapping[str, SparseRows]) -> None:
@@ -59,23 +67,58 @@ class GivenRows:
         Raises:
             SharedMemoryError: the machine has not that much memory.
         """
-        for number, table in enumerate(self._tables, part * len(self._tables)):
+        for number, table in enumerate(self.tables):
             given = rows.get(table.name)
-            count = 0 if given is None else len(given.ids)
-            ids, places = self._ids[number], self._rows[number]
-            first, second = self._starts[2 * number], self._starts[2 * number + 1]
-            self._need(first, first + (1 + count) * _ID_BYTES)
-            if given is not None and count:
-                self._need(second, second + count * table.width * places.itemsize)
-                ids[1 : 1 + count] = given.ids
-                places[: count * table.width].reshape(count, table.width)[...] = given.rows.reshape(count, -1)
-            ids[0] = count
+            if given is None:
+                self.set_length(part, number, 0)
+            else:
+                self._write(part, number, given.ids, given.rows)
 
-    def blocks(self, part: int) -> list[Array]:
-        """Return ids and rows (flat) of each table, as `RowRoutes.blocks` does."""
-        blocks: list[Array] = []
-        for number, table in enumerate(self._tables, part * len(self._tables)):
+    def _write(self, place: int, number: int, ids: Array, rows: Array) -> None:
+        whole = Span(0, len(ids))
+        if len(ids):
+            self.room_for_ids(place, number, whole)[...] = ids
+            self.room_for_rows(place, number, whole)[...] = rows.reshape(-1)
+        self.set_length(place, number, len(ids))
+
+    def copy(self, source: int, target: int) -> None:
+        """Write the rows of one place to another one; errors as of `put`."""
+        for number, (ids, rows) in enumerate(self.lists(source)):
+            self._write(target, number, ids, rows)
+
+    # One list, piece by piece
+
+    def room_for_ids(self, place: int, number: int, span: Span) -> Array:
+        """Return the memory of some ids of a table's list, and take its pages; errors as of `put`."""
+        at = place * len(self.tables) + number
+        first = self._starts[2 * at] + ID_BYTES
+        self._need(first + span.start * ID_BYTES, first + span.stop * ID_BYTES)
+        return self._ids[at][1 + span.start : 1 + span.stop]
+
+    def room_for_rows(self, place: int, number: int, span: Span) -> Array:
+        """Return the same of the rows, flat."""
+        at, table = place * len(self.tables) + number, self.tables[number]
+        first = self._starts[2 * at + 1]
+        self._need(first + span.start * table.row_nbytes, first + span.stop * table.row_nbytes)
+        return self._rows[at][span.start * table.width : span.stop * table.width]
+
+    def set_length(self, place: int, number: int, length: int) -> None:
+        """Say how many rows are listed of a table; errors as of `put`."""
+        at = place * len(self.tables) + number
+        self._need(self._starts[2 * at], self._starts[2 * at] + ID_BYTES)
+        self._ids[at][0] = length
+
+    # What is there
+
+    def lists(self, place: int) -> list[tuple[Array, Array]]:
+        """Return ids and rows (flat) of each table, which are listed at a place."""
+        lists = []
+        for number, table in enumerate(self.tables, place * len(self.tables)):
             ids = self._ids[number]
             count = int(ids[0])
-            blocks += [ids[1 : 1 + count], self._rows[number][: count * table.width]]
-        return blocks
+            lists.append((ids[1 : 1 + count], self._rows[number][: count * table.width]))
+        return lists
+
+    def blocks(self, place: int) -> list[Array]:
+        """Return the same, as `RowRoutes.blocks` does."""
+        return [block for ids, rows in self.lists(place) for block in (ids, rows)]

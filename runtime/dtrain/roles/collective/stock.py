@@ -57,7 +57,7 @@ class Stock:
     def contributions(self, weighting: Weighting, version: int) -> Contributions:
         """Return the gradients that make the version after this one."""
         return Contributions.of(
-            [self._arena.given(part.place) for part in self.counted],
+            [self._arena.counted(part.place) for part in self.counted],
             sum(part.examples == 0 for part in self.parts),
             [part.examples for part in self.counted] if weighting == Weighting.EXAMPLES else None,
             version,

@@ -117,11 +117,7 @@ class Speaker:
         self._told: set[int] = set()
         self._due: tuple[int, ...] = ()
         self._next = self._round
-        gradients = [memory.blocks[0] for memory in arena.gradients]
-        trainable = [group.trainable for group in arena.shape.plan.layout(0).groups]
-        self._reduction = Reduction(
-            hosts.host, gradients, arena.means, trainable, deterministic=deterministic
-        )
+        self._reduction = Reduction.of(arena, hosts.host, deterministic=deterministic)
         self._steps = self._begun(hosts)
         self._mates = Mates(arena.board, hosts.seats[hosts.host], self._steps, hosts.name_of)
         self._welcome = hosts.welcome

@@ -1,4 +1,6 @@
-"""The sums of one step at one host: of trained variables their mean is made, of others all values come."""
+"""The sums of one step at one host: of trained variables their mean is made, of others all values come, and
+of tables all rows that gradients list.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +11,9 @@ from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
 from dtrain.collectives.between_hosts.ring import ring
 from dtrain.collectives.between_hosts.segments import Span, segment_length
 from dtrain.collectives.between_hosts.terms import Terms
+from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.exchange import Sum, exchange
+from dtrain.roles.collective.between_hosts.row_exchange import RowExchange
 from dtrain.roles.collective.between_hosts.ways import Ways
 from dtrain.types import Array, Blocks
 
@@ -37,24 +41,51 @@ class Reduction:
         trainable: Sequence[bool],
         *,
         deterministic: bool,
+        rows: RowExchange | None = None,
     ) -> None:
-        """Remember the arrays: `[part][group]`, and by trained group the mean."""
+        """Remember the arrays: `[part][group]`, and by trained group the mean; the rows, if there are any."""
         self._host = host
         self._gradients = gradients
         self._means = means
         self._trainable = trainable
         self._schedule = ordered_chain if deterministic else ring
+        self._rows = rows
+
+    @classmethod
+    def of(cls, arena: Arena, host: int, *, deterministic: bool) -> "Reduction":
+        """Return that of the arrays of an arena, for one of several hosts."""
+        parts = range(arena.shape.parts)
+        trainable = [group.trainable for group in arena.shape.plan.layout(0).groups]
+        rows = RowExchange(host, arena.rows, len(parts)) if arena.rows.tables else None
+        gradients = [arena.dense(part) for part in parts]
+        return cls(host, gradients, arena.means, trainable, deterministic=deterministic, rows=rows)
 
     def run(self, begin: Begin, counted: Counted, ways: Ways, deadline: float) -> None:
         """Make the means; all hosts call this for the same step and attempt.
 
-        Raises: as `exchange`.
+        Raises: as `exchange`; and
+            TrainingError: this machine has no memory for the rows.
         """
-        block = 0
         held = {
             host: tuple(part for part in begin.parts_of.get(host, ()) if part in counted.parts)
             for host in begin.hosts
         }
+        if self._rows is not None:
+            self._rows.send(begin, held, ways, deadline)
+        self._sum_all(begin, counted, held, ways, deadline)
+        if self._rows is not None:
+            self._rows.receive(begin, held, ways, deadline)
+        ways.flush(deadline)
+
+    def _sum_all(
+        self,
+        begin: Begin,
+        counted: Counted,
+        held: Mapping[int, Sequence[int]],
+        ways: Ways,
+        deadline: float,
+    ) -> None:
+        block = 0
         own = held[self._host]
         for group, trained in enumerate(self._trainable):
             if trained and counted.parts:
@@ -72,7 +103,6 @@ class Reduction:
                     Sum(begin.step, begin.attempt, block, part), begin, held, part, group, ways, deadline
                 )
                 block += 1
-        ways.flush(deadline)
 
     def _sum(
         self,
@@ -84,6 +114,8 @@ class Reduction:
         ways: Ways,
         deadline: float,
     ) -> None:
+        if not mean.size:  # the group has tables alone
+            return
         span, length = Span(0, mean.size), segment_length(mean.itemsize)
         flows = self._schedule(begin.hosts, self._host, held, span, length)
         exchange(which, flows, terms, mean, ways, deadline)
@@ -99,6 +131,8 @@ class Reduction:
         deadline: float,
     ) -> None:
         values = self._gradients[part][group]
+        if not values.size:
+            return
         holder = next(host for host in begin.hosts if part in held[host])
         span, length = Span(0, values.size), segment_length(values.itemsize)
         flows = broadcast(begin.hosts, self._host, holder, part, span, length)

@@ -1,0 +1,140 @@
+"""Tables over several hosts, of which gradients list rows: the bits are those of a server, whoever dies.
+
+*Rows of tables* (docs/design/collectives.md#rows-of-tables).
+"""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+from collectives.drawn_scenes import WITH_TABLES
+from collectives.scene import Scene
+from collectives.test_across_hosts import check
+
+from dtrain.config.choices import Weighting
+from dtrain.errors import PeerLostError
+from dtrain.learning import optimizers
+from dtrain.roles.collective.between_hosts.row_exchange import RowExchange
+from dtrain.roles.collective.rules import Rules
+from dtrain.variables import VariableSpec
+
+RULES = {
+    "sgd": optimizers.SGD(0.1),
+    "momentum": optimizers.SGD(0.1, momentum=0.9),
+    "adagrad": optimizers.Adagrad(0.1),
+    "adam": optimizers.Adam(0.01, use_ema=True),
+    "legacy momentum": optimizers.legacy.SGD(0.1, momentum=0.9),
+    "legacy nadam": optimizers.legacy.Nadam(0.01),
+    "sgd, clipnorm": optimizers.SGD(0.1, clipnorm=0.01),
+    "adagrad, global_clipnorm": optimizers.Adagrad(0.1, global_clipnorm=0.02),
+    "adam, clipnorm": optimizers.Adam(0.01, clipnorm=0.01),
+    "legacy adam, global_clipnorm": optimizers.legacy.Adam(0.01, global_clipnorm=0.02),
+}
+TABLES_ALONE = (VariableSpec("table", (40, 3), "float32", sparse=True),)
+LARGE = (VariableSpec("large", (60_000, 8), "float32", sparse=True), *WITH_TABLES)
+"""A list of it takes more than a segment."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_bits_are_those_of_a_server_for_every_rule(rule):
+    check(Scene(RULES[rule], variables=WITH_TABLES, steps=3, block_elements=4), [[0, 1], [2]])
+
+
+@pytest.mark.parametrize("hosts", [[[0], [1], [2]], [[0, 2], [1]], [[0, 1, 2]]], ids=str)
+@pytest.mark.parametrize("variables", [WITH_TABLES, TABLES_ALONE], ids=["tables", "tables alone"])
+def test_so_they_are_wherever_the_replicas_are(hosts, variables):
+    check(Scene(optimizers.Adagrad(0.1, clipnorm=0.01), variables=variables), hosts)
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        Scene(rules=Rules(weighting=Weighting.EXAMPLES), examples={(0, 1): 3, (1, 2): 5, (2, 0): 0}),
+        Scene(examples={(1, 1): 0}, poisoned=frozenset({(2, 0)})),
+        Scene(examples={(1, part): 0 for part in range(3)}),
+        Scene(optimizers.SGD(0.1), parts=5),
+    ],
+    ids=["weighted", "empty and refused", "a step without examples", "several parts a replica"],
+)
+def test_so_they_are_with_weights_empty_and_refused_parts(scene):
+    scene.variables = WITH_TABLES
+    check(scene, [[0, 1], [2]])
+
+
+def test_lists_of_several_segments_come_whole():
+    check(Scene(optimizers.SGD(0.1), variables=LARGE, steps=2), [[0], [1], [2]])
+
+
+@pytest.mark.parametrize("rule", ["sgd", "legacy nadam", "adagrad, global_clipnorm"])
+@pytest.mark.parametrize(
+    ("hosts", "victims", "left"),
+    [
+        ([[0, 1], [2]], (1,), {0, 2}),
+        ([[0, 1], [2]], (2,), {0, 1}),
+        ([[0, 1], [2]], (0, 1), {2}),
+        ([[0], [1], [2]], (0, 2), {1}),
+    ],
+    ids=["a replica", "a host", "the leader's host", "all hosts but one"],
+)
+def test_the_step_of_a_death_is_finished_by_those_who_are_left(hosts, victims, left, rule):
+    scene = Scene(RULES[rule], variables=WITH_TABLES, certain=False, block_elements=4)
+    check(scene, hosts, dict.fromkeys(victims, (2, "in gradient")), left)
+
+
+def at(monkeypatch, method, host, act):
+    """Act when a host comes to a method of its exchange of rows in the second step, before and after it.
+
+    Hosts are forked, so each counts for itself.
+    """
+    original = getattr(RowExchange, method)
+    step = 0
+
+    def begun(self, begin, *words):
+        nonlocal step
+        step = begin.step
+        return sent(self, begin, *words)
+
+    def watched(self, *words):
+        now = (step if method != "send" else words[0].step) == 1 and self._host == host
+        if now:
+            act("before", method)
+        result = original(self, *words)
+        if now:
+            act("after", method)
+        return result
+
+    sent = watched if method == "send" else RowExchange.send
+    monkeypatch.setattr(RowExchange, "send", begun)
+    if method != "send":
+        monkeypatch.setattr(RowExchange, method, watched)
+
+
+@pytest.mark.parametrize("host", [0, 1, 2], ids=["the leader's", "the second", "the third"])
+@pytest.mark.parametrize("moment", ["before send", "after send", "after _receive_list", "after receive"])
+def test_a_host_that_dies_among_its_lists_leaves_the_step_to_the_others(monkeypatch, moment, host):
+    when, method = moment.split()
+
+    def dies(now, _):
+        if now == when:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    at(monkeypatch, method, host, dies)
+    scene = Scene(RULES["legacy nadam"], variables=WITH_TABLES, certain=False, block_elements=4)
+    seen = check(scene, [[0], [1], [2]], left={0, 1, 2} - {host})
+    assert host not in seen
+
+
+@pytest.mark.parametrize("host", [0, 1], ids=["the leader's", "another"])
+@pytest.mark.parametrize("method", ["send", "_receive_list"])
+def test_lists_whose_stream_is_lost_come_again_in_the_next_attempt(monkeypatch, method, host):
+    lost = multiprocessing.Value("i", 0)
+
+    def loses(now, _):
+        if now == "after" and lost.value < 2:
+            lost.value += 1
+            raise PeerLostError("the stream is lost")
+
+    at(monkeypatch, method, host, loses)
+    check(Scene(RULES["adam, clipnorm"], variables=WITH_TABLES), [[0], [1], [2]])
+    assert lost.value == 2
