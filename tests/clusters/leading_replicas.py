@@ -19,6 +19,8 @@ import numpy as np
 import dtrain as dt
 
 X = np.random.default_rng(3).normal(size=(96, 6)).astype(np.float32)
+ROWS = 20_000
+"""Of a table, which with 4 elements each is large enough that gradients list rows."""
 Y = np.tanh(X @ np.arange(1.0, 7.0, dtype=np.float32)[:, None])
 
 
@@ -65,6 +67,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--die", nargs=3, action="append", default=[])
     parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument(
+        "--table", action="store_true", help="train an embedding table, of which steps read rows"
+    )
     parser.add_argument("--again", action="store_true", help="call fit twice")
     parser.add_argument("--wait_for", default="")
     parser.add_argument("--stuck", default="", help="a task that stands still in its third step")
@@ -97,18 +102,23 @@ def main():
     strategy = dt.get_strategy()
     with strategy.scope():
         inputs = dt.Input(shape=(6,))
-        hidden = dt.layers.Dense(8, activation="relu")(inputs)
+        first = inputs
+        if options.table:
+            first = dt.layers.Flatten()(dt.layers.Embedding(ROWS, 4)(inputs))
+        hidden = dt.layers.Dense(8, activation="relu")(first)
         hidden = dt.layers.BatchNormalization()(dt.layers.Dropout(0.2)(hidden))
         model = Dies(inputs, dt.layers.Dense(1)(hidden))
-        model.compile(dt.optimizers.Adam(0.01, clipnorm=0.5), "mse")
+        rule = dt.optimizers.legacy.Nadam if options.table else dt.optimizers.Adam
+        model.compile(rule(0.01, clipnorm=0.5), "mse")
+    data = (np.abs(X) * ROWS / 8).astype(np.int64) if options.table else X
     noter = Noter(deaths)
     history = model.fit(
-        X,
+        data,
         Y,
         batch_size=12,
         epochs=options.epochs,
         verbose=0,
-        validation_data=(X, Y),
+        validation_data=(data, Y),
         callbacks=[
             dt.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
             noter,
@@ -118,7 +128,7 @@ def main():
     )
     deaths.moment("between")
     if options.again:
-        model.fit(X, Y, batch_size=12, epochs=2, verbose=0)
+        model.fit(data, Y, batch_size=12, epochs=2, verbose=0)
     told = {
         "weights": hashlib.sha256(b"".join(each.tobytes() for each in model.get_weights())).hexdigest(),
         "history": history.history,

@@ -184,3 +184,30 @@ def test_steps_are_held_until_a_replica_is_back(over_hosts, calm, layout):
     wait_until(lambda: "waits for 1 more replicas" in heard.read_text(), "the step is held")
     run.start("worker:1")
     assert numbers(run.told(*run.tasks)) == calm[:3]
+
+
+@pytest.fixture(scope="module")
+def calm_table(tmp_path_factory):
+    launcher = Launcher(tmp_path_factory.mktemp("table"))
+    yield outcome(launcher, launcher.start(*WORDS, PROGRAM, "--table"), {})
+    launcher.close()
+
+
+def test_a_table_has_the_bits_of_one_host_although_a_host_is_lost_and_comes_back(over_hosts, calm_table):
+    """The new host is sent the table and its slots, and the lists of the steps from then on."""
+    run = over_hosts(0, 0, 1)
+    run.start_all("--table", "--die", "worker:1", "step", "5", "--wait_for", "go")
+    assert run.commands["worker:1"].process.wait(60) == -signal.SIGKILL
+    said = run.folders["worker:1"] / "said"
+    again = run.start("worker:1", "--table", stderr=said.open("w"))
+    wait_until(lambda: "waits for the other hosts, the end of their step" in said.read_text(), "it asks")
+    for folder in run.folders.values():
+        (folder / "go").touch()
+    assert again.end() == 0, said.read_text()
+    assert numbers(run.told(*run.tasks)) == calm_table[:3]
+
+
+def test_so_it_has_where_the_host_of_the_leader_is_killed(over_hosts, calm_table):
+    run = over_hosts(0, 1, 2)
+    run.start_all("--table", "--die", "chief:0", "step", "20")
+    assert numbers(run.told("worker:0", "worker:1")) == calm_table[:3]

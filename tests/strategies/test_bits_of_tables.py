@@ -4,6 +4,7 @@
 """
 
 import pytest
+from fleet_of_hosts import FleetOfHosts
 from in_memory import InMemoryCluster
 from replica_fleet import ReplicaFleet
 from strategies import test_bits_of_threads as threads
@@ -44,3 +45,19 @@ def test_every_synchronous_strategy_gives_the_same_bits(rule, tmp_path, monkeypa
         threads.assert_same(
             threads.in_threads(section(replicas=REPLICAS, deterministic=True), rule), expected
         )
+
+
+@pytest.mark.parametrize("layout", [(0, 1), (0, 0, 1), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_several_hosts_give_the_bits_of_one(rule, layout, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
+    monkeypatch.setattr(threads, "RULES", RULES)
+    replicas = len(layout)
+    cluster = InMemoryCluster(tmp_path / "servers", replicas, servers=1, deterministic=True)
+    expected, *_ = cluster.run(lambda: threads.built(rule), threads.body)
+    folder = tmp_path / "hosts"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        fleet = FleetOfHosts(patch, folder, layout, deterministic=True)
+        found, *_ = fleet.run(lambda: threads.built(rule), threads.body)
+    threads.assert_same(found, expected)
