@@ -4,12 +4,14 @@ import os
 import random
 
 import numpy as np
+import pytest
 from collectives.scene import Scene
 from collectives.served import Served
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.collectives.block_update import Contributions
+from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.parameters.means import mean
@@ -103,3 +105,12 @@ def test_a_table_takes_memory_for_the_rows_that_are_given_alone():
     assert found.tolist() == ids.tolist()
     assert values.tolist() == [1.0] * (listed * width)
     assert [len(block) for block in other.given(0)] == [0, 0, 0], "of the group no elements are left"
+
+
+@pytest.mark.parametrize("ids", [[1, 0], [2, 2], [-1, 0], [0, ROWS]], ids=str)
+def test_ids_of_no_gradient_are_refused_where_they_are_given(ids):
+    """Replicas of other hosts would refuse them, too, and could not say of whose program they are."""
+    arena = Arena.make(Scene(variables=VARIABLES).shape)
+    rows = SparseRows(np.array(ids), np.ones((2, WIDTH), np.float32))
+    with pytest.raises(InputError, match="the gradient of table: expected ascending row numbers from 0 to 8"):
+        arena.rows.put(0, {"table": rows})

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from dtrain.parameters.placement import Group
+from dtrain.types import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,11 @@ class TableInGroup:
     def row_nbytes(self) -> int:
         """The size of a row."""
         return self.width * np.dtype(self.dtype).itemsize
+
+
+def are_rows(ids: Array, rows: int, after: int = -1) -> bool:
+    """Return whether ids ascend, each once, from behind one of them to the last of so many rows."""
+    return not ids.size or bool(ids[0] > after and ids[-1] < rows and np.all(ids[1:] > ids[:-1]))
 
 
 def tables_in(groups: Sequence[Group], names: Collection[str]) -> tuple[TableInGroup, ...]:

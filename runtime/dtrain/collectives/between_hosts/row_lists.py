@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dtrain.collectives.tables import are_rows
 from dtrain.errors import PeerRefusedError
 from dtrain.types import Array
 
@@ -59,9 +60,7 @@ def check_ids(ids: Array, before: int, rows: int) -> None:
     Raises:
         PeerRefusedError: they do not.
     """
-    if not ids.size:
-        return
-    if ids[0] <= before or ids[-1] >= rows or not np.all(ids[1:] > ids[:-1]):
+    if not are_rows(ids, rows, before):
         raise PeerRefusedError(
             f"the rows of a table: expected ascending numbers from {before + 1} to {rows - 1}, found others; "
             "do both ends run the same version and program?"

@@ -14,7 +14,8 @@ from itertools import accumulate
 import numpy as np
 
 from dtrain.collectives.between_hosts.segments import Span
-from dtrain.collectives.tables import TableInGroup
+from dtrain.collectives.tables import TableInGroup, are_rows
+from dtrain.errors import InputError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.types import Array
 
@@ -65,12 +66,18 @@ class GivenRows:
         """Write the rows of a part's gradient; a table that has none lists none.
 
         Raises:
+            InputError: a table lists what no gradient may.
             SharedMemoryError: the machine has not that much memory.
         """
         for number, table in enumerate(self.tables):
             given = rows.get(table.name)
             if given is None:
                 self.set_length(part, number, 0)
+            elif not are_rows(given.ids, table.rows):
+                raise InputError(
+                    f"the gradient of {table.name}: expected ascending row numbers from 0 to "
+                    f"{table.rows - 1}, each once, found others; see SparseRows.summed"
+                )
             else:
                 self._write(part, number, given.ids, given.rows)
 
@@ -82,14 +89,14 @@ class GivenRows:
         self.set_length(place, number, len(ids))
 
     def copy(self, source: int, target: int) -> None:
-        """Write the rows of one place to another one; errors as of `put`."""
+        """Write the rows of one place to another one; it may raise SharedMemoryError."""
         for number, (ids, rows) in enumerate(self.lists(source)):
             self._write(target, number, ids, rows)
 
     # One list, piece by piece
 
     def room_for_ids(self, place: int, number: int, span: Span) -> Array:
-        """Return the memory of some ids of a table's list, and take its pages; errors as of `put`."""
+        """Return the memory of some ids of a table's list, and take its pages; see `need`."""
         at = place * len(self.tables) + number
         first = self._starts[2 * at] + ID_BYTES
         self._need(first + span.start * ID_BYTES, first + span.stop * ID_BYTES)
@@ -103,7 +110,7 @@ class GivenRows:
         return self._rows[at][span.start * table.width : span.stop * table.width]
 
     def set_length(self, place: int, number: int, length: int) -> None:
-        """Say how many rows are listed of a table; errors as of `put`."""
+        """Say how many rows are listed of a table; it may raise SharedMemoryError."""
         at = place * len(self.tables) + number
         self._need(self._starts[2 * at], self._starts[2 * at] + ID_BYTES)
         self._ids[at][0] = length
