@@ -6,6 +6,7 @@ added to files that grow. Other names than these are neither sent nor written.
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ class CopiedFiles:
     def __init__(self, run_dir: Path, known: dict[str, int]) -> None:
         """Follow nothing yet but the files of the run; `known` bytes of those that grow are told already."""
         self._files = RunFiles(run_dir)
-        self._paths: dict[str, Path] = {}  # making one costs more than the look at its file
+        self._paths: dict[str, str] = {}  # making one costs more than the look at its file
         self._told = {path: size for path, size in known.items() if grows(path)}
         self._growing: dict[str, None] = {"metrics.jsonl": None}
         self._records: dict[str, tuple[int, int, int] | None] = {"spec.json": self._stamp("spec.json")}
@@ -99,10 +100,10 @@ class CopiedFiles:
                 if path.name == "joined.json":
                     self._records.setdefault(self._name(path.with_name("status.json")), None)
 
-    def _path(self, name: str) -> Path:
+    def _path(self, name: str) -> str:
         path = self._paths.get(name)
         if path is None:
-            path = self._paths[name] = self._files.directory / name
+            path = self._paths[name] = str(self._files.directory / name)
         return path
 
     def _name(self, path: Path) -> str:
@@ -110,7 +111,7 @@ class CopiedFiles:
 
     def _stamp(self, path: str) -> tuple[int, int, int] | None:
         try:
-            facts = self._path(path).stat()
+            facts = os.stat(self._path(path))  # noqa: PTH116 - a Path takes as long as the look itself
         except OSError:
             return None
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
@@ -136,7 +137,7 @@ class CopiedFiles:
     def _piece(self, path: str) -> Appended | None:
         told = self._told.get(path, 0)
         try:
-            if self._path(path).stat().st_size <= told:
+            if os.stat(self._path(path)).st_size <= told:  # noqa: PTH116
                 return None
             with open(self._path(path), "rb") as file:
                 file.seek(told)

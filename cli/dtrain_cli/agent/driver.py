@@ -155,7 +155,7 @@ class Agent:
                 self._answers.send(Signalled(number))
 
     def _keep_lease(self, now_s: float) -> None:
-        there = [RemainingTask(task, self._told_s.get(task)) for task in self._tasks]
+        there = (RemainingTask(task, self._told_s.get(task)) for task in self._tasks)
         for task, number in self._lease.due(there, now_s):
             self._told_s.setdefault(task, now_s)
             self._tasks[task].signal(number)

@@ -2,8 +2,8 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
 LATELY_S = 5.0
@@ -11,12 +11,14 @@ LATELY_S = 5.0
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _MACHINE = Path("/proc/vmstat")
+_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 class MemoryKills:
     """The kernel's counts of processes that it has killed for memory, here and in the whole machine."""
 
     def __init__(self) -> None:
+        self._files = (*_memory_files(), _MACHINE)
         self._counted = self._count()
         self._rose_s = -math.inf
 
@@ -34,10 +36,9 @@ class MemoryKills:
 
     def _count(self) -> int:
         counts = [0]
-        for path in (*_memory_files(), _MACHINE):
+        for path in self._files:
             with contextlib.suppress(OSError):
-                words = path.read_text().split()
-                counts += [int(value) for name, value in pairwise(words) if name == "oom_kill"]
+                counts += map(int, _KILLS.findall(path.read_text()))
         return sum(counts)
 
 
