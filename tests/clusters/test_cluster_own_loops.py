@@ -36,3 +36,29 @@ def test_a_replica_that_dies_in_a_loop_ends_the_run_and_is_the_cause(launcher):
     assert "training continues" not in launch.err
     assert "restarting" not in launch.err
     assert re.search("─  worker:1 failed at ", launch.err)
+
+
+FAILS_BEFORE = """
+import numpy as np
+import dtrain as dt
+
+strategy = dt.get_strategy()
+if strategy.is_leader:
+    raise ValueError("no such data")
+with strategy.scope():
+    dt.Variable(np.float32(0))
+"""
+
+
+def test_a_replica_that_fails_before_the_loop_ends_those_who_wait_for_it(launcher):
+    program = launcher.folder / "program.py"
+    program.write_text(FAILS_BEFORE)
+    words = ("--strategy", "multi_worker_mirrored", "--workers", "2", "--no-evaluator", "--timeout", "50")
+    launch = launcher.start(*words, program)
+    assert launch.end() == 1, launch.err
+    launch.wait_gone()
+    assert re.search("─  chief:0 failed at ", launch.err)
+    assert (
+        "ValueError: no such data; stopping the others, as a loop of the program's own needs every"
+        in launch.err
+    )

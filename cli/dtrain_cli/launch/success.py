@@ -45,7 +45,9 @@ class Success:
     @property
     def achieved(self) -> bool:
         """Whether the run has succeeded."""
-        return success_rule.has_succeeded(self._spec, self.leader, self._states, self._foreign)
+        leader = self.leader
+        heirs = self.leader_changes and not self.stands_and_falls_with(leader)
+        return success_rule.has_succeeded(self._spec, leader, self._states, heirs)
 
     def stands_and_falls_with(self, task: TaskId) -> bool:
         """Return whether the others end with a task: it is in a loop of the program's own.
@@ -55,9 +57,17 @@ class Success:
         said = self._lives[task].status
         return self.leader_changes and task.trains and said is not None and said.in_loop
 
+    def needed_in_a_loop(self, task: TaskId) -> bool:
+        """Return whether a task is in a loop of the program's own, or others are: they need every replica."""
+        others = (life.status for life in self._lives.values() if life.task.trains and not life.ended)
+        in_loop = (
+            self.leader_changes and task.trains and any(said is not None and said.in_loop for said in others)
+        )
+        return in_loop or self.stands_and_falls_with(task)
+
     def without(self, lost: TaskId) -> bool:
         """Return whether the run goes on although a task has failed for good."""
-        if self.stands_and_falls_with(lost) and not self.achieved:
+        if self.needed_in_a_loop(lost) and not self.achieved:
             return False
         if self._spec.on is not On.LOCAL and lost == self.leader and not self._trains_without(lost):
             return False  # tasks on other hosts cannot read who has failed for good: they would wait for it

@@ -177,7 +177,7 @@ class Supervisor:
         else:
             self._causes.append(why)
             others = "stopping the others"
-            if self._success.stands_and_falls_with(life.task):
+            if self._success.needed_in_a_loop(life.task):
                 others += ", as a loop of the program's own needs every replica"
             word = f"{word.replace(' has failed:', ' failed:')}; {others}"
             self._stop(RunStop(RunState.FAILED, 1, now_s, self._limits.grace_s), word)

@@ -98,9 +98,13 @@ class TaskEnds:
         return Judgement(TaskState.SUCCEEDED if end.status == 0 or order.patient else TaskState.STOPPED)
 
     def left_behind(self, life: TaskLife) -> FailureRecord | None:
-        """Return why a worker has failed that ended well, but before a `fit` of the others; None: it has
-        not.
+        """Return why the others cannot do without a task that has ended; None: they can, or it has not.
+
+        A worker may have ended well, but before a `fit` of the others; or a replica has failed, and others
+        have begun a loop of the program's own since.
         """
+        if life.lost is not None and self._success.needed_in_a_loop(life.task) and not self._success.achieved:
+            return life.lost
         if life.task.role is Role.WORKER and life.state == TaskState.SUCCEEDED and self._left_early(life):
             return self._early_end(life)
         return None

@@ -199,10 +199,14 @@ class Reporter:
         """Record that a loop of the program's own is up, and the updates that it has made."""
         if self.status.phase is TaskPhase.STARTING:
             self.running()
+        self.loop_begins()
+        self.progress(updates)
+
+    def loop_begins(self) -> None:
+        """Record that a loop of the program's own begins, for which every replica is needed."""
         if not self.status.in_loop:
             self.status.in_loop = True
             self.write()
-        self.progress(updates)
 
     def begins(self) -> float | None:
         """Return the CPU time at which this thread begins to compute, for `slow_down`; None: not slow."""

@@ -33,6 +33,7 @@ class TaskScript:
         unsaved: why its last checkpoint could not be written, as it says.
         saved_step: of the last one that it has written.
         leads: whether it says that it leads.
+        loops: whether it says that it is in a loop of the program's own.
         finished: whether it says that its program has ended with exit code 0.
         waits: whether it never says that it has begun to train.
         record: why it failed, as it has written down itself, so many seconds after its start.
@@ -45,6 +46,7 @@ class TaskScript:
     unsaved: str | None = None
     saved_step: int | None = None
     leads: bool = False
+    loops: bool = False
     finished: bool = False
     waits: bool = False
     record: tuple[float, str, str] | None = None
@@ -138,7 +140,7 @@ class FakeTarget:
         status = TaskStatus(name, 1, "here", launch.attempt, "running", self.now_s, self.now_s)
         status.step, (status.fits_begun, status.fits_ended) = 9, script.fits
         status.unsaved, status.saved_step = script.unsaved, script.saved_step
-        status.leads = script.leads
+        status.leads, status.in_loop = script.leads, script.loops
         if script.waits:
             status.phase = TaskPhase.STARTING
         if script.finished:

@@ -33,6 +33,37 @@ def test_the_run_goes_on_without_its_leader_and_names_it_at_the_end(tmp_path):
     assert (state(supervisor, "chief:0"), state(supervisor, "worker:0")) == ("failed", "succeeded")
 
 
+def test_a_replica_lost_before_the_loop_that_the_others_begin_ends_the_run(tmp_path):
+    """They would wait for it."""
+    waits = TaskScript(loops=True, waits=True)
+    target = FakeTarget({"chief:0": replace(CRASH, lasts_s=0.1), "worker:0": waits, "worker:1": waits})
+    _, outcome = perform(tmp_path, target, MULTI)
+    assert (outcome.state, outcome.exit_code, outcome.failure.task) == ("failed", 1, "chief:0")
+    assert target.said[-1] == (
+        "chief:0 failed: ValueError: bad batch; stopping the others, as a loop of the program's own needs every replica"
+    )
+    assert target.now_s < 1010
+
+
+def test_a_replica_killed_before_the_loop_is_started_again_for_it(tmp_path):
+    loops = TaskScript(9, loops=True)
+    target = FakeTarget({"worker:1": TaskScript(0.1, status=-9), "chief:0": loops, "worker:0": loops})
+    target.later["worker:1"] = loops
+    _, outcome = perform(tmp_path, target, MULTI)
+    assert outcome.state == "succeeded"
+
+
+def test_a_loop_has_no_heirs(tmp_path):
+    """A replica that ends early has left the others, however well it ended."""
+    missed = (1.9, "PeerLostError: worker:0 has ended", "peer_lost")
+    chief = TaskScript(2, status=1, loops=True, leads=True, record=missed)
+    target = FakeTarget(
+        {"chief:0": chief, **dict.fromkeys(["worker:0", "worker:1"], TaskScript(1, loops=True))}
+    )
+    _, outcome = perform(tmp_path, target, MULTI)
+    assert (outcome.state, outcome.exit_code, outcome.failure.task) == ("failed", 1, "chief:0")
+
+
 @pytest.mark.parametrize("on", [On.LOCAL, On.SSH])
 def test_a_leader_lost_before_anyone_trains_has_an_heir_where_that_can_hear_of_it(tmp_path, on):
     """On other hosts nobody would know that it will not come."""

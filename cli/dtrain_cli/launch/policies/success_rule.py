@@ -19,19 +19,19 @@ def leader_changes(spec: RunSpec, foreign: bool) -> bool:
 
 
 def has_succeeded(
-    spec: RunSpec, leader: TaskId, states: Mapping[TaskId, TaskState], foreign: bool = False
+    spec: RunSpec, leader: TaskId, states: Mapping[TaskId, TaskState], heirs: bool = False
 ) -> bool:
     """Return whether every task on which success depends has succeeded.
 
-    Where the leader changes, and it was lost when no other replica had anything left to do, one of these that
-    has come to a good end is enough.
+    Where the leader has heirs, and it was lost when no other replica had anything left to do, one of these
+    that has come to a good end is enough.
     """
     workers = {task for task in states if task.role is Role.WORKER}
     if spec.success == Success.ALL_WORKERS and any(states[task] != TaskState.SUCCEEDED for task in workers):
         return False
     if states.get(leader) == TaskState.SUCCEEDED:
         return True
-    if not leader_changes(spec, foreign):
+    if not heirs:
         return False
     replicas = [state for task, state in states.items() if task.trains]
     return all(state in ENDED for state in replicas) and TaskState.SUCCEEDED in replicas
@@ -41,7 +41,7 @@ def survives_without(
     spec: RunSpec, leader: TaskId, lost: TaskId, states: Mapping[TaskId, TaskState], foreign: bool
 ) -> bool:
     """Return whether the run goes on although `lost` has failed for good; `states` says so already."""
-    if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, foreign):
+    if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, leader_changes(spec, foreign)):
         return True  # what dies after the leader's success changes nothing
     if leader_changes(spec, foreign):
         may_go = lost.trains

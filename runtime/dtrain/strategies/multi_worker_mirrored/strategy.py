@@ -268,6 +268,7 @@ class MultiWorkerMirrored(Strategy):
         return make_loops(self, self.context.rank, self.context.num_replicas, self._meet)
 
     def _meet(self) -> CollectiveCalls:
+        self._reporter.loop_begins()
         link, rank, ranks, hosting = self._join(), self.context.rank, self.context.num_replicas, self._hosting
         assert hosting is not None, "a replica serves"
         others = self._gathering(set(range(ranks)) - {rank}, TooFew.FAIL)
