@@ -1,5 +1,7 @@
 """Checkpoints of loops of one's own: what is saved is restored, and what does not fit is refused."""
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -158,3 +160,18 @@ def test_a_manager_that_would_keep_nothing_is_refused(tmp_path):
             dt.train.CheckpointManager(dt.train.Checkpoint(), tmp_path, max_to_keep=kept)
     with pytest.raises(InputError, match=r"expected a dt\.train\.Checkpoint, found int"):
         dt.train.CheckpointManager(3, tmp_path, max_to_keep=1)
+
+
+def test_a_handler_says_after_which_call_it_has_saved(tmp_path, capfd):
+    ended = []
+    config = dt.distribute.experimental.TerminationConfig(exit_fn=lambda: ended.append(True))
+    with SingleStrategy().scope():
+        checkpoint = dt.train.Checkpoint(seen=dt.Variable(1.0))
+        given = (None, checkpoint, tmp_path, config)
+        handler = dt.distribute.experimental.PreemptionCheckpointHandler(*given)
+        handler.run(lambda: None)
+        signal.raise_signal(signal.SIGTERM)
+        handler.run(lambda: None)
+    assert ended == [True]
+    assert "dtrain: saved after 2 calls of PreemptionCheckpointHandler.run" in capfd.readouterr().err
+    assert dt.train.latest_checkpoint(tmp_path) is not None

@@ -200,8 +200,9 @@ class _Writer:
         whole = self._at + (number + 2) * OFFSET_BYTES + ROOM_OF_HEADER_BYTES
         if whole > self._limit_bytes:
             raise InputError(
-                f"{self._path}: the cache takes more than {self._limit_bytes} bytes, its bound, with element "
-                f"{number}; nothing was kept: give more by limit_bytes=..., or cache less"
+                f"{self._path}: the file takes more than {self._limit_bytes} bytes with element {number}; "
+                "nothing was kept. That is its bound, limit_bytes, by default half of what is free on the "
+                "disk: make room, give a larger one, or keep fewer elements"
             )
         # Others see by its size that the work goes on.
         if len(self._pending) >= READ_BYTES_MAX or time.monotonic() - self._flushed_s > FLUSHED_AFTER_S:

@@ -1,5 +1,6 @@
 """`PreemptionCheckpointHandler`: loops of one's own that survive machines which are taken away."""
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -119,6 +120,10 @@ class PreemptionCheckpointHandler:
             return
         self._ended = True
         self._notice.close()
+        sys.stderr.write(
+            f"dtrain: saved after {self.total_run_calls} calls of PreemptionCheckpointHandler.run, as a "
+            "process of the strategy is to end; started again, the program goes on from there\n"
+        )
         self._config.exit()
 
     def _agreed(self) -> tuple[bool, bool]:
