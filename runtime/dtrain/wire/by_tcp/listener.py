@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dtrain.errors import PeerLostError, SpecError, WaitTimeoutError
 from dtrain.messages import Hello
@@ -73,12 +73,16 @@ class Listener:
         self._lobby = Lobby(self._socket, Door(credentials, refuse), encryption, self._admit)
 
     def take(
-        self, task: str, name: str, deadline: float, given_up: Callable[[], str | None] = lambda: None
+        self,
+        task: str | Collection[str],
+        name: str,
+        deadline: float,
+        given_up: Callable[[], str | None] = lambda: None,
     ) -> TcpIncoming:
         """Wait for a stream; it belongs to the caller from then on.
 
         Args:
-            task: that opens it.
+            task: that opens it, or several of which any may.
             name: that it gives to the stream.
             deadline: in seconds of `time.monotonic`.
             given_up: says why it is waited for no more; None as long as it is.
@@ -87,17 +91,22 @@ class Listener:
             WaitTimeoutError: it has not been opened by the deadline.
             PeerLostError: the listener has stopped, or the stream was given up.
         """
+        tasks = [task] if isinstance(task, str) else list(task)
         with self._changed:
-            while (stream := self._open.pop((task, name), None)) is None:
+            while (stream := self._opened(tasks, name)) is None:
                 left_s = deadline - time.monotonic()
                 if self._stopped:
-                    raise PeerLostError(f"the streams of {task} are no longer waited for")
+                    raise PeerLostError(f"the streams of {', '.join(tasks)} are no longer waited for")
                 if (reason := given_up()) is not None:
                     raise PeerLostError(reason)
                 if left_s <= 0:
-                    raise WaitTimeoutError(f"{task} has not opened its stream {name!r} in time")
+                    raise WaitTimeoutError(f"{', '.join(tasks)} has not opened its stream {name!r} in time")
                 self._changed.wait(min(_LOOK_S, left_s))
         return stream
+
+    def _opened(self, tasks: Collection[str], name: str) -> TcpIncoming | None:
+        there = (self._open.pop((task, name), None) for task in tasks)
+        return next((stream for stream in there if stream is not None), None)
 
     def stop(self) -> None:
         """Stop listening; streams that were not taken are closed, and waits end."""
