@@ -146,8 +146,24 @@ def numbers(told):
         pytest.param((0, 1, 2), "chief:0", ("validation", "5"), marks=MORE),
         pytest.param((0, 0, 1), "worker:0", ("step", "20"), marks=MORE),
         pytest.param((0, 0, 1), "worker:1", ("step", "20"), marks=MORE),
+        ((0, 0, 1), "chief:0", ("step", "20")),
+        ((0, 1, 1), "worker:0", ("step", "20")),
+        pytest.param((0, 0, 1), "chief:0", ("end", "2"), marks=MORE),
+        pytest.param((0, 0, 1), "chief:0", ("validation", "5"), marks=MORE),
+        pytest.param((0, 0, 1), "chief:0", ("saving", "3"), marks=MORE),
     ],
-    ids=["leader's host in a step", "leader's host between epochs", "as it validates", "replica", "host"],
+    ids=[
+        "leader's host in a step",
+        "leader's host between epochs",
+        "as it validates",
+        "replica",
+        "host",
+        "leader who speaks, in a step",
+        "who speaks",
+        "leader who speaks, between epochs",
+        "leader who speaks, as it validates",
+        "leader who speaks, as it saves",
+    ],
 )
 def test_a_step_is_finished_without_a_host_or_replica_that_is_killed(over_hosts, calm, layout, dead, moment):
     run = over_hosts(*layout)

@@ -14,6 +14,7 @@ from dtrain.collectives.between_hosts.following import (
     LeftBehind,
 )
 from dtrain.collectives.between_hosts.leading import TRIES, Leading
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.collectives.between_hosts.quorum import may_go_on, next_term
 from dtrain.messages.between_hosts import Direction, PartFacts, Seat
 
@@ -23,6 +24,10 @@ FIRST, SECOND = next_term(0, 0), next_term(next_term(0, 0), 1)
 
 def seats(host):
     return [Seat(rank=host, task=f"worker:{host}", address=f"10.0.0.{host}:7")]
+
+
+def promised(host, hosts=HOSTS):
+    return Promise.first(host, {each: tuple(seats(each)) for each in hosts})
 
 
 def facts(part):
@@ -62,7 +67,7 @@ def test_terms_grow_and_no_two_hosts_share_one():
 
 
 def test_a_host_computes_begins_and_applies_as_the_leader_directs():
-    host = Following(1, HOSTS, seats(1))
+    host = Following(promised(1))
     assert host.heard(directed()) == [Compute((1,))]
     assert host.heard(directed()) == []
     host.complete(facts(1))
@@ -75,7 +80,7 @@ def test_a_host_computes_begins_and_applies_as_the_leader_directs():
 
 
 def test_the_mean_of_an_attempt_that_was_given_up_is_not_that_of_the_next():
-    host = Following(1, HOSTS, seats(1))
+    host = Following(promised(1))
     host.heard(directed(attempt=7))
     host.heard(directed(attempt=8))
     host.has_mean(7)
@@ -87,7 +92,7 @@ def test_the_mean_of_an_attempt_that_was_given_up_is_not_that_of_the_next():
 
 
 def test_a_host_that_has_answered_a_new_leader_applies_nothing_for_the_former_one():
-    host = Following(2, HOSTS, seats(2))
+    host = Following(promised(2))
     host.heard(directed(attempt=7))
     host.has_mean(7)
     assert host.heard(Direction(term=SECOND, membership=1, hosts=HOSTS)) == []
@@ -97,7 +102,7 @@ def test_a_host_that_has_answered_a_new_leader_applies_nothing_for_the_former_on
 
 
 def test_a_question_changes_no_membership_and_a_leader_that_was_left_behind_is_not_answered():
-    host = Following(2, HOSTS, seats(2))
+    host = Following(promised(2))
     host.heard(directed(membership=2, hosts=(0, 2)))
     assert host.heard(Direction(term=SECOND, membership=9, hosts=(1, 2))) == []
     assert (host.state.term, host.state.membership, host.hosts) == (FIRST, 2, (0, 2))
@@ -106,13 +111,13 @@ def test_a_question_changes_no_membership_and_a_leader_that_was_left_behind_is_n
 
 
 def test_a_host_hears_that_it_was_left_behind_from_any_leader():
-    host = Following(1, HOSTS, seats(1))
+    host = Following(promised(1))
     host.heard(Direction(term=SECOND, membership=0, hosts=HOSTS))
     assert host.heard(directed(membership=2, hosts=(0, 2))) == [LeftBehind()]
 
 
 def test_a_host_is_left_behind_by_a_later_leader_of_as_many_changes_of_membership():
-    host = Following(0, HOSTS, seats(0))
+    host = Following(promised(0))
     host.heard(Direction(term=FIRST, membership=1, hosts=(0, 1), step=0))
     told = Direction(term=SECOND, membership=1, hosts=(1, 2), step=0)
     assert host.heard(told) == [LeftBehind()]
@@ -131,7 +136,7 @@ def leader(host, former, *states, silent=(), gone=()):
 
 
 def state(host, **changes):
-    made = Following(host, changes.pop("hosts", HOSTS), seats(host)).state
+    made = Following(promised(host, changes.pop("hosts", HOSTS))).state
     return msgspec.structs.replace(made, term=SECOND, **changes)
 
 
@@ -194,7 +199,7 @@ def test_of_two_hosts_that_never_get_a_sum_done_the_later_one_is_left_once_all_h
 
 def test_a_direction_that_was_overtaken_on_its_way_unseats_no_host_that_came_since():
     """A new leader must know those, to find that one that asks again never took part."""
-    host = Agent(1, HOSTS, seats(1), 3, 5.0, 0.0)
+    host = Agent(promised(1), 3, 5.0, 0.0)
     now = {each: tuple(seats(each)) for each in (*HOSTS, 3)}
     host.received(0, directed(membership=2, hosts=(*HOSTS, 3), step=0, seats=now), 0.1)
     host.received(0, directed(seats={each: tuple(seats(each)) for each in HOSTS}), 0.2)
@@ -263,7 +268,7 @@ def test_a_step_whose_parts_were_dealt_is_finished_by_those_who_are_left(dealt, 
 
 
 def test_a_host_tells_its_replica_that_a_step_is_held_and_the_leader_that_it_was_dealt():
-    host = Following(1, HOSTS, seats(1))
+    host = Following(promised(1))
     host.joining(0, joining=True)
     assert host.heard(directed(due={}, held=2)) == [Hold(0, 2)]
     assert host.heard(directed(due={}, held=2)) == []
@@ -276,3 +281,42 @@ def test_a_host_tells_its_replica_that_a_step_is_held_and_the_leader_that_it_was
     assert (host.state.dealt, host.state.joining) == (False, False)
     host.joining(0, joining=True)
     assert not host.state.joining
+
+
+def test_another_replica_goes_on_from_all_that_was_promised():
+    mates = (Seat(rank=1, task="worker:1", address="here"), Seat(rank=5, task="worker:5", address="there"))
+    known = {host: tuple(seats(host)) for host in HOSTS} | {1: mates}
+    host = Agent(Promise.first(1, known), 3, 5.0, 0.0)
+    host.gone(2)
+    told = directed(membership=1, attempt=7, parts=(facts(0), facts(1)), seats={**known, 1: mates})
+    host.received(0, told, 0.1)
+    host.take(0.1)
+    host.has_mean(7)
+    host.take(0.2)
+    promised = host.promise
+    assert (promised.term, promised.membership, promised.gone) == (FIRST, 1, (2,))
+    other = Agent(promised.spoken_by(5), 3, 5.0, 0.3)
+    ((leader, state),) = other.take(0.3)[0]
+    assert (leader, state.term, state.membership, state.attempt, state.has_mean) == (0, FIRST, 1, 7, True)
+    assert state.seats == mates[1:]
+    assert other.promise == msgspec.structs.replace(promised, seats=promised.seats | {1: mates[1:]})
+    host.received(0, directed(membership=2, hosts=(0,)), 0.4)
+    host.take(0.4)
+    again = Agent(host.promise.spoken_by(5), 3, 5.0, 0.5)
+    assert again.take(0.5) == ([], [LeftBehind()])
+
+
+def test_failures_with_replicas_that_have_ended_leave_nobody_behind():
+    """Each attempt fails as another replica of host 2 dies; with one replica the same leaves host 2 behind."""
+    for speakers, hosts in ((range(2, 9), HOSTS), ([2] * 7, (0, 1))):
+        made = leader(0, 0, state(0, arrived=UNRECORDED), state(1), state(2))
+        for host in HOSTS:
+            made.heard(state(host, parts=(facts(host),), arrived=UNRECORDED))
+        for number, speaker in enumerate(speakers):
+            seat = Seat(rank=speaker, task=f"worker:{speaker}", address="")
+            for host in HOSTS:
+                attempt = {"attempt": made.direction.attempt, "parts": (facts(host),), "arrived": UNRECORDED}
+                failed = {"failed": True, "blamed": 2} if host == 1 and number else {}
+                more = {"seats": (seat,)} if host == 2 else {}
+                made.heard(state(host, **attempt, **failed, **more))
+        assert made.direction.hosts == hosts

@@ -3,6 +3,7 @@
 DTRAIN_SEEDS=FROM:TO chooses other seeds than the first 1,000.
 """
 
+import math
 import os
 from itertools import combinations, product
 from random import Random
@@ -39,15 +40,15 @@ def alive(net):
 
 
 def run_on(net, until_s):
-    net.run(until_s, lambda: all(node.version >= STEPS or node.agent.left_behind for node in alive(net)))
+    net.run(until_s, lambda: all(node.version >= STEPS or node.promise.left_behind for node in alive(net)))
 
 
 def finished(net, nodes):
     for node in nodes:
         assert node.applied == list(range(node.first, STEPS)), (
             node.number,
-            node.agent.stands,
-            node.agent.left_behind,
+            node.agent and node.agent.stands,
+            node.promise,
         )
     assert len({node.weights.tobytes() for node in nodes}) <= 1, "all have the same bits"
 
@@ -60,6 +61,69 @@ def hosts_that_die(seed):
     net.run(0.4, lambda: False)
     run_on(net, 8.0)
     finished(net, alive(net))
+
+
+def with_mates(random, most=4):
+    """Ranks by host, which have mostly several."""
+    counts = [random.choice((1, 2, 2, 3)) for _ in range(random.randrange(1, most))]
+    ranks = iter(range(sum(counts)))
+    return [[next(ranks) for _ in range(count)] for count in counts]
+
+
+def end_speakers(net, random, until_s, ends):
+    """Replicas that speak end, between two events or in the midst of what follows from one."""
+    for _ in range(ends):
+        number, at = random.choice(list(net.nodes)), random.uniform(0, until_s)
+        net.later(at, random.choice((net.end, net.doom, net.doom)), number)
+
+
+def speakers_that_die(seed):
+    """The replicas that speak die at any moment, on all hosts, as long as one is left of each: all hosts finish
+    every step, without a lease.
+    """
+    random = Random(seed)
+    ranks = with_mates(random)
+    net = Net(seed, ranks, STEPS, random.choice((ring, ordered_chain)))
+    net.silent_s = math.inf  # no link is cut, so no sum waits in vain
+    for number, own in enumerate(ranks):
+        for _ in own[1:]:
+            net.later(random.uniform(0, 0.8), random.choice((net.end, net.doom, net.doom)), number)
+    net.run(0.8, lambda: False)
+    run_on(net, 10.0)
+    assert len(alive(net)) == len(ranks)
+    finished(net, net.nodes.values())
+
+
+def whole_hosts_that_die_with_their_speakers(seed):
+    """Replicas die and others enter, until hosts are gone; those that are left finish."""
+    random = Random(seed)
+    ranks = with_mates(random, 5)
+    net = Net(seed, ranks, 2 * STEPS, random.choice((ring, ordered_chain)))
+    net.silent_s = math.inf
+    end_speakers(net, random, 1.0, random.randrange(2 * len(ranks)))
+    for _ in range(random.randrange(4)):
+        number = random.randrange(len(ranks))
+        net.later(random.uniform(0, 1.0), net.enter, number, random.choice([*ranks[number], net.parts + 1]))
+    net.run(1.0, lambda: False)
+    net.run(30.0, lambda: all(node.version >= net.steps for node in alive(net)))
+    for node in alive(net):
+        assert node.version == net.steps, (node.number, node.promise)
+    assert len({node.weights.tobytes() for node in alive(net)}) <= 1
+
+
+def speakers_that_die_while_links_are_cut(seed):
+    """No two groups go on, whatever fails."""
+    random = Random(seed)
+    ranks = with_mates(random, 5)
+    net = Net(seed, ranks, STEPS, random.choice((ring, ordered_chain)))
+    end_speakers(net, random, 2.0, random.randrange(2 * len(ranks)))
+    fail(net, random)
+    for rank in random.sample(range(net.parts), random.randrange(net.parts)):
+        net.later(random.uniform(0.5, 2.0), net.start_again, rank, "again")
+    run_on(net, 25.0)
+    done = [node for node in alive(net) if node.version == STEPS]
+    if net.schedule is ordered_chain:
+        assert len({node.weights.tobytes() for node in done}) <= 1
 
 
 def links_that_blink(seed):
@@ -94,11 +158,11 @@ def come_back(net, random, likely):
             if random.random() < likely:
                 net.later(died_s + random.uniform(0.05, 0.3), net.start_again, rank, "again")
     net.run(0.9, lambda: False)
-    net.run(60.0, lambda: all(node.version >= net.steps or node.agent.left_behind for node in alive(net)))
-    ended = [node for node in alive(net) if not node.agent.left_behind]
+    net.run(60.0, lambda: all(node.version >= net.steps or node.promise.left_behind for node in alive(net)))
+    ended = [node for node in alive(net) if not node.promise.left_behind]
     assert ended
     for node in ended:
-        assert node.version == net.steps, (node.number, node.agent.stands, node.agent.awaited)
+        assert node.version == net.steps, (node.number, node.promise)
     assert len({node.weights.tobytes() for node in ended}) == 1
 
 
@@ -118,6 +182,14 @@ def a_partition(seed):
 def anything(seed):
     """Cuts, deaths that are heard of and such that are not, and links that heal."""
     net, random = made(seed)
+    fail(net, random)
+    run_on(net, 25.0)
+    done = [node for node in alive(net) if len(node.applied) == STEPS]
+    if net.schedule is ordered_chain:
+        assert len({node.weights.tobytes() for node in done}) <= 1
+
+
+def fail(net, random):
     numbers = range(len(net.nodes))
     for _ in range(random.randrange(1, 5)):
         at = random.uniform(0, 2.0)
@@ -129,10 +201,6 @@ def anything(seed):
         links = {(a, b) for a, b in product(numbers, numbers) if a in one and b not in one}
         links |= {(b, a) for a, b in links} if both else set()
         net.later(at, net.sever, links, random.choice((0.1, 0.5, 1.5, 4.0)))
-    run_on(net, 25.0)
-    done = [node for node in alive(net) if len(node.applied) == STEPS]
-    if net.schedule is ordered_chain:
-        assert len({node.weights.tobytes() for node in done}) <= 1
 
 
 SCENES = (
@@ -142,6 +210,9 @@ SCENES = (
     anything,
     hosts_that_come_back,
     steps_that_are_held,
+    speakers_that_die,
+    whole_hosts_that_die_with_their_speakers,
+    speakers_that_die_while_links_are_cut,
 )
 
 

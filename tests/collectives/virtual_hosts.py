@@ -14,6 +14,7 @@ from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
 from dtrain.collectives.between_hosts.carrying_out import Send, carry_out
 from dtrain.collectives.between_hosts.following import Apply, Begin, Compute
 from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.collectives.between_hosts.segments import Span
 from dtrain.collectives.between_hosts.terms import Terms
 from dtrain.messages.between_hosts import PartFacts, Seat
@@ -40,65 +41,105 @@ def trajectory(parts, steps):
 
 
 class Node:
-    """One host: an agent, its variables, and the sum that is under way."""
+    """One host: the memory that its replicas share, and the agent and the sum of the one that speaks for it."""
 
-    def __init__(self, net, number, seats, weights=None, step=0, hosts=(), version=0, **joined):
+    def __init__(self, net, number, seats, weights=None, step=0, version=0, **told):
         self.net, self.number, self.version = net, number, version
         self.weights = (net.expected[0] if weights is None else weights).copy()
-        self.seats = seats
-        hosts = hosts or range(len(net.ranks))
-        about = number, hosts, seats, net.parts, LEASE_S, net.now, step
-        self.agent = Agent(*about, needed=net.needed, **joined)
-        self.dead = False
+        self.live = list(seats[number])
         self.first, self.applied = step, []
         self.gradients = {}
-        self.sum = None
+        self.mean, self.whole, self.group = None, False, None
+        self.dead, self.doomed = False, False
+        self.promise = Promise.first(number, seats, step, **told)
+        self.speaks()
+
+    @property
+    def at(self):
+        """The step that the memory makes."""
+        return self.first + len(self.applied)
+
+    def speaks(self):
+        """The next heir goes on from what is in memory; without one that lives the host has ended."""
+        heir = next((seat for seat in self.promise.heirs if seat in self.live), None)
+        if heir is None:
+            self.net.kill(self.number)
+            return
+        self.speaker = heir
+        self.known = {number: set(seats) for number, seats in self.promise.seats.items()}
+        self.live.sort(key=lambda seat: seat != heir)
+        self.sum = self.ways = None
+        about = self.promise.spoken_by(heir.rank), self.net.parts, LEASE_S, self.net.now
+        self.agent = Agent(*about, needed=self.net.needed, commits=self.at < self.promise.step)
+        self.agent.seated(self.live)
+        for part in self.gradients:
+            self.net.later(self.net.random.choice((0.0, 0.03)), self.tell, part)
+
+    def tell(self, part):
+        """What has been computed before is found in memory, a little later."""
+        if self.agent is not None and part in self.gradients:
+            self.complete(part)
+            self.wake()
 
     def wake(self):
-        """Carry out what follows from the last event."""
-        if self.dead:
+        """Carry out what follows from the last event; a replica that is doomed dies in the midst of it."""
+        if self.dead or self.agent is None:
             return
         self.agent.arrive(self.agent.step)
         messages, actions = self.agent.take(self.net.now)
+        self.promise = self.agent.promise
+        for number, seats in self.agent.seats.items():
+            self.known.setdefault(number, set()).update(seats)
         if self.agent.leads_in:
             self.net.begins(self.agent._leading.direction)
-        for other, message in messages:
-            self.net.send(self.number, other, message)
-        for action in actions:
-            match action:
-                case Compute(parts):
-                    for part in parts:
-                        if part not in self.gradients:
-                            self.net.later(
-                                self.net.random.uniform(0.001, 0.05), self.computed, self.agent.step, part
-                            )
-                case Begin():
-                    self.sum = Exchange(self, action)
-                case Apply(step, parts, void):
-                    assert [facts.part for facts in parts] == ([] if void else list(range(self.net.parts)))
-                    self.apply(step, void)
-        if actions:
+        work = [partial(self.net.send, self.number, other, message) for other, message in messages]
+        work += [partial(self.carry_out, action) for action in actions]
+        dies = self.doomed and bool(work)
+        for each in work[: self.net.random.randrange(len(work) + 1) if dies else None]:
+            each()
+        if dies:
+            self.doomed = False
+            self.net.end(self.number, self.speaker)
+        elif actions:
             self.wake()
         else:
             self.welcome(self.agent.step)
 
+    def carry_out(self, action):
+        match action:
+            case Compute(parts):
+                for part in parts:
+                    if part not in self.gradients:
+                        later = self.net.random.uniform(0.001, 0.05)
+                        self.net.later(later, self.computed, self.agent.step, part)
+            case Begin():
+                assert action.seats[self.number][0] == self.speaker, "a sum of the replica that speaks"
+                self.sum = Exchange(self, action)
+            case Apply(step, parts, void):
+                assert [facts.part for facts in parts] == ([] if void else list(range(self.net.parts)))
+                self.apply(step, void)
+
     def computed(self, step, part):
-        if self.dead or step != self.agent.step or self.version >= self.net.steps:
+        if self.dead or step != self.at or self.version >= self.net.steps:
             return
         self.gradients[part] = gradient(self.weights, part, self.version)
-        self.agent.complete(PartFacts(part=part, examples=1, finite=True, rank=self.seats[0].rank))
-        self.wake()
+        if self.agent is not None and self.agent.step == step:
+            self.complete(part)
+            self.wake()
+
+    def complete(self, part):
+        if self.agent.step == self.at:
+            self.agent.complete(PartFacts(part=part, examples=1, finite=True, rank=self.promise.host))
 
     def apply(self, step, void):
         assert self.applied == list(range(self.first, step)), "every step once, in order"
-        assert self.sum.complete, "nothing is applied but a whole mean"
+        assert self.whole, "nothing is applied but a whole mean"
         self.applied.append(step)
-        group = frozenset(self.sum.begin.hosts)
         for other in self.net.groups[step]:
-            assert group <= other or other <= group, f"{group} and {other} went on without each other"
-        self.net.groups[step].add(group)
+            assert self.group <= other or other <= self.group, f"{self.group} and {other} went on"
+        self.net.groups[step].add(self.group)
         self.gradients = {}
-        mean, self.sum = self.sum.mean, None
+        mean, self.mean, self.whole, self.sum = self.mean, None, False, None
         if void:
             return
         self.weights = self.weights - np.float32(0.1) * mean
@@ -110,16 +151,21 @@ class Node:
 
     def welcome(self, step):
         """Send hosts that take part newly the weights, as the leader does."""
-        for number, seats in self.agent.seats.items():
+        for number in self.agent.seats:
             if number in self.agent.welcome and number not in self.net.numbers:
                 self.net.numbers.add(number)
                 about = {"term": self.agent.leads_in, "membership": self.agent.membership}
-                now = self.weights.copy(), step, tuple(self.agent.hosts), self.version
-                node = partial(Node, self.net, number, list(seats), *now)
+                now = self.weights.copy(), step, self.version
+                node = partial(Node, self.net, number, dict(self.agent.seats), *now)
                 self.net.later(self.net.delay(), self.net.come_back, self, node, about)
 
+    def stream(self, way):
+        """A stream between two replicas, as this host knows them by the attempt for which it was opened."""
+        attempt, speakers = self.ways
+        return way, attempt, speakers[way.source], speakers[way.target]
+
     def tick(self):
-        if not self.dead and not self.agent.left_behind:
+        if not self.dead and not (self.agent is not None and self.agent.left_behind):
             self.wake()
             self.net.later(BEAT_S, self.tick)
 
@@ -130,24 +176,23 @@ class Exchange:
     def __init__(self, node, begin):
         self.node, self.begin, self.complete = node, begin, False
         net = node.net
+        node.whole, node.group = False, frozenset(begin.hosts)
+        if node.ways is None or node.ways[0] != begin.attempt:  # else the streams of the step before are used
+            node.ways = begin.attempt, {host: seats[0] for host, seats in begin.seats.items()}
         if begin.void:
-            self.mean, self.running, self.waiting = None, {}, {}
+            self.running, self.waiting = {}, {}
             self.finish()
             return
         own = begin.parts_of[node.number]
         assert [facts.part for facts in begin.parts] == list(range(net.parts)), "all parts, in order"
-        self.mean = np.full(ELEMENTS, np.nan, np.float32)
+        node.mean = mean = np.full(ELEMENTS, np.nan, np.float32)
         terms = Terms({part: node.gradients[part] for part in own}, net.parts)
         flows = net.schedule(begin.hosts, node.number, begin.parts_of, Span(0, ELEMENTS), LENGTH)
-        self.running = {at: carry_out(flow, terms, self.mean) for at, flow in enumerate(flows)}
+        self.running = {at: carry_out(flow, terms, mean) for at, flow in enumerate(flows)}
         self.waiting = {}
         for at in list(self.running):
             self.go_on(at)
         self.finish()
-
-    @property
-    def current(self):
-        return self.node.sum is self or self.node.sum is None
 
     def go_on(self, at):
         for step in self.running[at]:
@@ -156,14 +201,14 @@ class Exchange:
                 continue
             self.waiting[at] = step
             if not self.took(at):
-                deadline = self.node.net.random.uniform(0.5, 1.0) * SILENT_S
+                deadline = self.node.net.random.uniform(0.5, 1.0) * self.node.net.silent_s
                 self.node.net.later(deadline, self.silent, at, step)
                 return
         del self.running[at]
 
     def took(self, at):
         step = self.waiting[at]
-        come = self.node.net.come[self.node.number, self.begin.attempt, step.way]
+        come = self.node.net.come[self.node.stream(step.way)]
         if len(come) < step.block.size:
             return False
         step.block[...] = [come.popleft() for _ in step.block]
@@ -178,7 +223,7 @@ class Exchange:
 
     def finish(self):
         if not self.running and not self.complete:
-            self.complete = True
+            self.complete = self.node.whole = True
             self.node.agent.has_mean(self.begin.attempt)
 
     def silent(self, at, step):
@@ -201,15 +246,22 @@ class Net:
         self.parts = sum(map(len, ranks))
         self.expected = trajectory(self.parts, steps)
         self.now, self._order, self._events = 0.0, count(), []
-        self.cut = set()
+        self.cut, self.silent_s = set(), SILENT_S
         self.groups = defaultdict(set)
         self.come = defaultdict(deque)
         self._sent_until = defaultdict(float)
-        seats = [[Seat(rank=rank, task=f"worker:{rank}", address="") for rank in own] for own in ranks]
-        self.nodes = {number: Node(self, number, own) for number, own in enumerate(seats)}
+        self.broken, self.addresses = set(), count()
+        seats = {number: tuple(map(self.seat, own)) for number, own in enumerate(ranks)}
+        self.nodes = {}
+        for number in seats:
+            self.nodes[number] = Node(self, number, seats)
         self.numbers = set(self.nodes)
         for node in self.nodes.values():
             self.later(self.random.uniform(0, 0.05), node.tick)
+
+    def seat(self, rank):
+        """A process of a rank, at an address of its own."""
+        return Seat(rank=rank, task=f"worker:{rank}", address=f"at {next(self.addresses)}")
 
     def begins(self, told):
         """A leader lets a step begin: with as many replicas as are needed, unless it had begun before."""
@@ -236,62 +288,105 @@ class Net:
 
     def deliver(self, source, target, message):
         node = self.nodes[target]
-        if not node.dead and (source, target) not in self.cut:
+        if not node.dead and node.agent is not None and (source, target) not in self.cut:
             node.agent.received(source, message, self.now)
             node.wake()
 
     def stream(self, exchange, way, elements):
         """Bytes keep their order; on a link that is cut they are lost, and no end need hear of it."""
-        key = way.source, way.target, exchange.begin.attempt, way.label
+        key = exchange.node.stream(way)
         at = max(self._sent_until[key], self.now + self.delay() / 4)
         self._sent_until[key] = at
-        self.later(at - self.now, self.arrive, exchange.begin, way, elements)
+        self.later(at - self.now, self.arrive, key, elements)
 
-    def arrive(self, begin, way, elements):
-        if (way.source, way.target) in self.cut or (
-            self.nodes[way.source].dead and self.random.random() < 0.5
-        ):
+    def arrive(self, stream, elements):
+        way, _, source, _ = stream
+        ended = not self.lives(way.source, source)
+        if (way.source, way.target) in self.cut or (ended and self.random.random() < 0.5):
+            self.broken.add(stream)
+        if stream in self.broken:
             return
         node = self.nodes.get(way.target)  # one that comes may not be there yet
-        self.come[way.target, begin.attempt, way].extend(elements)
-        if (
-            node is not None
-            and not node.dead
-            and node.sum is not None
-            and node.sum.begin.attempt == begin.attempt
-        ):
+        self.come[stream].extend(elements)
+        if node is not None and not node.dead and node.sum is not None:
             node.sum.heard()
             node.wake()
 
-    def kill(self, number):
-        node = self.nodes[number]
-        node.dead = True
-        for other in self.nodes.values():
-            if not other.dead and not {(number, other.number), (other.number, number)} & self.cut:
-                self.later(self.random.uniform(0.002, 0.04), self.ended, other, number)
+    def lives(self, number, seat):
+        return number in self.nodes and not self.nodes[number].dead and seat in self.nodes[number].live
 
-    def ended(self, node, number):
-        """The kernel of a dead host's processes closes their connections, if the link lets it through."""
-        if node.dead or (number, node.number) in self.cut:
+    def kill(self, number):
+        """All processes of a host end."""
+        node = self.nodes[number]
+        for seat in list(node.live):
+            node.live.remove(seat)
+            self.tell_of_end(number, seat)
+        node.dead, node.agent, node.sum = True, None, None
+
+    def doom(self, number):
+        """The replica that speaks for a host dies in the midst of what it does next."""
+        self.nodes[number].doomed = not self.nodes[number].dead
+
+    def end(self, number, seat=None):
+        """One replica of a host ends, by default the one that speaks; the next one hears of that."""
+        node = self.nodes[number]
+        seat = seat or node.speaker
+        if node.dead or seat not in node.live:
             return
-        node.agent.gone(number)
-        if node.sum is not None:
+        node.live.remove(seat)
+        self.tell_of_end(number, seat)
+        if seat == node.speaker:
+            node.agent, node.sum = None, None
+            self.later(self.random.uniform(0.001, 0.1), self.take_over, node)
+        elif node.agent is not None:
+            node.agent.seated(node.live)
+
+    def take_over(self, node):
+        if node.dead:
+            return
+        node.speaks()
+        node.wake()
+        for number in node.known:
+            if number != node.number:
+                self.later(self.random.uniform(0.002, 0.04), self.ended, node, number, None)
+
+    def enter(self, number, rank):
+        """A replica is started at a host that takes part."""
+        node = self.nodes[number]
+        if not node.dead and node.agent is not None and all(seat.rank != rank for seat in node.live):
+            node.live.append(self.seat(rank))
+            node.agent.seated(node.live)
+
+    def tell_of_end(self, number, seat):
+        for other in list(self.nodes.values()):
+            if not other.dead and not {(number, other.number), (other.number, number)} & self.cut:
+                self.later(self.random.uniform(0.002, 0.04), self.ended, other, number, seat)
+
+    def ended(self, node, number, seat):
+        """The kernel of a dead process closes its connections, if the link lets it through. Its host is gone if
+        no replica that is known listens at its address.
+        """
+        if node.dead or node.agent is None or (number, node.number) in self.cut:
+            return
+        if not any(self.lives(number, each) for each in node.known.get(number, ())):
+            node.agent.gone(number)
+        if node.sum is not None and node.sum.begin.seats.get(number, ())[:1] == (seat,):
             node.sum.fail(number)
         node.wake()
 
     def start_again(self, rank, address):
         """A replica of a host that is dead asks the leader to let it in, until it takes part or is told not to."""
-        there = [node for node in self.nodes.values() if not (node.dead or node.agent.left_behind)]
-        if any(seat.rank == rank and seat.address == address for node in there for seat in node.seats):
+        there = [node for node in self.nodes.values() if not (node.dead or node.promise.left_behind)]
+        if any(seat.rank == rank and seat.address == address for node in there for seat in node.live):
             return
         for node in there:
-            if node.agent.leads_in:
+            if node.agent is not None and node.agent.leads_in:
                 node.agent.admit([Seat(rank=rank, task=f"worker:{rank}", address=address)])
         self.later(0.3, self.start_again, rank, address)
 
     def come_back(self, leader, node, about):
         """The weights arrive, if the leader has lived long enough."""
-        if not leader.dead:
+        if not leader.dead and leader.agent is not None:
             made = node(**about)
             self.nodes[made.number] = made
             made.tick()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dtrain.collectives.between_hosts.following import Apply, Compute
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.messages import Hello
 from dtrain.messages.between_hosts import PartFacts, Seat
 from dtrain.roles.collective.between_hosts.host_steps import HostSteps
@@ -64,11 +65,10 @@ class Replica:
 
     def train(self):
         seats = {
-            host: [Seat(rank=host, task=f"worker:{host}", address="")] for host in range(len(self.addresses))
+            host: (Seat(rank=host, task=f"worker:{host}", address=""),) for host in range(len(self.addresses))
         }
         steps = HostSteps(
-            self.host,
-            seats,
+            Promise.first(self.host, seats),
             PARTS,
             self.reduce,
             self.open,

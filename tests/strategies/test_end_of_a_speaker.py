@@ -1,4 +1,4 @@
-"""What a replica does whose host's speaker ends, while it waits between two steps."""
+"""What a replica does that came too late to be known to other hosts, if all those end that were known."""
 
 from types import SimpleNamespace
 
@@ -6,26 +6,45 @@ import pytest
 
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.errors import LeftBehindError
-from dtrain.roles.collective.between_hosts.across import Spoken
+from dtrain.messages.between_hosts import Seat
+from dtrain.roles.collective.between_hosts.voice import Voice
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
 
-SPEAKER = 1
+SPEAKER, OWN = 1, 2
+
+
+class NoLocks:
+    """Nobody has the lock, nor may have it."""
+
+    def is_free(self, number):
+        return True
+
+    def take(self, number):
+        raise AssertionError("a replica that others do not know does not speak")
+
+    def close(self):
+        pass
 
 
 class Host:
-    """A replica that waits for the end of `fit`; its speaker ends while it does."""
+    """A replica that waits for the end of `fit`; the only one that may speak ends while it does."""
 
     def __init__(self, *, says_the_end):
         self.dead = set()
         self.book = SimpleNamespace(look=lambda step: None, concluded=False, leader=SPEAKER)
-        board = SimpleNamespace(summed=[40])
-        spoken = Spoken(SimpleNamespace(board=board), SPEAKER, f"worker:{SPEAKER}")
+        heirs = (Seat(rank=SPEAKER, task=f"worker:{SPEAKER}", address="there"),)
+        arena = SimpleNamespace(
+            board=SimpleNamespace(summed=[40]),
+            promise=SimpleNamespace(read=lambda: SimpleNamespace(heirs=heirs, over=False)),
+            address={SPEAKER: "there", OWN: "here"}.get,
+        )
+        self.voice = Voice(arena, NoLocks(), OWN, lambda number, book: None)
 
         def wait(seconds):
             self.book.concluded = says_the_end
             self.dead.add(SPEAKER)
 
-        driver = SimpleNamespace(across=spoken, look_across=lambda: spoken.look(41, self.dead))
+        driver = SimpleNamespace(across=self.voice, look_across=lambda: self.voice.look(41, self.dead))
         dealer = SimpleNamespace(parts=2, even=True)
         lineage = SimpleNamespace(first_step=0)
         state = SimpleNamespace(weights={}, dealer=dealer, lineage=lineage, global_step=40)
@@ -45,11 +64,24 @@ class Host:
         )
 
 
-def test_the_end_that_a_speaker_wrote_before_it_ended_is_read():
+@pytest.fixture
+def host():
+    hosts = []
+
+    def make(*, says_the_end):
+        hosts.append(Host(says_the_end=says_the_end))
+        return hosts[-1]
+
+    yield make
+    for each in hosts:
+        each.voice.close()
+
+
+def test_the_end_that_a_speaker_wrote_before_it_ended_is_read(host):
     """It ends right after it has written that the run has ended; its mates have ended well too."""
-    assert Host(says_the_end=True).training.wait_for_end()
+    assert host(says_the_end=True).training.wait_for_end()
 
 
-def test_a_speaker_that_ends_without_it_leaves_its_mates_behind():
-    with pytest.raises(LeftBehindError, match="worker:1, which spoke for this host, has ended"):
-        Host(says_the_end=False).training.wait_for_end()
+def test_without_it_a_replica_that_others_do_not_know_is_left_behind(host):
+    with pytest.raises(LeftBehindError, match="worker:1, of which the other hosts know, have ended"):
+        host(says_the_end=False).training.wait_for_end()

@@ -78,7 +78,8 @@ class Board:
         gave_up: the round in which a replica has given up, as too few live; the others of its host do so too.
         void: the round that the leader ends without a version, so that what it has ordered holds before the
             batch is computed again. Written by the leader while it owes a part of that round.
-        record: which record of the standing is the newest, where a step does not wait for all.
+        record: which record is the newest: of the standing, where a step does not wait for all, or of what
+            this host has promised, where there are several.
         locked_by: by the number of a lock, the rank that has taken it last.
     """
 

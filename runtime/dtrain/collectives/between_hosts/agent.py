@@ -4,13 +4,17 @@ Time comes in as `now`; messages, and the work that follows from them, go out by
 that its sender knows, and is sent when it changes and each `BEAT_S`, so none has to arrive.
 
 The host of the lowest number leads. When the leader has certainly ended, the next host leads at once. When
-it is silent for a lease, the next one does, and each one after it a lease later, if no leader was heard.
+it is silent for a lease, the next one does, and each one after it a lease later, if no leader was heard. If
+the replica that speaks for the leader's host ends, the next one of that host leads, in a higher term.
 """
 
 from collections.abc import Mapping, Sequence
 
-from dtrain.collectives.between_hosts.following import UNRECORDED, Action, Begin, Following, LeftBehind
+import msgspec
+
+from dtrain.collectives.between_hosts.following import UNRECORDED, Action, Apply, Begin, Following, LeftBehind
 from dtrain.collectives.between_hosts.leading import Leading
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.collectives.between_hosts.quorum import leader_of, next_term
 from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
 
@@ -31,57 +35,62 @@ class Agent:
 
     def __init__(
         self,
-        host: int,
-        hosts: Sequence[int],
-        seats: Sequence[Seat],
+        promise: Promise,
         parts: int,
         lease_s: float,
         now: float,
-        step: int = 0,
         *,
         alone: bool = False,
         needed: int = 0,
-        term: int = 0,
-        membership: int = 0,
+        commits: bool = False,
     ) -> None:
-        """Begin; all hosts have the same variables, those of `step`.
+        """Begin, or go on where another replica of this host has ended.
 
         Args:
-            host: this one's number.
-            hosts: all of them.
-            seats: this host's live replicas.
+            promise: of this host; all hosts have the same variables, those of its step.
             parts: how many each step has.
             lease_s: the time without a message after which a host is silent.
             now: seconds of a clock that never goes back.
-            step: the version that is made first.
             alone: whether all parts of every step are due at the host that leads.
             needed: see `Leading`.
-            term: of the leader that has let this host in; 0: all begin.
-            membership: the one that it has told.
+            commits: whether the commit of the step before is not in the memory of this host yet.
         """
-        self.host = host
-        self.leader = leader_of(term) if term else min(hosts)
-        self.left_behind = False
-        self._following = Following(host, hosts, seats, step, term=term, membership=membership)
+        self.host = promise.host
+        self.leader = leader_of(promise.term) if promise.term else min(promise.hosts)
+        self.left_behind = promise.left_behind
+        self._following = Following(promise)
         self._leading: Leading | None = None
         self._parts = parts
         self._alone, self._needed = alone, needed
         self._lease_s = lease_s
-        self._gone: set[int] = set()
-        self._heard_s = dict.fromkeys(hosts, now)
+        self._gone = set(promise.gone)
+        self._heard_s = dict.fromkeys(promise.hosts, now)
         self._sent: dict[int, tuple[HostState | Direction, float]] = {}
         self._strangers: set[int] = set()
         self._directed: Direction | None = None
-        self._seats: Mapping[int, Sequence[Seat]] = {}
+        self._seats: Mapping[int, tuple[Seat, ...]] = promise.seats
         self._asked: dict[int, int] = {}
-        self._actions: list[Action] = []
-        if host == self.leader:
+        self._actions: list[Action] = [LeftBehind()] if self.left_behind else []
+        if commits:
+            self._actions.append(Apply(promise.step - 1, promise.before, promise.before_void))
+        if self.host == self.leader:
             self._lead(now)
 
     @property
     def step(self) -> int:
         """The version that is made."""
         return self._following.step
+
+    @property
+    def promise(self) -> Promise:
+        """The promise that `take` has made by what it returned, to be kept before that is sent or done."""
+        following = self._following.promise
+        return msgspec.structs.replace(
+            following,
+            seats={**self._seats, **following.seats},
+            gone=tuple(sorted(self._gone)),
+            left_behind=self.left_behind,
+        )
 
     @property
     def stands(self) -> str | None:
@@ -243,10 +252,11 @@ class Agent:
     def _hear_itself(self, now: float) -> None:
         """Let this host follow itself until nothing changes."""
         while (leading := self._leading) is not None:
-            self._follow(leading.direction)
+            told = leading.direction
+            self._follow(told)
             leading.heard(self._following.state)
             self._end_if_deposed(now)
-            if leading.direction is self._directed or self.left_behind:
+            if leading.direction is told or self.left_behind:
                 return
 
     def _end_if_deposed(self, now: float) -> None:
@@ -255,7 +265,8 @@ class Agent:
             self._heard_s[self.leader] = now
 
     def _follow(self, told: Direction) -> None:
-        late = self._directed is not None and _age(told) < _age(self._directed)
+        leads = leader_of(told.term) == self.host  # and what it says itself was overtaken by nothing
+        late = not leads and self._directed is not None and _age(told) < _age(self._directed)
         if self._following.heeds(told.term) and not late:
             self._directed = told
             self._seats = told.seats or self._seats

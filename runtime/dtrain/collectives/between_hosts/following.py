@@ -8,16 +8,21 @@ The rule *Commit* (docs/design/collectives.md#commit):
 4. It heeds no leader of an earlier term than the newest that it has answered, and none that was left behind.
 5. It has a mean only with all records of the leader's ledger that the attempt names: what is ordered holds at
    every host from the same step on.
+6. An attempt that another replica of this host has begun, or that names another one, has failed here, unless
+   its mean is here already: the streams of the replica that speaks now are not among its own.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.collectives.between_hosts.quorum import leader_of
 from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
 
 UNRECORDED = 1 << 62
 """In the place of a position, where the leader keeps no records."""
+_UNKNOWN = -2
+"""Of a step that may be held: the replica that spoke before may have said so or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +79,50 @@ class Following:
         hosts: of the newest membership.
     """
 
-    def __init__(
-        self,
-        host: int,
-        hosts: Sequence[int],
-        seats: Sequence[Seat],
-        step: int = 0,
-        *,
-        term: int = 0,
-        membership: int = 0,
-    ) -> None:
-        """Begin with a membership that all hosts know, or that the leader of a term has told."""
-        self.host = host
-        self.hosts = tuple(hosts)
-        self.step = step
-        self.term = term
-        self.membership = membership
-        self._seats = tuple(seats)
+    def __init__(self, promise: Promise) -> None:
+        """Go on from what this host has promised; its first seat is the replica that speaks now."""
+        self.host = promise.host
+        self.hosts = promise.hosts
+        self.step = promise.step
+        self.term = promise.term
+        self.membership = promise.membership
+        self._seats = promise.seats[promise.host]
+        self._heirs, self._named = promise.heirs, promise.named
         self._parts: dict[int, PartFacts] = {}
         self._due: tuple[int, ...] = ()
-        self._agreed: tuple[PartFacts, ...] = ()
-        self._void = False
-        self._attempt = -1
-        self._summed = False
-        self._failed = False
+        self._agreed, self._void = promise.agreed, promise.void
+        self._before, self._before_void = promise.before, promise.before_void
+        self._attempt = promise.attempt
+        self._summed = promise.summed
+        self._failed = promise.attempt >= 0 and not promise.summed
         self._blamed = -1
-        self._written = self._needed = -1
+        self._written, self._needed = promise.written, promise.needed
         self._arrived, self._arrived_void = -1, False
-        self._dealt, self._joining, self._held = False, False, -1
+        self._dealt, self._joining = promise.dealt, False
+        self._held = _UNKNOWN if promise.term else -1
+
+    @property
+    def promise(self) -> Promise:
+        """All that another replica needs to go on; of other hosts and their replicas nothing."""
+        return Promise(
+            host=self.host,
+            hosts=self.hosts,
+            seats={self.host: self._seats},
+            heirs=self._heirs,
+            step=self.step,
+            term=self.term,
+            membership=self.membership,
+            attempt=self._attempt,
+            agreed=self._agreed,
+            void=self._void,
+            named=self._named,
+            summed=self._summed,
+            needed=self._needed,
+            written=self._written,
+            dealt=self._dealt,
+            before=self._before,
+            before_void=self._before_void,
+        )
 
     @property
     def _has_mean(self) -> bool:
@@ -192,15 +213,20 @@ class Following:
             self._due = due
             actions.append(Compute(due))
         if told.attempt > self._attempt:
-            self._attempt = told.attempt
-            self._agreed, self._void = told.parts, told.void
-            self._needed = told.written
-            self._summed = self._failed = False
-            self._blamed = -1
-            actions.append(
-                Begin(told.step, told.attempt, told.hosts, told.due, told.parts, told.seats, told.void)
-            )
+            actions += self._heard_of_attempt(told)
         return actions
+
+    def _heard_of_attempt(self, told: Direction) -> list[Action]:
+        self._attempt = told.attempt
+        self._agreed, self._void = told.parts, told.void
+        self._needed = told.written
+        self._named = told.seats.get(self.host, ())
+        self._summed = False
+        self._failed = bool(self._named) and self._named[0] != self._seats[0]
+        self._blamed = -1
+        if self._failed:
+            return []
+        return [Begin(told.step, told.attempt, told.hosts, told.due, told.parts, told.seats, told.void)]
 
     def _heard_of_hold(self, told: Direction) -> list[Action]:
         self._dealt = self._dealt or told.held < 0
@@ -210,6 +236,9 @@ class Following:
         return [Hold(told.step, told.held)]
 
     def _next(self) -> None:
+        self._heirs = self._named or self._heirs
+        self._before, self._before_void = self._agreed, self._void
+        self._agreed, self._void, self._named = (), False, ()
         self.step += 1
         self._dealt, self._joining, self._held = False, False, -1
         self._parts = {}

@@ -7,8 +7,9 @@ The rule *Attempts* (docs/design/collectives.md#attempts):
    no parts, and makes no version.
 2. The step is committed when every host has the mean of one and the same attempt.
 3. If a host is lost, its parts are due at the hosts of the next replicas; what others have computed stays. If
-   a link is lost, and no host, the same gradients are summed in the next attempt. If two hosts can never sum
-   with each other, the run goes on without the one of higher number, or the one that does not lead. An
+   a link is lost, and no host, the same gradients are summed in the next attempt, as they are where another
+   replica speaks for a host from now on. If two hosts can never sum with each other, the run goes on without
+   the one of higher number, or the one that does not lead. An
    attempt is abandoned only when all hosts have received it. Before that, a host that does not answer is
    lost when its lease has ended.
 4. A host is left behind only by a group that may go on alone (`quorum`), by the newest membership that all of
@@ -95,6 +96,7 @@ class Leading:
         self._host_of: Mapping[int, int] = {}
         self._attempt = first_attempt(term)
         self._begun: _Attempt | None = None
+        self._speakers: Mapping[int, tuple[Seat, ...]] = {}
         self._failures: dict[frozenset[int], int] = {}
         self._new: set[int] = set()
         self._asking: dict[int, tuple[Seat, ...]] = {}
@@ -155,6 +157,8 @@ class Leading:
         self._new.discard(state.host)
         known = self._states.get(state.host)
         self._states[state.host] = state
+        if known is not None and known.seats[:1] != state.seats[:1]:
+            self._failures = {}  # of sums with the replica that spoke before
         self._go_on()
         if self._step >= 0 and known is not None and known.seats != state.seats:
             self._tell()
@@ -333,15 +337,26 @@ class Leading:
         if (self._held or len(there) < len(facts)) and not void:
             return False
         needed = own.arrived if own.arrived < UNRECORDED else -1
-        self._begun = _Attempt(() if void else there, self._seats(), needed, void)
+        seats = self._seats()
+        speakers = {host: seated[:1] for host, seated in seats.items()}
+        if speakers != self._speakers:  # streams are those of an attempt from step to step
+            self._attempt += 1
+            self._speakers = speakers
+        self._begun = _Attempt(() if void else there, seats, needed, void)
         self._tell()
         return True
 
     def _seats(self) -> dict[int, tuple[Seat, ...]]:
         return {host: self._states[host].seats for host in sorted(self._hosts)}
 
+    @property
+    def _is_spoken(self) -> bool:
+        """Whether the replicas that the attempt names still speak for their hosts."""
+        named = self._begun.seats if self._begun is not None else {}
+        return all(self._states[host].seats[:1] == seats[:1] for host, seats in named.items())
+
     def _gave_up(self, failed: Sequence[HostState]) -> bool:
-        for state in failed:
+        for state in failed if self._is_spoken else ():
             if state.blamed in self._hosts:
                 pair = frozenset((state.host, state.blamed))
                 self._failures[pair] = self._failures.get(pair, 0) + 1

@@ -5,6 +5,8 @@
 - a gradient and the sums of loss and metrics for each part of a batch;
 - a place for each slice, where one block lies aside;
 - where a step does not wait for every replica, the record of how training stands;
+- where there are several hosts, the mean over them, what this host has promised to the others, and where each
+  replica takes streams;
 - in a memory of its own, which takes pages only as they are written, the rows of tables that gradients list.
 
 One process makes the arena and fills the variables and slots; the others receive its file descriptor. Only
@@ -18,6 +20,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.collectives.block_update import BlockUpdate, nbytes_aside, pieces_in
 from dtrain.collectives.board import LINE_WORDS, RANKS_MAX, Board, Words, bits, lines
 from dtrain.collectives.slices import BLOCK_ELEMENTS
@@ -30,13 +33,14 @@ from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
 from dtrain.roles.collective.given_rows import GivenRows, nbytes_of
-from dtrain.roles.collective.record import StandingRecord
+from dtrain.roles.collective.record import PromiseRecord, StandingRecord
 from dtrain.types import Array
 from dtrain.wire.one_host.growing_memory import GrowingMemory
 from dtrain.wire.one_host.shared_memory import SharedMemory
 
 SUMS_BYTES = 64 * 1024
 RECORD_BYTES = 256 * 1024
+ADDRESS_BYTES = 512
 _ALIGNED_BYTES = 64
 
 
@@ -91,8 +95,14 @@ class ArenaShape(msgspec.Struct, frozen=True):
             *sums,
             *squares,
             *(means if self.several_hosts else ()),
-            *[("uint8", RECORD_BYTES)] * (2 if self.backups else 0),
+            *[("uint8", ADDRESS_BYTES)] * (self.ranks if self.several_hosts else 0),
+            *[("uint8", self._record_bytes)] * (2 if self.backups or self.several_hosts else 0),
         ]
+
+    @property
+    def _record_bytes(self) -> int:
+        """The size of a record: a promise has the sums of all parts of two steps."""
+        return RECORD_BYTES + (2 * self.parts * self.sums_nbytes if self.several_hosts else 0)
 
     @property
     def tables(self) -> tuple[TableInGroup, ...]:
@@ -145,6 +155,7 @@ class Arena:
         squares: of each piece of the gradient, for a limit of its norm.
         means: by trained group up to its tables, the mean over several hosts; none where there is one.
         record: how training stands, with backups; else of no use.
+        promise: what this host has promised to others; of no use where there are none.
         tables: of which gradients list rows.
         rows: those rows, of each part as it was computed here; over several hosts, behind them, of each part
             as the sum of a step has brought it.
@@ -187,7 +198,10 @@ class Arena:
         self.squares = next(arrays)
         groups = shape.plan.layout(0).groups if shape.several_hosts else []
         self.means = {index: next(arrays) for index, group in enumerate(groups) if group.trainable}
-        self.record = StandingRecord(self.board.record, list(arrays))
+        self._addresses = [next(arrays) for _ in range(shape.ranks if shape.several_hosts else 0)]
+        places = list(arrays)
+        self.record = StandingRecord(self.board.record, places)
+        self.promise = PromiseRecord(self.board.record, places)
 
     @classmethod
     def make(cls, shape: ArenaShape) -> Self:
@@ -271,6 +285,22 @@ class Arena:
         self.board.versions[number % 2] = version
         self.board.members[number % 2] = bits(members)
         self.board.batches[number % 2] = batches
+        self.board.summed[0] = number - 1
+
+    def promise_first(self, promise: Promise) -> None:
+        """Let this host begin among others, with what it has promised and the addresses of its replicas."""
+        self.promise.write(promise)
+        for seat in promise.heirs:
+            self.put_address(seat.rank, seat.address)
+
+    def put_address(self, rank: int, address: str) -> None:
+        """Say where the process of a rank takes streams."""
+        told = address.encode()
+        self._addresses[rank][:] = np.frombuffer(told.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
+
+    def address(self, rank: int) -> str:
+        """Return where the newest process of a rank takes streams."""
+        return self._addresses[rank].tobytes().rstrip(b"\0").decode(errors="replace")
 
     def put_sums(self, part: int, sums: Sums | None) -> int:
         """Keep the sums of a part; return their length.

@@ -58,7 +58,11 @@ class Book(Protocol):
 
     @property
     def entries(self) -> Mapping[str, bytes]:
-        """All that count."""
+        """All that count now."""
+
+    @property
+    def concluded(self) -> bool:
+        """Whether the leader has ended training, as far as this replica has read."""
 
     def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
         """Write what the leader, at another host, has written; with `whole` nothing else counts any more."""

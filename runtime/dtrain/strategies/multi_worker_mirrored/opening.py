@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
@@ -24,8 +23,9 @@ from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.call_log import CallLog
 from dtrain.roles.collective.meeting import Meeting, Shared, descriptors_of
+from dtrain.strategies.multi_worker_mirrored.between_hosts.first_words import first_words
 from dtrain.strategies.multi_worker_mirrored.between_hosts.hosts import HostWays
-from dtrain.strategies.multi_worker_mirrored.orders import CONCLUDED, LEADER
+from dtrain.strategies.multi_worker_mirrored.orders import CONCLUDED, standing_by
 from dtrain.strategies.multi_worker_mirrored.with_backups.first import (
     first_standing,
     hand_out,
@@ -36,6 +36,7 @@ from dtrain.wire.channel import Channel, PassesOn
 from dtrain.wire.frames import Frame
 from dtrain.wire.one_host.bells import Bells, is_open, pairs
 from dtrain.wire.one_host.growing_memory import GrowingMemory
+from dtrain.wire.one_host.locks import Locks
 from dtrain.wire.peer import Peer
 
 SPARE_RANKS = 8
@@ -62,7 +63,8 @@ class Entry:
         arena, ledger, calls: mapped.
         rank: of this replica.
         from_round: in which it is a member first.
-        joined: by which its host takes part later than others; None: it began with them.
+        locks: of this replica, where there are several hosts; else None.
+        speaks: whether it speaks for its host at first, as it has made its memory.
     """
 
     shared: Shared
@@ -71,7 +73,8 @@ class Entry:
     calls: CallLog
     rank: int
     from_round: int = 1
-    joined: Welcome | None = None
+    locks: Locks | None = None
+    speaks: bool = False
 
     @property
     def is_new(self) -> bool:
@@ -185,21 +188,9 @@ def begin_here(
     calls = CallLog.make(terms.dealt[0])
     copies = os.dup(arena.fd), os.dup(memory.fd), os.dup(arena.rows_fd), os.dup(calls.fd)
     shared = Shared(terms, copies, bells, standing_by(ledger, terms.leader), hosts)
+    locks = None if hosts is None else first_words(arena, terms, rank, joined)
     meeting.begin(shared, ends)
-    return Entry(shared, arena, ledger, calls, rank, number, joined)
-
-
-def standing_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:
-    """Return a function that says which rank leads, and whether it has ended this call of `fit`, as of the
-    last look at the ledger.
-    """
-
-    def standing() -> tuple[int, bool]:
-        said = ledger.entries.get(LEADER)
-        leader = first if said is None else msgspec.msgpack.decode(said, type=int)
-        return leader, CONCLUDED in ledger.entries
-
-    return standing
+    return Entry(shared, arena, ledger, calls, rank, number, locks, speaks=True)
 
 
 def ledger_of(memory: GrowingMemory) -> Ledger:
@@ -261,6 +252,8 @@ def enter_here(
     ledger = ledger_of(GrowingMemory.received(ledger_fd))
     calls = CallLog.received(calls_fd, terms.dealt[0])
     from_round = 1
+    if hosts is not None:
+        arena.put_address(rank, hosts.address)
     if terms.joins and shape.backups:
         return _enter_beside_backups(meeting, doors, (arena, ledger, calls), copies, terms, rank)
     if terms.joins:
@@ -275,7 +268,8 @@ def enter_here(
         from_round, ends = found
     shared = Shared(terms, copies, Bells(ends), standing_by(ledger, terms.leader), hosts)
     meeting.keep(shared)
-    return Entry(shared, arena, ledger, calls, rank, from_round)
+    locks = None if hosts is None else Locks(copies[0])
+    return Entry(shared, arena, ledger, calls, rank, from_round, locks)
 
 
 def _enter_beside_backups(

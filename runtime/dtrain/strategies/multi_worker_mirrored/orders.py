@@ -157,11 +157,12 @@ class OrderBook:
 
     @property
     def entries(self) -> Mapping[str, bytes]:
-        """See `across.Book`."""
+        """See `rules.Book`."""
+        self.look(self._state.global_step)  # another replica may have written them
         return self._ledger.entries
 
     def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
-        """See `across.Book`. Values that are written between two steps are written here before the others of
+        """See `rules.Book`. Values that are written between two steps are written here before the others of
         this host can read that the next step begins.
         """
         version = self._state.global_step
@@ -220,6 +221,19 @@ class OrderBook:
             name: np.frombuffer(body, known[name].dtype).reshape(known[name].shape)
             for name, body in found.items()
         }
+
+
+def standing_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:
+    """Return a function that says which rank leads, and whether it has ended this call of `fit`, as of the
+    last look at the ledger.
+    """
+
+    def standing() -> tuple[int, bool]:
+        said = ledger.entries.get(LEADER)
+        leader = first if said is None else msgspec.msgpack.decode(said, type=int)
+        return leader, CONCLUDED in ledger.entries
+
+    return standing
 
 
 def _bytes(value: Array) -> bytes:

@@ -2,18 +2,22 @@
 
 One replica of a host speaks for it: it tells the leader which parts are complete in the arena, writes on the
 board which parts are due here, has the sums made, and writes there what is known of every part once a step is
-committed. The others of its host only read the board. If the speaker ends, the host is left behind.
+committed. What it has promised to other hosts lies in the arena. If it ends, another one goes on from there
+(`voice.py`).
 """
 
 import socket
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
+import msgspec
+
 from dtrain.collectives.between_hosts.following import Apply, Begin, Compute, Hold
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.collectives.block_update import Contributions
-from dtrain.collectives.board import RANKS_MAX, bits, counted
+from dtrain.collectives.board import RANKS_MAX, bits, counted, ranks_in
 from dtrain.config.choices import Weighting
-from dtrain.errors import LeftBehindError, SpecError
+from dtrain.errors import SpecError
 from dtrain.messages.between_hosts import PartFacts, Seat, Welcome
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.collective.arena import Arena
@@ -34,43 +38,35 @@ LOOK_S = 0.01
 
 
 class Hosts(NamedTuple):
-    """This host among the others.
+    """The ways from this host to the others, and what all of them know.
 
     Attributes:
-        host: this one's number.
-        seats: by host, its replicas; the first one speaks.
         open: see `Ways`.
         take: see `Ways`.
         lease_s: the time without a message after which a host is silent.
         patience_s: how long a sum waits for another host's bytes.
-        step: the version that is made first, as the agreement counts.
         alone: whether the host that leads computes every part.
         needed: so many replicas of all hosts must live for a step to begin.
         name_of: the task of a rank.
         longest_record: see `Links`.
-        joined: by which this host takes part newly; None: all begin.
         learn: see `HostSteps`.
         welcome: sends a host that takes part newly what it needs; it does not block.
     """
 
-    host: int
-    seats: Mapping[int, Sequence[Seat]]
     open: Open
     take: Take
     lease_s: float
     patience_s: float
-    step: int = 0
     alone: bool = False
     needed: int = 0
     name_of: Callable[[int], str] = "worker:{}".format
     longest_record: int = 1 << 20
-    joined: Welcome | None = None
     learn: Callable[[Mapping[int, Sequence[Seat]]], None] = lambda seats: None
     welcome: Callable[[Welcome], None] = lambda welcome: None
 
 
 class Speaker:
-    """The replica that speaks for its host; see `rules.Across`.
+    """The replica that speaks for its host, from a round on; see `rules.Across`.
 
     Attributes:
         rank: of this replica.
@@ -80,20 +76,26 @@ class Speaker:
         self,
         arena: Arena,
         hosts: Hosts,
+        rank: int,
         ring: Callable[[], None],
         bell: socket.socket,
         *,
+        number: int,
+        book: Book,
         weighting: Weighting,
         deterministic: bool,
         calls: CallLog | None = None,
     ) -> None:
-        """Begin to agree with the others.
+        """Begin to agree with the others, from what this host has promised; any thread may call this.
 
         Args:
             arena: of this host, for several of them.
-            hosts: this one and the others.
+            hosts: the others.
+            rank: of this replica.
             ring: wakes the replicas of this host.
             bell: the other end of what this replica hears as the bell of `OF_THREADS`.
+            number: of a round; all before it are over.
+            book: the ledger of this host.
             weighting: of the mean.
             deterministic: whether the bits are to be those of one host.
             calls: of this host's replicas within a step; None: they make none.
@@ -105,43 +107,44 @@ class Speaker:
             raise SpecError(
                 f"over several hosts a step has at most {RANKS_MAX} parts; found {arena.shape.parts}"
             )
-        self._host = hosts.host
-        self.rank = hosts.seats[hosts.host][0].rank
+        self.rank, promise = rank, arena.promise.read().spoken_by(rank)
+        self._host = promise.host
         self._arena = arena
-        self._board = arena.board
-        self._round = hosts.step + 1
+        self._board = board = arena.board
+        self._round = number
         self._arrived = 0
         self._ring = ring
         self._bell = bell
         self._weighting = weighting
+        commits = board.summed[0] < promise.step
+        self._next = promise.step if commits else promise.step + 1
+        self._first = self._next
         self._told: set[int] = set()
-        self._due: tuple[int, ...] = ()
-        self._next = self._round
-        self._reduction = Reduction.of(arena, hosts.host, deterministic=deterministic)
-        self._steps = self._begun(hosts)
-        self._mates = Mates(arena.board, hosts.seats[hosts.host], self._steps, hosts.name_of)
+        self._due = ranks_in(board.due[self._next % 2]) if board.due_of[0] == self._next else ()
+        self._reduction = Reduction.of(arena, promise.host, deterministic=deterministic)
+        self._steps = self._begun(hosts, promise, commits=commits)
+        self._mates = Mates(arena, promise.seats[promise.host], self._steps, hosts.name_of)
         self._welcome = hosts.welcome
-        self._known = set(hosts.seats)
-        self._awaited: set[int] = set()
-        self._books = Books(self._steps.record)
-        self._calls = CallsAtHost(calls, self._board, self._steps.call)
+        self._known, self._awaited = set(promise.seats), set[int]()
+        self._books = Books(book, self._steps.record, self._steps.written)
+        self._calls = CallsAtHost(calls, board, self._steps.call)
 
-    def _begun(self, hosts: Hosts) -> HostSteps:
+    def _begun(self, hosts: Hosts, promise: Promise, *, commits: bool) -> HostSteps:
         return HostSteps(
-            hosts.host,
-            hosts.seats,
+            promise,
             self._arena.shape.parts,
             self._reduce,
             hosts.open,
             hosts.take,
             lease_s=hosts.lease_s,
             patience_s=hosts.patience_s,
-            step=hosts.step,
+            keep=self._arena.promise.write,
+            applied=self._round - 2,
+            commits=commits,
             wake=self._wake,
             alone=hosts.alone,
             needed=hosts.needed,
             longest_record=hosts.longest_record,
-            joined=hosts.joined,
             learn=hosts.learn,
         )
 
@@ -150,6 +153,8 @@ class Speaker:
 
     def look(self, number: int, dead: Set[int]) -> bool:
         """See `Across.look`."""
+        if number < self._first:  # the replica that spoke before was further
+            return False
         self._mates.look(number, dead)
         changed = self._books.let_in(number)
         while (action := self._steps.poll()) is not None:
@@ -244,10 +249,18 @@ class Speaker:
     def close(self) -> None:
         """Leave: the other hosts go on without this one, once they have what its leader has written."""
         until_s = SYSTEM.now() + LAST_WORDS_S
-        while self.leads and not self._steps.all_have(self._books.position) and SYSTEM.now() < until_s:
+        while self._has_words() and SYSTEM.now() < until_s:
             SYSTEM.sleep(LOOK_S)
         self._steps.close()
         self._bell.close()
+        if self._books.book.concluded:
+            record = self._arena.promise
+            record.write(msgspec.structs.replace(record.read(), over=True))
+
+    def _has_words(self) -> bool:
+        """Return whether this host leads, and others have not got all that its leader has written."""
+        self._begin_to_lead()
+        return bool(self._steps.leads_in) and not (self.leads and self._steps.all_have(self._books.position))
 
     # The leader's ledger
 
@@ -328,55 +341,3 @@ class Speaker:
         places = tuple(facts.part for facts in counted)
         weights = None if given.weights is None else dict(zip(places, examples, strict=True))
         return Counted(places, given.count, weights)
-
-
-class Spoken:
-    """A replica of a host for which another one speaks; see `rules.Across`."""
-
-    def __init__(self, arena: Arena, speaker: int, name: str) -> None:
-        """Remember the rank and the name of the one that speaks."""
-        self._board = arena.board
-        self._speaker = speaker
-        self._name = name
-        self._has_ended = False
-
-    def look(self, number: int, dead: Set[int]) -> bool:
-        """See `Across.look`; only the speaker changes the board, at last shortly before it ends."""
-        if self._speaker not in dead or self._board.summed[0] >= number:
-            return False
-        if not self._has_ended:  # its last words may be those of the end: the caller reads them first
-            self._has_ended = True
-            return True
-        raise LeftBehindError(
-            f"{self._name}, which spoke for this host, has ended, and the other hosts go on without "
-            "this one: start its replicas again"
-        )
-
-    leads = False
-    """See `Across.leads`."""
-
-    @property
-    def awaited(self) -> str:
-        """See `Across.awaited`."""
-        return self._name
-
-    has_newcomers = False
-    """See `Across.has_newcomers`; only a replica that leads has them."""
-
-    def welcome(self) -> None:
-        """See `Across.welcome`."""
-
-    elsewhere: Set[int] = frozenset()
-    """See `Across.elsewhere`; only a replica that speaks knows them."""
-
-    def keep(self, book: Book) -> None:
-        """See `Across.keep`; this replica does not write it."""
-
-    def record(self, entries: Mapping[str, bytes]) -> None:
-        """See `Across.record`; this replica does not lead."""
-
-    def over(self, number: int) -> None:
-        """See `Across.over`."""
-
-    def close(self) -> None:
-        """See `Across.close`."""

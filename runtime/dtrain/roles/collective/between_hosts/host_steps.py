@@ -16,8 +16,9 @@ from functools import partial
 
 from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
 from dtrain.collectives.between_hosts.following import UNRECORDED, Action, Apply, Begin, Compute, Hold
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.errors import LeftBehindError, PeerError, WaitTimeoutError
-from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Record, Seat, Welcome
+from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Record, Seat
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.roles.collective.between_hosts.links import Links
 from dtrain.roles.collective.between_hosts.records import Recorded, Records
@@ -42,8 +43,7 @@ class HostSteps:
 
     def __init__(
         self,
-        host: int,
-        seats: Mapping[int, Sequence[Seat]],
+        promise: Promise,
         parts: int,
         reduce: Reduce,
         open_: Open,
@@ -51,54 +51,55 @@ class HostSteps:
         *,
         lease_s: float,
         patience_s: float,
-        step: int = 0,
+        keep: Callable[[Promise], None] = lambda promise: None,
+        applied: int | None = None,
+        commits: bool = False,
         wake: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM,
         alone: bool = False,
         needed: int = 0,
         longest_record: int = 1 << 20,
-        joined: Welcome | None = None,
         learn: Callable[[Mapping[int, Sequence[Seat]]], None] = lambda seats: None,
     ) -> None:
-        """Begin; all hosts have the same variables, and all of them call this.
+        """Begin, or go on where another replica of this host has ended; all hosts call this.
 
         Args:
-            host: this one's number.
-            seats: by host, its replicas; the first one speaks for it and carries its sums out.
+            promise: of this host; its first seat is this replica, which carries the host's sums out.
             parts: how many each step has.
             reduce: see `Reduce`.
-            open_: see `Ways`.
-            take: see `Ways`.
+            open_, take: see `Ways`.
             lease_s: the time without a message after which a host is silent.
             patience_s: how long a sum waits for another host's bytes.
-            step: the version that is made first.
+            keep: writes a promise into the memory of the host; called before anything follows from it.
+            applied: the newest step that is in the variables; None: the one before that of the promise.
+            commits: see `Agent`.
             wake: called, from other threads, when there is something for `next`.
             clock: the time, and threads.
             alone: whether all parts of every step are due at the host that leads.
             needed: so many replicas of all hosts must live for a step to begin.
             longest_record: see `Links`.
-            joined: by which this host takes part newly; None: all begin.
             learn: told, in another thread, of the replicas of other hosts before they are reached.
         """
         self._wake = wake
         self._reduce, self._open, self._take = reduce, open_, take
-        self._patience_s, self._parts = patience_s, parts
-        self._clock = clock
-        term, membership = (0, 0) if joined is None else (joined.term, joined.membership)
-        about = host, sorted(seats), seats[host], parts, lease_s, clock.now(), step
-        self._agent = Agent(*about, alone=alone, needed=needed, term=term, membership=membership)
+        self._patience_s, self._parts, self._clock = patience_s, parts, clock
+        about = promise, parts, lease_s, clock.now()
+        self._agent = Agent(*about, alone=alone, needed=needed, commits=commits)
+        self._keep, self._kept = keep, promise
+        keep(promise)
         self.welcome, self.awaited = self._agent.welcome, ""
-        self._learn = learn
-        self._known: Mapping[int, Sequence[Seat]] = {}
-        self.leads_in, self._applied = self._agent.leads_in, step - 1
+        self._learn, self._known = learn, dict[int, Sequence[Seat]]()
+        self.leads_in = self._agent.leads_in
+        self._applied = promise.step - 1 if applied is None else applied
+        self._come = promise.written
         self._changed = threading.Condition()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._actions: queue.SimpleQueue[Action | Recorded | SaidCall | Exception] = queue.SimpleQueue()
         self._sums = _Sums(self)
-        others = {number: seated[0] for number, seated in seats.items() if number != host}
-        self._records, self._calls = Records(list(others)), CallsToSend(host)
+        others = [host for host in promise.hosts if host != promise.host]
+        self._records, self._calls = Records(others), CallsToSend(promise.host)
         told = self._records, longest_record, self._calls
-        self._links = Links(host, others, open_, take, self._heard, self._gone, clock, *told)
+        self._links = Links(promise.host, open_, take, self._heard, self._gone, clock, *told)
         self._thread = clock.start(self._run, "agreement of hosts")
 
     @property
@@ -160,8 +161,12 @@ class HostSteps:
         """
         self._events.put(partial(self._agent.arrive, step, position, void=void))
 
+    def written(self, position: int) -> None:
+        """Say that the records up to this one are in the ledger of this host."""
+        self._events.put(partial(self._agent.write, position))
+
     def record(self, head: Record, body: bytes) -> None:
-        """Send a record of the leader's ledger to all other hosts."""
+        """Send a record of the leader's ledger, where it is written already, to all other hosts."""
         self._records.add(Recorded(head, body))
         self._events.put(partial(self._agent.write, head.position))
         self._links.send_unsent()
@@ -200,9 +205,9 @@ class HostSteps:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Leave."""
+        """Leave; from then on nothing is promised any more."""
         self._events.put(None)
-        self._thread.join(BEAT_S * 4)
+        self._thread.join()
         self._sums.close()
         self._links.close()
 
@@ -222,10 +227,10 @@ class HostSteps:
 
     def _take_record(self, record: Recorded) -> None:
         """Hand a record on to the replica, unless it has come before or one before it has not."""
-        known = self._agent.written
+        known = max(self._come, self._agent.written)
         if record.head.position == known + 1 or (record.head.whole and record.head.position > known):
+            self._come = record.head.position
             self._act(record)
-            self._agent.write(record.head.position)
 
     def _take_call(self, host: int, said: SaidCall) -> None:
         """Hand a call on to the replica, and to other hosts if this one leads, unless it has come before."""
@@ -260,6 +265,9 @@ class HostSteps:
     def _go_on(self) -> None:
         while True:
             messages, actions = self._agent.take(self._clock.now())
+            if (promise := self._agent.promise) != self._kept:
+                self._keep(promise)
+                self._kept = promise
             self._note_hosts()
             self._note_lead()
             if self._calls.follow(self._agent.leader):
@@ -275,16 +283,16 @@ class HostSteps:
                 return
 
     def _note_hosts(self) -> None:
-        """Reach hosts that take part newly."""
+        """Reach hosts, and replicas of them, that take part newly."""
         seats, own = self._agent.seats, self._agent.host
         if seats and seats != self._known:
-            self._known = seats
+            self._known = dict(seats)
             self._learn(seats)
             self._records.keep_for([host for host in self._agent.hosts if host != own])
             self._links.keep(seats)
             for host, seated in seats.items():
                 if host != own:
-                    self._links.add(host, seated[0])
+                    self._links.know(host, seated)
         self.awaited = ", ".join(self._agent.awaited)
         if self.welcome != self._agent.welcome:
             self.welcome = self._agent.welcome

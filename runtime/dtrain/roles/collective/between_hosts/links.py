@@ -4,15 +4,18 @@
               length | msgpack of Record or StepCall | the bytes that belong to it
 
 Messages may be lost with a connection: the sender says all it knows again and again, sends every record
-that is not known to have come, and all calls of the newest steps on a new connection. A host whose connection
-has ended and at whose address no process listens is gone; any other one may come back.
+that is not known to have come, and all calls of the newest steps on a new connection. Where a connection has
+ended, another replica of the host may speak for it by now: a host is gone when no process listens at the
+address of any of its replicas. Any other one may come back.
 """
 
 import contextlib
 import math
 import queue
 import struct
-from collections.abc import Callable, Collection, Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -32,6 +35,8 @@ NAME = "agreement"
 LONGEST_BYTES = 16 << 20
 _PAUSE_S = 0.02
 _ATTEMPT_S = 2.0
+_TRIES = 2
+"""So often something is sent to one replica of a silent host before another one is tried."""
 _LENGTH = struct.Struct("<I")
 Said = HostState | Direction | Record | StepCall
 _decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
@@ -49,7 +54,6 @@ class Links:
     def __init__(
         self,
         own: int,
-        others: Mapping[int, Seat],
         open_: Open,
         take: Take,
         heard: Heard,
@@ -59,11 +63,10 @@ class Links:
         longest_record: int,
         calls: CallsToSend,
     ) -> None:
-        """Begin to connect.
+        """Begin; no other host is known yet.
 
         Args:
             own: the number of this host.
-            others: by host, the replica that speaks for it.
             open_: see `Ways`.
             take: see `Ways`.
             heard: see `Heard`.
@@ -87,18 +90,21 @@ class Links:
         self._closed: str | None = None
         self._retired: set[int] = set()
         self._newest: dict[int, _Newest] = {}
+        self._replicas: dict[int, _Replicas] = {}
         self._streams: dict[tuple[int, str], Incoming | Outgoing] = {}
-        self._threads: list[Running] = []
-        for host, seat in others.items():
-            self.add(host, seat)
+        self._speaking: list[Running] = []
+        self._listening: list[Running] = []
 
-    def add(self, host: int, seat: Seat) -> None:
-        """Begin to connect to another host, unless that was begun before."""
+    def know(self, host: int, seats: Sequence[Seat]) -> None:
+        """Take note of replicas of another host; begin to connect to it, unless that was begun before."""
         if host in self._newest:
+            self._replicas[host].add(seats)
             return
+        self._replicas[host] = _Replicas(seats)
         self._newest[host] = _Newest()
-        for run in (self._speak, self._listen):
-            self._threads.append(self._clock.start(partial(run, host, seat), f"agreement with {seat.task}"))
+        what = f"agreement with {seats[0].task}"
+        self._speaking.append(self._clock.start(partial(self._speak, host), what))
+        self._listening.append(self._clock.start(partial(self._listen, host), what))
 
     def keep(self, hosts: Collection[int]) -> None:
         """End the connections to all others."""
@@ -124,38 +130,47 @@ class Links:
             newest.put_again(b"")
 
     def close(self) -> None:
-        """End all connections and threads."""
-        self._closed = "the agreement with other hosts has ended"
+        """Send what is newest, and end all connections and threads."""
         for newest in self._newest.values():
             newest.put(None)
+        for thread in self._speaking:
+            thread.join(2 * _ATTEMPT_S)
+        self._closed = "the agreement with other hosts has ended"
         for stream in list(self._streams.values()):
             stream.abort(self._closed)
-        for thread in self._threads:
+        for thread in (*self._speaking, *self._listening):
             thread.join(2 * _ATTEMPT_S)
         for stream in list(self._streams.values()):
             stream.close()
 
-    def _speak(self, host: int, seat: Seat) -> None:
+    def _speak(self, host: int) -> None:
         """Send what is newest, on a connection that is opened again where it breaks."""
-        while (packet := self._newest[host].get()) is not None and self._closed is None:
+        while (packet := self._newest[host].get()) is not None:
             try:
-                stream = self._outgoing(host, seat)
-                if packet:  # without one the connection alone is wanted: its end tells of the host's
+                stream = self._outgoing(host)
+                if packet:  # without one the connection alone is wanted: its end tells of the replica's
                     stream.send(_packed(packet))
                 for head, body in self._records.after(self._sent[host]):
                     stream.send(_packed(_encode(head)))
                     stream.send(np.frombuffer(body, np.uint8))
                     self._sent[host] = head.position
                 self._send_calls(host, stream)
+                if (host, "in") not in self._streams:
+                    self._replicas[host].is_silent()
             except (PeerGoneError, PeerRefusedError):  # nobody is there, or another process
-                self._gone(host)
-                return
+                if self._replicas[host].ended():
+                    self._gone(host)
+                    return
+                self._newest[host].put_again(packet)
             except PeerError:
                 if self._over(host) is not None:
                     return
                 self._drop(host, "out")
                 self._newest[host].put_again(packet)
                 self._clock.sleep(_PAUSE_S)
+        with contextlib.suppress(PeerError):
+            if (host, "out") in self._streams:
+                self._outgoing(host).flush(time.monotonic() + _ATTEMPT_S)
 
     def _send_calls(self, host: int, stream: Outgoing) -> None:
         for position, (head, body) in self._calls.after(host, self._calls_sent[host]):
@@ -164,24 +179,32 @@ class Links:
                 stream.send(np.frombuffer(body, np.uint8))
             self._calls_sent[host] = position
 
-    def _outgoing(self, host: int, seat: Seat) -> Outgoing:
-        stream = self._streams.get((host, "out"))
-        if stream is None:
+    def _outgoing(self, host: int) -> Outgoing:
+        task, stream = self._replicas[host].next(), self._streams.get((host, "out"))
+        if stream is None or stream.peer != task:
+            self._drop(host, "out")
             self._calls_sent[host] = 0
             self._sent[host] = self._records.acknowledged(host)
-            stream = self._keep(host, "out", self._open(seat.task, f"{NAME} {self._own} {host}", _ATTEMPT_S))
+            stream = self._keep(host, "out", self._open(task, f"{NAME} {self._own} {host}", _ATTEMPT_S))
         return stream  # type: ignore[return-value]
 
-    def _listen(self, host: int, seat: Seat) -> None:
+    def _listen(self, host: int) -> None:
+        replicas = self._replicas[host]
         while self._over(host) is None:
             with contextlib.suppress(PeerError):
-                name = f"{NAME} {host} {self._own}"
-                stream = self._take(seat.task, name, math.inf, lambda: self._over(host))
+                name, tasks = f"{NAME} {host} {self._own}", replicas.tasks
+
+                def given_up(tasks: Sequence[str] = tasks) -> str | None:
+                    return self._over(host) or (None if tasks == replicas.tasks else "there are others")
+
+                stream = self._take(tasks, name, math.inf, given_up)
                 self._keep(host, "in", stream)
+                replicas.speaks(stream.peer)
+                self._newest[host].put_again(b"")
                 while True:
                     self._heard(host, _received(stream, self._longest_record))
             self._drop(host, "in")
-            self._drop(host, "out")  # opened again at once, it tells whether the host is gone
+            self._drop(host, "out")  # opened again at once, it tells whether the replica has ended
             self._newest[host].put_again(b"")
 
     def _keep(self, host: int, direction: str, stream: Incoming | Outgoing) -> Incoming | Outgoing:
@@ -195,33 +218,85 @@ class Links:
             stream.close()
 
 
+class _Replicas:
+    """The replicas of one other host, and which of them have ended. Threads share it."""
+
+    def __init__(self, seats: Sequence[Seat]) -> None:
+        """Begin with those that are known; the first one speaks, as far as is known."""
+        self._lock = threading.Lock()
+        self._seats: dict[str, Seat] = {}
+        self._ended: set[Seat] = set()
+        self._tried, self._silent = seats[0], 0
+        self._speaks = seats[0].task
+        self.add(seats)
+
+    def add(self, seats: Sequence[Seat]) -> None:
+        """Take note of replicas; none of those before is forgotten, as it may live."""
+        with self._lock:
+            self._seats |= {seat.task: seat for seat in seats}
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """All of them."""
+        with self._lock:
+            return list(self._seats)
+
+    def speaks(self, task: str) -> None:
+        """Take note which of them has spoken last."""
+        with self._lock:
+            self._speaks, self._silent = task, 0
+
+    def is_silent(self) -> None:
+        """Take note that something was sent, and none of them has opened a stream to this host."""
+        with self._lock:
+            self._silent += 1
+
+    def next(self) -> str:
+        """Return the one to connect to: that which has spoken last, or if it has ended, or stays silent, one
+        after another of those that may live. One of them speaks, and knows as little of who speaks here.
+        """
+        with self._lock:
+            live = [task for task, seat in self._seats.items() if seat not in self._ended] or [self._speaks]
+            live.sort(key=lambda task: task != self._speaks)
+            task = live[self._silent // _TRIES % len(live)]
+            self._tried = self._seats[task]
+            return task
+
+    def ended(self) -> bool:
+        """Take note that no process listens where the last one was tried; return whether all have ended."""
+        with self._lock:
+            self._ended.add(self._tried)
+            return self._ended >= set(self._seats.values())
+
+
 class _Newest:
     """The newest packet that is to be sent to one host."""
 
     def __init__(self) -> None:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._packet: bytes | None = b""
+        self._packet = b""
         self._ended = False
         self._there = True
 
     def put(self, packet: bytes | None) -> None:
         """Have this sent next; None: nothing more."""
-        self._ended = self._ended or packet is None
-        self._packet = packet
-        self._there = True
+        if packet is None:
+            self._ended = True
+        else:
+            self._packet, self._there = packet, True
         self._wake.put(None)
 
     def put_again(self, packet: bytes) -> None:
-        """Have this sent next, if there is nothing newer."""
-        if not self._there:
+        """Have this sent next, if there is nothing newer and the end has not come."""
+        if not self._there and not self._ended:
             self.put(packet or self._packet or b"")
 
     def get(self) -> bytes | None:
-        """Wait for the newest."""
+        """Wait for the newest; None: it was sent, and the end has come."""
         while not (self._there or self._ended):
             self._wake.get()
-        self._there = False
-        return None if self._ended else self._packet
+        there, self._there = self._there, False
+        return self._packet if there else None
 
 
 def _packed(packet: bytes) -> Array:

@@ -1,8 +1,8 @@
 """The leader's ledger on its way to other hosts: what the leader writes goes to each of them as records, and
 is written there when it may hold.
 
-A record is kept until every host has it. A new leader, and a host that takes part newly, begin with a whole
-record, which has all entries that count.
+A record is kept until every host has it in its ledger. A new leader, and a host that takes part newly, begin
+with a whole record, which has all entries that count.
 """
 
 import threading
@@ -76,6 +76,7 @@ class NoBook:
     """A ledger without entries."""
 
     entries: Mapping[str, bytes] = MappingProxyType({})
+    concluded = False
 
     def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
         """Drop them."""
@@ -90,12 +91,17 @@ class Books:
         position: of the newest record that it has sent.
     """
 
-    def __init__(self, send: Callable[[Record, bytes], None]) -> None:
-        """Begin; `send` takes what is to go to all other hosts."""
-        self.book: Book = NoBook()
+    def __init__(
+        self, book: Book, send: Callable[[Record, bytes], None], written: Callable[[int], None]
+    ) -> None:
+        """Begin with this host's; `send` takes what is to go to all others, `written` the position of each
+        record of another host that is in the ledger.
+        """
+        self.book = book
         self.term = 0
         self.position = -1
         self._send = send
+        self._written = written
         self._kept: list[Recorded] = []
 
     def begin(self, term: int, number: int) -> None:
@@ -126,4 +132,5 @@ class Books:
         self._kept = self._kept[len(there) :]
         for head, body in there:
             self.book.receive(_decode(body), whole=head.whole)
+            self._written(head.position)
         return bool(there)

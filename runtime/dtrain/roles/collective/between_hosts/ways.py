@@ -6,15 +6,17 @@ that no byte of a sum that was given up is ever taken for one of the next.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from dtrain.collectives.between_hosts.acts import Way
 from dtrain.wire.by_tcp.stream import Incoming, Outgoing
 
 Open = Callable[[str, str, float], Outgoing]
 """Opens a stream to a task under a name, within so many seconds."""
-Take = Callable[[str, str, float, Callable[[], str | None]], Incoming]
-"""Waits for a stream of a task under a name until a deadline, or until it is given up: see `Listener`."""
+Take = Callable[[str | Collection[str], str, float, Callable[[], str | None]], Incoming]
+"""Waits for a stream of a task, or of any of several, under a name until a deadline, or until it is given up:
+see `Listener`.
+"""
 
 
 class Ways:

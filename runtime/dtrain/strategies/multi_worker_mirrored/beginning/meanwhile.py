@@ -8,7 +8,8 @@ from dtrain.errors import PeerError
 from dtrain.messages import Enter, Entered, Over, Refusal
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.collective.meeting import descriptors_of
-from dtrain.strategies.multi_worker_mirrored.opening import ledger_of, standing_by
+from dtrain.strategies.multi_worker_mirrored.opening import ledger_of
+from dtrain.strategies.multi_worker_mirrored.orders import standing_by
 from dtrain.wire.channel import Channel
 from dtrain.wire.one_host.growing_memory import GrowingMemory
 

@@ -7,7 +7,7 @@ the sockets of `wire.one_host` have their names, and one user. Two containers of
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -22,6 +22,7 @@ from dtrain.messages.between_hosts import Seat, Welcome
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.across import Speaker
+from dtrain.roles.collective.between_hosts.voice import Voice
 from dtrain.roles.collective.between_hosts.ways import Open, Take
 from dtrain.types import Array
 from dtrain.wire.by_tcp.listener import Listener
@@ -67,7 +68,7 @@ class HostWays:
     Attributes:
         identity: see `this_host`.
         name_of: the task of a rank.
-        speaker: this task's part in the agreement, where it speaks for its host in a call of `fit`.
+        voice: this task's part in the agreement of a call of `fit`.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class HostWays:
         Raises:
             SpecError: that cannot be.
         """
-        self.speaker: Speaker | None = None
+        self.voice: Voice | None = None
         self.name_of = name_of
         self._warn = warn
         self.identity = this_host()
@@ -121,11 +122,16 @@ class HostWays:
 
     def seats(self) -> Mapping[int, Sequence[Seat]]:
         """See `HostsNow.seats`; only the task that leads is asked."""
-        return self.speaker.seats if self.speaker is not None else {}
+        speaker = self._speaker
+        return speaker.seats if speaker is not None else {}
+
+    @property
+    def _speaker(self) -> Speaker | None:
+        return self.voice.speaker if self.voice is not None else None
 
     def ask_in(self, rank: int, message: Enter) -> None:
         """See `HostsNow.ask_in`; one of a host that takes part enters there."""
-        speaker = self.speaker
+        speaker = self._speaker
         if speaker is None:
             return
         seats = [seat for seated in speaker.seats.values() for seat in seated]
@@ -135,7 +141,12 @@ class HostWays:
 
     def signed(self, message: Enter) -> Enter:
         """Return a message that says where this replica is."""
-        return msgspec.structs.replace(message, host=self.identity, streams=self._listener.address)
+        return msgspec.structs.replace(message, host=self.identity, streams=self.address)
+
+    @property
+    def address(self) -> str:
+        """The place where this task takes streams."""
+        return self._listener.address
 
     def learn(self, seats: Mapping[int, Sequence[Seat]]) -> None:
         """Take note of where other replicas take streams."""
@@ -151,7 +162,9 @@ class HostWays:
             self._sending.append(stream)
             return stream
 
-        def take(task: str, name: str, deadline: float, given_up: Callable[[], str | None]) -> Incoming:
+        def take(
+            task: str | Collection[str], name: str, deadline: float, given_up: Callable[[], str | None]
+        ) -> Incoming:
             stream = self._listener.take(task, f"{generation} {name}", deadline, given_up)
             self._receiving.append(stream)
             return stream
