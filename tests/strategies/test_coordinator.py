@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import re
+import sys
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -166,6 +167,21 @@ def test_exceptions_keep_their_class_if_the_coordinator_has_it_too(coordinator):
         assert "Traceback" in raised.value.__notes__[0]
         with pytest.raises(kind):
             coordinator.join()
+
+
+def leave():
+    sys.exit(3)
+
+
+@pytest.mark.timeout(30)
+def test_a_closure_that_leaves_the_program_has_failed(coordinator):
+    """Its worker goes on: another one would only leave, too."""
+    coordinator.schedule(leave)
+    with pytest.raises(ProgramError, match=r"leave called sys\.exit\(3\)"):
+        coordinator.join()
+    result = coordinator.schedule(train, args=(0,))
+    coordinator.join()
+    assert result.fetch() is not None
 
 
 def test_a_closure_counts_once_in_one_process(coordinator):

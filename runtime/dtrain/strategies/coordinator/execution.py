@@ -1,8 +1,9 @@
 """Closures in a worker: from names and plain data to a call of the program's own function, and back."""
 
+import signal
 import traceback
 
-from dtrain.errors import OutOfRangeError
+from dtrain.errors import OutOfRangeError, ProgramError
 from dtrain.messages import Closure, Failure
 from dtrain.roles.coordinator.access import Access
 from dtrain.strategies.coordinator.functions import ProgramNames
@@ -10,6 +11,8 @@ from dtrain.strategies.coordinator.per_worker import OwnValues
 from dtrain.strategies.coordinator.plain_data import decode, encode, has_none
 
 TRACE_CHARACTERS = 20_000
+TOLD_TO_STOP = 128 + signal.SIGTERM
+"""The exit code of a task that leaves because of a SIGTERM, also in the midst of a closure."""
 
 
 class Execution:
@@ -33,6 +36,11 @@ class Execution:
             error = OutOfRangeError("an iterator of this worker is at its end")
             error.__cause__ = end
             return failure_of(error)
+        except SystemExit as end:
+            if end.code == TOLD_TO_STOP:
+                raise
+            what = f"{closure.function} called sys.exit({end.code!r}); a closure returns or raises an error"
+            return failure_of(ProgramError(what))
         except Exception as error:
             return failure_of(error)
         finally:
