@@ -169,6 +169,21 @@ def test_exceptions_keep_their_class_if_the_coordinator_has_it_too(coordinator):
             coordinator.join()
 
 
+def test_a_closure_that_fails_while_another_one_is_scheduled_is_raised(coordinator, monkeypatch):
+    with pytest.raises(ProgramError):
+        coordinator.schedule(leave).fetch()
+    look, looks = ClusterCoordinator._raise_error, []
+
+    def look_too_early_once(self, *args, **kwargs):
+        looks.append(self)
+        if len(looks) > 1:
+            look(self, *args, **kwargs)
+
+    monkeypatch.setattr(ClusterCoordinator, "_raise_error", look_too_early_once)
+    with pytest.raises(ProgramError, match=r"leave called sys\.exit"):
+        coordinator.schedule(train, args=(0,))
+
+
 def leave():
     sys.exit(3)
 

@@ -110,11 +110,14 @@ class ClosureService:
 
     # The program's side
 
-    def schedule(self, closure: Scheduled) -> None:
-        """Put a closure into the queue; raise nothing."""
+    def schedule(self, closure: Scheduled) -> bool:
+        """Put a closure into the queue, and return True; if an earlier error is not taken yet, do nothing."""
         with self._changed:
+            if self.failed:
+                return False
             closure.number = self._queue.put(closure)
             self._hand_out()
+            return True
 
     @property
     def failed(self) -> bool:

@@ -81,7 +81,8 @@ class ClusterCoordinator:
         except TypeError as error:
             raise TypeError(f"schedule: {name}{inspect.signature(fn)}: {error}") from None
         closure = Scheduled(module, name, encode(given, f"schedule: an argument of {name}", _refer))
-        coordination.service.schedule(closure)
+        while not coordination.service.schedule(closure):  # one has failed since we asked
+            self._raise_error(coordination, wait=False)
         return RemoteValueImpl(closure, coordination.service)
 
     def join(self) -> None:
