@@ -117,8 +117,8 @@ def take_part(scene, hosts, host, rank, memory, sockets, meeting, death):
     def speak(number, book):
         return Speaker(arena, known, rank, bells.ring, bell, number=number, book=book, **about)
 
-    if death is not None and death[0] == "promise":
-        die_after(arena.promise, death[1])
+    if death is not None and death[0] in {"promise", "no promise"}:
+        die_with(arena.promise, *death)
     across = Voice(arena, locks, rank, speak, speaks=speaks)
     store = arena.store(optimizers.serialize(scene.optimizer), max_steps=scene.steps)
     dealer = PartDealer.of(Dealt(scene.parts), whole=True)
@@ -135,14 +135,15 @@ def take_part(scene, hosts, host, rank, memory, sockets, meeting, death):
     return seen
 
 
-def die_after(record, count):
-    """Die as a promise has been written so often, before anything that follows from it."""
+def die_with(record, kind, count):
+    """Die as a promise is to be written that often, or has been, before anything follows from it."""
     write = record.write
 
     def counted(promise):
         nonlocal count
-        write(promise)
         count -= 1
+        if count or kind == "promise":
+            write(promise)
         if not count:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -205,7 +206,8 @@ def test_it_speaks_in_the_same_words_whatever_was_promised_last(seed):
     """On two hosts of three replicas the one that speaks dies as it has promised something, and so may the next."""
     random = Random(seed)
     victims = random.sample([(0, 1, 3), (0, 3, 4), (0, 3), (0,), (3,), (0, 1, 3, 4)], 1)[0]
-    deaths = {rank: ("promise", random.randrange(1, 12)) for rank in victims}
+    kinds = "promise", "no promise"
+    deaths = {rank: (random.choice(kinds), random.randrange(1, 14)) for rank in victims}
     scene = Scene(replicas=6, parts=6, certain=False)
     check(scene, [[0, 1, 2], [3, 4, 5]], deaths, set(range(6)) - set(victims))
 

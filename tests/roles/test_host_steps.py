@@ -11,6 +11,7 @@ import pytest
 
 from dtrain.collectives.between_hosts.following import Apply, Compute
 from dtrain.collectives.between_hosts.promise import Promise
+from dtrain.errors import PeerLostError
 from dtrain.messages import Hello
 from dtrain.messages.between_hosts import PartFacts, Seat
 from dtrain.roles.collective.between_hosts.host_steps import HostSteps
@@ -182,3 +183,44 @@ def test_hosts_that_are_killed_leave_the_step_to_the_others(started, victims):
     left = set(range(3)) - set(victims)
     found = ends(said, left)
     assert {found[host] for host in left} == {trajectory(STEPS).tobytes()}
+
+
+class Sent:
+    """The sending end of a stream that keeps what is sent."""
+
+    peer = "worker:1"
+
+    def __init__(self):
+        self.blocks = []
+
+    def send(self, block):
+        self.blocks.append(block)
+
+    def flush(self, deadline):
+        pass
+
+    abort = close = lambda self, reason="": None
+
+
+def test_nothing_is_sent_of_a_promise_that_is_not_kept():
+    """The leader of two hosts cannot write the promise of its first term, so nobody hears of that."""
+    seats = {host: (Seat(rank=host, task=f"worker:{host}", address=""),) for host in range(2)}
+    sent = Sent()
+
+    def keep(promise):
+        if promise.term:
+            raise MemoryError("no room")
+
+    def take(tasks, name, deadline, given_up):
+        while given_up() is None:
+            time.sleep(0.01)
+        raise PeerLostError("given up")
+
+    times = {"lease_s": LEASE_S, "patience_s": PATIENCE_S}
+    steps = HostSteps(
+        Promise.first(0, seats), 2, lambda *words: None, lambda *words: sent, take, keep=keep, **times
+    )
+    with pytest.raises(MemoryError, match="no room"):
+        steps.next(time.monotonic() + PATIENCE_S)
+    steps.close()
+    assert not sent.blocks
