@@ -74,11 +74,15 @@ def test_lists_of_several_segments_come_whole():
         ([[0, 1], [2]], (2,), {0, 1}),
         ([[0, 1], [2]], (0, 1), {2}),
         ([[0], [1], [2]], (0, 2), {1}),
+        ([[0, 1], [2, 3]], (0, 2), {1, 3}),
     ],
-    ids=["a replica", "a host", "the leader's host", "all hosts but one"],
+    ids=["a replica", "a host", "the leader's host", "all hosts but one", "who speaks for each host"],
 )
 def test_the_step_of_a_death_is_finished_by_those_who_are_left(hosts, victims, left, rule):
-    scene = Scene(RULES[rule], variables=WITH_TABLES, certain=False, block_elements=4)
+    ranks = sum(map(len, hosts))
+    scene = Scene(
+        RULES[rule], ranks, max(3, ranks), variables=WITH_TABLES, certain=False, block_elements=4
+    )
     check(scene, hosts, dict.fromkeys(victims, (2, "in gradient")), left)
 
 
@@ -123,6 +127,23 @@ def test_a_host_that_dies_among_its_lists_leaves_the_step_to_the_others(monkeypa
     scene = Scene(RULES["legacy nadam"], variables=WITH_TABLES, certain=False, block_elements=4)
     seen = check(scene, [[0], [1], [2]], left={0, 1, 2} - {host})
     assert host not in seen
+
+
+@pytest.mark.parametrize("host", [0, 1], ids=["the leader's", "another"])
+@pytest.mark.parametrize("moment", ["before send", "after send", "after _receive_list", "after receive"])
+def test_another_replica_speaks_for_a_host_whose_speaker_dies_among_its_lists(monkeypatch, moment, host):
+    when, method = moment.split()
+    dead = multiprocessing.Value("i", 0)
+
+    def dies_once(now, _):
+        if now == when and not dead.value:
+            dead.value = 1
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    at(monkeypatch, method, host, dies_once)
+    scene = Scene(RULES["legacy nadam"], 4, 4, variables=WITH_TABLES, certain=False, block_elements=4)
+    seen = check(scene, [[0, 1], [2, 3]], left={0, 1, 2, 3} - {2 * host})
+    assert 2 * host not in seen
 
 
 @pytest.mark.parametrize("host", [0, 1], ids=["the leader's", "another"])
