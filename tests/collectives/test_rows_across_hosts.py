@@ -80,9 +80,7 @@ def test_lists_of_several_segments_come_whole():
 )
 def test_the_step_of_a_death_is_finished_by_those_who_are_left(hosts, victims, left, rule):
     ranks = sum(map(len, hosts))
-    scene = Scene(
-        RULES[rule], ranks, max(3, ranks), variables=WITH_TABLES, certain=False, block_elements=4
-    )
+    scene = Scene(RULES[rule], ranks, max(3, ranks), variables=WITH_TABLES, certain=False, block_elements=4)
     check(scene, hosts, dict.fromkeys(victims, (2, "in gradient")), left)
 
 
