@@ -113,3 +113,9 @@ def test_a_file_that_is_cut_off_is_named_in_one_sentence(tmp_path):
     end = "cut: the file ends inside the record at byte 66, which claims 50 bytes\\.$"
     with pytest.raises(InputError, match=end):
         list(TFRecordDataset(tmp_path / "cut"))
+
+
+@pytest.mark.parametrize("filenames", [3, None, ["a", 3]])
+def test_what_is_no_path_is_refused(filenames):
+    with pytest.raises(InputError, match="filenames: expected a path, a list of paths or a Dataset of them"):
+        TFRecordDataset(filenames)

@@ -1,6 +1,6 @@
 """Datasets of files of rows: records, lines, numpy arrays, Parquet, archives; and `list_files`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from dtrain.data.readers.parquet_rows import ParquetRows
 from dtrain.data.readers.row_formats import Lines, Records, RowFormat
 from dtrain.data.readers.tar_format import TarExamples
 from dtrain.data.sources import Slices
+from dtrain.errors import InputError
 from dtrain.formats.tfrecord import check_compression
 
 Filenames = str | Path | Sequence[str | Path] | Dataset
@@ -113,13 +114,22 @@ def rows_of_files(filenames: Filenames, row_format: RowFormat, num_parallel_read
 
 
 def _of_files(filenames: Filenames, make: Callable[[str], Node], num_parallel_reads: int | None) -> Node:
-    if isinstance(filenames, Dataset):
-        names = filenames.node
-    else:
-        names = Slices(
-            [str(filenames)] if isinstance(filenames, str | Path) else [str(name) for name in filenames]
-        )
+    names = filenames.node if isinstance(filenames, Dataset) else Slices(_listed(filenames))
     return Interleaved(names, lambda name: make(_text(name)), max(1, num_parallel_reads or 1), 1)
+
+
+def _listed(filenames: Any) -> list[str]:
+    paths = str, bytes, Path
+    listed = (
+        list(filenames)
+        if isinstance(filenames, Iterable) and not isinstance(filenames, paths)
+        else [filenames]
+    )
+    if not all(isinstance(name, paths) for name in listed):
+        raise InputError(
+            f"filenames: expected a path, a list of paths or a Dataset of them, found {filenames!r}"
+        )
+    return [_text(name) for name in listed]
 
 
 def _text(name: Any) -> str:

@@ -163,7 +163,8 @@ def test_servers_are_refused(strategy):
 def test_threads_train_in_one_task(strategy):
     (line,) = mistakes(TASKS, strategy=strategy)
     assert line.startswith(f"cluster.worker: {strategy} trains in one task, with training.replicas threads")
-    assert line.endswith("expected one chief or one worker, found 3 tasks that train")
+    assert "expected one chief or one worker, found 3 tasks that train" in line
+    assert line.endswith("`--set training.replicas=3` asks for as many threads")
     assert mistakes({"worker": 1}, strategy=strategy) == []
 
 
