@@ -204,8 +204,8 @@ class RunSpec:
         if isinstance(self.training, InOneTask) and trainers > 1:
             text = (
                 f"{strategy} trains in one task, with training.replicas threads: expected one chief or one "
-                f"worker, found {trainers} tasks that train; `--set training.replicas={trainers}` asks for as "
-                "many threads"
+                f"worker, found {trainers} tasks that train; `--set training.replicas={trainers}` asks for "
+                "as many threads"
             )
             yield ("cluster", "worker"), text
 
