@@ -80,7 +80,9 @@ class Link:
         return self._in.fileno()
 
     def words(self) -> str:
-        """Return the end of what was printed beside the answers: by ssh, a login shell, or a dying agent."""
+        """Return the end of what was printed beside the answers: until the agent spoke by ssh or a login
+        shell, and since then by ssh or a dying agent.
+        """
         self._read_words()
         banner = (self._banner or b"")[-_WORDS_BYTES:]
         return (banner + b"\n" + self._words).decode(errors="replace").strip()
@@ -160,6 +162,6 @@ class Link:
             if len(before) > _BANNER_BYTES_MAX:
                 raise HostError(f"{self.host}: its login prints without end, and starts no agent")
             return b""
-        self._words = before[-_WORDS_BYTES:] + self._words
+        self._words = b""  # of the login shell, which explains nothing that comes later
         self._banner = None
         return behind
