@@ -27,7 +27,7 @@ from dtrain_cli.targets.kubernetes.place import read_place
 
 EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
 """Exit codes of `dtrain status` by state; 0 for every other."""
-_UNHEARD = "has not been heard of since the leader of the run died; it ends by itself unless one comes back"
+_UNHEARD = "has not reported since the leader of the run died; it ends by itself unless one comes back"
 """A task that was started by hand: no launcher has ended it, and it may live on for `wait.leader_s`."""
 
 

@@ -19,15 +19,15 @@ class Arriving:
         self._news: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
 
     def reached(self, nbytes: int) -> None:
-        """So much of the whole has been written to its place."""
+        """Take note that so many bytes of the whole have been written to their place."""
         self._news.put(nbytes)
 
     def broken(self, error: Exception) -> None:
-        """There will be no more."""
+        """Take note that nothing more will come."""
         self._news.put(error)
 
     def wait(self, block: int | None = None, nbytes: int = 0) -> None:
-        """Until this much of a block is there; until all is.
+        """Wait until this much of a block is there; without a block, until all is.
 
         Raises:
             PeerLostError: the connection is gone, or was aborted.

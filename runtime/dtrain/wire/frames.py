@@ -35,7 +35,7 @@ SMALL_BYTES = 512 * 1024
 as well.
 """
 _RECENT_CHUNKS = 4
-"""So far apart may those be who are sent the same: what is kept for them is memory."""
+"""The chunks by which receivers of one message may be apart: those kept for the slower ones take memory."""
 _LENGTH = struct.Struct("<I")
 _HEADER_PIECE_BYTES = CHUNK_BYTES
 HEADER_LIMIT_BYTES = 64 * 1024 * 1024

@@ -194,7 +194,7 @@ def test_of_tasks_by_hand_whose_leader_has_died_nobody_knows_that_they_have_ende
     by_hand = run_record(keeps_logs=False, host="here", launcher_pid=11)
     by_hand.tasks.append(TaskRecord("worker:1"))
     said = {task["task"]: task["message"] for task in report(by_hand, alive=False)["tasks"]}
-    assert "has not been heard of since the leader of the run died" in said["evaluator:0"]
+    assert "has not reported since the leader of the run died" in said["evaluator:0"]
     assert said["chief:0"] is None, "it is the leader"
     assert said["worker:1"] is None, "it never came"
     launched = report(run_record(), alive=False)["tasks"]

@@ -36,9 +36,9 @@ from dtrain.wire.one_host.shared_memory import address
 SMALL_BYTES = 32 * 1024
 """Up to this size every replica adds up all arrays itself."""
 RESULTS = 8
-"""So many large results may be in use at a time before they are copied."""
+"""The number of large results that may be in use at a time before they are copied."""
 KNOWN = 256
-"""So many different calls are kept ready."""
+"""The number of different calls that are kept ready."""
 _TEXT_BYTES = 32 * 1024
 _PLACE_BYTES = SMALL_BYTES + _TEXT_BYTES
 _LARGE_BYTES = 4 << 30

@@ -24,7 +24,7 @@ from dtrain.wire.one_host.service import HostService
 from dtrain.wire.service import TaskService
 
 LEAVE_S = 1.5
-"""So long the leader serves after its farewell at most, for tasks that have not heard it: a heartbeat."""
+"""The longest time that the leader serves after its farewell, for tasks that have not heard it."""
 LOOK_S = 0.02
 
 

@@ -40,7 +40,7 @@ from dtrain.wire.one_host.locks import Locks
 from dtrain.wire.peer import Peer
 
 SPARE_RANKS = 8
-"""So many workers may join beside those that the cluster names."""
+"""The number of workers that may join beside those that the cluster names."""
 LEDGER_BYTES = 1 << 20
 COPIES = 8
 """The ledger has room for so many copies of the variables: callbacks keep some, and each half has all."""

@@ -42,12 +42,12 @@ PACKET_BYTES = 64 * 1024
 SMALL_BYTES = 32 * 1024
 """Up to this size blocks are copied into a packet: finding their place in shared memory costs as much."""
 _MEMORIES = 64
-"""So many memories of a peer are mapped at most."""
+"""The most memories of a peer that are mapped at a time."""
 _LENGTH, _ANNOUNCED = struct.Struct("<I"), struct.Struct("<II")
 _ANNOUNCEMENT = 0xFFFF_FFFF
 _PASSED = 0x8000_0000
 PASSED_MAX = 250
-"""So many file descriptors travel with one message at most: Linux takes 253."""
+"""The most file descriptors that travel with one message: Linux takes 253."""
 
 _NO_LIMIT = 1 << 62
 _nbytes = attrgetter("nbytes")

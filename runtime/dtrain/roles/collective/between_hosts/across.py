@@ -33,7 +33,7 @@ from dtrain.roles.collective.rules import Book
 OF_THREADS = -1
 """In the place of a rank: the bell by which threads wake the replica that speaks."""
 LAST_WORDS_S = 3.0
-"""So long a leader that leaves waits at most until other hosts have what it has written."""
+"""The longest time that a leader which leaves waits for other hosts to have what it has written."""
 LOOK_S = 0.01
 
 

@@ -36,7 +36,7 @@ LONGEST_BYTES = 16 << 20
 _PAUSE_S = 0.02
 _ATTEMPT_S = 2.0
 _TRIES = 2
-"""So often something is sent to one replica of a silent host before another one is tried."""
+"""The number of times that something is sent to a replica of a silent host before another one is tried."""
 _LENGTH = struct.Struct("<I")
 Said = HostState | Direction | Record | StepCall
 _decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)

@@ -21,7 +21,7 @@ from dtrain.roles.collective.call_log import CallLog, GivenCall
 LARGEST_BYTES = 64 << 20
 """The arrays of one call take so much at most."""
 LONGEST_BYTES = LARGEST_BYTES + (1 << 20)
-"""So much follows a `StepCall` at most."""
+"""The most bytes that follow a `StepCall`."""
 _Described = tuple[bytes, list[tuple[str, tuple[int, ...], bytes]]]
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(_Described)

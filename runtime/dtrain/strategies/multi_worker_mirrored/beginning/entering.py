@@ -25,7 +25,7 @@ from dtrain.strategies.multi_worker_mirrored.opening import (
 from dtrain.wire.frames import Frame
 
 MATES_S = 30.0
-"""So long the first replica of a host waits for the others that it has been told of."""
+"""The time for which the first replica of a host waits for the others of which it knows."""
 _LOOK_S = 0.02
 
 

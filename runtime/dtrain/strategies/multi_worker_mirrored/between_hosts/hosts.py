@@ -36,7 +36,7 @@ VALUES = "values"
 VALUES_S = 600.0
 """How long they may take."""
 WELCOME_S = 3.0
-"""So long a host waits to be let in before it asks again who leads."""
+"""The time for which a host waits to be let in before it asks again who leads."""
 _WELCOME_BYTES = 1 << 20
 _STREAMS_WAITING = 256
 

@@ -26,7 +26,7 @@ from dtrain.wire.one_host.bells import Bells
 CALLS = "calls"
 """The name of the streams on which arrays of loops travel."""
 CONNECT_S = 60.0
-"""So long a task waits for the streams of the others, which have all been told that they may open them."""
+"""The time for which a task waits for the streams of the others, which all know that they may open them."""
 Wait = Callable[[Mapping[int, str], Condition], bool]
 
 

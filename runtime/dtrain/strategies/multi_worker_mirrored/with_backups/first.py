@@ -12,9 +12,9 @@ from dtrain.process.clock import SYSTEM
 from dtrain.wire.one_host.bells import Bells
 
 SPARE_PLACES = 2
-"""So many replicas more than began may compute at the same time."""
+"""The number of replicas, beyond those that began, that may compute at the same time."""
 HAND_OUT_S = 1.0
-"""So long a replica that joins waits for members to take its bells: one that is stopped takes it later."""
+"""The time for which a joining replica waits for members to take its bells; a stopped one does so later."""
 _TRIES = 100
 _AGAIN_S = 1.0
 
