@@ -75,7 +75,7 @@ class Meeting:
     answers_at_once = True
 
     def __init__(self, rank_of: Callable[[TaskId], int | None]) -> None:
-        """Meet nobody yet; `rank_of` returns the rank of a task."""
+        """Begin without replicas; `rank_of` returns the rank of a task."""
         self._rank_of = rank_of
         self._changed = threading.Condition()
         self._waiting: dict[int, _Waiting] = {}
@@ -144,7 +144,7 @@ class Meeting:
             self._keep(shared)
 
     def forget(self) -> None:
-        """Tell nobody more: the task ends."""
+        """Tell newcomers nothing more: the task ends."""
         with self._changed:
             self._drop()
 

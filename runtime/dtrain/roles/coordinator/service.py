@@ -121,7 +121,7 @@ class ClosureService:
 
     @property
     def failed(self) -> bool:
-        """Whether there is an error that nobody has taken."""
+        """Return whether there is an error that no caller has been given."""
         return self._queue.error is not None
 
     def take_error(self) -> Scheduled | None:

@@ -157,7 +157,7 @@ class Links:
                 self._send_calls(host, stream)
                 if (host, "in") not in self._streams:
                     self._replicas[host].is_silent()
-            except (PeerGoneError, PeerRefusedError):  # nobody is there, or another process
+            except (PeerGoneError, PeerRefusedError):  # no process listens there, or another one
                 if self._replicas[host].ended():
                     self._gone(host)
                     return

@@ -1,7 +1,7 @@
 """The part of one replica in the agreement between hosts: it speaks for its host, or waits to do so.
 
 The replica that speaks has a lock on the arena, which the kernel takes back when its process ends. A thread
-of each other replica tries to take it, so that a host is heard of again soon, whatever its replicas compute.
+of each other replica tries to take it, so that another one speaks soon, whatever the replicas compute.
 """
 
 import threading
@@ -76,7 +76,7 @@ class Voice:
             self._error = error
 
     def _spoke(self) -> bool:
-        """Speak from now on, if nobody does and this replica may; return whether it does."""
+        """Take over speaking, if no replica speaks and this one may; return whether it speaks now."""
         if not (self._locks.is_free(SPEAKS) and self._may_speak and self._locks.take(SPEAKS)):
             return False
         if self._may_speak:  # by the last words of the one that spoke before
