@@ -2,12 +2,16 @@
 left.
 """
 
+import atexit
 import contextlib
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import uuid
@@ -15,6 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 PATIENCE_S = 60.0
 """Far above any promise: no test may fail because the machine is busy."""
@@ -84,12 +90,44 @@ def _heard_hangups() -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
+@functools.cache
+def warm_fork_server() -> str:
+    """The socket of a fork server that has imported everything: one for all launches of this process, with
+    which the kernel ends it.
+    """
+    path = str(Path(tempfile.mkdtemp(prefix="dtrain-warm-")) / "socket")
+    atexit.register(shutil.rmtree, Path(path).parent, ignore_errors=True)
+    die_together = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, sys.argv[1:])"
+    )
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            die_together,
+            sys.executable,
+            "-P",
+            "-m",
+            "dtrain.task",
+            "--warm-server",
+            path,
+        ],
+        env={**os.environ, "PYTHONPATH": SOURCES},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    atexit.register(server.kill)
+    assert server.stdout.readline(), "no warm fork server"
+    return path
+
+
 @dataclass
 class Command:
     """One Python command as a child process, with everything it starts marked by an environment variable.
 
     Attributes:
         wrapper: a command that runs it, such as a shell that first changes a limit.
+        warm: whether a launch without a wrapper takes its fork server from `warm_fork_server`.
     """
 
     folder: Path
@@ -99,10 +137,13 @@ class Command:
     stdin: Any = subprocess.DEVNULL
     environment: dict[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
+    warm: bool = True
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         own = {"PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(self.folder / "runs"), MARK: self.mark}
+        if self.warm and not self.wrapper:
+            own["DTRAIN_FORK_SERVER"] = warm_fork_server()
         with _heard_hangups():
             self.process = subprocess.Popen(
                 [*self.wrapper, sys.executable, *self.argv()],
@@ -131,14 +172,17 @@ class Command:
 
     def pids(self, *words: str) -> list[int]:
         """The living processes that it has started, whatever their session; those with `words` in their
-        argv.
+        argv. What a warm fork server forks has no environment of its own; it bears the launcher's pid.
         """
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != self.process.pid:
                 with contextlib.suppress(OSError):
                     argv = (entry / "cmdline").read_bytes().split(b"\0")
-                    marked = f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes()
+                    marked = (
+                        f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes()
+                        or (entry / "comm").read_text().strip() == f"dtrain-{self.process.pid}"
+                    )
                     if marked and argv != [b""] and all(word.encode() in argv for word in words):
                         found.append(int(entry.name))
         return found
@@ -198,8 +242,7 @@ class Launch(Command):
 
     def fork_server(self) -> int:
         """The pid of the process from which programs are forked."""
-        tasks = {task["pid"] for task in self.record()["tasks"]}
-        (pid,) = set(self.pids("dtrain.task", "--fork-server")) - tasks
+        (pid,) = {psutil.Process(task["pid"]).ppid() for task in self.record()["tasks"] if task["pid"]}
         return pid
 
     def guardian(self, task: str) -> int:
@@ -226,12 +269,12 @@ class Launcher:
         self.launches.append(launch)
         return launch
 
-    def start_family(self, *words: str, foreign: bool) -> Launch:
+    def start_family(self, *words: str, foreign: bool, **options: Any) -> Launch:
         """Launch tasks that each have a child in their group, one in a session of its own, and an orphan in
         one of its own.
         """
         launch = self.start(
-            *words, *(("--", "sh", "-c", SHELL_FAMILY) if foreign else (self.program(FAMILY),))
+            *words, *(("--", "sh", "-c", SHELL_FAMILY) if foreign else (self.program(FAMILY),)), **options
         )
         launch.wait_running()
         families = [task for task in launch.record()["tasks"] if foreign or not task["task"].startswith("ps")]

@@ -20,6 +20,7 @@ try:
         checks,
         data,
         environment,
+        fork_server,
         launch,
         models,
         removal,
@@ -85,6 +86,7 @@ for command in (
     *certificates.COMMANDS,
     *secret.COMMANDS,
     *environment.COMMANDS,
+    *fork_server.COMMANDS,
     show_help,
 ):
     cli.add_command(command)

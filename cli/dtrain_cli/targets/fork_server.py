@@ -7,11 +7,16 @@ overlap.
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
+
+import msgspec
 
 from dtrain.process import start_protocol
+from dtrain.process.warm_start import PATIENCE_S, VARIABLE, Differs, Forked, WarmStart, peer, surroundings
 
 
 class LifeLine:
@@ -21,13 +26,59 @@ class LifeLine:
         self.reading_end, self._writing_end = os.pipe()
 
 
+class _WarmProcess:
+    """A fork server that `dtrain fork-server` has forked, with what is needed here of `subprocess.Popen`."""
+
+    def __init__(self, forked: Forked) -> None:
+        self.pid = forked.pid
+        self._keeper = os.pidfd_open(forked.keeper)
+        self._process = os.pidfd_open(forked.pid)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait until its keeper, too, has ended, and with it all that it left."""
+        select.select([self._keeper], [], [], PATIENCE_S)
+
+
+def _warm(fds: tuple[int, int]) -> _WarmProcess | None:
+    """Return a fork server from the process that DTRAIN_FORK_SERVER names, if that is set and can be had."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return None
+    request = msgspec.json.encode(WarmStart(surroundings(), dict(os.environ), str(Path.cwd())))
+    try:
+        with (
+            socket.socket(socket.AF_UNIX) as connection,
+            os.fdopen(os.memfd_create("dtrain"), "wb") as memory,
+        ):
+            connection.settimeout(PATIENCE_S)
+            connection.connect(path)
+            memory.write(request)
+            memory.flush()
+            if peer(connection)[1] == os.geteuid():
+                socket.send_fds(connection, [b"."], [*fds, 2, memory.fileno()])
+                answer = msgspec.json.decode(connection.recv(1 << 16), type=Forked | Differs)
+                if isinstance(answer, Forked):
+                    return _WarmProcess(answer)
+                reason = f"it was started with other surroundings ({answer.what})"
+            else:
+                reason = "it belongs to another user"
+    except (OSError, msgspec.MsgspecError) as error:
+        reason = str(error)
+    sys.stderr.write(f"dtrain: {VARIABLE}={path} is not used: {reason}\n")
+    return None
+
+
 class ForkServer:
     """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
 
     def __init__(self, life_line: LifeLine) -> None:
         ours, theirs = socket.socketpair()
         fds = (theirs.fileno(), life_line.reading_end)
-        self._process = subprocess.Popen(
+        self._process = _warm(fds) or subprocess.Popen(
             [sys.executable, "-P", "-m", "dtrain.task", "--fork-server", *map(str, fds)],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,

@@ -163,6 +163,8 @@ class LocalTarget:
 
     def close(self) -> None:
         """Kill all that is left of every task, wherever it went, and the fork server; let the ports go."""
+        if self._fork_server is not None:
+            self._fork_server.kill()
         life_line.kill_children()
         self._selector.close()
         self._ports.close()
@@ -179,11 +181,12 @@ class LocalTarget:
             self._selector.unregister(server)
             reason = f"the fork server (pid {server.pid}), from which every program is forked, has died"
             events.append(TargetFailed(reason))
-            events += [
-                Refused(str(name), task.attempt, "the fork server has died")
-                for name, task in self._tasks.items()
-                if task.writes_stacks and task.awaited
-            ]
+            server.kill()  # a warm one's keeper reaps its tasks, and not this process
+            for name, task in self._tasks.items():
+                if task.writes_stacks and task.awaited:
+                    events.append(Refused(str(name), task.attempt, "the fork server has died"))
+                elif task.writes_stacks and task.pid is not None:
+                    events.append(Exited(str(name), task.attempt, -signal.SIGKILL, 0))
         return events
 
     def _read_guardian(self, guardian: GuardedCommand) -> list[Report]:

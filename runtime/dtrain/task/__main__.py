@@ -4,6 +4,8 @@
         one task; the environment names it (`TaskAssignment`)
     python -m dtrain.task --fork-server LAUNCHER LIFELINE
         the fork server of a launcher; it inherits both file descriptors
+    python -m dtrain.task --warm-server SOCKET
+        a process that forks such fork servers (`dtrain fork-server`)
 
 A parameter server serves and never runs the program; any other task runs it. A task that fails leaves a
 failure record. A task writes the stacks of its threads to its log on SIGUSR2, takes SIGUSR1 as a notice of
@@ -22,11 +24,12 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from dtrain.cluster import Role
-from dtrain.errors import SpecError
+from dtrain.errors import RunError, SpecError
 from dtrain.process import life_line
 from dtrain.process.allocation import keep_freed_memory
 from dtrain.process.assignment import TaskAssignment
@@ -41,6 +44,14 @@ def main(arguments: list[str]) -> int:
     keep_freed_memory()
     _write_stacks_on_request()
     notices.heed()
+    if arguments[:1] == ["--warm-server"]:
+        from dtrain.task import warm_server
+
+        try:
+            arguments = ["--fork-server", *map(str, warm_server.serve(Path(arguments[1])))]
+        except RunError as error:
+            print(f"dtrain: {error}", file=sys.stderr)  # noqa: T201
+            return RunError.exit_code
     if arguments[:1] == ["--fork-server"]:
         from dtrain.task import fork_server
 

@@ -67,7 +67,7 @@ def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
     # A task that is asked for its stacks before it has a log would write them where the launcher does. An
     # engine ends a job by a SIGTERM to every process: tasks act on it, as soon as they can.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
-    _import_all()
+    import_all()
     life_line.adopt_orphans()
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -150,7 +150,7 @@ class Gate:
         os.close(self._reading_end)
 
 
-def _import_all() -> None:
+def import_all() -> None:
     """Import with one thread for arithmetic, as no pool survives a fork; each task sets its own limit."""
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(NUMPY_LIMITS, "1"))

@@ -19,7 +19,7 @@ def become(start: StartTask, life_line_fd: int) -> None:
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
     _open_standard_files(start.log)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})
-    _close_all_but({0, 1, 2, life_line_fd})
+    close_all_but({0, 1, 2, life_line_fd})
     os.chdir(start.cwd)
     os.environ.update(start.environment)
     private_variables.keep(start.private)
@@ -39,7 +39,8 @@ def _open_standard_files(log: str) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def _close_all_but(kept: set[int]) -> None:
+def close_all_but(kept: set[int]) -> None:
+    """Close every file descriptor of this process that is not in `kept`."""
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - names are numbers
         with contextlib.suppress(OSError):  # the descriptor that listed them is closed already
             os.close(fd)

@@ -11,13 +11,14 @@ SMALL = ("--ps", "1", "--no-evaluator", "--workers", "1")
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_kill_9_of_the_launcher(launcher, foreign):
-    launch = launcher.start_family(*SMALL, foreign=foreign)
+    launch = launcher.start_family(*SMALL, foreign=foreign, warm=False)
     launch.send(signal.SIGKILL)
     launch.wait_gone()
 
 
-def test_kill_9_of_the_fork_server(launcher):
-    launch = launcher.start_family(*SMALL, foreign=False)
+@pytest.mark.parametrize("warm", [False, True])
+def test_kill_9_of_the_fork_server(launcher, warm):
+    launch = launcher.start_family(*SMALL, foreign=False, warm=warm)
     os.kill(launch.fork_server(), signal.SIGKILL)
     assert launch.end() == 1
     assert "the fork server" in launch.record()["failure"]["message"]
