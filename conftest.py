@@ -22,6 +22,7 @@ settings.register_profile("searching", deadline=None)
 settings.load_profile("repeatable")
 
 start_again()
+gc.disable()  # until all tests are collected: what is made meanwhile stays
 
 LONG = (
     *("tests/clusters", "tests/hosts", "tests/chaos", "tests/simulation", "benchmarks", "tests/conformance"),
@@ -46,6 +47,7 @@ def pytest_collection_finish() -> None:
     """Leave the modules and the thousands of tests out of every search for garbage: they stay to the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 BYTECODE = pytest.StashKey[Path]()
