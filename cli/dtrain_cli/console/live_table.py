@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from io import StringIO
 
 from dtrain.cluster import Role, TaskId
-from dtrain.messages.status import TaskStatus, global_step
+from dtrain.messages.status import NEXT_CHECKPOINT, TaskStatus, global_step
 from dtrain.process.plain_text import plain_line
 from dtrain.runs.states import HAS_PROCESS, TaskState
-from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
+from dtrain_cli.console.tables import fitted_table
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SLOW = 2.0
+"""A replica that takes so many times the time of the others is called slow."""
 INPUT_BOUND = 0.1
 """The share of its time spent on waiting for batches from which a task is said to be bound by its input."""
 INPUT_STALLS_S = 2.0
-"""A replica that takes so many times the time of the others is called slow."""
 REMARK = ""
-NUMBERS = {"step": "{}", "loss": "{:.4f}", "ex/s": "{:,.0f}", "staleness": "{:.2f}"}
+NUMBERS = {"step": "{}", "loss": "{:.4f}", "ex/s": "{:,.0f}", "staleness": "{:.2f}", "too late": "{}"}
 _SMALL_LOSS = "{:.2e}"
-_COLUMNS = ("task", "state", *NUMBERS, REMARK)
-_FIRST_TO_GO = ("staleness", "ex/s", "loss", REMARK)
+_COLUMNS = {name: name for name in ("task", "state", *NUMBERS, REMARK)}
+_FIRST_TO_GO = ("too late", "staleness", "ex/s", "loss", REMARK)
 _LOSSES_MAX = 24
 _OTHER_LINES = 4
 """Lines that are not tasks': the heading, the progress, and one that is not the table's."""
@@ -51,6 +51,7 @@ class LiveTable:
         self._losses: list[float] = []
         self._losses_step = -1
         self._first: tuple[float, int] | None = None
+        self._last_step = 0
 
     def render(self, rows: list[Row], width: int, height: int, colour: bool) -> str:
         """Return the table as text with escape codes.
@@ -67,16 +68,7 @@ class LiveTable:
         shown = most_telling(rows, height - _OTHER_LINES)
         slow = slow_replicas(rows)
         cells = [_cells(row, slow.get(row.task)) for row in shown]
-        widths = {name: max(len(name), *(len(cell[name]) for cell in cells), 0) for name in _COLUMNS}
-        names = columns_that_fit(widths, _FIRST_TO_GO, width - 1)
-        table = new_table()
-        for name in names:
-            table.add_column(
-                name, justify="right" if name in NUMBERS else "left", no_wrap=True, overflow="ellipsis"
-            )
-        for row, cell in zip(shown, cells, strict=True):
-            styles = {"state": STYLES.get(row.state, ""), REMARK: "yellow"}
-            table.add_row(*(Text(plain_line(cell[name]), style=styles.get(name, "")) for name in names))
+        table = fitted_table(cells, _COLUMNS, NUMBERS, _FIRST_TO_GO, REMARK, width - 1)
         out = StringIO()
         console = Console(
             file=out, width=width - 1, force_terminal=True, no_color=not colour, highlight=False
@@ -108,11 +100,13 @@ class LiveTable:
         return text + left
 
     def _time_left(self, step: int, last: int, elapsed_s: float) -> str:
-        """Return ``  1:05 left``, at the rate since the first step that was seen.
+        """Return ``  1:05 left``, at the rate since the first step that was seen, or since a rollback.
 
         The text is empty before there is a rate, and after the last step.
         """
-        self._first = self._first or (elapsed_s, step)
+        if self._first is None or step < self._last_step:
+            self._first = elapsed_s, step
+        self._last_step = step
         done = step - self._first[1]
         if done <= 0 or step >= last:
             return ""
@@ -190,7 +184,7 @@ def most_telling(rows: list[Row], lines: int) -> list[Row]:
         taken[row.task.role] += 1
 
     def calmness(row: Row) -> tuple[bool, bool, tuple[int, tuple[int, int]]]:
-        waits = row.status is not None and row.status.waiting_for is not None
+        waits = row.status is not None and row.status.waiting_for not in (None, NEXT_CHECKPOINT)
         return row.state == TaskState.RUNNING, not waits, turns[row.task]
 
     chosen = {row.task for row in sorted(rows, key=calmness)[: max(1, lines - 1)]}
@@ -204,22 +198,26 @@ def _step(row: Row) -> int:
 def _cells(row: Row, slowness: float | None) -> dict[str, str]:
     """Return the table's text on a task, by column."""
     status = row.status or TaskStatus(str(row.task), 0, "")
-    values = (status.step, status.loss, status.examples_per_s, status.staleness_mean)
+    numbers = (status.step, status.loss, status.examples_per_s, status.staleness_mean)
+    values = (*numbers, status.stale_gradients or None)
     forms = NUMBERS | ({} if status.loss is None or 1e-3 <= abs(status.loss) < 1e3 else {"loss": _SMALL_LOSS})
     cells = {
         name: "" if value is None else forms[name].format(value)
         for name, value in zip(NUMBERS, values, strict=True)
     }
     state = f"{row.state} ({row.restarts}x)" if row.restarts else row.state
-    return {"task": str(row.task), "state": state, **cells, REMARK: _remark(row, slowness)}
+    return {"task": str(row.task), "state": state, **cells, REMARK: plain_line(_remark(row, slowness))}
 
 
 def _remark(row: Row, slowness: float | None) -> str:
-    if row.status is not None and row.status.waiting_for and row.state in HAS_PROCESS:
-        return f"waits for {row.status.waiting_for}"
-    if row.status is not None and row.state == TaskState.RUNNING and (said := _of_input(row.status)):
-        return said
-    return f"{slowness:.1f} x slower" if slowness else ""
+    if row.status is None or row.state not in HAS_PROCESS:
+        return ""
+    if row.status.waiting_for == NEXT_CHECKPOINT:
+        return "idle"
+    waits = f"waits for {row.status.waiting_for}" if row.status.waiting_for else ""
+    slower = f"{slowness:.1f} x slower" if slowness else ""
+    reads = _of_input(row.status) if row.state == TaskState.RUNNING else ""
+    return ", ".join(filter(None, (waits, slower, reads)))
 
 
 def _of_input(status: TaskStatus) -> str:

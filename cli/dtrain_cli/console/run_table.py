@@ -24,7 +24,7 @@ from dtrain_cli.console.live_table import (
     most_telling,
 )
 from dtrain_cli.console.plain_stream import own_stdout
-from dtrain_cli.console.tables import STYLES, columns_that_fit, new_table
+from dtrain_cli.console.tables import STYLES, fitted_table, new_table
 from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
 
 _LINES_BESIDE_ROWS = 3
@@ -63,7 +63,7 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
     "loss": (2, "loss", _number),
     "examples_per_s": (3, "ex/s", lambda value: f"{value:,.0f}"),
     "staleness_mean": (5, "staleness", lambda value: f"{value:.2f}"),
-    "stale_gradients": (6, "stale", str),
+    "stale_gradients": (6, "too late", lambda count: str(count) if count else ""),
     "bytes_sent": (13, "sent", bytes_text),
     "bytes_received": (14, "received", bytes_text),
     "input_share": (7, "input", lambda share: f"{share:.0%}" if share >= INPUT_BOUND else ""),
@@ -109,16 +109,7 @@ def status_table(
     parts: list[Any] = [_headline(report)]
     tasks = report["tasks"] if tasks is None else plain_data(tasks)
     rows = [{name: _cell(task, name) for name in COLUMNS} for task in tasks]
-    table = new_table()
-    shown = _columns(rows, width)
-    for name in shown:
-        justify: Any = "left" if name in _LEFT else "right"
-        table.add_column(COLUMNS[name][1], justify=justify, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(
-            *(Text(row[name], style=STYLES.get(row[name], "") if name == "state" else "") for name in shown)
-        )
-    parts += [table] if rows else []
+    parts += [_table(rows, width)] if rows else []
     if rows and len(rows) < len(report["tasks"]):
         parts.append(Text(f"and {len(report['tasks']) - len(rows)} more tasks", style="dim"))
     if report["evaluation"]:
@@ -202,15 +193,11 @@ def _cell(task: Mapping[str, Any], name: str) -> str:
     return "" if task[name] is None else plain_line(COLUMNS[name][2](task[name]))
 
 
-def _columns(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """Return the columns in their order: none that says nothing, and of the rest the most important."""
-    telling = {name for name in COLUMNS if any(row[name] for row in rows)} | {"task", "state"}
-    if len({row["host"] for row in rows}) == 1:
-        telling.discard("host")
-    widths = {
-        name: max(len(COLUMNS[name][1]), *(len(row[name]) for row in rows), 0)
-        for name in COLUMNS
-        if name in telling
+def _table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
+    """Return the table of tasks; the host stands there only where several have tasks."""
+    one_host = len({row["host"] for row in rows}) == 1
+    headings = {
+        name: heading for name, (_, heading, _) in COLUMNS.items() if not (one_host and name == "host")
     }
-    by_importance = sorted((name for name in widths if COLUMNS[name][0]), key=lambda name: COLUMNS[name][0])
-    return columns_that_fit(widths, reversed(by_importance), width)
+    may_go = sorted((name for name in headings if COLUMNS[name][0]), key=lambda name: -COLUMNS[name][0])
+    return fitted_table(rows, headings, COLUMNS.keys() - _LEFT, may_go, "waiting_for", width)

@@ -1,6 +1,6 @@
 """The progress of a run, by the last status of each task."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
@@ -19,16 +19,19 @@ class News:
 
 
 class RunProgress:
-    """The progress of a run, read from the supervisor's lives of tasks at each call."""
+    """The progress of a run, read at each call from the lives of its tasks and of the workers that joined."""
 
-    def __init__(self, lives: Mapping[TaskId, TaskLife]) -> None:
+    def __init__(self, lives: Mapping[TaskId, TaskLife], joined: Callable[[], list[Row]]) -> None:
+        """Begin; `joined` returns the rows of the workers that have joined."""
         self._lives = lives
+        self._joined = joined
         self._cannot_save = False
 
     def rows(self) -> list[Row]:
         """Return the rows of the live table."""
-        lives = sorted(self._lives.values(), key=lambda life: life.task)
-        return [Row(life.task, life.state, life.restarts, life.status) for life in lives]
+        lives = self._lives.values()
+        rows = [Row(life.task, life.state, life.restarts, life.status) for life in lives]
+        return sorted((*rows, *self._joined()), key=lambda row: row.task)
 
     @property
     def step(self) -> int | None:
@@ -66,4 +69,4 @@ class RunProgress:
         return max(told, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
 
     def _statuses(self) -> list[TaskStatus]:
-        return [life.status for life in self._lives.values() if life.status is not None]
+        return [row.status for row in self.rows() if row.status is not None]

@@ -13,7 +13,7 @@ from dtrain.cluster import TRAINING_ROLES, Role, TaskId
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles
 from dtrain.runs.joined import arrival_text
-from dtrain.runs.states import FailureKind, RunState, TaskState
+from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.launch.join.arrivals import Arrivals
 from dtrain_cli.launch.join.stop import JoinedWorkers
@@ -57,7 +57,8 @@ class Supervisor:
         self.lives = {
             launch.task: TaskLife(launch, launch.attempt, target.host_of(launch)) for launch in plan.tasks
         }
-        self.progress = RunProgress(self.lives)
+        self._arrivals = Arrivals(RunFiles(plan.run.run_dir), self.lives)
+        self.progress = RunProgress(self.lives, lambda: self._arrivals.rows(self._ended))
         self.spec = plan.spec
         self.foreign = plan.tasks[0].program is None
         self.started_s = clock()
@@ -74,7 +75,6 @@ class Supervisor:
         self._next_status_s = 0.0
         self._changed = True
         self._joined = JoinedWorkers(RunFiles(plan.run.run_dir))
-        self._arrivals = Arrivals(RunFiles(plan.run.run_dir), self.lives)
         spec_file = RunFiles(plan.run.run_dir).spec
         self._success = Success(self.spec, spec_file, plan.leader, self.foreign, self.lives)
         self._ends = TaskEnds(self.spec, self._success, self.foreign, self.lives)
@@ -100,6 +100,10 @@ class Supervisor:
     def state(self) -> RunState:
         """The state of the run."""
         return self._journal.record.state
+
+    @property
+    def _ended(self) -> RunState | None:
+        return None if self.state in LIVE_RUN_STATES else self.state
 
     def _hear(self, patience_s: float) -> None:
         events = self._target.events(self._clock() + patience_s)

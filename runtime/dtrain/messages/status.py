@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from dtrain.cluster import Role
 
+NEXT_CHECKPOINT = "the next checkpoint"
+"""What an idle evaluator waits for: that is no task, and nothing is wrong."""
+
 
 class TaskPhase(StrEnum):
     """The phase of a task by its own report: `STARTING` until it is up, `LEAVING` from the order to stop on,

@@ -7,6 +7,7 @@ from typing import Any
 from dtrain import checkpoints
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.errors import CheckpointError
+from dtrain.messages.status import NEXT_CHECKPOINT
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.evaluator.followed_run import FollowedRun
 from dtrain.roles.evaluator.machine import EvaluationSchedule, Next
@@ -55,9 +56,7 @@ def follow_checkpoints(
                 )
             return
         if step is Next.WAIT or directory is None or newest is None:
-            reporter.waiting(
-                f"the next checkpoint in {directory}" if directory else "the leader to say where it saves"
-            )
+            reporter.waiting(NEXT_CHECKPOINT if directory else "the leader to say where it saves")
             clock.sleep(POLL_S)
             continue
         reporter.waiting(None)
