@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.messages.status import TaskStatus
-from dtrain_cli.console.live_table import LiveTable, Row, slow_replicas, sparkline
+from dtrain_cli.console.live_table import LiveTable, Row, most_telling, slow_replicas, sparkline
 
 
 def rows(count: int) -> list[Row]:
@@ -39,6 +39,63 @@ def test_the_time_that_is_left_follows_from_the_steps_so_far(monkeypatch):
     assert len(last) < 80
     ended = [Row(row.task, "stopped", 0, row.status) for row in some]
     assert "left" not in table.render(ended, width=80, height=24, colour=False)
+
+
+def test_the_time_that_is_left_is_counted_anew_after_a_rollback(monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr("dtrain_cli.console.live_table.time.monotonic", lambda: now_s[0])
+    table, some = LiveTable("my-run"), rows(1)
+
+    def left(at_s, step):
+        now_s[0] = at_s
+        some[0].status.step = step
+        return plain(table.render(some, width=80, height=24, colour=False))[-1].partition("──  ")[2]
+
+    assert [left(0.0, 0), left(100.0, 300)] == ["", "0:33 left"], "3 steps a second"
+    assert left(101.0, 100) == "", "no rate yet"
+    assert left(111.0, 200) == "0:20 left", "10 steps a second since the rollback"
+
+
+def test_a_remark_is_cut_before_a_number_is_dropped_and_holds_all_that_there_is_to_say():
+    def row(index, rate, **said):
+        status = TaskStatus(
+            "", 1, "here", step=150, loss=0.25, examples_per_s=rate, staleness_mean=1.0, **said
+        )
+        return Row(TaskId.parse(f"worker:{index}"), "running", 0, status)
+
+    path = "worker:1 (at ps:0), " + 100 * "x"
+    some = [row(0, 100.0, waiting_for=path), row(1, 10.0, input_share=0.15), row(2, 100.0)]
+    for width in (64, 80, 100, 120):
+        heading, _, waits, slow, *_ = plain(LiveTable("").render(some, width=width, height=24, colour=False))
+        assert heading.split() == ["task", "state", "step", "loss", "ex/s", "staleness"]
+        assert re.search(r"1\.00  waits for .*…$", waits)
+        assert len(waits) == width - 1
+        assert re.search(r" 10  +1\.00  10\.0 x slow", slow)
+    assert slow.rstrip().endswith("10.0 x slower, input-bound: 15% of each step")
+
+
+def test_gradients_that_came_too_late_have_a_column_where_there_are_any():
+    synchronous = [TaskStatus("", 1, "here", step=9, stale_gradients=late) for late in (0, 62)]
+    some = [
+        Row(TaskId.parse(f"worker:{index}"), "running", 0, said) for index, said in enumerate(synchronous)
+    ]
+    lines = plain(LiveTable("my-run").render(some, width=80, height=24, colour=False))
+    assert re.split("  +", lines[0]) == ["task", "state", "step", "too late"]
+    assert [line.split()[3:] for line in lines[2:4]] == [[], ["62"]]
+    synchronous[1].stale_gradients = 0
+    assert "late" not in LiveTable("my-run").render(some, width=80, height=24, colour=False)
+
+
+def test_an_idle_evaluator_waits_for_nobody():
+    idle = TaskStatus("", 1, "here", step=0, waiting_for="the next checkpoint")
+    waiting = TaskStatus("", 1, "here", step=7, waiting_for="worker:3")
+    some = [*rows(12), Row(TaskId.parse("evaluator:0"), "running", 0, idle)]
+    assert "evaluator:0  running     0                             idle" in plain(
+        LiveTable("my-run").render(some, width=80, height=24, colour=False)
+    )
+    assert [str(row.task) for row in most_telling(some, 2)] == ["worker:0"]
+    some[5] = Row(some[5].task, "running", 0, waiting)
+    assert [str(row.task) for row in most_telling(some, 2)] == ["worker:5"]
 
 
 def test_who_is_slow_is_seen_although_all_wait_for_the_slowest():

@@ -11,6 +11,7 @@ import time
 
 import psutil
 import pytest
+from clusters.watching import DIGITS, report_of, tasks_of
 from launching import wait_until
 
 SMALL = ("--ps", "1", "--no-evaluator", "--workers", "2")
@@ -164,3 +165,43 @@ def test_a_terminal_that_goes_away_stops_the_run_in_order(launcher, terminal):
     launch.send(signal.SIGHUP)
     assert wait_end(launch, terminal) == 129
     assert not launch.pids()
+
+
+def test_the_table_of_a_real_run_says_how_fast_how_stale_how_slow_and_who_waits_for_whom(launcher, terminal):
+    """Of the default cluster, with a slow worker that the others wait for, an idle evaluator, and a worker that
+    has joined: at the usual widths of a terminal, and in `status`.
+    """
+    slow = ("--set", "simulate.slow.worker:1=500", "--staleness-bound", "2")
+    launch = start(launcher, terminal, *slow, DIGITS, "--steps", "100000", NO_COLOR="1")
+    launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
+    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), DIGITS, "--steps", "100000")
+    launch.wait_for(lambda: tasks_of(report_of(launch.run_dir)).get("worker:2", {}).get("step"), "no join")
+    step, loss, rate, staleness = r" +\d+", r" +\d\S+", r" +[\d,]+", r" +\d+\.\d\d"
+    trains = f"running{step}{loss}{rate}{staleness}"
+    sights = (
+        r"task +state +step +loss +ex/s +staleness",
+        rf"chief:0 +{trains}",
+        rf"worker:1 +{trains} +\d+\.\d x slower",
+        rf"worker:[02] +{trains} +waits for worker:1",
+        rf"worker:2 +{trains}",
+        r"evaluator:0 +running +\d+ +idle",
+    )
+    for columns in (80, 100, 120):
+        before = len(terminal.read())
+        terminal.resize(lines=30, columns=columns)
+
+        def missed(before=before, columns=columns):
+            frames = re.sub(r"\x1b\[[0-9;]*m", "", terminal.read()[before:]).split("\x1b[J")[1:]
+            tables = [frame for frame in frames if re.search(rf"{sights[0]}\s*$", frame, re.MULTILINE)]
+            assert not [line for table in tables for line in table.splitlines() if len(line) >= columns]
+            return [sight for sight in sights if not any(re.search(sight, table) for table in tables)]
+
+        launch.wait_for(lambda missed=missed: not missed(), f"{missed()} in {columns} columns")
+    status = launcher.dtrain("status", str(launch.run_dir))
+    assert status.end() == 0
+    table = status.out.partition("\nevaluation: ")[0].splitlines()[1:]
+    assert [line.split()[0] for line in table[2:]][3] == "worker:2"
+    assert not [line for line in table if "/" in line.replace("ex/s", "")]
+    assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
+    assert wait_end(launch, terminal) == joined.end() == 143
+    assert re.search(r"worker:2 +stopped", terminal.seen.rpartition("\x1b[J")[2])
