@@ -7,8 +7,8 @@ from pathlib import Path
 from dtrain.cluster import TaskId
 from dtrain.config import RunSpec
 from dtrain.config.choices import On
-from dtrain.errors import RunError
-from dtrain.runs.files import read_record
+from dtrain.errors import RunError, SpecError
+from dtrain.runs.files import FailureRecord, read_record
 from dtrain.runs.states import TaskState
 from dtrain_cli.launch.policies import success_rule
 from dtrain_cli.launch.tasks.task_life import TaskLife
@@ -65,9 +65,13 @@ class Success:
         )
         return in_loop or self.stands_and_falls_with(task)
 
-    def without(self, lost: TaskId) -> bool:
-        """Return whether the run goes on although a task has failed for good."""
-        if self.needed_in_a_loop(lost) and not self.achieved:
+    def without(self, lost: TaskId, why: FailureRecord) -> bool:
+        """Return whether the run goes on although a task has failed for good.
+
+        The spec is every replica's: what is wrong with it for one, each of the others would find in its turn.
+        """
+        of_the_spec = lost.trains and why.error_type == SpecError.__name__
+        if (of_the_spec or self.needed_in_a_loop(lost)) and not self.achieved:
             return False
         if self._spec.on is not On.LOCAL and lost == self.leader and not self._trains_without(lost):
             return False  # tasks on other hosts cannot read who has failed for good: they would wait for it

@@ -174,7 +174,7 @@ class Supervisor:
         if self._order is not None:
             if self._order.patient:
                 self._console.say(f"{word}; the run has succeeded without it")
-        elif self._success.without(life.task):
+        elif self._success.without(life.task, why):
             evaluator = life.task.role is Role.EVALUATOR
             without = "evaluation will be missing" if evaluator else "training continues without it"
             self._console.say(f"{word}; {without}")

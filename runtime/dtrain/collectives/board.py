@@ -13,12 +13,12 @@ Words outlive the process that wrote them, so all survivors read the same.
 from collections.abc import Iterable
 from typing import Protocol
 
+from dtrain.config.training_section import RANKS_MAX
+
 LINE_WORDS = 8
 """Words of 8 bytes in a cache line of 64 bytes; only the first word of each line is used."""
 _BLOCK_BITS = 24
 ROUND_MAX = (1 << (63 - _BLOCK_BITS)) - 1
-RANKS_MAX = 62
-"""The number of ranks that fit into one word, of which a membership is made."""
 
 
 class Words(Protocol):

@@ -19,7 +19,7 @@ from dtrain.config.problems import Problem
 from dtrain.config.restart_section import DEFAULT_RESTART
 from dtrain.config.run_spec import RunSpec, WrittenSpec
 from dtrain.config.training_rules import problems as training_problems
-from dtrain.config.training_rules import what_the_program_must_say, without_meaning
+from dtrain.config.training_rules import too_many_together, what_the_program_must_say, without_meaning
 from dtrain.config.training_section import TrainingSettings, training_section
 from dtrain.errors import SpecError
 
@@ -83,6 +83,7 @@ def with_program(spec: RunSpec, program: TrainingSettings, who: str) -> RunSpec:
         )
     merged = replace(spec, training=training_section(**settings))
     ruled = [*training_problems(settings), *merged.training_problems()]
+    ruled += too_many_together(merged.training, merged.replicas)
     for path, problem in ruled:
         overruled = [name for name in program if name in said]
         concerned = dict.fromkeys([*overruled, str(path[0])])

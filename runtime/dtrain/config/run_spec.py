@@ -21,7 +21,12 @@ from dtrain.config.targets.kubernetes_section import KubernetesSection
 from dtrain.config.targets.network_section import NetworkSection
 from dtrain.config.targets.slurm_section import SlurmSection
 from dtrain.config.targets.vertex_section import VertexSection
-from dtrain.config.training_rules import backups_over_hosts, replicas_problems, together_problems
+from dtrain.config.training_rules import (
+    backups_over_hosts,
+    replicas_problems,
+    together_problems,
+    too_many_together,
+)
 from dtrain.config.training_section import (
     AsyncSection,
     CentralStorageSection,
@@ -197,9 +202,10 @@ class RunSpec:
         if (servers := self.cluster.count("ps")) > 0:
             text = f"{strategy} trains without parameter servers: expected 0 ps tasks, found {servers}"
             yield ("cluster", "ps"), text
+        found = list(too_many_together(self.training, self.replicas))
         if isinstance(self.training, MultiWorkerMirroredSection) and self.cluster.trains_elsewhere:
-            found = backups_over_hosts(self.training, self.replicas)
-            yield from ((("training", *path), text) for path, text in found)
+            found += backups_over_hosts(self.training, self.replicas)
+        yield from ((("training", *path), text) for path, text in found)
         trainers = self.cluster.count("chief") + self.cluster.count("worker")
         if isinstance(self.training, InOneTask) and trainers > 1:
             text = (

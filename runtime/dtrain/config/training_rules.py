@@ -7,6 +7,8 @@ from dtrain.config.choices import StaleGradients, Weighting
 from dtrain.config.problems import Problem, too_little
 from dtrain.config.training_section import (
     DEFAULTS,
+    RANKS_MAX,
+    SPARE_RANKS,
     STRATEGIES,
     AsyncSection,
     MultiWorkerMirroredSection,
@@ -181,6 +183,17 @@ def backups_over_hosts(training: MultiWorkerMirroredSection, replicas: int) -> I
             "and this run has tasks on several: leave it out, or train with strategy: parameter_server"
         )
         yield (name,), text
+
+
+def too_many_together(training: TrainingSection, replicas: int) -> Iterator[Problem]:
+    """Yield what is wrong with so many replicas that reduce among themselves."""
+    most = RANKS_MAX - SPARE_RANKS
+    if isinstance(training, MultiWorkerMirroredSection) and replicas > most:
+        text = (
+            f"in multi_worker_mirrored at most {most} chiefs and workers train, found {replicas}: take away "
+            f"{replicas - most}, or train with strategy: parameter_server"
+        )
+        yield ("strategy",), text
 
 
 def together_problems(training: MultiWorkerMirroredSection, replicas: int) -> Iterator[Problem]:

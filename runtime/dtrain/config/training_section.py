@@ -25,6 +25,10 @@ from dtrain.config.choices import (
 STRATEGIES = ("parameter_server", "single", "mirrored", "central_storage", "multi_worker_mirrored")
 REPLICAS = 2
 """The default number of replica threads in one task."""
+RANKS_MAX = 62
+"""The number of ranks that fit into one word of shared memory, of which a membership is made."""
+SPARE_RANKS = 8
+"""The number of workers that may join `multi_worker_mirrored` beside those that the cluster names."""
 
 
 class PlainSettings(TypedDict, total=False):

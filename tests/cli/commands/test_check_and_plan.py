@@ -39,6 +39,30 @@ def test_check_and_launch_refuse_the_same(program):
     assert dtrain("check", "--command", spec).returncode == 0, "any other command brings its own servers"
 
 
+def test_more_replicas_than_reduce_among_themselves_are_refused_before_the_start(program, tmp_path):
+    spec = program.parent / "s.yaml"
+
+    def check(workers, *words):
+        spec.write_text(
+            f"cluster: {{chief: 1, worker: {workers}}}\ntraining: {{strategy: multi_worker_mirrored}}\n"
+        )
+        return dtrain("check", *words, spec)
+
+    assert check(53).returncode == 0
+    assert check(54, "--command").returncode == 0, "any other command reduces by its own means"
+    found = check(54)
+    assert found.stderr == (
+        f"{spec}:2:12: training.strategy: in multi_worker_mirrored at most 54 chiefs and workers train, found 55: "
+        "take away 1, or train with strategy: parameter_server\n"
+    )
+    planned, launched = (
+        dtrain(word, "--runs-dir", tmp_path / "runs", spec, program) for word in ("plan", "launch")
+    )
+    assert [done.returncode for done in (found, planned, launched)] == [2, 2, 2]
+    assert found.stderr == planned.stderr == launched.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_check_reads_the_tf_config_of_the_environment():
     right = {
         "cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]},

@@ -37,6 +37,7 @@ class TaskScript:
         finished: whether it says that its program has ended with exit code 0.
         waits: whether it never says that it has begun to train.
         record: why it failed, as it has written down itself, so many seconds after its start.
+        error_type: the class of the exception of that record.
     """
 
     lasts_s: float = FOR_EVER
@@ -50,6 +51,7 @@ class TaskScript:
     finished: bool = False
     waits: bool = False
     record: tuple[float, str, str] | None = None
+    error_type: str | None = None
 
 
 @dataclass
@@ -154,6 +156,7 @@ class FakeTarget:
                 monotonic_s=self.now_s + at_s,
                 exit_code=script.status,
                 log="/where/the/task/runs.log",
+                error_type=script.error_type,
             )
             failure = RunFiles(launch.run_dir).failure(launch.task, launch.attempt)
             failure.parent.mkdir(parents=True, exist_ok=True)

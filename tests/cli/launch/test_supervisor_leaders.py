@@ -33,6 +33,18 @@ def test_the_run_goes_on_without_its_leader_and_names_it_at_the_end(tmp_path):
     assert (state(supervisor, "chief:0"), state(supervisor, "worker:0")) == ("failed", "succeeded")
 
 
+def test_what_is_wrong_with_the_spec_ends_the_run_at_once_with_its_own_exit_code(tmp_path):
+    """Another replica that took the lead would find the same."""
+    record = (0.9, "SpecError: too many replicas", "exception")
+    wrong = replace(CRASH, status=2, record=record, error_type="SpecError")
+    target = FakeTarget({"chief:0": wrong})
+    supervisor, outcome = perform(tmp_path, target, MULTI)
+    assert (outcome.state, outcome.exit_code, outcome.failure.task) == ("failed", 2, "chief:0")
+    assert target.said[-1] == "chief:0 failed: SpecError: too many replicas; stopping the others"
+    assert {state(supervisor, f"worker:{index}") for index in range(2)} == {"stopped"}
+    assert target.now_s < 1010
+
+
 def test_a_replica_lost_before_the_loop_that_the_others_begin_ends_the_run(tmp_path):
     """They would wait for it."""
     waits = TaskScript(loops=True, waits=True)

@@ -1,5 +1,7 @@
 """What a spec says of strategies without servers, and what it cannot say of them."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -184,6 +186,19 @@ def test_a_wish_that_the_chosen_strategy_cannot_mean_is_left_out():
     assert spec.training == MirroredSection(weighting="examples")
     with pytest.raises(SpecError, match=r"^MirroredStrategy: updates: mirrored makes every step with all"):
         with_program(RunSpec(), {"strategy": "mirrored", "updates": "async"}, "MirroredStrategy")
+
+
+def test_a_task_refuses_more_replicas_than_reduce_among_themselves_whoever_has_chosen_the_strategy():
+    """Tasks that were started by hand, or whose program chooses it, are told of no spec before."""
+    spec = RunSpec(cluster=ClusterSection(chief=1, worker=54))
+    text = r"^MultiWorkerMirroredStrategy: strategy: .* at most 54 chiefs and workers train, found 55: take away 1"
+    with pytest.raises(SpecError, match=text):
+        with_program(spec, {"strategy": "multi_worker_mirrored"}, "MultiWorkerMirroredStrategy")
+    chosen = replace(spec, training=training_section(strategy="multi_worker_mirrored"))
+    with pytest.raises(SpecError, match=r"^dt.get_strategy\(\): strategy: .* found 55"):
+        with_program(chosen, {}, "dt.get_strategy()")
+    fits = replace(spec, cluster=ClusterSection(chief=1, worker=53))
+    assert with_program(fits, {"strategy": "multi_worker_mirrored"}, "").replicas == 54
 
 
 def test_what_both_kinds_on_servers_share_has_one_default():

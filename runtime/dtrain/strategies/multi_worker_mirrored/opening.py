@@ -12,6 +12,7 @@ import numpy as np
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.collectives.board import ranks_in
 from dtrain.collectives.ledger import HEAD_BYTES, Ledger
+from dtrain.config.training_section import SPARE_RANKS
 from dtrain.errors import PeerError, PeerLostError
 from dtrain.messages import Bell, Enter, Entered, NotReady
 from dtrain.messages.between_hosts import Welcome
@@ -39,8 +40,6 @@ from dtrain.wire.one_host.growing_memory import GrowingMemory
 from dtrain.wire.one_host.locks import Locks
 from dtrain.wire.peer import Peer
 
-SPARE_RANKS = 8
-"""The number of workers that may join beside those that the cluster names."""
 LEDGER_BYTES = 1 << 20
 COPIES = 8
 """The ledger has room for so many copies of the variables: callbacks keep some, and each half has all."""

@@ -9,6 +9,7 @@ from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import AddressBook
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.config.choices import TooFew, Transport
+from dtrain.config.training_section import SPARE_RANKS
 from dtrain.data.distribution.once import share_over_hosts
 from dtrain.messages import Row
 from dtrain.parameters import placement
@@ -39,7 +40,6 @@ from dtrain.strategies.multi_worker_mirrored.between_hosts.loops import met
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
 from dtrain.strategies.multi_worker_mirrored.leader import ReplicaLeader
 from dtrain.strategies.multi_worker_mirrored.opening import (
-    SPARE_RANKS,
     Doors,
     Entry,
     begin_as_leader,

@@ -15,8 +15,9 @@ import msgspec
 from dtrain.collectives.between_hosts.following import Apply, Begin, Compute, Hold
 from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.collectives.block_update import Contributions
-from dtrain.collectives.board import RANKS_MAX, bits, counted, ranks_in
+from dtrain.collectives.board import bits, counted, ranks_in
 from dtrain.config.choices import Weighting
+from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import SpecError
 from dtrain.messages.between_hosts import PartFacts, Seat, Welcome
 from dtrain.process.clock import SYSTEM
