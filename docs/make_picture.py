@@ -1,20 +1,29 @@
-"""Makes docs/launch.svg: a real run of the README's first command, as a terminal shows it. Needs tmux.
+"""Makes docs/launch.svg: a real run with a slow worker, in its midst and at its end. Needs tmux.
 
 python docs/make_picture.py
 """
 
+import os
+import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-COMMAND = "dtrain launch examples/digits.py"
-COLUMNS, ROWS = 96, 31
-DEADLINE_S = 60
+COMMAND = "dtrain launch --staleness-bound 4 --set simulate.slow.worker:1=400 examples/digits.py --steps 120"
+TELLS = (
+    *(r"\nworker:1 .* x slower", r"\n(chief|worker):0 .*waits for worker:1", r"\nevaluator:0 .* idle"),
+    r"step [4-9]\d/120",
+)
+"""What the first of the two tables says, all in one moment."""
+COLUMNS, ROWS = 108, 31
+DEADLINE_S = 120
 SESSION = "dtrain-picture"
+RUNS = "/tmp/runs"
 OUTPUT = Path(__file__).with_name("launch.svg")
 
 # rich's own frame fetches fonts from a content network; a picture in a repository should need nothing.
@@ -42,24 +51,39 @@ def tmux(*arguments: str) -> str:
     return subprocess.run(["tmux", *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def screen_of_run() -> str:
-    """Return the screen after the run, with its colours."""
-    shell = f"{COMMAND}; tmux wait-for -S {SESSION}; sleep {DEADLINE_S}"
+def screen_when(holds: Callable[[str], object]) -> str:
+    """Return the first screen, with its colours, whose plain text a condition holds of."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        screen = tmux("capture-pane", "-e", "-p", "-t", SESSION).rstrip()
+        if holds(Text.from_ansi(screen).plain):
+            return screen
+        time.sleep(0.1)
+    raise TimeoutError(f"{COMMAND}: the screen that is to be shown did not come:\n{screen}")
+
+
+def screens_of_run() -> tuple[str, str]:
+    """Return the screen when it tells most, and the last table with what follows."""
+    shell = f"DTRAIN_RUNS_DIR={RUNS} {COMMAND}; sleep {DEADLINE_S}"
     tmux("new-session", "-d", "-s", SESSION, "-x", str(COLUMNS), "-y", str(ROWS), shell)
     try:
-        subprocess.run(["tmux", "wait-for", SESSION], check=True, timeout=DEADLINE_S)
-        time.sleep(0.2)  # the terminal draws what has been written
-        return tmux("capture-pane", "-e", "-p", "-t", SESSION).rstrip()
+        live = screen_when(lambda text: all(re.search(each, text) for each in TELLS))
+        end = screen_when(lambda text: "dtrain: succeeded" in text).splitlines()
     finally:
         tmux("kill-session", "-t", SESSION)
+    begin = max(number for number, line in enumerate(end) if Text.from_ansi(line).plain.startswith("task "))
+    return live, "\n".join(end[begin:])
 
 
 def main() -> None:
     """Write the picture."""
-    # until exit
-    console = Console(record=True, width=COLUMNS, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
-    console.print(Text.from_ansi(f"$ {COMMAND}\n{screen_of_run()}"))
-    console.save_svg(str(OUTPUT), title="dtrain", theme=MONOKAI, code_format=SVG)
+    live, end = screens_of_run()
+    with open(os.devnull, "w") as nowhere:
+        console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
+        console.print(Text.from_ansi(f"$ {COMMAND}\n{live}"))
+        console.print("\n[dim]... and at the end:[/]\n")
+        console.print(Text.from_ansi(end))
+        console.save_svg(str(OUTPUT), title="dtrain", theme=MONOKAI, code_format=SVG)
 
 
 if __name__ == "__main__":

@@ -215,7 +215,8 @@ def _remark(row: Row, slowness: float | None) -> str:
     if row.status.waiting_for == NEXT_CHECKPOINT:
         return "idle"
     waits = f"waits for {row.status.waiting_for}" if row.status.waiting_for else ""
-    slower = f"{slowness:.1f} x slower" if slowness else ""
+    # Of one that waits nearly all the time, too little is its own to be compared.
+    slower = f"{slowness:.1f} x slower" if slowness and not waits else ""
     reads = _of_input(row.status) if row.state == TaskState.RUNNING else ""
     return ", ".join(filter(None, (waits, slower, reads)))
 

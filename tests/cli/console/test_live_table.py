@@ -74,6 +74,17 @@ def test_a_remark_is_cut_before_a_number_is_dropped_and_holds_all_that_there_is_
     assert slow.rstrip().endswith("10.0 x slower, input-bound: 15% of each step")
 
 
+def test_a_task_that_waits_for_others_is_not_called_slow():
+    def row(index, share, **said):
+        status = TaskStatus("", 1, "here", examples_per_s=64.0, waiting_share=share, **said)
+        return Row(TaskId.parse(f"worker:{index}"), "running", 0, status)
+
+    some = [row(0, 0.95, waiting_for="worker:2", input_share=0.2), row(1, 0.98), row(2, 0.0)]
+    text = LiveTable("").render(some, width=100, height=24, colour=False)
+    assert "waits for worker:2, input-bound: 20% of each step" in text
+    assert text.count("x slower") == 1
+
+
 def test_gradients_that_came_too_late_have_a_column_where_there_are_any():
     synchronous = [TaskStatus("", 1, "here", step=9, stale_gradients=late) for late in (0, 62)]
     some = [
