@@ -2,6 +2,7 @@
 same.
 """
 
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -76,3 +77,22 @@ def test_a_block_ahead_is_no_larger_than_a_message_may_be():
 def test_a_message_whose_block_has_not_come_is_refused():
     with pytest.raises(PeerRefusedError, match="where -1 elements are expected"):
         fed(FrameDecoder(Limits(1 << 26, 1 << 16)), encode(PUSH, [np.zeros(8, np.float32)], 4))
+
+
+def test_what_is_too_long_when_it_begins_is_dropped_to_its_end_and_the_next_one_comes_whole():
+    """The limit may grow while it comes, as that of a server that is given its variables; memory is not taken."""
+    decoder = FrameDecoder(Limits(1 << 26, 100, 1 << 20))
+    block, after = np.arange(100, dtype=np.float32), np.arange(20, dtype=np.float32)
+    chunks = list(encode_ahead(np.zeros(1 << 18, np.float32), 1 << 17, 1 << 18))
+    tracemalloc.start()
+    assert fed(decoder, chunks) == []
+    assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    tracemalloc.stop()
+    assert fed(decoder, encode_ahead(block, 60, 100)) == []
+    decoder.limits = Limits(1 << 26, 1 << 16)
+    assert fed(decoder, encode_ahead(block, 40, 60)) == []
+    [frame] = fed(decoder, encode(PUSH, [block, after], 40))
+    assert (frame.message, list(frame.blocks)) == (PUSH, [])
+    assert fed(decoder, encode_ahead(block, 70, 100)) == []
+    [frame] = fed(decoder, encode(PUSH, [block, after], 70))
+    assert [found.tolist() for found in frame.blocks] == [block.tolist(), after.tolist()]

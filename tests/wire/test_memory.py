@@ -98,3 +98,13 @@ def test_the_server_hears_of_a_closed_connection_once(echo):
     assert len(echo.gone) == 1
     with pytest.raises(PeerLostError, match="closed"):
         channel.send(Refusal(reason="x"))
+
+
+def test_a_message_is_dropped_or_refused_by_the_limits_of_a_server(echo):
+    channel, pull = connect(echo), Pull(generation=1, at_least=0, wait_s=0.0)
+    echo.limits = lambda hello: Limits(1000, 8, 16)
+    for size, expected in ((2, 1), (4, 0)):
+        channel.send(pull, [np.zeros(size, np.float32)])
+        assert len(channel.receive().blocks) == expected
+    channel.send(pull, [np.zeros(5, np.float32)])
+    assert channel.receive().message == Refusal(reason="a message of 20 bytes; at most 16 are expected here")

@@ -249,6 +249,20 @@ def test_a_message_above_the_limit_is_refused(connect, room):
         raise PeerRefusedError(channel.receive().message.reason)  # over gRPC it is raised by `receive`
 
 
+def test_blocks_that_are_to_be_dropped_never_arrive_and_the_next_message_does(connect, room):
+    room.limits = lambda hello: Limits(1000, 1000, 1 << 26)
+    channel = connect()
+    push = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
+    for size, expected in ((251, []), (6_000_000, []), (250, [1.0] * 250)):
+        channel.send(push, [np.ones(size, np.float32)])
+        answer = channel.receive()
+        assert answer.message == push
+        assert [value for block in answer.blocks for value in block.tolist()] == expected
+    channel.send(push, [np.empty((1 << 24) + 1, np.float32)])
+    with pytest.raises(PeerRefusedError, match="a message of 67108868 bytes; at most 67108864"):
+        raise PeerRefusedError(channel.receive().message.reason)
+
+
 def test_a_stranger_s_grpc_server_is_not_dtrain_s():
     with ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool)

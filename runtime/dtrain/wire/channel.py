@@ -143,7 +143,9 @@ class Handler(Protocol):
     """The interface of a server, which the service calls from many threads at once."""
 
     def limits(self, hello: Hello) -> Limits:
-        """Return the longest message that makes sense now from a task."""
+        """Return the longest message that makes sense now from a task; what the task cannot know is no reason
+        to refuse it (`Limits.dropped`).
+        """
 
     @property
     def answers_at_once(self) -> bool:

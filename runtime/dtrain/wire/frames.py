@@ -10,7 +10,7 @@
 One copy on each side: an encoder cuts chunks out of the arrays' own memory (gRPC in Python sends `bytes`
 only), a decoder writes chunks straight into the arrays that the receiver offers. Tensors never pass through
 protobuf. What arrives is checked before any memory is taken: an unknown dtype, a negative size, too many
-blocks or a payload above the limit is a `PeerRefusedError`.
+blocks or a payload above the limit is a `PeerRefusedError`. Some payloads are read and dropped; see `Limits`.
 """
 
 import contextlib
@@ -180,11 +180,23 @@ def _bytes_of(block: Array) -> memoryview:
     return block.view(np.uint8).data if block.size else memoryview(b"")
 
 
-def check(announced: Sequence[tuple[str, int]], limit_bytes: int) -> None:
-    """Refuse what a header says of its blocks, (dtype, elements) each, if no memory should be taken for it.
+class Limits(NamedTuple):
+    """The longest header and the longest payload that make sense from a sender now, in bytes.
+
+    A longer payload of at most `dropped` bytes is read in pieces and dropped: its message has no blocks.
+    """
+
+    header: int
+    payload: int
+    dropped: int = 0
+
+
+def check(announced: Sequence[tuple[str, int]], limits: Limits) -> bool:
+    """Check what a header says of its blocks, (dtype, elements) each; return whether they are to be kept.
 
     Raises:
-        PeerRefusedError: an unknown dtype, a negative size, too many blocks, or more than `limit_bytes`.
+        PeerRefusedError: an unknown dtype, a negative size, too many blocks, or more bytes than `limits` let
+            pass.
     """
     if len(announced) > _BLOCKS_LIMIT:
         raise PeerRefusedError(f"a message with {len(announced)} blocks; at most {_BLOCKS_LIMIT} make sense")
@@ -194,8 +206,10 @@ def check(announced: Sequence[tuple[str, int]], limit_bytes: int) -> None:
             f"blocks of {quoted(unknown)}; expected dtypes among {', '.join(DTYPE_BYTES)} and sizes >= 0"
         )
     total = sum(DTYPE_BYTES[dtype] * size for dtype, size in announced)
-    if total > limit_bytes:
-        raise PeerRefusedError(f"a message of {total} bytes; at most {limit_bytes} are expected here")
+    limit = max(limits.payload, limits.dropped)
+    if total > limit:
+        raise PeerRefusedError(f"a message of {total} bytes; at most {limit} are expected here")
+    return total <= limits.payload
 
 
 def quoted(found: object) -> str:
@@ -231,13 +245,6 @@ def _end(head: bytes | bytearray) -> int:
     return _LENGTH.size + int(header_bytes)
 
 
-class Limits(NamedTuple):
-    """The longest header and the longest payload that make sense from a sender now, in bytes."""
-
-    header: int
-    payload: int
-
-
 UNKNOWN = Limits(HEADER_LIMIT_BYTES, MEMORY_BYTES)
 """Of messages from a sender of which nothing more is known than that it belongs to the run."""
 
@@ -259,6 +266,7 @@ class FrameDecoder:
         self._received = 0
         self._expected = 0
         self._ahead = BlockAhead()
+        self._dropped_ahead = False
         self._head = bytearray()
 
     @property
@@ -331,18 +339,31 @@ class FrameDecoder:
         for block in places:
             self._targets.append((self._expected, _bytes_of(block)))
             self._expected += padded(block.nbytes)
+        if not places:  # what comes is dropped
+            self._expected = sum(padded(DTYPE_BYTES[dtype] * size) for dtype, size in header.blocks)
         part = memoryview(chunk)[end:]
         late = self.early and len(part) < self._expected
         arriving = Arriving([padded(block.nbytes) for block in places]) if late else None
         return Frame(cast(AnyMessage, header.message), blocks, arriving), part
 
     def _places(self, header: _Header) -> tuple[list[Array], list[Array]]:
-        """Return a message's blocks, and the arrays for its payload, which differ if some came ahead."""
+        """Return a message's blocks, and the arrays for its payload, which differ if some came ahead; nothing
+        if the payload is dropped.
+        """
         message = header.message
         announced = header.blocks
-        check(announced, self.limits.payload)
+        kept = check(announced, self.limits)
+        goes_on = header.ahead
         if isinstance(message, Ahead):
-            check([(dtype, message.size) for dtype, _ in announced], self.limits.payload)
+            kept &= check([(dtype, message.size) for dtype, _ in announced], self.limits)
+            goes_on = message.start + sum(size for _, size in announced) < message.size
+        if goes_on and self._dropped_ahead:  # what came before is missing, whatever is let pass now
+            kept = False
+        if header.ahead or isinstance(message, Ahead):
+            self._dropped_ahead = not kept
+        if not kept:
+            return [], []
+        if isinstance(message, Ahead):
             return [], [self._ahead.place(message, dtype, count) for dtype, count in announced]
         if header.ahead:
             first = self._ahead.take(announced)

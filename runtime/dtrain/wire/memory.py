@@ -6,7 +6,7 @@ import queue
 from collections.abc import Sequence
 
 from dtrain.errors import PeerLostError, PeerRefusedError
-from dtrain.messages import AnyMessage, Hello
+from dtrain.messages import AnyMessage, Hello, Refusal
 from dtrain.types import Array
 from dtrain.wire.answers import next_of
 from dtrain.wire.channel import Answer, Handler, silent
@@ -41,16 +41,21 @@ class MemoryChannel:
         self.bytes_received = 0
         self._handler = handler
         self._caller = MemoryCaller(hello)
-        self._requests = FrameDecoder(UNKNOWN)
+        self._requests = FrameDecoder(handler.limits(hello))
         self._lost: str | None = None
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """See `Channel.send`."""
         if self._lost:
             raise PeerLostError(self._lost)
+        self._requests.limits = self._handler.limits(self._caller.hello)
         for chunk in encode(message, blocks):
             self.bytes_sent += len(chunk)
-            frame = self._requests.feed(chunk)
+            try:
+                frame = self._requests.feed(chunk)
+            except PeerRefusedError as error:
+                self._caller.send(Refusal(reason=str(error)))
+                return
             if frame is not None and self._handler.received(self._caller, frame) is Answer.NONE:
                 return
 

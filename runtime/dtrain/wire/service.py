@@ -71,8 +71,7 @@ class SideBySide:
 
     def limits(self, hello: Hello) -> Limits:
         """See `Handler.limits`."""
-        control, data = self._control.limits(hello), self._data.limits(hello)
-        return Limits(max(control.header, data.header), max(control.payload, data.payload))
+        return Limits(*map(max, self._control.limits(hello), self._data.limits(hello)))
 
     @property
     def answers_at_once(self) -> bool:

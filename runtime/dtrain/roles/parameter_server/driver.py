@@ -36,7 +36,7 @@ from dtrain.runs.events import Decided
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Blocks
 from dtrain.wire.channel import Answer, Caller
-from dtrain.wire.frames import UNKNOWN, Frame, Limits, Payload
+from dtrain.wire.frames import MEMORY_BYTES, UNKNOWN, Frame, Limits, Payload
 from dtrain.wire.handshake import refusal
 from dtrain.wire.peer import Connect, Peer
 
@@ -92,12 +92,17 @@ class ServerHandler:
         self._receive = self._receive_traced if reporter.trace.on else machine.receive
 
     def limits(self, hello: Hello) -> Limits:
-        """See `Handler.limits`: the leader's variables may be of any size; others send a gradient at most."""
+        """See `Handler.limits`: the leader's variables may be of any size; others send a gradient at most.
+
+        A task cannot know that this server has been started again, or holds the variables of another call of
+        `fit`. So what is longer is dropped, and its message is answered as the machine answers it. A row of a
+        table has 2 bytes at least, and travels with a number of 8.
+        """
         if hello.task == self._leader:
             return UNKNOWN
         held = self.machine.held
-        nbytes = self.machine.shared.nbytes + (0 if held is None else 2 * held.store.nbytes)
-        return Limits(HEADER_BYTES, HEADER_BYTES + nbytes)
+        nbytes = self.machine.shared.nbytes + (0 if held is None else 5 * held.store.nbytes)
+        return Limits(HEADER_BYTES, HEADER_BYTES + nbytes, MEMORY_BYTES)
 
     @property
     def answers_at_once(self) -> bool:

@@ -49,7 +49,7 @@ _PASSED = 0x8000_0000
 PASSED_MAX = 250
 """The most file descriptors that travel with one message: Linux takes 253."""
 
-_NO_LIMIT = 1 << 62
+_NO_LIMITS = Limits(1 << 62, 1 << 62)
 _nbytes = attrgetter("nbytes")
 _PADDING = bytes(8)
 
@@ -205,8 +205,8 @@ class PacketSocket:
             # A copy: its sender may go on writing to memory while the decoder reads.
             message, kinds, place = _decode(packet[_LENGTH.size : end])
             layout = _layout(kinds)
-            if layout.nbytes > limits.payload:
-                check(kinds, limits.payload)
+            if layout.nbytes > limits.payload and not check(kinds, limits):
+                return Frame(message)
             start = padded(end)
             if place is None:
                 blocks = [
@@ -253,7 +253,7 @@ def _layout(kinds: Kinds) -> _Layout:
     Raises:
         PeerRefusedError: no memory may be taken for them, however much is allowed.
     """
-    check(kinds, _NO_LIMIT)
+    check(kinds, _NO_LIMITS)
     sizes = [DTYPE_BYTES[dtype] * size for dtype, size in kinds]
     offsets = accumulate(map(padded, sizes), initial=0)
     return _Layout(
