@@ -14,6 +14,7 @@ from dtrain.protocol.staleness import StalenessRule
 from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.async_rule import AsyncRule
+from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.worker.machine import Replica
 from dtrain.training.parts.of_pipelines import PartsOfPipelines, Stream
 
@@ -172,3 +173,9 @@ def takes_a_ticket_that_came_back(set_attribute: SetAttribute) -> None:
         return True
 
     set_attribute(AsyncSteps, "admits", admits)
+
+
+def refuses_what_it_cannot_hold(set_attribute: SetAttribute) -> None:
+    """A server that was started again refuses a gradient that is longer than what it holds."""
+    before = ServerHandler.limits
+    set_attribute(ServerHandler, "limits", lambda self, hello: before(self, hello)._replace(dropped=0))

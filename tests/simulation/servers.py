@@ -7,16 +7,21 @@ from simulation.network import Blocks, Network, VirtualChannel, Wire
 from simulation.reporter import Reporter
 from simulation.setup import Setup
 
-from dtrain.messages import AnyMessage, Heartbeat, Hello
+from dtrain.errors import PeerRefusedError
+from dtrain.messages import AnyMessage, Heartbeat, Hello, Refusal
 from dtrain.parameters.shared_buffers import ReadBufferAllocator
 from dtrain.roles.control_host import TICK_S
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.parameter_server.driver import ServerHandler
+from dtrain.roles.parameter_server.driver import HEADER_BYTES, ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.wire.channel import Caller
-from dtrain.wire.frames import Frame
+from dtrain.wire.frames import Frame, Limits, check, described
 
 START_S = 60.0
+SCALE = 4096
+"""A simulated model has some kB where a real one has some MB: its gradients are longer than what a server lets
+pass that holds nothing.
+"""
 
 
 class Server:
@@ -129,7 +134,17 @@ class Server:
         if wire.server_life is self.life and not self.life.not_now(self.heard, wire, message, blocks):
             if self._network.tells and not isinstance(message, Heartbeat):
                 self._network.say(f"{wire} {message}")
-            self.handler.received(wire.caller, Frame(message, blocks))
+            try:
+                kept = not blocks or check(described(blocks), self._limits(wire))
+            except PeerRefusedError as error:
+                wire.answer(Refusal(reason=str(error)))
+            else:
+                self.handler.received(wire.caller, Frame(message, blocks if kept else ()))
+
+    def _limits(self, wire: Wire) -> Limits:
+        """What the handler lets pass, with its constant on the scale of the variables."""
+        limits = self.handler.limits(wire.caller.hello)
+        return limits._replace(payload=limits.payload - HEADER_BYTES + HEADER_BYTES // SCALE)
 
     def hung_up(self, wire: Wire) -> None:
         """A connection is gone."""

@@ -119,3 +119,11 @@ def turns(seed: int) -> Scenario:
     joins = tuple(random.uniform(0.0, 2.0) for _ in range(2))
     rule = training_section(updates="sync")
     return _scenario(seed, (3, 2), 16, rule, delay_s=0.01, compute_s=0.2, joins=joins)
+
+
+def servers_fall(seed: int) -> Scenario:
+    """Sync and async: servers are started again while replicas push to them."""
+    random = Random(seed)
+    faults = _faults(random, 3, ["fall"], (0, 1), (0.0, 1.0))
+    rule = training_section(updates=random.choice(("sync", "async")))
+    return _scenario(seed, (3, 2), 16, rule, delay_s=0.1, compute_s=0.5, faults=faults)

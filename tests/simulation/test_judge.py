@@ -10,6 +10,8 @@ from simulation.judging.judge import Judge
 from simulation.world import World, outcome
 
 HANGS = "no end"
+FAILS = "and yet"
+"""A task has failed, and nothing has happened to it by which it may."""
 
 PLANTED = [
     (
@@ -40,6 +42,7 @@ PLANTED = [
     (planted.reads_a_row_of_the_part_before, stories.dies_while_it_pushes, (4, 5), {"ONCE"}),
     (planted.begins_an_heir_s_pipeline_anew, stories.averages_async, (7, 19), {"ONCE", "VERDICT"}),
     (planted.cuts_as_the_present_cluster_would, stories.recut, (8, 13, 38), {"ONCE", "ALL"}),
+    (planted.refuses_what_it_cannot_hold, stories.servers_fall, (0, 2, 6), {FAILS}),
 ]
 NAMES = [plant.__name__ for plant, *_ in PLANTED]
 
@@ -48,7 +51,7 @@ def found(scenario):
     """The promise that a run breaks, with nothing passed over in silence; None if it breaks none."""
     reason = outcome(World(scenario, judge=Judge(scenario, frozenset())))
     named = reason and re.search(r": ([A-Z]+): ", reason)
-    return named.group(1) if named else HANGS if reason and HANGS in reason else reason
+    return named.group(1) if named else next((why for why in (HANGS, FAILS) if why in (reason or "")), reason)
 
 
 @pytest.mark.parametrize(("plant", "story", "seeds", "broken"), PLANTED, ids=NAMES)

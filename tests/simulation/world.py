@@ -164,11 +164,13 @@ class World:
             self.clock.run(self._over)
         assert self._ended(), f"no end after {self.clock.now:.0f} s: {self._waiting()}"
         chief = self.processes[self.tasks[0]]
-        failures = {process.failure for process in self.processes.values() if process.failure}
+        replicas = [process for process in self.processes.values() if process.task != EVALUATOR]
+        failures = {process.failure for process in replicas if process.failure}
         if failures and not chief.finished:
             self._check_failure(failures)
         else:
             assert chief.finished
+            assert not failures, f"the run succeeded, and yet {failures}"
             self.judge.check_end()
             evaluator, ps_0_stays = self.processes.get(EVALUATOR), self.scenario.hears_the_end
             if evaluator is not None and (ps_0_stays or evaluator.failure is None):
@@ -204,7 +206,7 @@ class World:
             assert any(fault.kind == "die" for fault in self.scenario.faults), (
                 f"no task died, and yet {failures}"
             )
-        assert any("too few replicas" in failure for failure in failures), failures
+        assert all("too few replicas" in failure for failure in failures), failures
 
 
 def broken_rule(scenario: Scenario) -> str | None:
