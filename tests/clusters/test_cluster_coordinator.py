@@ -2,10 +2,14 @@
 
 import os
 import random
+import re
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
+from clusters.hand import HandCluster
+from launching import wait_until
 
 PROGRAM = str(Path(__file__).parent / "closures.py")
 QUICK = ("--set", "restart.worker.backoff_s=0.1", "--set", "restart.worker.max=20", "--no-evaluator")
@@ -70,6 +74,54 @@ def test_a_program_alone_gives_the_same_sum(launcher):
     assert f"SUM 200 {[200.0] * 8}" in command.out
     assert "MEAN 100.0 400.0" in command.out
     assert "RESET 0.5 2.0" in command.out
+
+
+INSIDER = str(Path(__file__).parent / "insider.py")
+OTHER_UID = 4242
+OTHER_USER = ("setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_UID}", "--clear-groups")
+
+
+@pytest.mark.parametrize(
+    ("secret", "wrapper"),
+    [
+        ("the secret of this very run", ()),
+        pytest.param(
+            None, OTHER_USER, marks=pytest.mark.skipif(os.getuid() != 0, reason="changes the user as root")
+        ),
+    ],
+    ids=["a holder of the secret", "another user of the machine"],
+)
+def test_whoever_may_talk_to_a_worker_has_it_run_no_function_but_the_programs(launcher, secret, wrapper):
+    """Nor is the chief replaced by another process while it is there; it takes the place of one that has gone."""
+    cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
+    secrets = {"DTRAIN_SECRET": secret} if secret else {}
+    words = (PROGRAM, str(launcher.folder))
+
+    def start(task):
+        place = {"TF_CONFIG": cluster.tf_config(task), "DTRAIN_INDEX": "0", "DTRAIN_ATTEMPT": "0"}
+        return cluster.start(task, *words, environment=secrets | place)
+
+    def insider(*words):
+        with tempfile.TemporaryDirectory() as home:  # pytest's folders are closed to other users
+            if wrapper:
+                os.chown(home, OTHER_UID, OTHER_UID)
+            place = {"TF_CONFIG": cluster.tf_config("chief:0"), "HOME": home, "DTRAIN_RUNS_DIR": home}
+            command = launcher.run(INSIDER, *words, environment=secrets | place, wrapper=wrapper)
+            assert command.end() == 0, command.err
+            return command.out
+
+    start("ps:0")
+    start("worker:0")
+    said = insider("first", *words)
+    assert re.findall("^REFUSED (\\w+) ", said, re.M) == ["eval", "system", "getoutput", "load"], said
+    assert "HAS RUN" not in said
+    chief = start("chief:0")
+    wait_until(lambda: set(launcher.folder.glob("in-*")), "a closure of the real chief")
+    assert insider("beside", "127.0.0.1:1") == "NotReady\n"
+    (launcher.folder / "go").touch()
+    cluster.succeed()
+    assert f"SUM 200 {[200.0] * 8}" in chief.out
+    assert not (launcher.folder / "taken").exists()
 
 
 def written(launcher, text):

@@ -8,7 +8,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
 from dtrain.control.actions import Decide, End
 from dtrain.control.machine import ControlPlane
-from dtrain.messages import Farewell, Heartbeat, Hello, Initialise, Lineage, Push, Refusal
+from dtrain.messages import Farewell, Heartbeat, Hello, Initialise, Lineage, NotReady, Push, Refusal
 from dtrain.protocol.membership import LEASE_S
 
 WORKERS = ClusterSpec.from_lists(worker=["w:0", "w:1"])
@@ -100,3 +100,74 @@ def test_after_the_farewell_it_ends_when_no_connection_is_left(control):
     told("worker:0", control, Farewell())
     assert control.end(1.0, 1) == []
     assert control.end(1.0, 0) == [End()]
+
+
+# The leader's place and address
+
+
+CHIEF = TaskId.parse("chief:0")
+
+
+@pytest.fixture
+def host():
+    """A first server that the chief's process of attempt 1 has told of its address, over connection "first"."""
+    cluster = ClusterSpec.from_lists(chief=["c:0"], worker=["w:0"], ps=["p:0"])
+    made = ControlPlane(TaskId.parse("ps:0"), cluster, TRAINING, 0.0)
+    assert made.receive("first", CHIEF, of_chief(1, "moved:1"), 0.0)[0].message.incarnation == 1
+    return made
+
+
+def of_chief(attempt, moved_to=None, **more):
+    return Heartbeat(process=(attempt, 1.0), incarnation=0, moved_to=moved_to, **more)
+
+
+def said(host, caller, message, now):
+    return host.receive(caller, CHIEF, message, now)[0].message
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        of_chief(2, "stranger:1"),
+        of_chief(2),
+        of_chief(2, leaving=True),
+        of_chief(1, "stranger:1"),
+        of_chief(1),
+    ],
+    ids=["a move", "the place", "a goodbye", "a move by the process itself", "a move home"],
+)
+def test_nobody_takes_the_leaders_place_or_address_while_its_lease_and_its_connection_stand(host, claim):
+    for now in (1.0, LEASE_S - 0.1):
+        assert isinstance(said(host, "second", claim, now), NotReady)
+    assert said(host, "first", of_chief(1, "moved:1"), LEASE_S - 0.1).incarnation == 1
+    assert host.book.moved == {"chief:0": ("moved:1", 1)}
+
+
+def test_a_leader_whose_connection_has_ended_is_replaced_at_once(host):
+    host.disconnected("first")
+    assert said(host, "second", of_chief(2, "moved:2"), 0.0).incarnation == 2
+    assert host.book.moved == {"chief:0": ("moved:2", 2)}
+    assert said(host, "third", of_chief(1, "moved:1"), 0.0) == Refusal(
+        reason="another process has taken the place of chief:0"
+    )
+    assert isinstance(said(host, "third", of_chief(3, "moved:3"), 0.0), NotReady)
+
+
+def test_a_leader_whose_lease_is_over_is_replaced_though_its_connection_stands(host):
+    host.tick(LEASE_S + 0.1)
+    assert said(host, "second", of_chief(2, "moved:2"), LEASE_S + 0.1).incarnation == 2
+
+
+def test_the_same_process_may_come_over_another_connection(host):
+    """Its connection broke, and the server has not heard of that yet."""
+    assert said(host, "second", of_chief(1, "moved:1"), LEASE_S - 0.1).incarnation == 1
+    host.disconnected("first")
+    assert isinstance(said(host, "third", of_chief(2, "moved:2"), LEASE_S), NotReady)
+
+
+def test_of_two_processes_of_another_task_the_later_one_is_the_task_at_once(host):
+    worker = TaskId.parse("worker:0")
+    for attempt, caller in ((1, "first of it"), (2, "second of it")):
+        [answer, *_] = host.receive(caller, worker, of_chief(attempt, f"moved:{attempt}"), 0.0)
+        assert answer.message.incarnation == attempt
+    assert host.book.moved["worker:0"] == ("moved:2", 2)

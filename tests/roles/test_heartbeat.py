@@ -7,7 +7,7 @@ import time
 import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
-from dtrain.messages import HeartbeatReply, Refusal, RefusalKind
+from dtrain.messages import HeartbeatReply, NotReady, Refusal, RefusalKind
 from dtrain.messages.status import TaskStatus
 from dtrain.roles import heartbeat
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -124,6 +124,20 @@ def test_a_connection_that_breaks_is_opened_again(link):
     assert server.connections == 2
     assert connected.incarnation == 3
     assert connected.failure is None
+
+
+def test_a_process_waits_for_the_end_of_the_one_that_has_its_place_on_connections_of_its_own(link):
+    server = Server(
+        NotReady(reason="another process is chief:0"), NotReady(reason="still"), alive(2), alive(2)
+    )
+    connected = link(server)
+    server.until_beats(5)
+    assert (connected.incarnation, server.connections, connected.failure) == (2, 3, None)
+
+
+def test_a_process_whose_place_stays_taken_says_by_whom(link):
+    with pytest.raises(PeerLostError, match="another process is chief:0; waited"):
+        link(Server(NotReady(reason="another process is chief:0")))
 
 
 FEW = RefusalKind.TOO_FEW_REPLICAS

@@ -3,7 +3,10 @@
 import contextlib
 import functools
 import re
+import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -14,6 +17,7 @@ from dtrain.distribute.coordinator import ClusterCoordinator
 from dtrain.errors import ClosureError, InputError, NotAFunctionError, OutOfRangeError, ProgramError
 from dtrain.strategies import created
 from dtrain.strategies.coordinator.functions import ProgramNames
+from dtrain.strategies.coordinator.per_worker import DATASET, ITERATOR, OwnValues
 from dtrain.strategies.coordinator.plain_data import decode, encode, has_none
 from dtrain.strategies.single import SingleStrategy
 
@@ -23,6 +27,14 @@ BATCHES = [(X[start : start + 16], Y[start : start + 16]) for start in range(0, 
 PROGRAM = {}
 """What the closures below use; a program has it at module level."""
 momentum = dt.optimizers.SGD(0.1, momentum=0.9)
+
+
+@pytest.fixture(autouse=True)
+def program(monkeypatch):
+    """This file is the program, and not pytest's: a worker has its functions."""
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=__file__, getoutput=subprocess.getoutput, count=count)
+    monkeypatch.setitem(sys.modules, "__main__", main)
 
 
 def network():
@@ -264,6 +276,111 @@ def test_names_that_are_received_find_functions_of_the_program_alone():
     for module, name in (("os", "no_such"), ("no_such_module", "f"), (__name__, "outer.__globals__")):
         with pytest.raises(ProgramError, match="this task's program has no"):
             names.find(module, name)
+
+
+STRANGE = [
+    ("builtins", "eval"),
+    ("builtins", "exec"),
+    ("os", "system"),
+    ("os", "popen"),
+    ("posixpath", "join"),
+    ("subprocess", "getoutput"),
+    ("subprocess", "Popen"),
+    ("numpy", "load"),
+    ("runpy", "run_path"),
+    ("dtrain", "load_model"),
+    ("__main__", "getoutput"),
+    ("__main__", "count"),
+    (__name__, "subprocess.getoutput"),
+    (__name__, "spec_from_file_location"),
+    (__name__, "network.__globals__"),
+    (__name__, "np.load"),
+    (__name__, "OwnError.with_traceback"),
+]
+"""Names of functions that are defined elsewhere, also if the program has imported them."""
+
+
+@pytest.mark.parametrize(("module", "name"), STRANGE, ids=map(".".join, STRANGE))
+def test_a_function_that_is_defined_elsewhere_is_not_run_under_any_name(monkeypatch, module, name):
+    monkeypatch.chdir("/")  # Python's frozen modules have files without a folder
+    names = ProgramNames()
+    with pytest.raises(ProgramError, match=r"may not be run as a closure|this task's program has no"):
+        names.find(module, name)
+    with pytest.raises(ProgramError, match=r"may not be run as a closure|this task's program has no"):
+        OwnValues(names).resolve((ITERATOR, 0, DATASET, 0, module, name, True))
+
+
+@pytest.mark.parametrize(("module", "name"), [("os", "environ"), ("sys", "argv"), (__name__, "BATCHES")])
+def test_only_a_dataset_is_a_dataset_for_closures(module, name):
+    with pytest.raises(InputError, match=f"expected a dataset from {name}, found NoneType"):
+        OwnValues(ProgramNames()).resolve((ITERATOR, 0, DATASET, 0, module, name, False))
+
+
+def test_of_datasets_that_have_a_name_the_named_one_is_taken():
+    iterator = OwnValues(ProgramNames()).resolve((ITERATOR, 0, DATASET, 0, __name__, "NUMBERS", False))
+    assert list(iterator) == [0, 1, 2]
+
+
+NUMBERS = dt.data.Dataset.range(3)
+
+
+def imported(monkeypatch, folder, name, marked=False):
+    """A module in a file below a folder, which the program has imported."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = "import dtrain as dt\n@dt.distribute.coordinator.closure\n" if marked else ""
+    (folder / f"{name}.py").write_text(f"{mark}def step():\n    return 7\n")
+    spec = spec_from_file_location(name, folder / f"{name}.py")
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module.step
+
+
+@pytest.mark.parametrize(
+    ("folder", "marked", "own"),
+    [
+        ("project", False, True),
+        ("project/steps/deep", False, True),
+        ("elsewhere", False, False),
+        ("elsewhere", True, True),
+        ("project/venv/lib/python3/site-packages/package", False, False),
+        ("project/venv/lib/python3/site-packages/package", True, True),
+        ("project/env/src/package", False, False),
+        ("project-2", False, False),
+    ],
+)
+def test_the_programs_own_files_are_those_below_its_folder_that_are_not_installed(
+    monkeypatch, tmp_path, folder, marked, own
+):
+    """Sender and receiver have one rule, also where the program is a link into another folder."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "project/env"))
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/train.py").touch()
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/train.py").symlink_to(tmp_path / "project/train.py")
+    step = imported(monkeypatch, tmp_path / folder, "a_module", marked)
+    for program in ("project/train.py", "links/train.py"):
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / program))
+        names = ProgramNames()
+        if own:
+            assert names.of_function(step, "schedule") == ("a_module", "step")
+            assert names.find("a_module", "step")() == 7
+            continue
+        remedy = r"decorate its definition with @dt\.distribute\.coordinator\.closure"
+        with pytest.raises(ProgramError, match=f"step of module a_module may not be run .*{remedy}"):
+            names.find("a_module", "step")
+        with pytest.raises(
+            NotAFunctionError, match=rf"schedule: step \(.*a_module\.py:1\) may not .*{remedy}"
+        ):
+            names.of_function(step, "schedule")
+
+
+def test_a_function_of_a_notebook_is_the_programs_own(monkeypatch):
+    """Its `__main__` has no file, and every cell another one."""
+    main = ModuleType("__main__")
+    exec(compile("def cell():\n    return 1\n", "<ipython-input-1>", "exec"), main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert ProgramNames().find("__main__", "cell")() == 1
 
 
 # Data

@@ -41,7 +41,7 @@ from dtrain.messages import (
 )
 from dtrain.protocol.async_updates import TicketGate
 from dtrain.protocol.lanes import Lanes
-from dtrain.protocol.membership import LEASE_S
+from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.protocol.repairs import Repairs
 from dtrain.protocol.sync_round import SyncDecision
@@ -83,6 +83,7 @@ class ControlPlane:
     learned: LearnedStates = field(default_factory=LearnedStates, init=False)
     _recorded: tuple[int, int] = field(default=(0, 0), init=False)
     book: AddressBook = field(init=False)
+    _leader_caller: Caller | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.hosts = self.task == self.cluster.control_host
@@ -156,11 +157,16 @@ class ControlPlane:
     # Members
 
     def _heartbeat(self, caller: Caller, sender: TaskId, message: Heartbeat, now: float) -> list[Action]:
+        if sender == self.cluster.leader and self._keeps_place(caller, sender, message):
+            reason = f"another process is {sender}: its lease or its connection must end before this one is"
+            return [Send(caller, NotReady(reason=reason))]
         known_as = self.roster.membership.incarnation(str(sender))
         incarnation, news = self.roster.heard(str(sender), message, now)
         if incarnation is None:
             reason = f"another process has taken the place of {sender}"
             return [Send(caller, Refusal(reason=reason))]
+        if sender == self.cluster.leader:
+            self._leader_caller = caller
         if message.moved_to is not None:
             self.book.learn(str(sender), message.moved_to, incarnation)
         moved = {} if message.book == self.book.digest else self.book.moved
@@ -171,6 +177,16 @@ class ControlPlane:
         if self.hosts and message.leaving:
             answers.append(Note(MemberLeft(member=str(sender))))
         return [*answers, *self._members_changed(now)] if news else answers
+
+    def _keeps_place(self, caller: Caller, sender: TaskId, message: Heartbeat) -> bool:
+        """Return whether the leader's present process keeps its place and address against a later process, or
+        against a move that it has not sent itself: it has a lease, and its connection stands.
+        """
+        held = self.roster.membership.members.get(str(sender))
+        if held is None or held.state is not MemberState.LIVE or self._leader_caller in (None, caller):
+            return False
+        is_moved = message.moved_to != self.book.moved.get(str(sender), (None,))[0]
+        return message.process > held.process or (message.process == held.process and is_moved)
 
     def expect(self, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
         """Wait for the first heartbeat of a worker that has joined with another message, for a lease."""
@@ -248,6 +264,8 @@ class ControlPlane:
         if caller in self.followers:
             self.followers.remove(caller)
         self.learned.forget(caller)
+        if caller == self._leader_caller:
+            self._leader_caller = None
 
     def tick(self, now: float) -> list[Action]:
         """Let leases run out, and decide what time decides."""

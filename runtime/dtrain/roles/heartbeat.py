@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from dtrain.cluster import AddressBook
 from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
-from dtrain.messages import Heartbeat, HeartbeatReply, Refusal, RefusalKind
+from dtrain.messages import Heartbeat, HeartbeatReply, NotReady, Refusal, RefusalKind
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.server_answers import check_numbers
@@ -140,6 +140,9 @@ class HeartbeatLink:
                 self._book.learn_all(answer.moved)
             self._reporter.behind(self._peer.name, answer.waiting_for)
             return asked_s, answer
+        if isinstance(answer, NotReady):  # an earlier process still has the place
+            self._peer.close()  # so that the next question waits for a moment
+            raise PeerLostError(answer.reason)
         if isinstance(answer, Refusal) and answer.kind is RefusalKind.NOT_LEADING:
             self._peer.close()
             self._on_not_leading()

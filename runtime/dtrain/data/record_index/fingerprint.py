@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property, partial
 from hashlib import blake2b
+from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ DIGEST_BYTES = 12
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.dtype)
 _NAMED = (BuiltinFunctionType, ModuleType, np.ufunc)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 
 class NoFingerprintError(Exception):
@@ -106,7 +108,7 @@ class _Teller:
             self.of(function.__kwdefaults__),
             [self._of_cell(cell) for cell in function.__closure__ or ()],
         )
-        if _is_of_library(function):
+        if is_of_library(function):
             return function.__module__, function.__qualname__, bound
         reached = [(name, self.of(value)) for name, value in _reached(function)]
         return _code(function.__code__), bound, reached
@@ -125,12 +127,15 @@ def _named_in_library(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _is_of_library(function: FunctionType) -> bool:
+def is_of_library(function: FunctionType) -> bool:
+    """Return whether Python, an installed package or dtrain defines a function, and not the program."""
     return _is_library(function.__module__ or "", function.__code__.co_filename)
 
 
 def _is_library(module: str, file: str | None) -> bool:
-    return module.partition(".")[0] == "dtrain" or (file is not None and file.startswith(_LIBRARIES))
+    path = file or ""
+    installed = path.startswith(_LIBRARIES) or not _PACKAGES.isdisjoint(Path(path).parts)
+    return installed or module.partition(".")[0] in ("dtrain", "dtrain_cli")
 
 
 def _is_own_module(value: Any) -> bool:

@@ -2,13 +2,22 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
-from dtrain.errors import NotAFunctionError, ProgramError
+from dtrain.data.record_index.fingerprint import is_of_library
+from dtrain.errors import DtrainError, NotAFunctionError, ProgramError
 
 MAIN = "__main__"
 T = TypeVar("T")
+_marked: set[Any] = set()
+
+
+def closure(function: T) -> T:
+    """Let workers run a function that is defined outside the program's own files; return it."""
+    _marked.add(function)
+    return function
 
 
 class ProgramNames:
@@ -18,9 +27,16 @@ class ProgramNames:
     """
 
     def __init__(self) -> None:
-        """Note the names."""
+        """Note the names, and where the program's own files lie.
+
+        That is below the folder of its file, or of what a link to it leads to, but not in Python's folders.
+        """
         self._modules = frozenset(sys.modules)
         self._main = dict(vars(sys.modules[MAIN])) if MAIN in sys.modules else {}
+        file = self._main.get("__file__") or ""
+        self._folders = {way.parent for way in (Path(file).absolute(), Path(file).resolve()) if file}
+        pythons = Path(sys.prefix), Path(sys.base_prefix)
+        self._pythons = [each for each in pythons if not self._folders.isdisjoint(each.parents)]
 
     def of_function(self, function: Any, what: str) -> tuple[str, str]:
         """Return module and name of a function that the workers have as well.
@@ -54,6 +70,7 @@ class ProgramNames:
                 f"{what}: {where} was defined after the program first called its coordinator, or its name "
                 "means something else there; workers stop at that first call, so define the function before"
             )
+        self._check(module, function, f"{what}: {where}", NotAFunctionError)
         return module, name
 
     def of_object(self, value: object, what: str) -> tuple[str, str]:
@@ -78,10 +95,10 @@ class ProgramNames:
                     yield module, name, found
 
     def find(self, module: str, name: str) -> Callable[..., Any]:
-        """Return what has this name in this task's program.
+        """Return the function that has this name in this task's program.
 
         Raises:
-            ProgramError: nothing has.
+            ProgramError: nothing has, or what has may not be run as a closure.
         """
         found: Callable[..., Any] | None = self._lookup(module, name)
         if found is None:
@@ -89,7 +106,29 @@ class ProgramNames:
                 f"this task's program has no {name} in module {module} where it first calls its coordinator: "
                 "start every task with the same program, and define functions before that call"
             )
+        self._check(module, found, f"{name} of module {module}", ProgramError)
         return found
+
+    def _check(self, module: str, found: Any, what: str, error: type[DtrainError]) -> None:
+        """Raise an error unless what was found in a module may be run as a closure.
+
+        Where a function is defined counts: one that a module has imported is another module's.
+        """
+        if not isinstance(found, FunctionType) or found.__module__ != module or not self._is_own(found):
+            raise error(
+                f"{what} may not be run as a closure: expected a function that is defined in the program's "
+                "file or in one below its folder, not in an installed package; define it there, or decorate "
+                "its definition with @dt.distribute.coordinator.closure"
+            )
+
+    def _is_own(self, function: FunctionType) -> bool:
+        """Return whether a function is marked, or defined in the program's own files."""
+        file = function.__code__.co_filename
+        if function in _marked or (function.__module__ == MAIN and file == self._main.get("__file__", file)):
+            return True
+        path = Path(file)  # "<frozen os>" is below no folder
+        below = any(map(path.is_relative_to, self._folders)) and not is_of_library(function)
+        return below and not any(map(path.is_relative_to, self._pythons))
 
     def _names(self, module: str) -> dict[str, Any]:
         if module == MAIN:

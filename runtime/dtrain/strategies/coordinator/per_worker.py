@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from dtrain.data.dataset import Dataset
 from dtrain.errors import ContextError, InputError, NotSupportedError, OutOfRangeError
 from dtrain.strategies.coordinator.functions import ProgramNames
 from dtrain.strategies.coordinator.plain_data import Reference
@@ -125,8 +126,8 @@ class OwnValues:
     def _dataset(self, reference: Reference) -> Any:
         _, number, module, name, called = reference
         if number not in self._datasets:
-            found: Any = self._names.find(module, name)
-            dataset = found() if called else found
+            known = {found[:2]: found[2] for found in self._names.objects(Dataset)}
+            dataset = self._names.find(module, name)() if called else known.get((module, name))
             if not hasattr(dataset, "__iter__"):
                 raise InputError(
                     f"create_per_worker_dataset: expected a dataset from {name}, found "
