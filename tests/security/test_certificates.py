@@ -1,4 +1,4 @@
-"""Certificates: made by either maker, never overwritten, and refused by a task unless they fit each other."""
+"""Certificates: never overwritten, and refused by a task unless they fit each other."""
 
 import os
 import socket
@@ -15,10 +15,8 @@ from dtrain.cluster import ClusterSpec
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.wire.security.certificates import Certificate, CertificateFiles, Certificates, checked
-from dtrain_cli.certificates import authority as makers
-from dtrain_cli.certificates.authority import Authority, make_authority, read_authority
-from dtrain_cli.certificates.by_library import LibraryAuthority
-from dtrain_cli.certificates.by_openssl import OpensslAuthority
+from dtrain_cli.certificates.authority import make_authority, read_authority
+from dtrain_cli.certificates.by_library import Authority
 from dtrain_cli.certificates.folder import places
 from dtrain_cli.certificates.leaf_names import LeafNames
 from dtrain_cli.main import cli
@@ -43,11 +41,9 @@ def refused(wrong: TlsMaterial) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("maker", [LibraryAuthority, OpensslAuthority])
-@pytest.mark.parametrize("user", [LibraryAuthority.read, OpensslAuthority])
-def test_either_maker_makes_what_a_task_takes_and_what_the_other_one_goes_on_with(maker, user):
-    made = maker.make("dtrain digits", 30)
-    again = user(made.certificate, made.key)
+def test_what_an_authority_signs_a_task_takes_also_after_the_authority_was_read_again():
+    made = Authority.make("dtrain digits", 30)
+    again = read_authority(made.certificate, made.key)
     assert (again.lives(29), again.lives(31)) == (True, False)
     found = checked(material(again, days=10), "here")
     assert found.hosts == ("dtrain", "ps-0.dtrain")
@@ -59,18 +55,10 @@ def test_names_of_runs_are_written_so_that_no_run_has_another_one_s():
     assert LeafNames.of("zäh/ps/0", "ps-1").uri == "dtrain://z%C3%A4h%2Fps%2F0/ps/1"
 
 
-def test_without_library_and_command_the_error_names_both(monkeypatch):
-    monkeypatch.setattr(makers.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SpecError, match=r"cryptography or the command openssl.*dtrain\[tls\]"):
+def test_without_the_library_the_error_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dtrain_cli.certificates.by_library", None)
+    with pytest.raises(SpecError, match=r"package cryptography: `pip install 'dtrain\[tls\]'`"):
         make_authority("digits")
-
-
-def test_the_command_openssl_is_used_where_the_library_is_not(monkeypatch):
-    monkeypatch.setattr(makers.importlib.util, "find_spec", lambda name: None)
-    made = make_authority("digits")
-    assert isinstance(made, OpensslAuthority)
-    assert isinstance(read_authority(made.certificate, made.key), OpensslAuthority)
 
 
 def test_what_does_not_fit_is_refused_with_the_reason(authority):

@@ -21,15 +21,15 @@ _CLOCKS_APART = timedelta(minutes=5)
 """A certificate is valid from so long ago: another host's clock may be late."""
 
 
-class LibraryAuthority:
-    """See `Authority`."""
+class Authority:
+    """The signer of all certificates of a run."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
         self._key = key
 
     @classmethod
-    def make(cls, name: str, days: int) -> "LibraryAuthority":
+    def make(cls, name: str, days: int) -> "Authority":
         """Make a new one, which signs leaves and nothing else."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
@@ -41,7 +41,7 @@ class LibraryAuthority:
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     @classmethod
-    def read(cls, certificate: bytes, key: bytes) -> "LibraryAuthority":
+    def read(cls, certificate: bytes, key: bytes) -> "Authority":
         """Read one that was made before.
 
         Raises:
@@ -58,16 +58,16 @@ class LibraryAuthority:
 
     @property
     def certificate(self) -> bytes:
-        """See `Authority.certificate`."""
+        """The authority's own certificate, in PEM, which every task trusts."""
         return self._certificate.public_bytes(Encoding.PEM)
 
     @property
     def key(self) -> bytes:
-        """See `Authority.key`."""
+        """The authority's private key, in PEM, with which anybody is every task of the run."""
         return _pem(self._key)
 
     def issue(self, names: LeafNames, days: int) -> TlsMaterial:
-        """See `Authority.issue`."""
+        """Make a certificate for a task, on the curve P-256, for servers and clients alike."""
         key = ec.generate_private_key(ec.SECP256R1())
         others: list[x509.GeneralName] = [x509.DNSName(host) for host in names.hosts]
         others.append(x509.UniformResourceIdentifier(names.uri))
@@ -86,7 +86,7 @@ class LibraryAuthority:
         return TlsMaterial(self.certificate, leaf.public_bytes(Encoding.PEM), _pem(key))
 
     def lives(self, days: int) -> bool:
-        """See `Authority.lives`."""
+        """Return whether the authority's own certificate is valid for so many days from now."""
         return self._certificate.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
 
 

@@ -14,13 +14,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dtrain.cluster import TaskId
 from dtrain.cluster.certificate_names import joined_worker, task_name
 from dtrain.errors import SpecError
 from dtrain.formats.regular_file import read_regular
-from dtrain_cli.certificates.authority import AUTHORITY_DAYS, Authority, make_authority, read_authority
+from dtrain_cli.certificates.authority import AUTHORITY_DAYS, make_authority, read_authority
 from dtrain_cli.certificates.leaf_names import LeafNames
+
+if TYPE_CHECKING:
+    from dtrain_cli.certificates.by_library import Authority
 
 CERTIFICATE = "ca.crt"
 KEY = Path("authority") / "ca.key"
@@ -109,7 +113,7 @@ def _files_of(out: Path, task: Place) -> Iterator[Path]:
     yield from (out / task.folder / f"{task.name}{suffix}" for suffix in (".crt", ".key"))
 
 
-def _authority_in(out: Path, days: int) -> Authority:
+def _authority_in(out: Path, days: int) -> "Authority":
     """Read the authority of an earlier call.
 
     Raises:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.certificate_names import task_name
@@ -21,11 +21,14 @@ from dtrain.config.choices import Transport
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.process.tls_material import TlsMaterial
-from dtrain_cli.certificates.authority import AUTHORITY_DAYS, Authority
+from dtrain_cli.certificates.authority import AUTHORITY_DAYS
 from dtrain_cli.certificates.leaf_names import LeafNames
 from dtrain_cli.plan.foreign_variables import foreign_variables
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.plan.threads import thread_variables
+
+if TYPE_CHECKING:
+    from dtrain_cli.certificates.by_library import Authority
 
 START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
 NAME_MAX = 40
@@ -45,7 +48,7 @@ class RunIdentity:
     run_id: str
     run_dir: Path
     secret: str | None = field(default=None, repr=False)
-    authority: Authority | None = None
+    authority: "Authority | None" = None
 
     def certificate(self, name: str) -> TlsMaterial | None:
         """Return a new certificate for a task, by its `task_name`; it lives as long as the authority."""
