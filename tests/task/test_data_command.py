@@ -1,4 +1,4 @@
-"""`dtrain data index`, `inspect` and `bench`: what they print, write and refuse."""
+"""`dtrain data index` and `inspect`: what they print, write and refuse."""
 
 import errno
 import gzip
@@ -189,32 +189,3 @@ def test_a_kind_is_told_by_the_first_bytes_or_by_the_user(order, answer, folder)
     (folder / "lines.txt").rename("lines")
     assert "say it with --format: tfrecord, text" in order("inspect", "lines", code=1).err
     assert answer("inspect", "lines", kind="text")["files"][0]["rows"] == 20_000
-
-
-def test_bench_measures_reading_and_parsing(answer, order):
-    found = answer("bench", "a.tfrecord", seconds=0.01, batch_size=32)
-    steps = {each["step"] for each in found["speeds"]}
-    assert steps == {"bytes", "rows", "parsed"}
-    assert all(each["rows_per_s"] > 0 and each["mb_per_s"] > 0 for each in found["speeds"])
-    assert found["rows"] == ROWS
-    text = order("bench", "a.tfrecord.gz", seconds=0.01).out
-    assert "files that are compressed as a whole (GZIP) can only be read from the front" in text
-    for name in ("lines.txt", "table.csv", "x.npy", "images.tar"):
-        assert answer("bench", name, seconds=0.01)["speeds"]
-    assert "expected files of one format, found npy and text" in (
-        order("bench", "x.npy", "lines.txt", code=2).err
-    )
-
-
-def test_bench_measures_the_dataset_of_a_program(answer, order, folder):
-    (folder / "train.py").write_text(
-        "import dtrain as dt\n"
-        "def make(context):\n"
-        "    return dt.data.TextLineDataset(['lines.txt']).map(len).batch(10)\n"
-        "if __name__ == '__main__':\n    raise SystemExit('it was run')\n"
-    )
-    found = answer("bench", "train.py:make", seconds=0.01)
-    assert (found["rows"], found["batch_rows"], found["obstacles"]) == (20_000, 10, [])
-    assert found["speeds"][0]["rows_per_s"] > 0
-    assert "train.py: has no 'made'" in order("bench", "train.py:made", code=2).err
-    assert "no.py: there is no such program" in order("bench", "no.py:made", code=2).err

@@ -1,4 +1,4 @@
-"""`dtrain data index`, `inspect` and `bench`: files of data, without a run.
+"""`dtrain data index` and `inspect`: files of data, without a run.
 
 Files are the runtime's business: this process only says what is wanted, and becomes `python -m
 dtrain.task.data_command`.
@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import click
-
-from dtrain_cli.commands.spec_options import Count, Seconds
 
 KINDS = ("tfrecord", "text", "csv", "tar", "parquet", "npy", "npz")
 FILES = (
@@ -35,11 +33,11 @@ def _options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.group(
-    short_help="Index, inspect and measure files of data.",
-    epilog="\b\nExamples:\n  dtrain data index data/*.tfrecord\n  dtrain data bench data/*.tfrecord\n",
+    short_help="Index and inspect files of data.",
+    epilog="\b\nExamples:\n  dtrain data index data/*.tfrecord\n  dtrain data inspect data/*.tfrecord\n",
 )
 def data() -> None:
-    """Look at files of data, without a run: their indexes, what is in them, how fast they are read."""
+    """Look at files of data, without a run: their indexes, and what is in them."""
 
 
 @data.command(
@@ -72,32 +70,6 @@ def index(**order: Any) -> NoReturn:
 def inspect(**order: Any) -> NoReturn:
     """Show what is in files."""
     _become("inspect", **order)
-
-
-@data.command(
-    short_help="Measure how fast input is read.",
-    help=(
-        "Measure how fast FILES are read, and parsed where they hold tf.train.Examples, by one thread and by "
-        "one for each core. PROGRAM.py:NAME measures a dataset of a program instead, with its own functions "
-        "and threads: NAME is a Dataset, or a function of an InputContext that returns one.\n\n"
-        f"{FILES} Indexes that are missing are built. Files that were read before come from memory."
-    ),
-    epilog=(
-        "\b\nExamples:\n  dtrain data bench data/*.tfrecord\n  dtrain data bench train.py:make_dataset "
-        "--seconds 5\n"
-    ),
-)
-@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILES... | PROGRAM.py:NAME")
-@_options
-@click.option(
-    "--seconds", type=Seconds(0.01), default=1.0, metavar="S", help="How long each step takes (default: 1)."
-)
-@click.option(
-    "--batch-size", type=Count(1), default=256, show_default=True, metavar="N", help="Rows at a time."
-)
-def bench(**order: Any) -> NoReturn:
-    """Measure reading."""
-    _become("bench", **order)
 
 
 def _become(action: str, *, files: tuple[str, ...], **order: Any) -> NoReturn:

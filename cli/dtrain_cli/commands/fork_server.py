@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from dtrain.process.warm_start import VARIABLE
-
 
 @click.command(
     "fork-server",
     short_help="Serve many launches with one warm process.",
     epilog="\b\nExample:\n  dtrain fork-server warm.socket &\n"
-    f"  {VARIABLE}=$PWD/warm.socket dtrain launch examples/digits.py\n",
+    "  DTRAIN_FORK_SERVER=$PWD/warm.socket dtrain launch examples/digits.py\n",
 )
 @click.argument("socket", type=click.Path(path_type=Path), metavar="SOCKET")
 def fork_server(socket: Path) -> None:

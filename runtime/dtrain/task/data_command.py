@@ -1,12 +1,10 @@
-"""`dtrain data index`, `inspect` and `bench`: files of data, their indexes, and how fast they are read."""
+"""`dtrain data index` and `inspect`: files of data, and their indexes."""
 
 import json
 import os
-import runpy
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 try:
@@ -15,10 +13,8 @@ try:
     from dtrain.data.inspection.describing import Description, Field, describe
     from dtrain.data.inspection.file_kinds import DataFile, data_file
     from dtrain.data.inspection.indexing import Indexed, IndexState, build_index
-    from dtrain.data.inspection.measuring import Measured, measure_dataset, measure_files
     from dtrain.data.record_index.offsets import SUFFIX
     from dtrain.data.stores.remote import shown
-    from dtrain.data.user_data import as_dataset
     from dtrain.errors import DtrainError, SpecError
     from dtrain.process.plain_text import plain, plain_line
     from dtrain.process.requests.data_request import DataRequest, decode
@@ -94,27 +90,7 @@ def inspect(request: DataRequest) -> int:
     return 1 if failed else 0
 
 
-def bench(request: DataRequest) -> int:
-    """Measure how fast files, or a program's dataset, are read."""
-    program, colon, name = request.files[0].rpartition(":")
-    if colon and program.endswith(".py"):
-        if len(request.files) > 1:
-            raise SpecError("bench: expected files, or one PROGRAM.py:NAME, found both")
-        measured = measure_dataset(_dataset_of(program, name), request.seconds)
-    else:
-        files = [_file(path, request) for path in _paths(request)]
-        kinds = sorted({file.kind for file in files})
-        if len(kinds) > 1:
-            raise SpecError(f"bench: expected files of one format, found {' and '.join(kinds)}")
-        measured = measure_files(files, request.batch_size, request.seconds)
-    if request.as_json:
-        _answer(**msgspec.to_builtins(measured))
-    else:
-        print("\n".join(_measured(measured)))
-    return 0
-
-
-ACTIONS: dict[str, Callable[[DataRequest], int]] = {"index": index, "inspect": inspect, "bench": bench}
+ACTIONS: dict[str, Callable[[DataRequest], int]] = {"index": index, "inspect": inspect}
 
 
 def _of_each(
@@ -144,20 +120,6 @@ def _file(path: str, request: DataRequest) -> DataFile:
     return data_file(path, request.kind, header=request.header)
 
 
-def _dataset_of(program: str, name: str) -> Any:
-    """Return the dataset of that name in a program, which is run for that, but not as `__main__`."""
-    if not Path(program).is_file():
-        raise SpecError(f"{program}: there is no such program")
-    sys.path.insert(0, str(Path(program).resolve().parent))
-    found = runpy.run_path(program, run_name="dtrain_data")
-    if name not in found:
-        raise SpecError(
-            f"{program}: has no {name!r} when it is run under a name other than __main__; expected a "
-            "Dataset, or a function of an InputContext that returns one"
-        )
-    return as_dataset(found[name])
-
-
 # Texts
 
 
@@ -182,25 +144,6 @@ def _described(made: Description) -> list[str]:
 def _shape(field: Field) -> str:
     lengths = ["?" if length is None else str(length) for length in field.shape]
     return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"
-
-
-def _measured(measured: Measured) -> list[str]:
-    lines = []
-    if measured.rows is not None:
-        size = "" if measured.bytes is None else f", {_bytes(measured.bytes)}"
-        lines.append(f"{measured.rows} rows{size}; batches of {measured.batch_rows}")
-    lines += [f"{each} can only be read from the front, by one thread" for each in measured.obstacles]
-    lines.append(f"{'step':10} {'threads':>7} {'rows/s':>12} {'rows/CPU s':>12} {'MB/s':>9} {'ms/batch':>10}")
-    for each in measured.speeds:
-        rows = f"{each.rows_per_s:12.0f} {each.rows_per_cpu_s:12.0f}" if each.rows_per_s else f"{'':25}"
-        time = f"{each.batch_ms:10.3f}" if each.rows_per_s else ""
-        lines.append(f"{each.step:10} {each.threads:7} {rows} {each.mb_per_s:9.1f} {time}".rstrip())
-    last = next(each for each in reversed(measured.speeds) if each.threads == 1)
-    lines.append(
-        f"a step that computes {measured.batch_rows} rows in less than {last.batch_ms:.3g} ms waits for its "
-        "input"
-    )
-    return lines
 
 
 def _answer(**fields: Any) -> None:

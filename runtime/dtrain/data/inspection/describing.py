@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from dtrain.data.dataset import Dataset
-from dtrain.data.examples import Feature, FixedLenFeature, VarLenFeature, decode_example
+from dtrain.data.examples import Feature, decode_example
 from dtrain.data.files import TFRecordDataset
 from dtrain.data.inspection.file_kinds import TEXT, TFRECORD, DataFile, batches_of
 from dtrain.data.inspection.indexing import IndexState, rows_without_index, state_of_index
@@ -85,25 +85,6 @@ def describe(file: DataFile) -> Description:
         sampled=min(rows, SAMPLED_ROWS),
         obstacle=file.obstacle or None,
     )
-
-
-def features_of(files: Sequence[DataFile]) -> Mapping[str, FixedLenFeature | VarLenFeature] | None:
-    """Return how `parse_example` reads files of tf.train.Examples; None where they hold other records.
-
-    Raises:
-        InputError: a file is damaged or cannot be read.
-    """
-    samples = [sample for file in files for sample in _rows_of(file)[2]]
-    fields = _fields_of_examples(samples)
-    if not fields:
-        return None
-    return {
-        each.name: VarLenFeature(each.dtype)
-        if None in each.shape or each.rows < len(samples)
-        else FixedLenFeature(tuple(length or 0 for length in each.shape), each.dtype)
-        for each in fields
-        if each.dtype in DTYPES  # a program parses no feature of several
-    }
 
 
 def _rows_of(file: DataFile) -> tuple[IndexState, int, list[bytes]]:

@@ -7,13 +7,11 @@ class DataRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One look at files of data.
 
     Attributes:
-        action: ``index`` | ``inspect`` | ``bench``.
-        files: their paths; of ``bench`` also one ``PROGRAM.py:NAME``.
+        action: ``index`` | ``inspect``.
+        files: their paths.
         kind: of the files; None: each by its name or its first bytes.
         header: whether the first row of .csv files names the columns.
         as_json: the answer on stdout is one JSON object.
-        seconds: for which each step is measured.
-        batch_size: rows of a batch that is measured.
     """
 
     action: str
@@ -21,8 +19,6 @@ class DataRequest(msgspec.Struct, frozen=True, kw_only=True):
     kind: str | None = None
     header: bool = True
     as_json: bool = False
-    seconds: float = 1.0
-    batch_size: int = 256
 
 
 def encode(request: DataRequest) -> str:
