@@ -69,4 +69,5 @@ class RunProgress:
         return max(told, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
 
     def _statuses(self) -> list[TaskStatus]:
-        return [row.status for row in self.rows() if row.status is not None]
+        there: list[TaskLife | Row] = [*self._lives.values(), *self._joined()]
+        return [each.status for each in there if each.status is not None]
