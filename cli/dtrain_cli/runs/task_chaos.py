@@ -14,6 +14,7 @@ from dtrain.cluster import TaskId
 from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
 from dtrain.messages.status import TaskStatus
+from dtrain.process.warm_start import name_of_forked
 from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, read_record, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES
@@ -101,12 +102,14 @@ class RunningTask:
         import psutil
 
         try:
-            ancestors = {process.pid for process in psutil.Process(self.pid).parents()}
+            above = psutil.Process(self.pid).parents()
+            parents = {*(process.pid for process in above), *(process.name() for process in above)}
             leads = os.getsid(self.pid) == self.pid
         except (psutil.Error, ProcessLookupError):
             raise RunError(f"{self.task} has ended meanwhile (pid {self.pid})") from None
         joined = read_record(self._files.joined(self.task), JoinedRecord)
-        if (joined.owner_pid if joined else self._run.launcher_pid) not in ancestors or not leads:
+        owner = joined.owner_pid if joined else self._run.launcher_pid
+        if not leads or not parents & {owner, name_of_forked(owner)}:
             raise RunError(
                 f"process {self.pid} was not started by the launcher of run {self._run.run}; nothing was "
                 "done to it "

@@ -57,6 +57,11 @@ class Differs(msgspec.Struct, frozen=True, tag="differs"):
     what: str
 
 
+def name_of_forked(launcher: int | None) -> str:
+    """Return the name of the processes that are forked for a launcher, as it stands in /proc/PID/comm."""
+    return f"dtrain-{launcher}"
+
+
 def surroundings() -> list[str]:
     """Return what this process inherits and no message can change: interpreter, user, limits, namespaces."""
     own = Path("/proc/self")

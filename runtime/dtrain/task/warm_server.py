@@ -22,6 +22,7 @@ from dtrain.process.warm_start import (
     Differs,
     Forked,
     WarmStart,
+    name_of_forked,
     peer,
     surroundings,
 )
@@ -115,7 +116,7 @@ def _fork_server_of(launcher: int, connection: socket.socket) -> None:
     """
     os.setsid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
-    Path("/proc/self/comm").write_text(f"dtrain-{launcher}")
+    Path("/proc/self/comm").write_text(name_of_forked(launcher))
     life_line.adopt_orphans()
     keeper = os.getpid()
     if (pid := os.fork()) == 0:
