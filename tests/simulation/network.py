@@ -83,7 +83,7 @@ class Wire:
         if self.open:
             self.open = False
             self._lost_from = self.network.random.randint(self._heard + 1, self._sent + 1)
-            self.network.wires.discard(self)
+            del self.network.wires[self]
             self.network.clock.later(self._arrival(0), self.server.hung_up, self)
             self.channel.wire_is_cut()
 
@@ -182,7 +182,7 @@ class Network:
         self.clock = clock
         self.judge = judge
         self.random = random
-        self.wires: set[Wire] = set()
+        self.wires: dict[Wire, None] = {}
         self._mean_delay_s = mean_delay_s
         self._story = story
         self.tells = story is not None
@@ -207,7 +207,7 @@ class Network:
                 raise WaitTimeoutError(f"{server.name} is not there")
             self.clock.park(min(until, self.clock.now + RETRY_S))
         wire = Wire(self, task, kind, server, life)
-        self.wires.add(wire)
+        self.wires[wire] = None
         return wire.channel
 
     def hang_up(self, life: Life) -> None:

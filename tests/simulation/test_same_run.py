@@ -1,0 +1,57 @@
+"""A simulated run is a function of its seed: whatever the hashes of texts are, wherever objects lie in memory, and
+whatever the process has run before.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SEEDS = range(30)
+TIMEOUT_S = 300.0
+
+
+def traces(seeds, hash_seed):
+    """What happens in the runs of seeds, one after the other in a process of its own, in which the order of a set of
+    texts follows from the hash seed, and that of other objects from what has run before.
+    """
+    found = subprocess.run(
+        [sys.executable, "-m", "simulation.traces", *map(str, seeds)],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert found.returncode == 0, found.stderr
+    return dict(map(json.loads, found.stdout.splitlines()))
+
+
+def first_difference(one, other):
+    """The first word in which two traces differ, with the text in which it stands and the one before; None if there
+    is none.
+    """
+    for number, (mine, its) in enumerate(zip([*one, "the end"], [*other, "the end"], strict=False)):
+        if mine != its:
+            words = zip([*mine.split(), "(end)"], [*its.split(), "(end)"], strict=False)
+            place, (first, second) = next((n, pair) for n, pair in enumerate(words) if pair[0] != pair[1])
+            before = one[number - 1] if number else "the beginning"
+            return f"text {number}, word {place}: {first} or {second}\nafter {before}\nin {mine}"
+    return None
+
+
+def test_the_first_word_that_differs_is_named():
+    assert first_difference(["a b", "c d"], ["a b", "c d"]) is None
+    assert "text 1, word 1: d or e\nafter  a b\n" in first_difference(["a b", "c d"], ["a b", "c e"])
+    assert "text 1, word 1: d or (end)" in first_difference(["a b", "c d"], ["a b", "c"])
+    assert "text 1, word 0: c or the" in first_difference(["a b", "c d"], ["a b"])
+
+
+def test_a_run_is_a_function_of_its_seed():
+    first, second = traces(SEEDS, "1"), traces(reversed(SEEDS), "2")
+    assert set(first) == set(second) == set(SEEDS)
+    for seed in SEEDS:
+        assert len(first[seed]) > 10
+        difference = first_difference(first[seed], second[seed])
+        assert difference is None, f"seed {seed}: {difference}"
