@@ -132,6 +132,16 @@ def test_the_final_one_of_a_fit_is_evaluated_when_the_next_fit_has_begun(tmp_pat
         assert [(each.global_step, each.weights["w"], each.final) for each in found] == [(5, fit, True)]
 
 
+def test_an_evaluator_that_was_never_told_where_the_leader_saves_says_so_and_ends():
+    said = []
+    reporter = SimpleNamespace(waiting=pytest.fail, warn=said.append)
+    assert not list(follow_checkpoints(lambda ended: None, lambda: True, lambda step: True, reporter, Pace()))
+    assert len(said) == 1
+    for words in ("nothing was evaluated", "no task is left that knows where", "the leader's output"):
+        assert words in said[0]
+    assert "None" not in said[0]
+
+
 @pytest.mark.parametrize(("happens", "evaluated"), [("the next fit begins", [5]), ("and makes room", [])])
 def test_what_happens_between_a_look_and_the_reading(tmp_path, monkeypatch, happens, evaluated):
     folder = RunFiles(tmp_path).checkpoints

@@ -9,6 +9,7 @@ from simulation.reporter import Reporter
 from dtrain.checkpoints import Pace
 from dtrain.cluster import Role, TaskId
 from dtrain.config import CheckpointSection
+from dtrain.errors import PeerLostError
 from dtrain.roles.evaluator.driver import follow_fit
 from dtrain.roles.evaluator.followed_run import FollowedRun
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -40,6 +41,8 @@ class Evaluation:
             for found in follow_fit(link, run, self.reporter, pace, fit, clock):
                 evaluations.evaluated(fit, found)
                 clock.sleep(scenario.evaluation_s * random.uniform(0.5, 1.5))
+            if link.failure is not None and self._visible(link) is None:
+                raise PeerLostError("ps:0 has not lived to say where the leader saves")
             evaluations.followed(fit)
         process.finished = True
         link.close()

@@ -8,7 +8,7 @@ happened, by the words of docs/reference/trace.md and with the virtual time.
 import os
 
 import pytest
-from simulation.scenario import Fault, Scenario, draw
+from simulation.scenario import Fault, Resume, Scenario, draw
 from simulation.world import World, broken_rule, told, whole_story
 
 from dtrain.config import training_section
@@ -49,6 +49,24 @@ def test_one_who_is_dead_for_good_is_not_waited_for_again_when_ps_0_was_started_
     world = World(Scenario(1, 3, 2, 40, rule, mean_delay_s=0.005, compute_s=0.5, nan_rate=0.0, faults=faults))
     world.run()
     assert world.clock.now < 60.0, "40 steps of half a second, and two leases"
+
+
+def test_a_run_that_is_resumed_soon_after_its_failure_trains_to_its_end():
+    faults = Fault(2.0, "die", 2, 0.0), Fault(6.0, "pause", 1, 20.0)
+    rule, resume = training_section(updates="sync", too_few="fail"), Resume(9.0, 2, 2)
+    scenario = Scenario(1, 3, 2, 40, rule, 0.005, compute_s=0.5, nan_rate=0.0, faults=faults, resume=resume)
+    story = whole_story(scenario)
+    assert story.index("too few replicas") < story.index("and resumed with 2 replicas")
+    assert story.endswith("=> None")
+
+
+def test_an_evaluator_that_ps_0_never_told_of_the_directory_says_so_in_the_end():
+    faults = Fault(0.6, "pause", -1, 8.0), Fault(4.0, "fall", 0, 0.5)
+    rule = training_section(updates="sync")
+    scenario = Scenario(2, 1, 1, 4, rule, 0.005, compute_s=0.5, nan_rate=0.0, faults=faults, evaluation_s=0.1)
+    story = whole_story(scenario)
+    assert "evaluator:0: nothing was evaluated" in story
+    assert story.endswith("=> None")
 
 
 def test_a_story_has_the_words_of_a_trace_in_the_order_of_virtual_time():

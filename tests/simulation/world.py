@@ -42,7 +42,6 @@ class World:
     ) -> None:
         self.scenario = scenario
         self.clock = Clock()
-        self._stopping = False
         self._limit_s = LIMIT_S * (1 + scenario.alone)  # one replica computes for all
         self.judge = judge or Judge(scenario)
         self.network = Network(self.clock, Random(scenario.seed), scenario.mean_delay_s, self.judge, story)
@@ -60,6 +59,7 @@ class World:
     def _begin(self, setup: Setup) -> None:
         """Start every task of a cluster."""
         self.setup = setup
+        self._stopping = False
         self.judge.begins(setup)
         self.servers: list[Server] = []
         for index in range(setup.servers):
@@ -119,7 +119,9 @@ class World:
         """The launcher kills a server on the chief's order, and starts it again."""
         server.crash(RESTART_S + self.network.random.uniform(0.0, 2.0))
 
-    def _stop_the_others(self) -> None:
+    def _stop_the_others(self, setup: Setup) -> None:
+        if setup is not self.setup:
+            return  # the run was resumed meanwhile
         ends_well = self.processes[self.tasks[0]].finished
         for process in self.processes.values():
             if process.alive and not (ends_well and process.task == EVALUATOR):
@@ -165,7 +167,7 @@ class World:
         assert self._ended(), f"no end after {self.clock.now:.0f} s: {self._waiting()}"
         chief = self.processes[self.tasks[0]]
         replicas = [process for process in self.processes.values() if process.task != EVALUATOR]
-        failures = {process.failure for process in replicas if process.failure}
+        failures = sorted({process.failure for process in replicas if process.failure})
         if failures and not chief.finished:
             self._check_failure(failures)
         else:
@@ -183,7 +185,7 @@ class World:
                 self._stopping = True
                 for server in self.servers:
                     server.leader_has_ended(told=chief.said_farewell and self.scenario.hears_the_end)
-                self.clock.later(ORDERED_STOP_S, self._stop_the_others)
+                self.clock.later(ORDERED_STOP_S, self._stop_the_others, self.setup)
             if self._ended():
                 return True
         return self.clock.now >= self._limit_s
@@ -198,7 +200,7 @@ class World:
         servers = [f"{server.name} has not ended" for server in self.servers if server.has_to_end]
         return ", ".join([*tasks, *servers])
 
-    def _check_failure(self, failures: set[str]) -> None:
+    def _check_failure(self, failures: list[str]) -> None:
         rule = self.scenario.training
         assert rule.updates == "sync", f"an asynchronous run failed: {failures}"
         assert not self.scenario.harmless, failures

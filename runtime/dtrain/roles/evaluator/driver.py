@@ -53,6 +53,9 @@ def follow_checkpoints(
             if not found:
                 reporter.warn(
                     f"training has ended and there is no checkpoint in {directory}: is it on this machine?"
+                    if directory
+                    else "nothing was evaluated: training has ended, and no task is left that knows where "
+                    "the leader has saved; the leader's output names the directory"
                 )
             return
         if step is Next.WAIT or directory is None or newest is None:
