@@ -89,7 +89,16 @@ SEEN_BY_CLI = {"errors", "formats", "cluster", "config", "messages", "process", 
 
 # What has no clock, chance, socket or thread: the rules, the numerics, and every machine.
 PURE = ("protocol", "learning", "parameters", "collectives", "control")
+PURE_FILES = [
+    path
+    for path in FILES
+    if path.is_relative_to(RUNTIME)
+    and (path.name == "machine.py" or path.relative_to(RUNTIME).parts[0] in PURE)
+]
 BANNED_IN_PURE = {"time", "random", "socket", "threading", "logging", "select", "subprocess"}
+# What may take the elements of a set in any order, and what makes one.
+IN_ANY_ORDER = {"sorted", "min", "max", "any", "all", "sum", "len", "set", "frozenset"}
+SETS = {"set", "frozenset"}
 # What sees only the strategies' interface: it may not know who carries a strategy out.
 ABOVE_THE_INTERFACE = ("training", "saving", "callbacks", "compat", "integrations", "distribute")
 # The rooms that compare with words: settings are compared in config alone, and these have Keras's arguments,
@@ -252,10 +261,38 @@ def test_grpc_is_imported_in_wire_alone(path):
         assert not [module for module in imports(path) if module.split(".")[0] == "grpc"]
 
 
-@for_each([path for path in FILES if path.is_relative_to(RUNTIME)])
+@for_each(PURE_FILES)
 def test_rules_and_machines_have_no_clock_chance_socket_or_thread(path):
-    if path.name == "machine.py" or path.relative_to(RUNTIME).parts[0] in PURE:
-        assert not {module.split(".")[0] for module in imports(path)} & BANNED_IN_PURE
+    assert not {module.split(".")[0] for module in imports(path)} & BANNED_IN_PURE
+
+
+def is_set(node: ast.AST) -> bool:
+    """Whether an expression makes a set, as far as its form shows that."""
+    if isinstance(node, ast.BinOp):
+        united = isinstance(node.op, ast.BitOr) and any(map(is_keys_or_set, (node.left, node.right)))
+        return united or isinstance(node.op, ast.Sub | ast.BitAnd | ast.BitXor)
+    made = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in SETS
+    return made or isinstance(node, ast.Set | ast.SetComp)
+
+
+def is_keys_or_set(node: ast.AST) -> bool:
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "keys"
+    return called or is_set(node)
+
+
+@for_each(PURE_FILES)
+def test_rules_and_machines_go_through_no_set_in_the_order_of_its_hashes(path):
+    free, walked = set(), []
+    for node in nodes(path):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            free |= set(node.args) if node.func.id in IN_ANY_ORDER else set()
+            walked += node.args if node.func.id in ("list", "tuple") else []
+        elif isinstance(node, ast.For | ast.Starred):
+            walked.append(node.iter if isinstance(node, ast.For) else node.value)
+        elif isinstance(node, ast.ListComp | ast.DictComp | ast.GeneratorExp) and node not in free:
+            walked += [each.iter for each in node.generators]
+    found = [f"line {each.lineno}: {ast.unparse(each)}" for each in walked if is_set(each)]
+    assert not found, "; ".join(found)
 
 
 @for_each(

@@ -39,6 +39,15 @@ def test_the_newest_entry_of_a_name_counts_and_an_empty_one_ends_it():
     assert reader.entries == writer.entries == {"a": b"3"}
 
 
+def test_entries_are_read_in_the_order_in_which_they_were_first_written():
+    (writer, reader), _ = views(4096)
+    names = [f"name {number}" for number in range(20)]
+    writer.write(dict.fromkeys(names, b"1"))
+    assert list(reader.read()) == names
+    writer.write(dict.fromkeys(reversed(names), b""))
+    assert list(reader.read()) == names
+
+
 def test_a_writer_that_dies_before_the_word_has_written_nothing():
     (writer, reader), words = views(4096)
     writer.write({"a": b"1"})

@@ -88,7 +88,7 @@ class Play:
     def lease(self):
         """Lose each replica that is dead or asleep."""
         self.hand.now += LEASE_S - 0.5
-        for task in set(self.alive) - self.asleep:
+        for task in [task for task in self.alive if task not in self.asleep]:
             self._beat(task, self.incarnations[task])
         self.hand.now += 1.0
         for server in range(len(self.hand.servers)):

@@ -184,11 +184,11 @@ class Standing(msgspec.Struct, array_like=True):
         self.counted = None
         ranks = [used.rank for place in counted if (used := self.places[place]) is not None]
         self.made_by = ranks
-        for rank in set(ranks):
+        for rank in sorted(set(ranks)):
             self.contributed[rank] = self.round, ranks.count(rank)
         for place in counted:
             self.places[place] = None
-        for place in complete - set(counted):
+        for place in sorted(complete - set(counted)):
             self.late(place, rules)
         for place, used in enumerate(self.places):
             if used is not None and used.rank not in self.members:

@@ -93,9 +93,10 @@ class Ledger:
             self._read = word
         if self.entries is known:
             return {}
-        names = known.keys() | self.entries.keys()
         return {
-            name: self.entries.get(name, b"") for name in names if known.get(name) != self.entries.get(name)
+            name: self.entries.get(name, b"")
+            for name in {**known, **self.entries}
+            if known.get(name) != self.entries.get(name)
         }
 
     def _start(self, half: int) -> int:

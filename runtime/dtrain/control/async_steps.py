@@ -237,9 +237,9 @@ class AsyncSteps:
 
     def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
         """Take back the tickets and batches of all ranks but the live ones, and of those in `anew`."""
-        for rank in (self.gate.holders | self.gate.clocks.keys()) - live:
+        for rank in sorted((self.gate.holders | self.gate.clocks.keys()) - live):
             self.gate.leave(rank)
-        for rank in (self.live - live) | set(anew):
+        for rank in sorted((self.live - live) | set(anew)):
             self.gate.holders.discard(rank)
             if self.repairs is not None and self.max_staleness is None:  # else the host has them first
                 self._doubtful.update(dict.fromkeys(self.dealer.parts_of[rank], REPEATS))

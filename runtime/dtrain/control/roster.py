@@ -232,7 +232,7 @@ class Roster:
 
     def newcomers(self) -> list[int]:
         """Return, once, the ranks of which another process has come since the last call."""
-        anew = [self.ranks[task] for task in self._anew]
+        anew = sorted(self.ranks[task] for task in self._anew)
         self._anew.clear()
         return anew
 

@@ -267,7 +267,7 @@ class SyncSteps:
     def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
         """See `Steps.members_changed`."""
         live = live if self.ranks is None else live & self.ranks
-        for rank in (self.decision.live - live) | set(anew):
+        for rank in sorted((self.decision.live - live) | set(anew)):
             self.dealer.lose(rank, self.decision.complete)
         self.decision.members_changed(live, anew)
         self._take_turns()

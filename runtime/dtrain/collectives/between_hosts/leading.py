@@ -178,7 +178,7 @@ class Leading:
 
     def _note_acknowledged(self) -> None:
         """Count the newest membership from now on, if every host in it knows it."""
-        heard = [self._states.get(host) for host in self._hosts - self._gone]
+        heard = [self._states.get(host) for host in sorted(self._hosts - self._gone)]
         if all(state is not None and state.membership == self._membership for state in heard):
             self._acknowledged = sorted(self._hosts)
 

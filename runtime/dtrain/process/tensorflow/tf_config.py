@@ -137,7 +137,7 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> None:
     """Refuse a key that looks like a misspelt known one; other keys belong to a platform."""
-    for key in set(found).difference(known):
+    for key in sorted(set(found).difference(known)):
         nearest = _nearest(key, known)
         if nearest and nearest not in found:
             raise SpecError(f"{where} has no key {key[:80]!r}; did you mean {nearest!r}?")

@@ -167,8 +167,8 @@ class OrderBook:
         """
         version = self._state.global_step
         self.look(version)
-        gone = self._ledger.entries.keys() - entries.keys() if whole else ()
-        news = {**dict.fromkeys(gone, b""), **entries}
+        gone = dict.fromkeys(self._ledger.entries, b"") if whole else {}
+        news = {**gone, **entries}
         if news.get(ORDER):
             order = msgspec.msgpack.decode(news[ORDER], type=Order)
             if not order.in_round and order.number > self.order.number:
