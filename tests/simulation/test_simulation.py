@@ -43,6 +43,14 @@ def test_a_leader_that_dies_while_it_begins_a_term_leaves_the_servers_in_the_one
     assert broken_rule(scenario) is None, told(scenario)
 
 
+@pytest.mark.parametrize("falls_s", [6.2, 6.4, 6.6])
+def test_a_leader_that_comes_back_as_a_server_falls_records_no_epoch_that_was_taken_back(falls_s):
+    faults = Fault(4.0, "crash", 0, 1.0), Fault(falls_s, "fall", 1, 1.0)
+    rule = training_section(chief_trains=False)
+    scenario = Scenario(8, 3, 2, 11, rule, 0.1, compute_s=0.5, nan_rate=0.0, faults=faults, steps_per_epoch=1)
+    assert broken_rule(scenario) is None, told(scenario)
+
+
 def test_one_who_is_dead_for_good_is_not_waited_for_again_when_ps_0_was_started_again():
     faults = Fault(2.0, "die", 2, 0.0), Fault(12.0, "fall", 0, 1.0)
     rule = training_section(updates="sync", too_few="shrink")

@@ -82,6 +82,8 @@ class ServerLeader(Leader):
             self._keeper.give_back()
             self._driver.start()
             found = self._orders.look()
+        if self._orders.term != self._machine.term:  # the servers have gone back since the driver started
+            self._driver.start()
         if found.stopped:
             self._keeper.ordered(None, end=found.version)
         return found.optimizer
