@@ -43,7 +43,7 @@ def first_difference(one, other):
 
 def test_the_first_word_that_differs_is_named():
     assert first_difference(["a b", "c d"], ["a b", "c d"]) is None
-    assert "text 1, word 1: d or e\nafter  a b\n" in first_difference(["a b", "c d"], ["a b", "c e"])
+    assert "text 1, word 1: d or e\nafter a b\n" in first_difference(["a b", "c d"], ["a b", "c e"])
     assert "text 1, word 1: d or (end)" in first_difference(["a b", "c d"], ["a b", "c"])
     assert "text 1, word 0: c or the" in first_difference(["a b", "c d"], ["a b"])
 
