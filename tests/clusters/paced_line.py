@@ -20,8 +20,11 @@ def main():
     parser.add_argument(
         "--trouble", choices=["raise", "nan", "other model"], help="what goes wrong, and for whom:"
     )
-    parser.add_argument("--task", help="worker:0; default: every task")
+    parser.add_argument("--task", help="who has trouble, and who waits: worker:0; default: every task")
     parser.add_argument("--validate", action="store_true", help="give the evaluator something to do")
+    parser.add_argument(
+        "--width", type=int, help="of two layers in the middle: 1000 make 4 MB that cost little to compute"
+    )
     parser.add_argument("--wait_for", help="a file without which nothing begins, or goes on")
     parser.add_argument(
         "--after", type=int, default=0, help="so many batches of each replica (0: nothing begins)"
@@ -35,13 +38,14 @@ def main():
     if not args.after:
         wait()
     place = json.loads(os.environ["TF_CONFIG"])["task"]
-    trouble = args.trouble if args.task in (None, f"{place['type']}:{place['index']}") else None
+    is_meant = args.task in (None, f"{place['type']}:{place['index']}")
+    trouble = args.trouble if is_meant else None
 
     def batches():
         rng = np.random.default_rng(0)
         for number in itertools.count():
             time.sleep(args.pace_s)
-            if number == args.after:
+            if number == args.after and is_meant:
                 wait()
             if trouble == "raise":
                 raise ValueError("no more data today")
@@ -51,7 +55,10 @@ def main():
     strategy = dt.get_strategy()
     with strategy.scope():
         layers = [dt.layers.Dense(1) for _ in range(2 if trouble == "other model" else 1)]
-        model = dt.Sequential([dt.layers.Input((1,)), *layers])
+        wide = [
+            dt.layers.Dense(args.width, kernel_initializer="zeros") for _ in range(2 if args.width else 0)
+        ]
+        model = dt.Sequential([dt.layers.Input((1,)), *wide, *layers])
         model.compile(optimizer=dt.optimizers.SGD(0.01), loss="mse")
     held_out = (np.ones((8, 1), np.float32), np.full((8, 1), 12, np.float32)) if args.validate else None
 

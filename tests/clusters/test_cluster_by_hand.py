@@ -8,7 +8,7 @@ from itertools import chain
 
 import portpicker
 from clusters.hand import HandCluster
-from clusters.watching import DIGITS, LINE, PACED, saved_steps
+from clusters.watching import DIGITS, LARGE, LINE, PACED, saved_steps
 from launching import wait_until
 
 STEPS = 200
@@ -117,8 +117,9 @@ def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):
 
 def test_a_server_that_somebody_starts_again_is_restored(launcher):
     cluster = HandCluster(launcher, ps=2, chief=1, worker=1)
-    spec = cluster.spec(training={"updates": "sync"}, checkpoint={"every_steps": 100})
-    words = (PACED, "--steps", "200", "--wait_for", "go", "--after", "50")
+    training = {"updates": "sync", "partitioner": {"fixed_shards": 2}}
+    spec = cluster.spec(training=training, checkpoint={"every_steps": 100})
+    words = (PACED, *LARGE, "--steps", "75", "--wait_for", "go", "--after", "50", "--task", "chief:0")
     cluster.start_all(
         lambda task: cluster.start(task, "--spec", spec, "--index", task.partition(":")[2], *words)
     )
@@ -131,7 +132,7 @@ def test_a_server_that_somebody_starts_again_is_restored(launcher):
     (launcher.folder / "go").touch()
     cluster.succeed()
     status = cluster.status()
-    assert (status["state"], status["global_step"]) == ("succeeded", 200)
+    assert (status["state"], status["global_step"]) == ("succeeded", 75)
     assert (
         "chief:0: ps:1 had lost all variables: every server goes back from step 50 to "
         in cluster.commands["chief:0"].err

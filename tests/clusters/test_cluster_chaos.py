@@ -4,7 +4,7 @@ is undone.
 
 import signal
 
-from clusters.watching import PACED, report_of, step_of, tasks_of
+from clusters.watching import IN_SHARDS, LARGE, PACED, report_of, step_of, tasks_of
 
 
 def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
@@ -18,7 +18,10 @@ def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
         "--set",
         "restart.evaluator.backoff_s=0.1",
     )
-    launch = launcher.start(*words, "--set", "restart.ps.backoff_s=0.1", PACED, "--validate")
+    words = (*words, *IN_SHARDS, "--set", "training.transport=grpc")
+    launch = launcher.start(
+        *words, "--set", "restart.ps.backoff_s=0.1", PACED, *LARGE, "--pace_s", "0.02", "--validate"
+    )
 
     def chaos(*order):
         command = launcher.dtrain("chaos", str(launch.run_dir), *order)
@@ -49,3 +52,4 @@ def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
         "ps:1": 1,
         "evaluator:0": 1,
     }
+    assert "failed" not in {task["state"] for task in tasks.values()}, "no worker is lost with a server"

@@ -20,6 +20,10 @@ LINE = str(ROOT / "examples" / "linear_regression.py")
 ESTIMATOR = str(ROOT / "examples" / "migrate_estimator.py")
 WHEN_ALL_ARE_THERE = str(Path(__file__).parent / "when_all_are_there.py")
 PACED = str(Path(__file__).parent / "paced_line.py")
+LARGE = ("--width", "1000")
+"""Makes a model of 4 MB of the program above."""
+IN_SHARDS = ("--set", "training.partitioner={fixed_shards: 2}")
+"""Options of `launch`: with 2 servers, each holds one half of every matrix."""
 
 
 def report_of(run_dir: Path) -> dict[str, Any]:
