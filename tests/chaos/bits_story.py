@@ -50,7 +50,7 @@ def draw(seed):
 
 
 def _stretch(random, first, last, *, workers=2, stop_at=None):
-    servers = random.choice([1, 2, 4])
+    servers = random.choice([1, 2, 2, 3])
     tasks = [
         "chief:0",
         "worker:0",
@@ -69,8 +69,7 @@ def _stretch(random, first, last, *, workers=2, stop_at=None):
         f"checkpoint.every_steps={random.choice([3, 8])}",
         f"training.transport={random.choice(['auto', 'grpc'])}",
     ]
-    if random.random() < 0.4:
-        settings.append(f"training.partitioner={{fixed_shards: {random.choice([2, 3])}}}")
+    settings.append(f"training.partitioner={{fixed_shards: {random.choice([2, 3])}}}")
     return Stretch(
         (*SYNC, "--workers", str(workers), "--ps", str(servers)), (*settings, *faults.settings()), stop_at
     )

@@ -1,4 +1,4 @@
-"""Every update adds 1/1024 to every weight, so the weights say how many updates there were. Not a test
+"""Every update adds 1/1024 to each of a million weights, so they say how many updates there were. Not a test
 itself.
 """
 
@@ -10,6 +10,8 @@ import numpy as np
 import dtrain as dt
 
 ONE_UPDATE = 1 / 1024
+INPUTS, OUTPUTS = 500, 2048
+"""A kernel of 4 MB, which costs little to compute."""
 
 
 def main():
@@ -19,16 +21,16 @@ def main():
     args = parser.parse_args()
 
     def batches():
-        far_above = np.full(
-            (4, 1), 1e6, np.float32
-        )  # the slope of the absolute error is -1 wherever the weights are
+        # The slope of the absolute error is -1 wherever the weights are.
+        far_above = np.full((4, OUTPUTS), 1e6, np.float32)
         while True:
             time.sleep(args.pace_s)
-            yield np.ones((4, 1), np.float32), far_above
+            yield np.ones((4, INPUTS), np.float32), far_above
 
     with dt.get_strategy().scope():
-        model = dt.Sequential([dt.layers.Input((1,)), dt.layers.Dense(1, kernel_initializer="zeros")])
-        model.compile(optimizer=dt.optimizers.SGD(ONE_UPDATE), loss="mae")
+        dense = dt.layers.Dense(OUTPUTS, kernel_initializer="zeros")
+        model = dt.Sequential([dt.layers.Input((INPUTS,)), dense])
+        model.compile(optimizer=dt.optimizers.SGD(ONE_UPDATE * OUTPUTS), loss="mae")
     model.fit(
         lambda context: dt.data.Dataset.from_generator(batches),
         epochs=1,

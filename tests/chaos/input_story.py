@@ -6,12 +6,13 @@ from dataclasses import replace
 from random import Random
 
 from chaos.faults import Faults
-from chaos.story import Story
+from chaos.story import LARGE_MB, Story
 from chaos.stretch import Join, Stretch
+from clusters.watching import IN_SHARDS
 
 MODES = {
-    "async": ("--updates", "async", "--ps", "2"),
-    "sync": ("--updates", "sync", "--ps", "2"),
+    "async": ("--updates", "async", "--ps", "2", *IN_SHARDS),
+    "sync": ("--updates", "sync", "--ps", "2", *IN_SHARDS),
     "replicas": ("--strategy", "multi_worker_mirrored"),
 }
 INPUTS = ("pipelines", "ahead")
@@ -31,7 +32,14 @@ def draw(seed):
     steps = epochs * BATCHES // together
     parts_at_once = workers + 1 if mode == "async" else 1
     pace_s = random.uniform(1.5, 3.0) * parts_at_once / steps
-    program = {"examples": BATCHES * batch, "batch": batch, "epochs": epochs, "input": kind}
+    width = round(LARGE_MB[0] * 1e6 / (4 * BATCHES * batch))
+    program = {
+        "examples": BATCHES * batch,
+        "batch": batch,
+        "epochs": epochs,
+        "input": kind,
+        "width": width,
+    }
     stretches = [_stretch(random, mode, workers, 1, steps)]
     if random.random() < 0.5:
         at = random.randint(2, steps * 3 // 4)

@@ -46,6 +46,8 @@ MODES = {
 }
 PLAIN_MODES = ("single", "sync", "async", "ssp")
 """Those between which a resumed run may change: every example counts exactly once in each."""
+LARGE_MB = (3.0, 4.5, 6.0)
+"""The variables of most stories, so that every server takes messages of more than 1 MiB."""
 SPARE = 8
 """Where what comes too late is skipped, a `fit` has so many times the examples that its steps take, and never
 begins anew.
@@ -95,7 +97,8 @@ def draw(seed):
     theme = random.choices(list(THEMES), list(THEMES.values()))[0]
     theme = {"single": "any", "async, averages": "far"}.get(mode, theme)
     program = {"examples": used * SPARE if skips else used, "batch": batch, "fits": fits, "epochs": epochs}
-    program["width"] = random.choice([1, 3, 3, 200, 200, 200 if skips else 12_000])
+    mbytes = random.choice([0.0, *LARGE_MB, *LARGE_MB])
+    program["width"] = max(1, round(mbytes * 1e6 / (4 * fits * program["examples"])))
     program["pace_s"] = round(_lasting_s(random, mode, theme) / all_steps, 4)
     switches = ["--ema"] if averages else ["--plain"] if not uneven and random.random() < 0.4 else []
     switches += ["--steps", str(steps)] if skips else []
@@ -158,8 +161,7 @@ def _stretch(random, mode, theme, first, steps, stop_at=None):
     ]
     if mode == "sync":
         settings.append("training.weighting=examples")
-    if random.random() < 0.4:
-        settings.append(f"training.partitioner={{fixed_shards: {random.choice([2, 3])}}}")
+    settings.append(f"training.partitioner={{fixed_shards: {random.choice([2, 2, 3])}}}")
     if random.random() < 0.2:
         settings.append("training.placement=greedy")
     options = (*MODES[mode], "--workers", str(cast.workers), "--ps", str(cast.servers))

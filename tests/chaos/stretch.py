@@ -86,6 +86,7 @@ def tell(launcher, stretches, program, name="run"):
         assert code == 0 or (stretch.stop_at is not None and code in STOPPED), (
             f"exit code {code}\n{launch.out}"
         )
+        assert "PeerRefusedError" not in launch.err, "no server may refuse a task of the run"
         launch.wait_gone()
     return run_dir
 

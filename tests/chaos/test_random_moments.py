@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from chaos.counting import ONE_UPDATE
 from chaos.seeds import seeds
@@ -21,7 +22,7 @@ from clusters.watching import report_of, succeeded
 from dtrain import checkpoints
 
 USUAL_RUNS = 2
-STEPS = 400
+STEPS = 200
 COUNTING = str(Path(__file__).parent / "counting.py")
 PAUSE_S = {"chief": 3.0, "worker": 8.0, "evaluator": 3.0}
 """How long at most; a server that stands still is killed when its lease is over."""
@@ -61,7 +62,10 @@ def draw(seed):
         role = task.partition(":")[0]
         pause_s = random.uniform(0.1, PAUSE_S.get(role, 1.0)) if random.random() < 0.3 else None
         blows.append(Blow(random.uniform(0.0, 1.5), task, pause_s))
-    return ("--workers", "2", "--ps", str(servers), "--updates", *rule), blows
+    ways = random.choice(["local", "grpc"]), random.choice([2, 3])
+    settings = f"training.transport={ways[0]}", f"training.partitioner={{fixed_shards: {ways[1]}}}"
+    sets = [word for setting in settings for word in ("--set", setting)]
+    return ("--workers", "2", "--ps", str(servers), "--updates", *rule, *sets), blows
 
 
 def strike(launch, blow):
@@ -89,13 +93,14 @@ def test_training_ends_as_planned_whoever_is_killed_or_stands_still(launcher, se
     words, blows = draw(seed)
     roles = ("chief", "worker", "ps", "evaluator")
     restarts = [word for role in roles for word in ("--set", f"restart.{role}={{max: 9, backoff_s: 0.1}}")]
-    pace_s = 0.015 if "async" in words else 0.005  # there every replica's step counts
+    pace_s = 0.03 if "async" in words else 0.01  # there every replica's step counts
     program = (COUNTING, "--steps", str(STEPS), "--pace_s", str(pace_s))
     launch = launcher.start(*words, *restarts, "--set", "checkpoint.every_steps=20", *program)
     launch.wait_for(lambda: launch.record()["state"] == "running", "all tasks up")
     struck = [blow for blow in blows if strike(launch, blow)]
     print(f"seed {seed}: {' '.join(words)}; {', '.join(map(str, struck)) or 'too late for anything'}")
     succeeded(launch)
+    assert "PeerRefusedError" not in launch.err, "no server may refuse a task of the run"
 
     report = report_of(launch.run_dir)
     assert (report["global_step"], report["state"]) == (STEPS, "succeeded")
@@ -104,12 +109,12 @@ def test_training_ends_as_planned_whoever_is_killed_or_stands_still(launcher, se
     )
     assert report["rolled_back_steps"] == sum(int(reached) - int(saved) for reached, saved in lost)
     with checkpoints.open_checkpoint(launch.run_dir / "checkpoints") as saved:
-        counts = {name: saved.read(name).item() / ONE_UPDATE for name in saved.variables}
+        counts = {name: np.unique(saved.read(name)) / ONE_UPDATE for name in saved.variables}
+        first = saved.read(next(iter(counts))).flat[0] / ONE_UPDATE
     assert saved.step == STEPS
     # Every server applies an asynchronous push when it comes: a death may fall between two servers, for all
     # that are under way.
     halved = 3 * len(struck) if "async" in words else 0
-    first, *others = counts.values()
     assert first == STEPS, f"{first} updates were applied in {STEPS} steps"
-    assert all(abs(count - STEPS) <= halved for count in others), counts
+    assert all((abs(found - STEPS) <= halved).all() for found in counts.values()), counts
     print(f"seed {seed}: {report['rolled_back_steps']} steps made again")
