@@ -272,4 +272,23 @@ DISK = [
     bug("checkpoints/finals.py", "keep_final", "disk.rename(aside, kept)"),
 ]
 
-FOUND = [*PUSHES, *ATTENDING, *SERVER, *LEADER, *REPLICA, *DISK]
+LONG = [
+    bug(
+        "roles/parameter_server/driver.py",
+        "ServerHandler.limits",
+        "Limits(HEADER_BYTES, HEADER_BYTES + nbytes, MEMORY_BYTES)",
+        "Limits(HEADER_BYTES, HEADER_BYTES + nbytes)",
+        says="a server that was started again refuses a long gradient",
+    ),
+    bug(
+        "roles/parameter_server/driver.py",
+        "ServerHandler.limits",
+        "5 * held.store.nbytes",
+        "2 * held.store.nbytes",
+    ),
+    bug("wire/frames.py", "check", "total <= limits.payload", "True", says="what is to be dropped is kept"),
+    bug("wire/frames.py", "FrameDecoder._places", "goes_on and self._dropped_ahead", "False"),
+    bug("wire/one_host/packets.py", "PacketSocket._frame", "not check(kinds, limits)", "False"),
+]
+
+FOUND = [*PUSHES, *ATTENDING, *SERVER, *LEADER, *REPLICA, *DISK, *LONG]

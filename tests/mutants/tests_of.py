@@ -76,6 +76,7 @@ MIRRORED = {
         "roles/test_obedience.py",
         "roles/test_waiting_questions.py",
     ],
+    "roles/parameter_server/driver.py": ["roles/test_longer_than_held.py"],
     "control/roster.py": [
         "roles/test_attendance.py",
         "roles/test_async_pushes.py",
@@ -120,6 +121,8 @@ MIRRORED = {
     ],
     "parameters/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
     "roles/worker/driver.py": ["roles/test_worker_driver.py", "roles/test_tables_on_servers.py"],
+    "wire/frames.py": ["wire/test_frames.py", "wire/test_ahead.py", "wire/test_transports.py"],
+    "wire/one_host/packets.py": ["wire/test_packets.py", "wire/test_transports.py"],
     "wire/peer.py": ["wire/test_peer.py", "roles/test_worker_driver.py"],
     "roles/worker/machine.py": [
         "roles/test_worker.py",
@@ -152,6 +155,7 @@ WIDER = [
 
 CLUSTERS = ["clusters/test_cluster_deaths.py", "clusters/test_cluster_history.py"]
 SLOW = {
+    "roles/parameter_server/driver.py": CLUSTERS,
     "roles/worker/driver.py": CLUSTERS,
     "wire/peer.py": CLUSTERS,
     "roles/chief/keeper/driver.py": CLUSTERS,
