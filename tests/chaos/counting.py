@@ -1,4 +1,4 @@
-"""Every update adds 1/1024 to each of a million weights, so they say how many updates there were. Not a test
+"""Every update adds 1/1024 to each of 819,200 weights, so they say how many updates there were. Not a test
 itself.
 """
 
@@ -10,8 +10,8 @@ import numpy as np
 import dtrain as dt
 
 ONE_UPDATE = 1 / 1024
-INPUTS, OUTPUTS = 500, 2048
-"""A kernel of 4 MB, which costs little to compute."""
+INPUTS, OUTPUTS = 400, 2048
+"""A kernel of 3.3 MB, which costs little to compute."""
 
 
 def main():

@@ -32,7 +32,7 @@ def draw(seed):
     steps = epochs * BATCHES // together
     parts_at_once = workers + 1 if mode == "async" else 1
     pace_s = random.uniform(1.5, 3.0) * parts_at_once / steps
-    width = round(LARGE_MB[0] * 1e6 / (4 * BATCHES * batch))
+    width = 3 if mode == "replicas" else round(LARGE_MB[0] * 1e6 / (4 * BATCHES * batch))
     program = {
         "examples": BATCHES * batch,
         "batch": batch,

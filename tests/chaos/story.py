@@ -46,7 +46,7 @@ MODES = {
 }
 PLAIN_MODES = ("single", "sync", "async", "ssp")
 """Those between which a resumed run may change: every example counts exactly once in each."""
-LARGE_MB = (3.0, 4.5, 6.0)
+LARGE_MB = (3.0, 4.5)
 """The variables of most stories, so that every server takes messages of more than 1 MiB."""
 SPARE = 8
 """Where what comes too late is skipped, a `fit` has so many times the examples that its steps take, and never
