@@ -1,11 +1,12 @@
 """What a leader that is started again makes of calls of `fit` that had ended."""
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from dtrain import checkpoints
+from dtrain.learning import optimizers
 from dtrain.strategies.passed_over import PassedOverTraining
+from dtrain.strategies.problem import Problem
+from dtrain.variables import VariableSpec
 
 
 def save(directory, step, fit, **values):
@@ -14,9 +15,11 @@ def save(directory, step, fit, **values):
 
 
 def weights(directory, fit, name):
-    variables = [SimpleNamespace(name=name, shape=(3,))]
-    problem = SimpleNamespace(
-        variables=variables, max_steps=5, optimizer={}, initial_values=lambda: {name: np.zeros(3)}
+    problem = Problem(
+        variables=(VariableSpec(name, (3,)),),
+        max_steps=5,
+        optimizer=optimizers.serialize(optimizers.SGD(0.1)),
+        initial_values=lambda: {name: np.zeros(3)},
     )
     return PassedOverTraining(problem, fit, directory).weights[name][0]
 

@@ -221,6 +221,7 @@ class Training(Protocol):
         cut: how every batch is cut into parts.
         weighs_examples: whether a step is the mean over its examples, or that of its parts' means;
             `training.weighting`.
+        optimizer_state: how far the optimizer has come, where that is known without the strategy.
     """
 
     replicas: Sequence[Replica]
@@ -231,6 +232,11 @@ class Training(Protocol):
     weighs_examples: bool = False
     threads: bool = False
     interruptible: bool = False
+
+    @property
+    def optimizer_state(self) -> OptimizerState | None:
+        """See above."""
+        return None
 
     @property
     def recorded(self) -> Mapping[int, Row]:

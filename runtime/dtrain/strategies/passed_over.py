@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from dtrain import checkpoints
+from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError
 from dtrain.messages import Row
+from dtrain.parameters import placement
 from dtrain.protocol.tally import Open
-from dtrain.roles.chief.start import saved_rows
+from dtrain.roles.chief.start import restored, saved_rows
 from dtrain.strategies.interface import Leader, Training
 from dtrain.strategies.problem import ConfigChange, Problem
 from dtrain.types import Array
@@ -22,7 +24,8 @@ class PassedOverTraining(Training, Leader):
     """Finished from the beginning; see `Training`.
 
     Its weights are those of the newest checkpoint of that call of `fit` that is still there, else of a later
-    one of the same model; without either they are the model's own.
+    one of the same model; without either they are the model's own. Of the first the leader reads the
+    optimizer's state, too.
     """
 
     replicas = ()
@@ -34,13 +37,19 @@ class PassedOverTraining(Training, Leader):
     def __init__(self, problem: Problem, fit: int, directory: Path, *, leads: bool = True) -> None:
         self.leader: Leader | None = self if leads else None
         self.clock = self
-        found = _weights(problem, fit, directory)
+        path, found = _newest(problem, fit, directory)
+        self._state = _state(problem, path) if path is not None and leads else None
         self.weights: dict[str, Array] = {
             name: np.array(value) for name, value in (found or problem.initial_values()).items()
         }
         self.global_step = problem.max_steps
         self._rows = saved_rows(directory, fit)
         self._optimizer = problem.optimizer
+
+    @property
+    def optimizer_state(self) -> OptimizerState | None:
+        """See `Training.optimizer_state`."""
+        return self._state
 
     @property
     def recorded(self) -> Mapping[int, Row]:
@@ -68,8 +77,10 @@ class PassedOverTraining(Training, Leader):
         """See `Training.close`."""
 
 
-def _weights(problem: Problem, fit: int, directory: Path) -> Mapping[str, Array] | None:
-    """Return the last weights of that call of `fit`; else its newest; else the newest that fit."""
+def _newest(problem: Problem, fit: int, directory: Path) -> tuple[Path | None, Mapping[str, Array] | None]:
+    """Return the last checkpoint of that call of `fit`, else its newest, with its weights; else the newest
+    weights that fit.
+    """
     expected = {spec.name: spec.shape for spec in problem.variables}
     newest: Mapping[str, Array] | None = None
     kept = checkpoints.final_of(directory, fit)
@@ -83,5 +94,14 @@ def _weights(problem: Problem, fit: int, directory: Path) -> Mapping[str, Array]
         except (CheckpointError, FileNotFoundError):
             continue
         if fits and of_this_fit:
-            break
-    return newest
+            return found.path, newest
+    return None, newest
+
+
+def _state(problem: Problem, path: Path) -> OptimizerState | None:
+    """Return the state of the optimizer in a checkpoint; None: it is another optimizer's."""
+    try:
+        plan = placement.plan(problem.variables, servers=1)
+        return restored(path, plan, problem.optimizer).optimizer_state
+    except CheckpointError:
+        return None

@@ -110,7 +110,7 @@ class CompiledModel(Architecture):
         None: it has made no update.
         """
         in_loop = self._state_of_loop()
-        return in_loop or self._owner.state or self.strategy.optimizer_state(self._owner)
+        return in_loop or self._owner.state_in(self.strategy)
 
     def value_and_gradients(
         self,
@@ -180,7 +180,7 @@ class CompiledModel(Architecture):
         """Return how far the compiled optimizer has come in `fit` or in a file; None for others."""
         if self.compiled is None or optimizer is not self.compiled.optimizer:
             return None
-        return self._owner.state or self.strategy.optimizer_state(self._owner)
+        return self._owner.state_in(self.strategy)
 
     def _compiled(self) -> Compiled:
         if self.compiled is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -20,8 +21,10 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
 from dtrain.learning.graphs.heads import WHOLE
+from dtrain.learning.optimizers.applied import Iterations
 from dtrain.protocol.feed import UNKNOWN, Feed
-from dtrain.strategies.interface import Leader, Replica, StepClock, Training
+from dtrain.strategies.interface import Leader, Replica, StepClock, Strategy, Training
+from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.problem import Problem, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
@@ -53,16 +56,30 @@ class OptimizerOwner:
     """The identity of one model compiled once, the same for every `fit`; see `Problem`.
 
     Attributes:
-        state: of an optimizer from a file, until the first `fit` takes it over.
+        state: of the optimizer, where the strategy does not keep it: from a file, or since another model has
+            trained. The next `fit` takes it over.
         updates: which the optimizer has made before the next `fit`.
+        training: the `fit` that is under way.
     """
 
     state: OptimizerState | None = None
     updates: int = 0
+    training: Training | None = None
 
     def __post_init__(self) -> None:
         """Count on from a state."""
         self.updates = self.updates if self.state is None else self.state.step
+
+    def state_in(self, strategy: Strategy) -> OptimizerState | None:
+        """Return how far the optimizer has come in `fit` or in a file; None: it has made no update."""
+        own = self.state if self.training is None else self.training.optimizer_state
+        return own or strategy.optimizer_state(self)
+
+
+_trained: WeakKeyDictionary[Strategy, OptimizerOwner] = WeakKeyDictionary()
+"""The owner for which a strategy keeps the state of an optimizer: that of the newest `fit`."""
+_models: WeakKeyDictionary[Iterations, ref[Architecture]] = WeakKeyDictionary()
+"""The model that an optimizer trains, by the count of its updates."""
 
 
 @dataclass
@@ -94,12 +111,21 @@ class Fit:
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
-        """Check that the callbacks are callbacks, and that they get the numbers that they want.
+        """Check that the optimizer is this model's, and that the callbacks get the numbers that they want.
 
         Raises:
-            InputError: one is no callback, or wants numbers of a validation that is left to the evaluator.
+            InputError: the optimizer has trained another model; a callback is none, or wants numbers of a
+                validation that is left to the evaluator.
         """
         check_callbacks(self.callbacks)
+        optimizer = self.compiled.optimizer
+        other = _models.get(optimizer.iterations, ref(self.model))()
+        if other is not None and other is not self.model:
+            raise InputError(
+                f"fit: expected an optimizer of its own for {self.model.name}, found the {optimizer.name} of "
+                f"{other.name}; compile each model with another object"
+            )
+        _models[optimizer.iterations] = ref(self.model)
         if self.validation is not None and not self.model.strategy.context.validates:
             for callback in self.callbacks:
                 if callback.monitors_validation():
@@ -137,8 +163,11 @@ class Fit:
             alone=self.alone,
             feed=UNKNOWN if self.alone else feed,
         )
-        training = strategy.open(problem)
-        self.owner.state = None
+        if (before := _trained.get(strategy, self.owner)) is not self.owner and before.training is None:
+            before.state = before.state_in(strategy)
+        training = self.owner.training = strategy.open(problem)
+        _trained[strategy] = self.owner
+        self.owner.state = training.optimizer_state if isinstance(training, PassedOverTraining) else None
         model.weights = training.weights
         model.stop_training = False
         self._count_updates(training.clock)
@@ -157,6 +186,9 @@ class Fit:
             training.close(error)
             raise
         finally:
+            if _trained[strategy] is not self.owner:  # a callback has trained another model
+                self.owner.state = training.optimizer_state
+            self.owner.training = None
             self.owner.updates = int(self.compiled.optimizer.iterations)
             self.compiled.optimizer.iterations.assign(self.owner.updates)
             model.weights = {
