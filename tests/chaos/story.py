@@ -44,10 +44,12 @@ MODES = {
     ),
     "async, averages": ("--updates", "async"),
 }
-PLAIN_MODES = ("single", "sync", "async", "ssp")
+EXACT_MODES = [mode for mode in MODES if not mode.endswith(("skip", "averages"))]
 """Those between which a resumed run may change: every example counts exactly once in each."""
 LARGE_MB = (3.0, 4.5)
 """The variables of most stories, so that every server takes messages of more than 1 MiB."""
+BACKUP_BATCH = 6
+"""The size of batches that backups cut into equal parts, so that every example has the same weight."""
 SPARE = 8
 """Where what comes too late is skipped, a `fit` has so many times the examples that its steps take, and never
 begins anew.
@@ -89,8 +91,8 @@ def draw(seed):
     random, mode = Random(f"counting {seed}"), mode_of(seed)
     skips, averages = mode.endswith("skip"), mode.endswith("averages")
     fits, epochs = random.choice([(1, 1), (2, 1), (3, 1), (1, 1 if skips else 2)])
-    batch = 6 if mode.startswith("backup") else random.choice([3, 4, 6])
-    uneven = mode in PLAIN_MODES and random.random() < 0.4
+    batch = BACKUP_BATCH if mode.startswith("backup") else random.choice([3, 4, BACKUP_BATCH])
+    uneven = mode in EXACT_MODES and not mode.startswith("backup") and random.random() < 0.4
     used = 12 * batch + (batch // 2 if uneven else 0)
     steps = -(-used // batch)
     all_steps = fits * epochs * steps
@@ -105,7 +107,7 @@ def draw(seed):
     return Story(
         seed,
         mode,
-        tuple(_stretches(random, mode, theme, all_steps)),
+        tuple(_stretches(random, mode, theme, all_steps, equal=batch == BACKUP_BATCH and not uneven)),
         (*(word for name, value in program.items() for word in (f"--{name}", str(value))), *switches),
         fits * program["examples"],
         None if skips else epochs,
@@ -126,14 +128,15 @@ def _lasting_s(random, mode, theme):
     return lasting_s * (1 if waits else 3)
 
 
-def _stretches(random, mode, theme, steps):
+def _stretches(random, mode, theme, steps, equal):
     """The launches of a run: one to its end, or one that is stopped and one with `--resume`, maybe in another
-    mode.
+    mode: with backups where parts of batches are `equal`.
     """
     if random.random() < 0.65:
         return [_stretch(random, mode, theme, 1, steps)]
     at = random.randint(2, steps * 3 // 4)
-    other = random.choice(PLAIN_MODES) if mode in PLAIN_MODES and random.random() < 0.4 else mode
+    others = [other for other in EXACT_MODES if equal or not other.startswith("backup")]
+    other = random.choice(others) if mode in EXACT_MODES and random.random() < 0.4 else mode
     return [
         _stretch(random, mode, theme, 1, steps, at),
         _stretch(random, other, random.choice(["any", "none"]), at, steps),

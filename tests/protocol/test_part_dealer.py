@@ -82,7 +82,7 @@ def test_no_part_is_lost_and_none_is_dealt_to_two_replicas_at_once(story):
         elif deed == "repeat" and rank in pushed:
             made.repeat(pushed.pop(rank))
         assert made.given == {part: owner for owner, parts in made.parts_of.items() for part in parts}
-    _, following, due, _ = made.export()
+    _, following, due, *_ = made.export()
     assert set(range(following)) - set(due) == settled
     again = PartDealer.of(made.export(), whole=False)
     assert [again.give(rank) for rank in range(len(due))] == list(due)
@@ -138,6 +138,52 @@ def test_a_cut_into_several_parts_stays_with_other_replicas():
     assert begun.going_on(UNCUT, sync=True) == begun
     assert begun.going_on(UNCUT, sync=False).parts == 1
     assert Dealt(1, 2, ()).going_on(BatchCut(5), sync=True).parts == 5
+
+
+@st.composite
+def begun_with_backups(draw):
+    """Batches, into how many parts each is cut, and the state after some steps of which each has settled so many
+    parts, of any batches.
+    """
+    batches, parts = draw(st.integers(1, 8)), draw(st.integers(2, 4))
+    made = draw(st.integers(0, batches))
+    reached = draw(st.integers(made * parts, batches * parts))
+    settled = draw(st.permutations(range(reached)))[: made * parts]
+    return batches, parts, Dealt(parts, reached, tuple(sorted(set(range(reached)) - set(settled))), even=True)
+
+
+def left_of(batches, parts, dealt):
+    """The parts of the first cut that are to be computed, for each whole batch that is dealt from now on."""
+    cut = BatchCut(rest=dealt.rest)
+    numbers = [*dealt.due, *range(dealt.next, batches * dealt.parts)]
+    whole = sorted({number // dealt.parts for number in numbers})
+    assert len(numbers) == len(whole) * dealt.parts, "a batch is dealt whole or not at all"
+    return [[*(cut.pieces(batch) or range(batch * parts, (batch + 1) * parts))] for batch in whole]
+
+
+@given(begun_with_backups(), st.sampled_from([UNCUT, BatchCut(3)]), st.data())
+def test_what_backups_left_of_batches_is_dealt_in_as_many_whole_batches_as_steps_are_left(story, cut, data):
+    batches, parts, before = story
+    open_parts = [*before.due, *range(before.next, batches * parts)]
+    now = before.going_on(cut, sync=False)
+    found = left_of(batches, parts, now)
+    assert sorted(part for group in found for part in group) == open_parts, "each part once"
+    assert [len(group) for group in found] == [parts] * (len(open_parts) // parts)
+
+    dealer = PartDealer.of(now, whole=cut.parts > 1)
+    for _ in range(data.draw(st.integers(0, len(found)))):
+        for part in dealer.begin_batch() if dealer.whole else [dealer.give(0)]:
+            dealer.settle(part)
+    later = dealer.export()
+    left = left_of(batches, parts, later)
+    for goes_on in (later.going_on(UNCUT, sync=False), later.going_on(cut, sync=True)):
+        again = goes_on if goes_on.parts in (1, cut.parts) and not goes_on.even else None
+        if again is not None:
+            assert left_of(batches, parts, again) == left
+        else:
+            numbers = [*goes_on.due, *range(goes_on.next, batches * parts)]
+            assert goes_on.parts == parts
+            assert sorted(numbers) == sorted(part for group in left for part in group)
 
 
 @pytest.mark.parametrize("even", [False, True])

@@ -68,7 +68,7 @@ class Averages:
             version=0,
             max_steps=STEPS,
             directory="run",
-            dealt=(TASKS, 0, (), False),
+            dealt=(TASKS, 0, (), False, ()),
             term=1,
         )
         self.steps = control.steps_of(message, TRAINING)

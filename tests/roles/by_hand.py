@@ -73,7 +73,7 @@ class Hand:
             max_steps=self.max_steps,
             directory="run-dir",
         )
-        dealt = (1, 0, (), False)
+        dealt = (1, 0, (), False, ())
         if self.training.updates == "sync":
             needed = self.training.replicas_needed(self.replicas)
             dealt = (needed, 0, (), self.training.has_backups(self.replicas))

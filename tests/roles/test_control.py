@@ -36,7 +36,7 @@ def control():
         version=0,
         max_steps=10,
         directory="run",
-        dealt=(2, 0, (), False),
+        dealt=(2, 0, (), False, ()),
         term=1,
     )
     steps = made.steps_of(message, TRAINING)

@@ -184,7 +184,7 @@ def test_a_batch_that_only_waits_is_not_under_way_when_the_leader_holds_training
     later version on, and wipe it.
     """
     hand = asynchronous(servers=2, max_steps=9)
-    hand.initialise(term=1, version=4, until=4, dealt=(1, 6, (2, 3), False))
+    hand.initialise(term=1, version=4, until=4, dealt=(1, 6, (2, 3), False, ()))
     [answer] = hand.say("chief:0", Hold(generation=1, number=(1, 1)))
     assert answer.message.version == 4
 

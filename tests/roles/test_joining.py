@@ -37,7 +37,7 @@ def test_in_sync_a_batch_is_cut_as_before_and_the_new_worker_takes_its_turn():
             hand.pull(task)
             hand.push(task, base=version, sequence=version + 1)
         assert hand.version() == version + 1
-    assert hand.servers[0].held.steps.dealer.export() == (3, 9, (6, 7, 8), False)
+    assert hand.servers[0].held.steps.dealer.export() == (3, 9, (6, 7, 8), False, ())
 
 
 def test_one_that_asks_for_values_and_is_never_heard_of_is_waited_for_no_longer_than_a_lease():

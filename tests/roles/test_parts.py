@@ -151,7 +151,7 @@ def test_a_contribution_that_never_became_complete_gives_its_part_back_to_the_su
     everywhere(hand, "chief:0", 0)
     everywhere(hand, "worker:0", 1)
     assert hand.version() == 1
-    assert hand.servers[0].held.steps.dealer.export() == (3, 6, (3, 4, 5), False)
+    assert hand.servers[0].held.steps.dealer.export() == (3, 6, (3, 4, 5), False, ())
 
 
 def test_what_became_complete_after_its_replica_was_lost_is_computed_by_no_other():
@@ -197,7 +197,7 @@ def test_a_late_push_of_a_replica_that_stood_still_counts_once_with_what_replace
     assert hand.version() == 1
     answer = only(hand.push("chief:0", sequence=2, ordinal=1, part=2, value=5))
     assert answer.verdict is Verdict.STALE
-    assert hand.servers[0].held.steps.dealer.export() == (3, 6, (3, 4, 5), False)
+    assert hand.servers[0].held.steps.dealer.export() == (3, 6, (3, 4, 5), False, ())
 
 
 def test_with_more_contributions_than_replicas_the_parts_are_shared_evenly():
@@ -309,7 +309,7 @@ def test_with_backups_a_refused_part_is_not_computed_again():
     hand = begun(updates="sync", backup_workers=1)
     assert only(hand.push("worker:1", part=2, finite=False)).verdict is Verdict.REFUSED
     assert hand.parts["worker:1"] == 3
-    assert hand.servers[0].held.steps.dealer.export() == (2, 4, (0, 1, 3), True)
+    assert hand.servers[0].held.steps.dealer.export() == (2, 4, (0, 1, 3), True, ())
 
 
 def test_a_batch_of_which_all_is_refused_makes_room_for_the_next_one():
@@ -318,7 +318,7 @@ def test_a_batch_of_which_all_is_refused_makes_room_for_the_next_one():
         hand.push(task, part=part, finite=False)
     assert hand.version() == 0
     assert hand.parts["worker:1"] == 5
-    assert hand.servers[0].held.steps.dealer.export() == (3, 6, (3, 4, 5), False)
+    assert hand.servers[0].held.steps.dealer.export() == (3, 6, (3, 4, 5), False, ())
 
 
 def test_a_repeated_push_hears_of_the_same_next_part():

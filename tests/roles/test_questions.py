@@ -88,7 +88,7 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
         version=1,
         slots=("m",),
         seen=[("worker:0", 1, 1)],
-        dealt=(1, 5, (0, 2, 3, 4), False),
+        dealt=(1, 5, (0, 2, 3, 4), False, ()),
         optimizer=rule,
         applied=(2, (0,)),
     )

@@ -24,6 +24,15 @@ X, Y = np.eye(EXAMPLES, dtype=np.float32), np.full((EXAMPLES, 1), 1e6, np.float3
 IN_ONE_TASK = {"single": {}, "mirrored": {"replicas": 3}, "central_storage": {"replicas": 2}}
 
 
+ON_SERVERS = {
+    "sync": {"updates": "sync"},
+    "async": {"updates": "async"},
+    "backups": {"updates": "sync", "backup_workers": 1, "on_stale": "retry_same_batch"},
+}
+LATE = 2
+"""The rank of the replica without which the others make every step."""
+
+
 class Counting(dt.Sequential):
     """Breaks off before the leader computes this step; the others wait for that."""
 
@@ -34,6 +43,8 @@ class Counting(dt.Sequential):
         self.compile(dt.optimizers.SGD(float(batch)), "mae")
 
     def train_step(self, step):
+        if getattr(self.strategy.training, "backup_workers", 0) and self.strategy.context.rank == LATE:
+            assert self.over.wait(60), "the leader has not broken off"  # this part of an early batch is left
         if step_in_work(step) >= self.stop_at:
             if self.strategy.is_leader:
                 self.over.set()
@@ -63,7 +74,7 @@ def train(folder, kind, stop_at=1000, batch=BATCH):
         finally:
             strategy.close()
     updates, replicas, servers = kind
-    return InMemoryCluster(folder, replicas, servers, updates=updates).run(
+    return InMemoryCluster(folder, replicas, servers, **ON_SERVERS[updates]).run(
         lambda: Counting(stop_at, batch, over), fit
     )[0]
 
@@ -79,6 +90,9 @@ def train(folder, kind, stop_at=1000, batch=BATCH):
         (("async", 2, 1), "central_storage", "mirrored"),
         ("central_storage", "single", "mirrored"),
         ("single", "mirrored", ("async", 2, 2)),
+        (("backups", 3, 2), "single", ("sync", 3, 1)),
+        (("backups", 3, 2), ("async", 2, 2), "mirrored"),
+        (("backups", 3, 2), ("sync", 2, 1), ("async", 1, 2)),
     ],
     ids=str,
 )

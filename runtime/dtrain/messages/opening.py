@@ -87,7 +87,7 @@ class Initialise(Message, frozen=True, gc=False, kw_only=True):
     slots: tuple[str, ...] = ()
     seen: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
     lineage: Lineage = Lineage()
-    dealt: tuple[int, int, tuple[int, ...], bool] = (1, 0, (), False)
+    dealt: tuple[int, int, tuple[int, ...], bool, tuple[int, ...]] = (1, 0, (), False, ())
     term: int = 0
     drawn: dict[str, dict[str, dict[str, Any]]] = msgspec.field(default_factory=dict)
     loads: bool = False

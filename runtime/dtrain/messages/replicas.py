@@ -58,7 +58,7 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
     max_steps: int
     leader: int
     lineage: Lineage
-    dealt: tuple[int, int, tuple[int, ...], bool]
+    dealt: tuple[int, int, tuple[int, ...], bool, tuple[int, ...]]
     optimizer: dict[str, Any]
     tally: tuple[tuple[int, Sums], ...] = ()
     history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)

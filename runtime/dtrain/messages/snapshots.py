@@ -73,7 +73,7 @@ class SnapshotReply(Message, frozen=True, gc=False, kw_only=True):
     version: int
     slots: tuple[str, ...]
     seen: list[tuple[str, int, int]]
-    dealt: tuple[int, int, tuple[int, ...], bool] = (0, 0, (), False)
+    dealt: tuple[int, int, tuple[int, ...], bool, tuple[int, ...]] = (0, 0, (), False, ())
     optimizer: dict[str, Any] = msgspec.field(default_factory=dict)
     tally: tuple[tuple[int, Sums], ...] = ()
     history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)

@@ -52,7 +52,7 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
 
     `ticket` (ps:0 only) is the permission to push once more; without one the replica pulls again. With it
     ps:0 says which `part` is to be computed next, every batch being cut into `parts`, in `even` pieces or
-    not; see `protocol.part_dealer` and `protocol.batch_cut`.
+    not, and `rest` being made of parts of several; see `protocol.part_dealer` and `protocol.batch_cut`.
     `held` tells the leader that the next version waits for its order. `tally` is for
     the leader alone: see `protocol.tally`. In async `repairs` says that the part makes no step, because some
     server may lack what ps:0 has of it; `settled` is False where ps:0 makes nothing more before every server
@@ -72,6 +72,7 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
     repairs: bool = False
     settled: bool = True
     even: bool = False
+    rest: tuple[int, ...] = ()
 
 
 class Push(Message, frozen=True, gc=False, kw_only=True):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dtrain.errors import InputError
 from dtrain.protocol.applied_batches import MISSING_MAX
+from dtrain.protocol.batch_cut import UNCUT
 from dtrain.protocol.part_dealer import Dealt
 
 
@@ -73,7 +74,7 @@ class Feed(NamedTuple):
             or not dealt.parts
         ):
             return dealt
-        _, following, due, _ = dealt.cut_into(1)
+        _, following, due, *_ = dealt.going_on(UNCUT, sync=True).cut_into(1)
         first = self._holding(before, following)
         ranges = [range(self._holding(before, each), self._behind(before, each)) for each in due]
         if sum(map(len, ranges)) > MISSING_MAX:

@@ -21,6 +21,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from dtrain.protocol.batch_cut import BatchCut
@@ -39,31 +40,51 @@ class Dealt(NamedTuple):
         due: the parts before it that are not settled, ascending.
         even: how batches are cut, as in `BatchCut`: with backups parts are even, and a step is made of any
             of them; else of all parts of one batch.
+        rest: as in `BatchCut`.
     """
 
     parts: int = 0
     next: int = 0
     due: tuple[int, ...] = ()
     even: bool = False
+    rest: tuple[int, ...] = ()
 
     def cut_into(self, parts: int, *, even: bool = False) -> "Dealt":
         """Return the rest with batches cut into other parts; a batch that was begun starts anew."""
         if self.parts in (0, parts):
-            return Dealt(parts, self.next, self.due, even)
+            return Dealt(parts, self.next, self.due, even, self.rest)
         left = {part // self.parts for part in self.due}
         begun = -(-self.next // self.parts)
         left |= {self.next // self.parts} if self.next % self.parts else set()
         due = tuple(batch * parts + part for batch in sorted(left) for part in range(parts))
-        return Dealt(parts, begun * parts, due, even)
+        return Dealt(parts, begun * parts, due, even, self.rest)
 
     def going_on(self, cut: BatchCut, *, sync: bool) -> "Dealt":
         """Return the state with which a training goes on that would cut batches in this way if it began now.
 
         In synchronous training it stays as it is, with any number of replicas and backups: some parts of a
-        batch may be settled already. Whole batches are cut, unless they are to stay whole.
+        batch may be settled already. Whole batches are cut, unless they are to stay whole. Otherwise each
+        step is of one batch, and the parts that are left of begun batches are put together to whole ones.
         """
-        stays = sync and (self.parts > 1 or self.parts == cut.parts)
-        return self if stays else self.cut_into(cut.parts, even=cut.even)
+        if sync:
+            before = self._in_parts()
+            stays = before.parts > 1 or before.parts == cut.parts
+            return before if stays else before.cut_into(cut.parts, even=cut.even)
+        whole = self.cut_into(1)
+        if self.even and self.parts > 1:
+            left = sorted({*self.due, *range(self.next, whole.next * self.parts)})
+            places = tuple(first // self.parts for first in left[:: self.parts])
+            whole = Dealt(1, whole.next, places, rest=(self.parts, *left))
+        return whole.cut_into(cut.parts, even=cut.even)
+
+    def _in_parts(self) -> "Dealt":
+        """Return the same state with the former cut, if parts of it that were put together are still due."""
+        cut = BatchCut(rest=self.rest)
+        if self.parts > 1 or not any(map(cut.pieces, self.due)):
+            return self
+        parts = self.rest[0]
+        due = [cut.pieces(batch) or range(batch * parts, (batch + 1) * parts) for batch in self.due]
+        return Dealt(parts, self.next * parts, tuple(sorted(chain(*due))), even=True)
 
 
 NOTHING_DEALT = Dealt()
@@ -83,7 +104,7 @@ class PartDealer:
         current: by rank, the part that the replica is to push next.
         parts_of: by rank, the parts of `given` that it has.
         batch: the one that is dealt (`whole`).
-        even: as in `Dealt`.
+        even, rest: as in `Dealt`.
         lanes: which replica is to compute which part; None: they are dealt in the order of their numbers.
     """
 
@@ -96,14 +117,21 @@ class PartDealer:
     parts_of: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     batch: int = -1
     even: bool = False
+    rest: tuple[int, ...] = ()
     lanes: Lanes | None = None
     _queue: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, dealt: Dealt, *, whole: bool, lanes: Lanes | None = None) -> "PartDealer":
         """Begin, or go on from a checkpoint's state; with `whole` call `begin_batch` then."""
-        queue = [] if whole else sorted(dealt.due)
-        return cls(dealt.parts, whole, dealt.next, set(dealt.due), even=dealt.even, lanes=lanes, _queue=queue)
+        parts, following, due, even, rest = dealt
+        queue = [] if whole else sorted(due)
+        return cls(parts, whole, following, set(due), even=even, rest=rest, lanes=lanes, _queue=queue)
+
+    @property
+    def cut(self) -> BatchCut:
+        """The way in which every batch is cut into parts."""
+        return BatchCut(self.parts, self.even, self.rest)
 
     def begin_batch(self) -> list[int]:
         """Settle the rest of the batch and begin the next one (`whole`); return its parts to compute."""
@@ -216,7 +244,8 @@ class PartDealer:
     def export(self) -> Dealt:
         """Return the state for a checkpoint, in which parts under way count as not done."""
         waiting = [] if self.lanes is None else self.lanes.all_waiting()
-        return Dealt(self.parts, self.next, tuple(sorted([*self.due, *self.given, *waiting])), self.even)
+        due = tuple(sorted([*self.due, *self.given, *waiting]))
+        return Dealt(self.parts, self.next, due, self.even, self.rest)
 
     def _give_to(self, rank: int, part: int) -> None:
         self.given[part] = rank

@@ -44,8 +44,9 @@ def check_numbers(server: str, message: AnyMessage) -> None:
                 tally.check(sums)
         except InputError as error:
             raise _odd(server, message, str(error)) from None
-    if isinstance(message, Values) and not 1 <= message.parts < NUMBER_MAX:
-        raise _odd(server, message, f"{message.parts} parts")
+    for parts in (message.parts, *message.rest[:1]) if isinstance(message, Values) else ():
+        if not 1 <= parts < NUMBER_MAX:
+            raise _odd(server, message, f"{parts} parts")
 
 
 def brings_values(message: AnyMessage, generation: int, term: int) -> bool:

@@ -182,6 +182,7 @@ class Questions:
             repairs=rank is not None and held.steps is not None and held.steps.repairs_next(rank),
             settled=not held.awaits_others,
             even=held.cut.even,
+            rest=held.cut.rest,
         )
         return Send(
             request.caller, values, held.store.values if rank is None else held.rule.shown_to(rank, leads)

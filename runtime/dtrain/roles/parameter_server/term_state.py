@@ -17,7 +17,7 @@ from dtrain.parameters.store import Store
 from dtrain.parameters.versioned_buffers import BufferAllocator
 from dtrain.protocol import tally
 from dtrain.protocol.applied_batches import NONE, AppliedBatches
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.async_rule import AsyncRule
@@ -130,7 +130,7 @@ class TermState:
     @property
     def cut(self) -> BatchCut:
         """The way in which every batch is cut into parts; the control host decides it."""
-        return BatchCut() if self.steps is None else BatchCut(self.steps.dealer.parts, self.steps.dealer.even)
+        return UNCUT if self.steps is None else self.steps.dealer.cut
 
     @property
     def history(self) -> dict[int, dict[int, Row]]:

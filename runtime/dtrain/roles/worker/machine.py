@@ -292,7 +292,7 @@ class Replica:
         if server == self.host:
             permit = Permit.GRANTED if message.ticket else Permit.HELD if message.held else Permit.NONE
             self.turn = Turn(permit, message.part, message.repairs, message.settled)
-            self.cut = BatchCut(message.parts, message.even)
+            self.cut = BatchCut(message.parts, message.even, message.rest)
             self.tally = message.tally
         if self.unanswered:
             return []

@@ -15,7 +15,6 @@ from dtrain.parameters.finite import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.row_routes import RowRoutes
 from dtrain.parameters.store import Store
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.tally import Open
@@ -62,13 +61,13 @@ class LocalTraining(Training, Leader):
         self.leader = self
         self.clock = self
         dealt = start.dealt.going_on(generation.cut, sync=shared)
-        self.cut = BatchCut(dealt.parts, dealt.even)
         memory = ReplicaMemory(generation.plan)
         for name, array in memory.variables.items():
             array[...] = start.values[name]
         # The model reads the variables where the optimizer writes them.
         store = _filled_store(generation, start, memory)
         dealer = PartDealer.of(dealt, whole=shared and not dealt.even)
+        self.cut = dealer.cut
         self.lock = threading.Lock()
         self.state = FitState(generation, start, memory, store, dealer, self.lock)
         self.weights = self.state.weights

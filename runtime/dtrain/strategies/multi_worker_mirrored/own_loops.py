@@ -92,7 +92,7 @@ def terms_of_loops(leader: int, ranks: int) -> Entered:
         max_steps=0,
         leader=leader,
         lineage=Lineage(),
-        dealt=(ranks, 0, (), False),
+        dealt=(ranks, 0, (), False, ()),
         optimizer={},
         ranks=ranks,
     )

@@ -204,7 +204,8 @@ class MultiWorkerMirrored(Strategy):
         start = beginnings.start(generation, problem)
         max_steps = start.lineage.first_step + problem.max_steps
         generation = replace(generation, max_steps=max_steps)
-        dealt = start.dealt.going_on(cut, sync=True)
+        # Between hosts a step is of one batch, also in a run that had backups on one host.
+        dealt = start.dealt.going_on(cut, sync=hosting.hosts is None or not start.dealt.even)
         ranks = self.context.num_replicas + SPARE_RANKS
         terms = terms_of(generation, start, dealt, self.context.rank, ranks, str(self._task.run_dir))
         rank = self.context.rank

@@ -8,7 +8,6 @@ from dtrain.config import MultiWorkerMirroredSection
 from dtrain.config.choices import Weighting
 from dtrain.errors import DtrainError
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.collective.backup_driver import BackupDriver
@@ -95,7 +94,7 @@ class ReplicaTraining(Training):
         self.replicas: Sequence[Replica] = ()
         self.clock = self
         self.weights = state.weights
-        self.cut = BatchCut(state.dealer.parts, state.dealer.even)
+        self.cut = state.dealer.cut
         self.weighs_examples = section.weighting == Weighting.EXAMPLES
         self.first_step = state.lineage.first_step
         self.bells = bells

@@ -1,11 +1,13 @@
 """Parts of batches by number: what replicas compute. See `protocol.part_dealer`."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import rows_of
+from dtrain.data.structure import concatenate
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import WHOLE, LossScale
 from dtrain.protocol.batch_cut import BatchCut
@@ -96,17 +98,24 @@ class PartStream:
             )
             return Part(whole, cut.parts, 0, whole.size * cut.parts)
         index, part = divmod(number, cut.parts)
-        node = self._dataset.node
-
-        def rows(size: int) -> range:
-            return cut.rows(part, size)
-
-        if self._addressable:
-            element, size = node.part(index, ITERATION, rows)
+        if pieces := cut.pieces(index):
+            before = BatchCut(cut.rest[0], even=True)
+            found = [self._rows(before, *divmod(piece, before.parts))[0] for piece in pieces]
+            filled = [element for element in found if element is not None]
+            if not filled:
+                return Part(None, cut.parts, cut.parts)
+            element, size = rows_of(concatenate(filled), partial(cut.rows, part))
         else:
-            element, size = rows_of(self._batch(index), rows)
+            element, size = self._rows(cut, index, part)
         batch = None if element is None else self._weighted(element)
         return Part(batch, cut.parts, cut.parts - cut.filled(size), size, cut.even)
+
+    def _rows(self, cut: BatchCut, index: int, part: int) -> tuple[Any, int]:
+        """Return a part of a batch, and how many examples all of the batch has."""
+        rows = partial(cut.rows, part)
+        if self._addressable:
+            return self._dataset.node.part(index, ITERATION, rows)
+        return rows_of(self._batch(index), rows)
 
     def _weighted(self, element: Any) -> Batch:
         batch = Batch.of(element)

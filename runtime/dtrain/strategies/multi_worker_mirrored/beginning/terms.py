@@ -24,7 +24,7 @@ def terms_of(
         max_steps=generation.max_steps,
         leader=leader,
         lineage=start.lineage,
-        dealt=(dealt.parts, dealt.next, dealt.due, dealt.even),
+        dealt=dealt,
         optimizer=start.optimizer,
         tally=start.tally,
         history={fit: dict(rows) for fit, rows in start.history.items()},

@@ -31,7 +31,7 @@ def places_of(parts: int, replicas: int) -> int:
 
 def first_standing(terms: Entered, members: Sequence[int], places: int) -> Standing:
     """Return how a call of `fit` stands as it begins with these members."""
-    _, following, due, _ = terms.dealt
+    _, following, due, *_ = terms.dealt
     standing = Standing([None] * places, following, list(due), version=terms.version, leader=terms.leader)
     standing.sums = msgspec.msgpack.encode(terms.tally)
     for rank in members:
