@@ -101,7 +101,7 @@ def begins_an_heir_s_pipeline_anew(set_attribute: SetAttribute) -> None:
     """A process reads a pipeline from its front, whichever batch it is asked for first."""
     before = PartsOfPipelines._place
 
-    def place(self: PartsOfPipelines[Any], number: int) -> tuple[Stream[Any], int]:
+    def place(self: PartsOfPipelines, number: int) -> tuple[Stream, int]:
         stream, position = before(self, number)
         first = vars(self).setdefault("_first", {}).setdefault(id(stream), position)
         return stream, max(0, position - first)

@@ -5,10 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conformance.workers_in_threads import on_workers
+from hypothesis import given
+from hypothesis import strategies as st
 from strategies.shipped import mirrored
 
 from dtrain.data import Dataset, Options, TextLineDataset
 from dtrain.data.experimental import AutoShardPolicy
+from dtrain.data.input_context import InputContext
+from dtrain.errors import InputError
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.strategies.input.workers import InputWorkers
 from dtrain.training.batches import Batches, BatchesOfReplicas
@@ -34,7 +38,8 @@ def parts_of(batches, parts, steps):
         sizes = [0 if part.batch is None else part.batch.size for part in step]
         empty = sizes.count(0)
         assert sizes[len(sizes) - empty :] == [0] * empty, "parts without examples come last"
-        assert {(part.empty, part.batch_size, part.parts) for part in step} == {(empty, sum(sizes), parts)}
+        assert {(part.empty, part.parts) for part in step} == {(empty, parts)}
+        assert {part.batch_size for part in step if part.batch is not None} == {sum(sizes)}
     return [[part.batch.x.tolist() for part in step if part.batch is not None] for step in found]
 
 
@@ -136,6 +141,42 @@ def test_a_part_of_a_worker_is_read_from_its_pipeline_whoever_computes_it_and_no
     assert stream.at(3 + 2).batch.x.tolist() == [8, 11], "the part of a lost worker"
     assert stream.at(6 + 2).batch.x.tolist() == [14, 17]
     assert made == [2]
+
+
+def uneven(lengths):
+    """The batches of a function whose pipelines have so many: pairs of pipeline and place in it."""
+
+    def function(context):
+        own = context.input_pipeline_id
+        return Dataset.range(lengths[own]).map(lambda place: np.array([own, place])).batch(1)
+
+    context = InputContext(len(lengths), 0, len(lengths))
+    return Batches.of(function, batch_size=None, shuffle=False, seed=0, context=context)
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=4).filter(any), st.integers(1, 5))
+def test_a_pass_of_pipelines_that_end_at_different_times_has_every_batch_once(lengths, parts):
+    batches = uneven(lengths)
+    steps = -(-sum(lengths) // parts)
+    assert batches.count == sum(lengths)
+    expected = sorted([own, place] for own, length in enumerate(lengths) for place in range(length))
+    found = parts_of(batches, parts, 2 * steps)
+    for of_pass in (found[:steps], found[steps:]):
+        assert sorted(row for step in of_pass for part in step for row in part) == expected
+        if len(set(lengths)) == 1 and parts == len(lengths):
+            assert all([row[0] for [row] in step] == list(range(parts)) for step in of_pass), "each its own"
+
+
+def test_the_last_step_of_batches_of_replicas_lacks_parts_too():
+    data = BatchesOfReplicas(Dataset.range(5).batch(1))
+    batches = Batches.of(data, batch_size=None, shuffle=False, seed=0)
+    assert parts_of(batches, 2, 6) == [[[0], [1]], [[2], [3]], [[4]]] * 2
+
+
+def test_shapes_are_those_of_another_pipeline_where_the_own_one_is_empty():
+    assert uneven([0, 2]).first().x.tolist() == [[1, 0]]
+    with pytest.raises(InputError, match="found an empty dataset"):
+        uneven([0, 0]).first()
 
 
 def test_a_distributed_dataset_is_taken_as_what_it_was_made_of():

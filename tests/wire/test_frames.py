@@ -68,8 +68,12 @@ FIELDS = {
     tuple[int, int, int]: TRIPLES,
     tuple[int, tuple[int, ...]]: BATCHES,
     tuple[int, tuple[int, ...]] | None: st.none() | BATCHES,
-    tuple[int, int, tuple[int, ...], bool]: st.tuples(
-        INTS, INTS, st.lists(INTS, max_size=3).map(tuple), st.booleans()
+    tuple[int, int, tuple[int, ...], bool, tuple[int, ...]]: st.tuples(
+        INTS,
+        INTS,
+        st.lists(INTS, max_size=3).map(tuple),
+        st.booleans(),
+        st.lists(INTS, max_size=3).map(tuple),
     ),
     messages.Sums | None: st.none() | SUMS,
     tuple[tuple[int, messages.Sums], ...]: st.lists(st.tuples(INTS, SUMS), max_size=2).map(tuple),

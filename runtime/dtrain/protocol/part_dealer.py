@@ -70,12 +70,12 @@ class Dealt(NamedTuple):
             before = self._in_parts()
             stays = before.parts > 1 or before.parts == cut.parts
             return before if stays else before.cut_into(cut.parts, even=cut.even)
-        whole = self.cut_into(1)
-        if self.even and self.parts > 1:
-            left = sorted({*self.due, *range(self.next, whole.next * self.parts)})
-            places = tuple(first // self.parts for first in left[:: self.parts])
-            whole = Dealt(1, whole.next, places, rest=(self.parts, *left))
-        return whole.cut_into(cut.parts, even=cut.even)
+        if not self.even or self.parts <= 1:
+            return self.cut_into(cut.parts, even=cut.even)
+        begun = -(-self.next // self.parts)
+        left = sorted({*self.due, *range(self.next, begun * self.parts)})
+        places = tuple(first // self.parts for first in left[:: self.parts])
+        return Dealt(1, begun, places, rest=(self.parts, *left)).cut_into(cut.parts, even=cut.even)
 
     def _in_parts(self) -> "Dealt":
         """Return the same state with the former cut, if parts of it that were put together are still due."""

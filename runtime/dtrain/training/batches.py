@@ -25,7 +25,7 @@ from dtrain.strategies.input.distributed_dataset import DistributedDataset
 from dtrain.strategies.interface import Strategy
 from dtrain.training.parts.batch import Batch
 from dtrain.training.parts.of_pipelines import PartsOfPipelines, Stream
-from dtrain.training.parts.streams import EMPTY, ITERATION, Part, PartStream, StepStream
+from dtrain.training.parts.streams import EMPTY, ITERATION, PartStream, StepStream
 
 DEFAULT_BATCH_SIZE = 32
 FILES_MAX = 2000
@@ -54,7 +54,6 @@ class Batches:
         uncut: whether a part is a batch, so that a step consumes several.
         steps: for a dataset whose options name a policy, makes the steps of so many replicas; else None.
         replicas: how many there are in sync, for `steps`.
-        shared_by: for a function, how many replicas get the batches of one pipeline in turn.
     """
 
     dataset: Dataset
@@ -64,7 +63,6 @@ class Batches:
     pipeline: int = 0
     steps: Callable[[int], Node] | None = None
     replicas: int = 1
-    shared_by: int = 1
 
     @classmethod
     def of(
@@ -132,13 +130,9 @@ class Batches:
         has no effect, as in TensorFlow, and a function makes a pipeline for each replica.
         """
         policy = self.dataset.options().experimental_distribute.auto_shard_policy
-        if self.uncut or (self.make is None and policy is AutoShardPolicy.AUTO):
-            return self
         place = strategy.input_workers
-        if not place.wraps:
+        if self.uncut or self.make is not None or policy is AutoShardPolicy.AUTO or not place.wraps:
             return self
-        if self.make is not None:
-            return replace(self, shared_by=place.replicas)
 
         def steps(parts: int) -> Node:
             workers = place.workers if parts % place.workers == 0 else 1
@@ -201,9 +195,14 @@ class Batches:
         Raises:
             InputError: there is none.
         """
-        for element in self.dataset.take(1):
-            return Batch.of(element)
+        for dataset in self._own_first():
+            for element in dataset.take(1):
+                return Batch.of(element)
         raise InputError(EMPTY)
+
+    def _own_first(self) -> Iterator[Dataset]:
+        yield self.dataset
+        yield from self._all
 
     def one_example(self) -> Batch | None:
         """Return the first example as a batch; None if data would have to be read or computed for it."""
@@ -215,7 +214,7 @@ class Batches:
 
     def streams(
         self, ranks: Sequence[int], cut: BatchCut, class_weight: Mapping[int, float] | None = None
-    ) -> "Sequence[Stream[Part]]":
+    ) -> "Sequence[Stream]":
         """Return for each replica pass after pass without end, by the numbers that the strategy deals.
 
         Args:
@@ -226,22 +225,20 @@ class Batches:
         if self.steps is not None:
             steps = Dataset(Repeated(self.steps(cut.parts), None))
             return [StepStream(steps, cut, class_weight)] * len(ranks)
-        if self.make is not None:
-            return [self._parts_of_pipelines(self.make, cut, class_weight)] * len(ranks)
-        return [self.stream(cut, class_weight)] * len(ranks)
+        make = self.make
+        if make is None and not self.uncut:
+            return [self.stream(cut, class_weight)] * len(ranks)
 
-    def _parts_of_pipelines(
-        self, make: Callable[[int], Dataset], cut: BatchCut, class_weight: Mapping[int, float] | None
-    ) -> "PartsOfPipelines[Part]":
         def stream(pipeline: int) -> PartStream:
-            dataset = self.dataset if pipeline == self.pipeline else make(pipeline)
+            dataset = self.dataset if make is None or pipeline == self.pipeline else make(pipeline)
             return PartStream(dataset.repeat(), cut, class_weight, uncut=True)
 
-        return PartsOfPipelines(stream, self.pipelines, self.shared_by)
+        lengths = [dataset.cardinality() for dataset in self._all]
+        return [PartsOfPipelines(stream, lengths, cut)] * len(ranks)
 
     def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
         """Return pass after pass of one pipeline without end; arguments as in `streams`."""
-        return PartStream(self.dataset.repeat(), cut, class_weight, uncut=self.uncut)
+        return PartStream(self.dataset.repeat(), cut, class_weight)
 
     @property
     def plan(self) -> Plan | None:

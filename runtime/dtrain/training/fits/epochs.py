@@ -30,10 +30,10 @@ class Epochs:
             InputError: the data are endless and the length of an epoch is not given, or a number is out of
                 range.
         """
-        if batches.dataset.cardinality() == 0:
+        count = batches.count
+        if count == 0:
             raise InputError("fit: expected at least one batch, found an empty dataset")
         if steps_per_epoch is None:
-            count = batches.count
             if count is None:
                 raise InputError("fit: the dataset's length is unknown or infinite; expected steps_per_epoch")
             steps_per_epoch = ceil(count / parts) if batches.pipelines or batches.uncut else count

@@ -254,8 +254,9 @@ class TrainingLoop:
         self.warned = True
         share = (part.parts - part.empty) / part.parts
         has = "has" if part.empty == 1 else "have"
+        what = f"batches of {part.batch_size}" if part.batch_size else "the last step of a pass"
         print(
-            f"fit: batches of {part.batch_size} over {part.parts} replicas: {part.empty} of {part.parts} "
+            f"fit: {what} over {part.parts} replicas: {part.empty} of {part.parts} "
             f"parts {has} no examples, so gradients are {share:.2f} times those of one process; "
             "see training.weighting",
             file=sys.stderr,

@@ -16,7 +16,7 @@ from dtrain.training.parts.streams import Part
 
 @contextmanager
 def parts_ahead(
-    streams: Sequence[Stream[Part]], plan: Plan | None, forecasts: Sequence[Forecast]
+    streams: Sequence[Stream], plan: Plan | None, forecasts: Sequence[Forecast]
 ) -> Iterator[list[Callable[[int], Part]]]:
     """Yield for each replica what reads its parts by number; what was begun to be read ends with the block.
 
