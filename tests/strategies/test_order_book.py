@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dtrain.collectives.ledger import HEAD_BYTES, Ledger
+from dtrain.messages import Sums
 from dtrain.protocol.tally import Tally
 from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
 
@@ -17,11 +18,12 @@ class Replicas:
     """The books of a leader and of a replica, which both stand at one version."""
 
     def __init__(self):
-        data, words = np.zeros(HEAD_BYTES + 8192, np.uint8), [0]
-        self.leader, self.other = (
-            OrderBook(Ledger(data, words, lambda start, stop: None), self.state(), BEFORE, 0, is_new=False)
-            for _ in range(2)
-        )
+        self._memory = np.zeros(HEAD_BYTES + 8192, np.uint8), [0]
+        self.leader, self.other = self.book(), self.book()
+
+    def book(self, *, is_new=False):
+        ledger = Ledger(*self._memory, lambda start, stop: None)
+        return OrderBook(ledger, self.state(), BEFORE, 0, is_new=is_new)
 
     def state(self):
         tally = Tally.of(0, 10, 0, (), {}, kept=True)
@@ -74,3 +76,29 @@ def test_a_replica_that_leads_next_lets_the_order_hold(replicas):
     replicas.other._state.store.end_at = lambda end, version: None
     replicas.other.finish_earlier()
     assert replicas.last_step_of_other == VERSION
+
+
+def after(steps):
+    """The sums of an epoch after so many steps, each of one example with loss 5."""
+    tally = Tally.of(0, 20, 0, (), {}, kept=True)
+    for step in range(steps):
+        tally.add(step, Sums(names=("loss",), totals=np.array([1.0, 5.0]).tobytes()))
+    return tally.open()
+
+
+@pytest.mark.parametrize("rounds_late", [0, 1, 2])
+def test_a_newcomer_whose_entry_is_delayed_takes_the_sums_of_the_step_that_it_enters_at(
+    replicas, rounds_late
+):
+    """Others may enter earlier, and are told the sums then; they lack the steps made since."""
+    newcomer = replicas.book(is_new=True)
+    for version in range(VERSION - rounds_late, VERSION + 1):
+        replicas.leader.tell_newcomers(after(version), version)
+        if version < VERSION:
+            newcomer.heed(VERSION)
+            assert newcomer._state.tally.open() == (), "sums that lack a step"
+    newcomer.heed(VERSION)
+    assert newcomer._state.tally.open() == after(VERSION)
+    replicas.leader.tell_newcomers(after(1), VERSION)
+    newcomer.heed(VERSION)
+    assert newcomer._state.tally.open() == after(VERSION), "it is told once"
