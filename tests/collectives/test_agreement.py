@@ -116,6 +116,128 @@ def test_a_host_hears_that_it_was_left_behind_from_any_leader():
     assert host.heard(directed(membership=2, hosts=(0, 2))) == [LeftBehind()]
 
 
+def follower(host, until_s, **changes):
+    """A host that has heard its leader, host 0, each second, and nobody else."""
+    made = Agent(promised(host), 3, 5.0, 0.0)
+    for second in range(until_s + 1):
+        made.received(0, directed(**changes), float(second))
+        made.take(float(second))
+    return made
+
+
+def ended(made, now, *hosts):
+    """What is to be done as hosts are found to have ended."""
+    for host in hosts:
+        made.gone(host)
+    return made.take(now)[1]
+
+
+def test_the_last_host_goes_on_if_it_was_in_contact_up_to_the_end_of_all_others():
+    """With those of which its leader has heard, too."""
+    made = follower(2, 6)
+    assert LeftBehind() not in ended(made, 10.9, 0, 1)
+    assert made.hosts == (2,)
+
+
+@pytest.mark.parametrize("silent", [(), (1,)], ids=["no contact with any", "none of the leader with one"])
+def test_a_host_ends_where_others_may_have_gone_on_without_it_before_their_end(silent):
+    made = follower(2, 6, silent=silent)
+    assert ended(made, 6.1 if silent else 11.0, 0, 1) == [LeftBehind()]
+    assert made.promise.left_behind
+
+
+def test_more_than_half_go_on_without_a_host_that_ended_out_of_contact():
+    made = follower(1, 0)
+    assert ended(made, 5.0, 0) == []
+    made.received(2, state(2, membership=1), 5.0)
+    made.take(5.0)
+    assert (made.hosts, made.left_behind) == ((1, 2), False)
+
+
+def test_another_replica_knows_with_whom_its_host_has_had_no_contact():
+    made = follower(2, 0)
+    made.take(5.0)
+    other = Agent(made.promise.spoken_by(2), 3, 5.0, 5.0)
+    assert ended(other, 5.1, 0, 1) == [LeftBehind()]
+
+
+def test_a_host_that_is_dropped_is_told_at_once_and_whenever_it_is_heard_of():
+    made = follower(1, 0)
+    without = directed(membership=2, hosts=(0, 1))
+    made.received(0, without, 0.2)
+    assert (2, without) in made.take(0.2)[0]
+    assert 2 not in dict(made.take(0.3)[0])
+    made.received(2, state(2), 0.4)
+    assert (2, without) in made.take(0.4)[0]
+
+
+def test_a_host_hears_that_it_was_left_behind_from_one_that_it_had_itself_dropped():
+    """Both groups have made as many changes; only the later term has more than half of the hosts."""
+    made = Following(promised(0))
+    made.heard(directed(hosts=(0, 1), membership=2))
+    later = directed(term=next_term(FIRST, 2), hosts=(1, 2))
+    assert made.heard(msgspec.structs.replace(later, step=-1, hosts=HOSTS)) == []
+    assert made.heard(later) == [LeftBehind()]
+    dropped = Agent(promised(0), 3, 5.0, 0.0)
+    dropped.received(1, directed(term=SECOND, hosts=(0, 1)), 0.1)
+    dropped.received(2, directed(term=next_term(SECOND, 2), hosts=(1, 2)), 0.2)
+    assert LeftBehind() in dropped.take(0.2)[1]
+
+
+def test_a_leader_that_woke_up_late_leaves_nobody_behind_who_goes_on_under_another_one():
+    """What it has heard of the others before is old, so it may take itself and one of them for more than half."""
+    made = Following(promised(2))
+    made.heard(directed(term=SECOND, hosts=(1, 2)))
+    assert made.heard(directed(membership=2, hosts=(0, 1))) == []
+
+
+def test_a_host_that_goes_on_without_this_one_is_no_contact():
+    made = follower(2, 4, silent=(1,))
+    made.received(1, state(1, hosts=(0, 1)), 4.0)
+    assert ended(made, 5.0, 0, 1) == [LeftBehind()]
+
+
+def test_a_leader_that_was_deposed_is_not_followed_again_by_what_comes_late():
+    made = Agent(promised(2), 3, 5.0, 0.0)
+    made.received(0, directed(), 0.1)
+    later = directed(term=SECOND, membership=2)
+    made.received(1, later, 0.2)
+    made.received(0, directed(attempt=9), 0.3)
+    assert made.leader == 1
+    made.received(7, state(7, hosts=(7,)), 0.4)
+    assert (7, later) in made.take(0.4)[0]
+
+
+def test_a_host_has_a_mean_only_with_all_records_that_the_attempt_needs():
+    made = Following(promised(1))
+    made.heard(directed(attempt=7, written=5))
+    made.has_mean(7)
+    made.written(4)
+    assert not made.state.has_mean
+    made.written(5)
+    assert made.state.has_mean
+
+
+def test_a_new_host_is_sent_the_variables_only_when_all_others_have_heard_of_it():
+    """Else, if the leader ended, those who know of it and those who do not could both go on."""
+
+    def there(host, membership, **changes):
+        return state(host, membership=membership, parts=(facts(host),), arrived=UNRECORDED, **changes)
+
+    made = leader(0, 0, *(state(host) for host in HOSTS))
+    made.admit(asked_in(3, 3))
+    for host in HOSTS:
+        made.heard(there(host, 1))
+    attempt = made.direction.attempt
+    for host in HOSTS:
+        made.heard(there(host, 1, attempt=attempt, has_mean=True))
+    assert (made.direction.step, made.direction.hosts) == (1, (*HOSTS, 3))
+    for host in HOSTS:
+        assert made.welcome == frozenset()
+        made.heard(state(host, membership=2, hosts=(*HOSTS, 3), step=1))
+    assert made.welcome == {3}
+
+
 def test_a_host_is_left_behind_by_a_later_leader_of_as_many_changes_of_membership():
     host = Following(promised(0))
     host.heard(Direction(term=FIRST, membership=1, hosts=(0, 1), step=0))

@@ -8,7 +8,7 @@ import os
 from itertools import combinations, product
 from random import Random
 
-from collectives.virtual_hosts import Net
+from collectives.virtual_hosts import LEASE_S, Net
 
 from dtrain.collectives.between_hosts.agent import BEAT_S
 from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
@@ -203,6 +203,32 @@ def fail(net, random):
         net.later(at, net.sever, links, random.choice((0.1, 0.5, 1.5, 4.0)))
 
 
+def hosts_that_are_silent_and_live(seed):
+    """Hosts are cut off, in one direction or in both, or stand still, for about their lease or longer, and others end
+    meanwhile: each host finishes, or ends as one that was left behind, and may take part anew; at least one finishes.
+    """
+    random = Random(seed)
+    net, _ = made(seed, random.choice((1, 3, 10)) * STEPS)
+    net.ends = True
+    numbers = range(len(net.nodes))
+    for _ in range(random.choice((1, 1, 2))):
+        at, for_s = random.uniform(0, 1.5), random.choice((0.5, 1.2, 2, 4)) * LEASE_S
+        if random.random() < 0.3:
+            net.later(at, net.stop, random.choice(numbers), for_s)
+            continue
+        one = set(random.sample(numbers, random.randrange(1, len(numbers) + 1)))
+        links = {(a, b) for a, b in product(numbers, numbers) if a in one and b not in one}
+        links |= random.choice((set(), {(b, a) for a, b in links}, {(b, a) for a, b in links}))
+        net.later(at, net.sever, links, for_s)
+    net.run(100.0, lambda: not alive(net))
+    for node in net.nodes.values():
+        assert node.dead, (node.number, node.version, node.agent and node.agent.stands, node.promise)
+    done = [node for node in net.nodes.values() if node.version == net.steps]
+    assert done, "somebody finishes"
+    if net.schedule is ordered_chain:
+        assert len({node.weights.tobytes() for node in done}) == 1
+
+
 SCENES = (
     hosts_that_die,
     links_that_blink,
@@ -213,6 +239,7 @@ SCENES = (
     speakers_that_die,
     whole_hosts_that_die_with_their_speakers,
     speakers_that_die_while_links_are_cut,
+    hosts_that_are_silent_and_live,
 )
 
 

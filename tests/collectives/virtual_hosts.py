@@ -1,5 +1,8 @@
 """Several hosts on a virtual network, from one seed: the shipped agents, schedules and sums, on links that delay, are
-cut, are cut in one direction only, and heal, and hosts that die at any moment.
+cut, are cut in one direction only, and heal, and hosts that die at any moment, stand still, or leave at their end.
+
+As on real links, a host that was dropped from the membership is heard if it lives, and whoever finds that all
+processes of a host have ended has heard all that they have said.
 """
 
 import heapq
@@ -50,7 +53,8 @@ class Node:
         self.first, self.applied = step, []
         self.gradients = {}
         self.mean, self.whole, self.group = None, False, None
-        self.dead, self.doomed = False, False
+        self.dead, self.doomed, self.stopped_until = False, False, 0.0
+        self.ending = False
         self.promise = Promise.first(number, seats, step, **told)
         self.speaks()
 
@@ -104,6 +108,9 @@ class Node:
             self.wake()
         else:
             self.welcome(self.agent.step)
+        if self.net.ends and not self.ending and (self.version >= self.net.steps or self.promise.left_behind):
+            self.ending = True
+            self.net.later(self.net.random.uniform(0.01, 0.4), self.net.leave, self)
 
     def carry_out(self, action):
         match action:
@@ -120,6 +127,8 @@ class Node:
                 self.apply(step, void)
 
     def computed(self, step, part):
+        if self.net.waits(self, self.computed, step, part):
+            return
         if self.dead or step != self.at or self.version >= self.net.steps:
             return
         self.gradients[part] = gradient(self.weights, part, self.version)
@@ -165,6 +174,8 @@ class Node:
         return way, attempt, speakers[way.source], speakers[way.target]
 
     def tick(self):
+        if self.net.waits(self, self.tick):
+            return
         if not self.dead and not (self.agent is not None and self.agent.left_behind):
             self.wake()
             self.net.later(BEAT_S, self.tick)
@@ -227,6 +238,8 @@ class Exchange:
             self.node.agent.has_mean(self.begin.attempt)
 
     def silent(self, at, step):
+        if self.node.net.waits(self.node, self.silent, at, step):
+            return
         if self.waiting.get(at) is step and self.node.sum is self:
             self.fail(step.way.source)
 
@@ -249,7 +262,10 @@ class Net:
         self.cut, self.silent_s = set(), SILENT_S
         self.groups = defaultdict(set)
         self.come = defaultdict(deque)
-        self._sent_until = defaultdict(float)
+        self._sent_until, self._said_until = defaultdict(float), defaultdict(float)
+        self.ends = (
+            False  # whether hosts leave when they have finished, and those left behind are started again
+        )
         self.broken, self.addresses = set(), count()
         seats = {number: tuple(map(self.seat, own)) for number, own in enumerate(ranks)}
         self.nodes = {}
@@ -284,10 +300,14 @@ class Net:
 
     def send(self, source, target, message):
         if (source, target) not in self.cut and target in self.nodes:
-            self.later(self.delay(), self.deliver, source, target, message)
+            delay = self.delay()
+            self._said_until[source, target] = max(self._said_until[source, target], self.now + delay)
+            self.later(delay, self.deliver, source, target, message)
 
     def deliver(self, source, target, message):
         node = self.nodes[target]
+        if self.waits(node, self.deliver, source, target, message):
+            return
         if not node.dead and node.agent is not None and (source, target) not in self.cut:
             node.agent.received(source, message, self.now)
             node.wake()
@@ -301,6 +321,8 @@ class Net:
 
     def arrive(self, stream, elements):
         way, _, source, _ = stream
+        if way.target in self.nodes and self.waits(self.nodes[way.target], self.arrive, stream, elements):
+            return
         ended = not self.lives(way.source, source)
         if (way.source, way.target) in self.cut or (ended and self.random.random() < 0.5):
             self.broken.add(stream)
@@ -360,13 +382,16 @@ class Net:
     def tell_of_end(self, number, seat):
         for other in list(self.nodes.values()):
             if not other.dead and not {(number, other.number), (other.number, number)} & self.cut:
-                self.later(self.random.uniform(0.002, 0.04), self.ended, other, number, seat)
+                heard = self._said_until[number, other.number] - self.now
+                self.later(max(heard, self.random.uniform(0.002, 0.04)), self.ended, other, number, seat)
 
     def ended(self, node, number, seat):
         """The kernel of a dead process closes its connections, if the link lets it through. Its host is gone if
         no replica that is known listens at its address.
         """
         if node.dead or node.agent is None or (number, node.number) in self.cut:
+            return
+        if self.waits(node, self.ended, node, number, seat):
             return
         if not any(self.lives(number, each) for each in node.known.get(number, ())):
             node.agent.gone(number)
@@ -395,4 +420,30 @@ class Net:
         """Cut links, for a while."""
         self.cut |= links
         if heal_s is not None:
-            self.later(heal_s, self.cut.difference_update, links)
+            self.later(heal_s, self.heal, links)
+
+    def heal(self, links):
+        """Mend links; whoever has ended meanwhile is found to have."""
+        self.cut -= links
+        for node in list(self.nodes.values()):
+            if node.dead:
+                self.tell_of_end(node.number, node.speaker)
+
+    def stop(self, number, for_s):
+        """All processes of a host stand still; what comes meanwhile waits, in its order."""
+        self.nodes[number].stopped_until = self.now + for_s
+
+    def waits(self, node, event, *words):
+        """Put an event off, if its host stands still."""
+        if (waits := node.stopped_until > self.now) and not node.dead:
+            self.later(node.stopped_until - self.now, event, *words)
+        return waits
+
+    def leave(self, node):
+        """All processes of a host end, as it has finished or was left behind; in this case others are started."""
+        if self.waits(node, self.leave, node) or node.dead:
+            return
+        ranks = [seat.rank for seat in node.live]
+        self.kill(node.number)
+        for rank in ranks if node.promise.left_behind else ():
+            self.later(self.random.uniform(0.05, 0.5), self.start_again, rank, f"at {next(self.addresses)}")

@@ -113,7 +113,7 @@ def test_a_host_that_is_killed_leaves_the_step_to_the_others(run):
     assert started.weights(1, 2) == {trajectory(STEPS).tobytes()}
 
 
-def test_a_host_whose_cable_is_cut_is_left_behind_and_stands(run):
+def test_a_host_whose_cable_is_cut_is_left_behind_and_stands_and_ends_when_it_is_mended(run):
     hosts, started = run(3, "pause", LEASE_S)
     for host in range(3):
         started.wait_made(host, 2)
@@ -121,3 +121,6 @@ def test_a_host_whose_cable_is_cut_is_left_behind_and_stands(run):
     (started.folder / "go").touch()
     assert started.weights(1, 2) == {trajectory(STEPS).tobytes()}
     assert not (started.folder / "weights-0").exists(), "one of three does not go on alone"
+    hosts.plug(0)
+    assert "LeftBehindError: " in started.processes[0].communicate(timeout=60)[1]
+    assert not (started.folder / "weights-0").exists(), "nor where the others have ended"

@@ -42,6 +42,10 @@ class SwitchedHosts:
         """Cut a host's cable: nothing tells either end."""
         self._run(self._switch, "link", "set", f"port{number}", "nomaster")
 
+    def plug(self, number: int) -> None:
+        """Mend a host's cable again."""
+        self._run(self._switch, "link", "set", f"port{number}", "master", SWITCH)
+
     def close(self) -> None:
         """End the holders: the kernel removes namespaces and cables with the last process in them."""
         for holder in self._holders:

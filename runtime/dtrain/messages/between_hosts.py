@@ -100,6 +100,7 @@ class Direction(Message, frozen=True, gc=False, kw_only=True):
         written: of the attempt, the position up to which every host must have the leader's records.
         void: whether the attempt is at a step that makes no version.
         held: how many replicas live, where these are too few to begin the step; -1: it is not held.
+        silent: the hosts of which the leader has heard nothing for their lease.
     """
 
     term: int
@@ -113,6 +114,7 @@ class Direction(Message, frozen=True, gc=False, kw_only=True):
     written: int = -1
     void: bool = False
     held: int = -1
+    silent: tuple[int, ...] = ()
 
 
 class StepCall(Message, frozen=True, gc=False, kw_only=True):

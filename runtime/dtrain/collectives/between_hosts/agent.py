@@ -8,6 +8,7 @@ it is silent for a lease, the next one does, and each one after it a lease later
 the replica that speaks for the leader's host ends, the next one of that host leads, in a higher term.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -63,8 +64,10 @@ class Agent:
         self._parts = parts
         self._alone, self._needed = alone, needed
         self._lease_s = lease_s
-        self._gone = set(promise.gone)
+        self._gone, self._silent = set(promise.gone), set(promise.silent)
         self._heard_s = dict.fromkeys(promise.hosts, now)
+        self._contact_s = self._heard_s | dict.fromkeys(promise.gone, math.inf)
+        self._contact_s |= dict.fromkeys(promise.silent, -math.inf)
         self._sent: dict[int, tuple[HostState | Direction, float]] = {}
         self._strangers: set[int] = set()
         self._directed: Direction | None = None
@@ -89,6 +92,7 @@ class Agent:
             following,
             seats={**self._seats, **following.seats},
             gone=tuple(sorted(self._gone)),
+            silent=tuple(sorted(self._silent)),
             left_behind=self.left_behind,
         )
 
@@ -127,7 +131,9 @@ class Agent:
             if seats[0] in seated and host in self._following.hosts and not self._leading.has_heard(host):
                 self._asked[host] = self._asked.get(host, 0) + 1
                 if self._asked[host] == ASKS:
-                    self.gone(host)
+                    self._contact_s[host] = math.inf  # it has never gone on with others
+                    self._gone.add(host)
+                    self._lose(host)
         if self._leading is not None:
             self._leading.admit(seats)
 
@@ -180,24 +186,24 @@ class Agent:
     def gone(self, host: int) -> None:
         """Take note that all processes of a host have certainly ended."""
         self._gone.add(host)
-        if self._leading is not None:
-            self._leading.gone(host)
 
     def received(self, sender: int, message: HostState | Direction, now: float) -> None:
         """Take a message of another host."""
         if sender in self._gone:
             return
         self._heard_s[sender] = now
-        if sender not in self._following.hosts:
+        self._contact_s |= {sender: now} if self.host in message.hosts else {}  # it may go on without it
+        if stranger := sender not in self._following.hosts:
             self._strangers.add(sender)
-        elif isinstance(message, HostState):
-            if self._leading is not None:
-                self._leading.heard(message)
-                self._end_if_deposed(now)
-        else:
-            if self._following.heeds(message.term):
+        if isinstance(message, Direction):
+            if not stranger and self._following.heeds(message.term):
                 self.leader = sender
+                if message.step >= 0 and self.host not in message.silent:
+                    self._contact_s |= dict.fromkeys({*message.hosts} - {*message.silent, *self._gone}, now)
             self._follow(message)
+        elif not stranger and self._leading is not None:
+            self._leading.heard(message)
+            self._end_if_deposed(now)
 
     def take(self, now: float) -> tuple[list[tuple[int, HostState | Direction]], list[Action]]:
         """Return what is to be sent now, as (host, message), and what is to be done; call it after each event
@@ -207,6 +213,9 @@ class Agent:
         if not self.left_behind:
             self._look(now)
             self._hear_itself(now)
+            if self._leading is not None and self._leading.stands and self._leading.without <= self._gone:
+                self.left_behind = True  # nobody is left who could say how far they went
+                self._actions.append(LeftBehind())
         if not self.left_behind:
             self._say(now, sent)
         actions, self._actions = self._actions, []
@@ -224,8 +233,14 @@ class Agent:
                 self._send(other, self._leading.direction, now, sent)
 
     def _look(self, now: float) -> None:
-        """Notice silence."""
+        """Notice silence, and judge the ends of hosts."""
         hosts = self._following.hosts
+        for host in {*hosts, *self._gone} - {self.host}:
+            silent = now - self._contact_s.setdefault(host, now + COMES_S) >= self._lease_s
+            (self._silent.add if silent else self._silent.discard)(host)
+            if host in self._gone and math.isfinite(self._contact_s[host]):
+                self._contact_s[host] = -math.inf if silent else math.inf  # so it stays
+                self._lose(host)
         if self._leading is not None:
             for host in hosts:
                 heard_s = self._heard_s.setdefault(host, now + COMES_S)
@@ -237,13 +252,18 @@ class Agent:
         if leases == 0 or now - self._heard_s.setdefault(self.leader, now) >= leases * self._lease_s:
             self._lead(now)
 
+    def _lose(self, host: int) -> None:
+        """Have a host that has ended taken for gone, or for silent, if it may have left this one behind."""
+        if self._leading is not None:
+            (self._leading.silent if host in self._silent else self._leading.gone)(host)
+
     def _lead(self, now: float) -> None:
         state = self._following.state
         term = next_term(state.term, self.host)
         about = self.host, term, state, self._parts, self.leader
         self._leading = Leading(*about, alone=self._alone, needed=self._needed)
         for host in self._gone:
-            self._leading.gone(host)
+            self._lose(host)
         for host in state.hosts:
             if host != self.leader:
                 self._heard_s[host] = now
@@ -270,12 +290,14 @@ class Agent:
         if self._following.heeds(told.term) and not late:
             self._directed = told
             self._seats = told.seats or self._seats
+        before = set(self._following.hosts)
         for action in self._following.heard(told):
             if isinstance(action, LeftBehind):
                 self.left_behind = True
             if isinstance(action, Begin):
                 self._actions = [each for each in self._actions if not isinstance(each, Begin)]
             self._actions.append(action)
+        self._strangers |= before - set(self._following.hosts)
         if self._leading is not None and self._following.term > self._leading.direction.term:
             self._leading = None
 

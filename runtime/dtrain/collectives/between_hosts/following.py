@@ -86,6 +86,7 @@ class Following:
         self.step = promise.step
         self.term = promise.term
         self.membership = promise.membership
+        self._counted = promise.term, promise.membership  # as the leader of that term has told
         self._seats = promise.seats[promise.host]
         self._heirs, self._named = promise.heirs, promise.named
         self._parts: dict[int, PartFacts] = {}
@@ -189,16 +190,15 @@ class Following:
 
     def heard(self, told: Direction) -> list[Action]:
         """Heed a leader; return what follows from it, in this order."""
-        if told.step >= 0 and told.membership > self.membership and self.host not in told.hosts:
+        said = told.term, told.membership
+        if told.step >= 0 and self.host not in told.hosts and said >= self._counted:
             return [LeftBehind()]
-        if (told.term, told.membership) < (self.term, self.membership) or not self.heeds(told.term):
+        if said < (self.term, self.membership) or not self.heeds(told.term):
             return []
         self.term = told.term
         if told.step < 0:
             return []
-        if self.host not in told.hosts:  # a later leader may have made as many changes, and others
-            return [LeftBehind()]
-        self.membership, self.hosts = told.membership, told.hosts
+        self._counted, self.membership, self.hosts = said, told.membership, told.hosts
         actions: list[Action] = []
         if told.step == self.step + 1:
             if not self._has_mean:

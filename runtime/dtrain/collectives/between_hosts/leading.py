@@ -52,6 +52,7 @@ class Leading:
     Attributes:
         direction: what every host is to be told now.
         stands: why nothing goes on; None while something does.
+        without: the hosts without which it may not go on, while it stands.
         deposed: whether another leader has taken over; this one gives no more directions.
     """
 
@@ -101,6 +102,7 @@ class Leading:
         self._new: set[int] = set()
         self._asking: dict[int, tuple[Seat, ...]] = {}
         self.stands: str | None = None
+        self.without: set[int] = set()
         self.deposed = False
         self.direction = Direction(term=term, membership=state.membership, hosts=state.hosts)
 
@@ -147,6 +149,8 @@ class Leading:
         if host not in self._silent:
             self._silent.add(host)
             self._go_on()
+            if self._step >= 0:
+                self._tell()
 
     def heard(self, state: HostState) -> None:
         """Take note of how far a host is."""
@@ -195,6 +199,7 @@ class Leading:
 
     def _stand(self, lost: set[int]) -> None:
         names = ", ".join(str(host) for host in sorted(lost - self._gone))
+        self.without = lost
         self.stands = f"too few hosts can go on without {names}, of which nothing is heard"
 
     def _began(self) -> bool:
@@ -384,4 +389,5 @@ class Leading:
             written=begun.written,
             void=begun.void,
             held=len(self._live) if self._held else -1,
+            silent=tuple(sorted(self._silent & self._hosts)),
         )

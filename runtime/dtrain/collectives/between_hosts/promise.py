@@ -30,6 +30,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
         term: of the leader that is heeded.
         membership: the number of that membership.
         gone: the hosts that have certainly ended.
+        silent: the hosts with which this one had no contact for a lease, or up to their end.
         attempt: the newest that was begun; -1: none of this step.
         agreed: of the attempt, all parts that count or are empty.
         void: whether the attempt is at a step that makes no version.
@@ -52,6 +53,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     term: int = 0
     membership: int = 0
     gone: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
     attempt: int = -1
     agreed: tuple[PartFacts, ...] = ()
     void: bool = False

@@ -1,9 +1,11 @@
 """Which hosts may go on without the others, so that never two groups do: rule *One decision*
 (docs/design/protocol.md#one-decision), for a leader that is one of the hosts.
 
-A host is *gone* when all its processes have certainly ended, which is final. It is *silent* when its lease
-has run out: it may be dead, or behind a link that is cut and still connected to others. Where no host is
-silent, all that live are here, and go on, however few. Otherwise more than half of the members must be
+A host is *gone* when all its processes have certainly ended, which is final, and the asking host was in
+contact with it up to then: within a lease it, or the leader on its behalf, was heard to go on with the asking
+host. It is *silent* when its lease has run out: it may be dead, or behind a link that is cut and still
+connected to others; or it has ended since, and may have gone on without the asking host before. Where no host
+is silent, all that live are here, and go on, however few. Otherwise more than half of the members must be
 present, or half with the leader among them: of two such groups that have no host in common, one would be too
 small. A host that is gone counts as a member here, for it may have agreed to another group before its end.
 """

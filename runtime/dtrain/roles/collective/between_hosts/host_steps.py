@@ -143,6 +143,13 @@ class HostSteps:
         self._actions.put(action)
         if isinstance(action, Exception):
             raise action
+        agent = self._agent
+        if set(agent.hosts) - {agent.host} <= set(agent.promise.gone):
+            names = ", ".join(seats[0].task for host, seats in agent.seats.items() if host != agent.host)
+            raise LeftBehindError(
+                f"{names} were silent for a lease, and ended. They may have gone on without this host: use "
+                "the files that the last of them to lead has named, or start this again if they train"
+            )
         raise LeftBehindError(
             "the other hosts had not heard of this one for its lease, and go on without it; start it again"
         )
@@ -216,7 +223,8 @@ class HostSteps:
 
     def _receive(self, host: int, message: HostState | Direction | Recorded | SaidCall) -> None:
         if isinstance(message, Recorded):
-            self._take_record(message)
+            if host in self._agent.hosts:
+                self._take_record(message)
             return
         if isinstance(message, SaidCall):
             self._take_call(host, message)

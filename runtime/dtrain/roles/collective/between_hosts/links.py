@@ -89,6 +89,7 @@ class Links:
         self._own = own
         self._closed: str | None = None
         self._retired: set[int] = set()
+        self._ended: set[int] = set()
         self._newest: dict[int, _Newest] = {}
         self._replicas: dict[int, _Replicas] = {}
         self._streams: dict[tuple[int, str], Incoming | Outgoing] = {}
@@ -107,17 +108,15 @@ class Links:
         self._listening.append(self._clock.start(partial(self._listen, host), what))
 
     def keep(self, hosts: Collection[int]) -> None:
-        """End the connections to all others."""
-        for host in self._newest.keys() - set(hosts) - self._retired:
-            self._retired.add(host)
-            self._newest[host].put(None)
-            for direction in ("in", "out"):
-                if (stream := self._streams.get((host, direction))) is not None:
-                    stream.abort("this host has been left behind")
+        """Send no more records and calls to all others, which have been left behind.
+
+        They are still heard, as one that lives has to be told, when it is heard of again.
+        """
+        self._retired |= self._newest.keys() - set(hosts)
 
     def _over(self, host: int) -> str | None:
-        """Return why a host is not heard any more; None while it is."""
-        return self._closed or ("this host has been left behind" if host in self._retired else None)
+        """Return why a host is not heard any more; None while it may be."""
+        return self._closed or ("all its processes have ended" if host in self._ended else None)
 
     def send(self, host: int, message: HostState | Direction) -> None:
         """Send a message, in the place of one that has not been sent yet."""
@@ -126,8 +125,9 @@ class Links:
 
     def send_unsent(self) -> None:
         """Have those records and calls sent that have not been."""
-        for newest in list(self._newest.values()):
-            newest.put_again(b"")
+        for host, newest in list(self._newest.items()):
+            if host not in self._retired:
+                newest.put_again(b"")
 
     def close(self) -> None:
         """Send what is newest, and end all connections and threads."""
@@ -150,18 +150,17 @@ class Links:
                 stream = self._outgoing(host)
                 if packet:  # without one the connection alone is wanted: its end tells of the replica's
                     stream.send(_packed(packet))
-                for head, body in self._records.after(self._sent[host]):
-                    stream.send(_packed(_encode(head)))
-                    stream.send(np.frombuffer(body, np.uint8))
-                    self._sent[host] = head.position
-                self._send_calls(host, stream)
+                if host not in self._retired:
+                    self._send_kept(host, stream)
                 if (host, "in") not in self._streams:
                     self._replicas[host].is_silent()
             except (PeerGoneError, PeerRefusedError):  # no process listens there, or another one
-                if self._replicas[host].ended():
-                    self._gone(host)
+                if self._replicas[host].ended() and (host, "in") not in self._streams:
+                    self._ended.add(host)
+                    self._gone(host)  # after all that it has said
                     return
                 self._newest[host].put_again(packet)
+                self._clock.sleep(_PAUSE_S)
             except PeerError:
                 if self._over(host) is not None:
                     return
@@ -172,9 +171,13 @@ class Links:
             if (host, "out") in self._streams:
                 self._outgoing(host).flush(time.monotonic() + _ATTEMPT_S)
 
-    def _send_calls(self, host: int, stream: Outgoing) -> None:
-        for position, (head, body) in self._calls.after(host, self._calls_sent[host]):
+    def _send_kept(self, host: int, stream: Outgoing) -> None:
+        for head, body in self._records.after(self._sent[host]):
             stream.send(_packed(_encode(head)))
+            stream.send(np.frombuffer(body, np.uint8))
+            self._sent[host] = head.position
+        for position, (call, body) in self._calls.after(host, self._calls_sent[host]):
+            stream.send(_packed(_encode(call)))
             if body:
                 stream.send(np.frombuffer(body, np.uint8))
             self._calls_sent[host] = position
