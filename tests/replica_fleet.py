@@ -32,10 +32,10 @@ class ReplicaFleet:
         self.folder = folder
         self.run_id = uuid.uuid4().hex
 
-    def strategy(self, rank: int, attempt: int = 0) -> MultiWorkerMirrored:
+    def strategy(self, rank: int, attempt: int = 0, *, launched: bool = True) -> MultiWorkerMirrored:
         """The strategy of one replica; with `attempt` it replaces earlier processes of its task."""
         task = self.cluster.replicas()[rank]
-        fields = {"launched": True, "attempt": attempt}
+        fields = {"launched": launched, "attempt": attempt}
         assignment = TaskAssignment(task, self.cluster, self.spec, self.run_id, self.folder, **fields)
         return MultiWorkerMirrored(assignment, self.spec.training)
 

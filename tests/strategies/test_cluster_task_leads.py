@@ -7,7 +7,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec, training_section
-from dtrain.errors import RunInUseError
+from dtrain.errors import LeftBehindError, PeerLostError, RunInUseError
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
@@ -90,6 +90,53 @@ def test_by_hand_a_directory_that_another_run_holds_is_refused_to_a_leader(made,
     with pytest.raises(RunInUseError, match="is in use by another run; give another --run-dir"):
         task.lead()
     other.close(None)
+
+
+def test_by_hand_a_silent_leader_that_keeps_its_directory_leaves_the_next_one_another(
+    made, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(cluster_task, "LEAVING_S", 0.1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = HandRun(assigned(CHIEF, run_dir=tmp_path / "before"))
+    task = made(assigned(WORKER))
+    task.lead(str(before.files.directory))
+    assert task.run_dir.is_relative_to(tmp_path / "state")
+    said = capsys.readouterr().err
+    assert f"which is silent, keeps {before.files.directory}" in said
+    assert f"its files are in {task.run_dir}" in said
+    assert read_record(before.files.run, RunRecord).launcher_pid == os.getpid()
+    before.close(None)
+
+
+def test_by_hand_nobody_goes_on_with_a_run_that_has_succeeded(tmp_path):
+    before = HandRun(assigned(CHIEF, run_dir=tmp_path))
+    before.close(None)
+    task = ClusterTask(assigned(WORKER), SECTION)
+    with pytest.raises(LeftBehindError, match=f"the run in {tmp_path} has succeeded without"):
+        task.lead(str(tmp_path))
+    task.close(LeftBehindError("as above"), [], lambda for_good: None)
+    assert read_record(before.files.run, RunRecord).state == "succeeded"
+
+
+@pytest.mark.parametrize("error", [LeftBehindError("the others go on"), PeerLostError("another one")])
+def test_by_hand_one_that_was_left_behind_leaves_word_of_it(made, tmp_path, error):
+    """So that the process that is started in its place does not make the same steps again, alone."""
+    task = ClusterTask(assigned(CHIEF, run_dir=tmp_path), SECTION)
+    task.lead()
+    task.close(error, [], lambda for_good: None)
+    word = made(assigned(CHIEF, run_dir=tmp_path, attempt=1)).left_behind
+    assert word.exists() is isinstance(error, LeftBehindError)
+    assert not word.exists() or word.read_text() == "the others go on\n"
+
+
+def test_by_hand_the_last_line_names_the_newest_step_of_the_leader(tmp_path, capsys):
+    """Also where it has led so late that the others have told nothing of it."""
+    task = ClusterTask(assigned(CHIEF, run_dir=tmp_path), SECTION)
+    task.lead()
+    task.reporter.progress(40)
+    task.close(None, [], lambda for_good: None)
+    assert "succeeded" in (said := capsys.readouterr().err)
+    assert "at step 40" in said
 
 
 def test_by_hand_one_that_follows_leaves_no_directory_of_its_own(made, tmp_path, monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 from replica_fleet import ReplicaFleet
 
 import dtrain as dt
-from dtrain.errors import PeerLostError
+from dtrain.errors import PeerLostError, RunError
 from dtrain.learning import optimizers
 from dtrain.messages import Entered, Lineage, NotReady, Over
 from dtrain.parameters import placement
@@ -41,7 +41,7 @@ def test_a_chief_that_follows_leads_once_the_one_that_led_is_gone(tmp_path, monk
     """Both are started again: the chief while the worker trained, the worker before the chief could take part."""
     told = []
 
-    def ask_all(self, patience_s):
+    def ask_all(self, patience_s, *, waits):
         told.append(self)
         return Meanwhile(trains=True)
 
@@ -50,6 +50,14 @@ def test_a_chief_that_follows_leads_once_the_one_that_led_is_gone(tmp_path, monk
     first, second = fleet.run(build, fit, [fleet.strategy(0, attempt=1), fleet.strategy(1, attempt=1)])
     assert first == second
     assert len(told) == 1
+
+
+def test_a_chief_that_was_left_behind_does_not_make_the_steps_of_the_others_again(tmp_path):
+    """By hand, where the others have ended meanwhile."""
+    fleet = ReplicaFleet(tmp_path, 2)
+    (tmp_path / "left_behind.txt").write_text("worker:0 leads the run from now on")
+    with pytest.raises(RunError, match=r"without this host, as .*left_behind\.txt says, and none trains now"):
+        fleet.run(build, fit, [fleet.strategy(0, attempt=1, launched=False)])
 
 
 def test_the_others_train_without_a_chief_that_is_lost_for_good_before_the_first_step(tmp_path):

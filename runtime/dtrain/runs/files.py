@@ -49,7 +49,7 @@ RUNS_DIR = "DTRAIN_RUNS_DIR"
 
 _OWN_NAME = re.compile(
     r"lock|(run|join|spec|plan|target|moved|stop)\.json|(events|metrics)\.jsonl|checkpoints|tasks|data_index|reserve-.+"
-    r"|\.(run|join|spec|plan|target|stop)\.json\.\d+"
+    r"|left_behind\.txt|\.(run|join|spec|plan|target|stop)\.json\.\d+"
 )
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from dtrain.cluster import TaskId
-from dtrain.errors import RunInUseError
+from dtrain.errors import LeftBehindError, RunInUseError
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.status import TaskStatus, by_clock
 from dtrain.process.assignment import TaskAssignment
@@ -28,6 +28,7 @@ from dtrain.runs.files import (
     TaskRecord,
     default_runs_dir,
     offer_to_join,
+    read_record,
     write_record,
 )
 from dtrain.runs.joined import ROWS_MAX, arrival_text, joined_name, note
@@ -40,11 +41,12 @@ from dtrain.runs.task_states import STOPPED
 class HandRun:
     """The run directory, locked for the life of the leader."""
 
-    def __init__(self, assignment: TaskAssignment) -> None:
-        """Make or take over the directory.
+    def __init__(self, assignment: TaskAssignment, *, goes_on: bool = False) -> None:
+        """Make the directory, or take it over; with `goes_on` in the midst of the run that it is of.
 
         Raises:
             RunInUseError: another leader, or a launch, holds it.
+            LeftBehindError: that run has succeeded without this task.
             RunError: it cannot be made.
         """
         now = datetime.now().astimezone()
@@ -62,6 +64,10 @@ class HandRun:
             raise RunInUseError(
                 f"{self.files.directory} is in use by another run; give another --run-dir"
             ) from None
+        found = read_record(self.files.run, RunRecord) if goes_on else None
+        if found is not None and found.state is RunState.SUCCEEDED:
+            os.close(self._lock)
+            raise LeftBehindError(f"the run in {self.files.directory} has succeeded without this task")
         keep_room(self.files.directory)
         tasks = [
             TaskRecord(str(task), address=assignment.cluster.address(task))
@@ -146,11 +152,12 @@ class HandRun:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_record(path, by_clock(status, time.monotonic()))
 
-    def close(self, error: BaseException | None) -> str:
+    def close(self, error: BaseException | None, step: int | None = None) -> str:
         """Record the end of the leader's program, which is the run's and every participant's.
 
         Args:
             error: the error that ended it; None: it ended well.
+            step: the newest that the leader has made; the others may have told of it in vain.
 
         Returns: The run's last line of output, as of `dtrain launch`.
         """
@@ -174,7 +181,8 @@ class HandRun:
         give_room_back(self.files.directory)
         self.files.join.unlink(missing_ok=True)
         os.close(self._lock)
-        words = f"the run has {state} after {time.monotonic() - self._begun_s:.1f} s at step {self._step}"
+        newest = max(self._step, step or 0)
+        words = f"the run has {state} after {time.monotonic() - self._begun_s:.1f} s at step {newest}"
         return "; ".join([words, *self._lost.values()])
 
 

@@ -13,7 +13,7 @@ from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.cluster import AddressBook, Role
 from dtrain.config import ClusterTraining, MultiWorkerMirroredSection
 from dtrain.config.choices import Transport, Validation
-from dtrain.errors import RunError, RunInUseError
+from dtrain.errors import LeftBehindError, RunError, RunInUseError
 from dtrain.messages import HeartbeatReply, Row
 from dtrain.messages.status import TaskPhase
 from dtrain.process.assignment import TaskAssignment
@@ -121,10 +121,11 @@ class ClusterTask:
 
         Args:
             directory: of a run that was started by hand, as that task has named it. Where it is not on this
-                machine, another one is made.
+                machine, or that task lives and keeps it, another one is made.
 
         Raises:
             RunError: the directory cannot be made, or is in use.
+            LeftBehindError: the run has succeeded without this task.
         """
         by_hand = not self.assignment.launched
         if by_hand and self._hand_run is not None:
@@ -132,10 +133,16 @@ class ClusterTask:
         elif by_hand or not self.context.is_leader:
             self.context = replace(self.context, is_leader=True)
             if by_hand:
-                known = Path(directory) if directory else self.assignment.run_dir
-                self._take_over(known if known is not None and known.is_dir() else None)
+                kept = Path(directory) if directory else self.assignment.run_dir
+                self._take_over(kept if kept is not None and kept.is_dir() else None, former=bool(directory))
             self._keep_accounts()
         self.reporter.leads()
+
+    @property
+    def left_behind(self) -> Path | None:
+        """The file that says that the others went on without this task; only by hand, in its directory."""
+        own = self.assignment
+        return None if own.launched or own.run_dir is None else own.run_dir / "left_behind.txt"
 
     def follow_another(self) -> None:
         """Be no leader, where another task leads already, and keeps the run's directory."""
@@ -146,15 +153,18 @@ class ClusterTask:
             self._hand_run.give_up()
             self._hand_run = self.run_dir = None
 
-    def _take_over(self, directory: Path | None) -> None:
-        """Keep the directory of a run by hand. The process that kept it may not be quite gone."""
+    def _take_over(self, directory: Path | None, *, former: bool) -> None:
+        """Keep the directory of a run by hand. The process that kept it may not be quite gone, or live."""
         until_s = time.monotonic() + LEAVING_S
         while self._hand_run is None:
             try:
-                self._hand_run = HandRun(replace(self.assignment, run_dir=directory))
+                self._hand_run = HandRun(replace(self.assignment, run_dir=directory), goes_on=former)
             except RunInUseError:
                 if time.monotonic() >= until_s:
-                    raise
+                    if not former:
+                        raise
+                    self.reporter.announce(f"the leader before, which is silent, keeps {directory}")
+                    directory, former = None, False
                 time.sleep(RETRY_S)
         self.run_dir = self._hand_run.files.directory
         self.reporter.keep_in(self.run_dir)
@@ -251,6 +261,9 @@ class ClusterTask:
             link.close(patient=not link.reply.ended)
         if self._metrics is not None:
             self._metrics.flush()
+        if isinstance(error, LeftBehindError) and self.left_behind is not None:
+            with contextlib.suppress(OSError):
+                self.left_behind.write_text(f"{error}\n")
         # A leader that failed may be started again, by the launcher or by hand: the others wait for it.
         stopped = self._hand_run is not None and status.exit_code in STOPPED
         # From the farewell on servers leave, so a launcher must know that this task need not start again.
@@ -258,4 +271,4 @@ class ClusterTask:
         take_leave(status.exit_code == 0 or stopped)
         self.reporter.close()
         if self._hand_run is not None:
-            self.reporter.announce(self._hand_run.close(error))
+            self.reporter.announce(self._hand_run.close(error, status.step))

@@ -11,6 +11,7 @@ from dtrain.config import MultiWorkerMirroredSection
 from dtrain.config.choices import TooFew, Transport
 from dtrain.config.training_section import SPARE_RANKS
 from dtrain.data.distribution.once import share_over_hosts
+from dtrain.errors import RunError
 from dtrain.messages import Row
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
@@ -149,13 +150,20 @@ class MultiWorkerMirrored(Strategy):
     def _lead_unless_others_do(self, hosting: Hosting) -> None:
         """Lead from the beginning; not where this process replaces one whose run goes on without it."""
         may_be_late = self.assignment.attempt > 0 or not self.assignment.launched
-        found = self._others.ask_all(self.assignment.spec.wait.leader_s) if may_be_late else Meanwhile()
+        word, patience_s = self._task.left_behind, self.assignment.spec.wait.leader_s
+        left = word is not None and word.exists()
+        found = self._others.ask_all(patience_s, waits=left) if may_be_late else Meanwhile()
         self._ended = found.ended
         if found.trains:
             self._task.follow_another()
             self.context = self._task.context
             self._reporter.warn("another task leads meanwhile: this one takes part as a member")
             return
+        if left:
+            raise RunError(
+                f"the others went on without this host, as {word} says, and none trains now: go on from the "
+                "files of the last of them to lead, or remove that file to go on from those of this host"
+            )
         self._task.lead()
         hosting.lead()
 

@@ -81,12 +81,12 @@ class OtherReplicas:
         """Return what the replicas of these ranks do."""
         return meanwhile(self.connect, sorted(ranks), self._task.context.rank, self._may_live)
 
-    def ask_all(self, patience_s: float) -> Meanwhile:
-        """Return what all do that are not lost; on this host those that stand still are waited for."""
+    def ask_all(self, patience_s: float, *, waits: bool = False) -> Meanwhile:
+        """Return what all do that are not lost; on this host, or with `waits`, the silent are waited for."""
         others = self._ranks - self.lost()
         found = self.ask(others)
         until_s = SYSTEM.now() + patience_s
-        while self._on_this_host and found.silent and SYSTEM.now() < until_s:
+        while (self._on_this_host or waits) and found.silent and SYSTEM.now() < until_s:
             self._task.reporter.waiting(", ".join(map(self.name_of, sorted(found.silent))))
             SYSTEM.sleep(_LOOK_S)
             found = self.ask(others)
