@@ -7,7 +7,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec, training_section
-from dtrain.errors import LeftBehindError, PeerLostError, RunInUseError
+from dtrain.errors import LeftBehindError, PeerLostError, RunError, RunInUseError
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
@@ -112,9 +112,12 @@ def test_by_hand_nobody_goes_on_with_a_run_that_has_succeeded(tmp_path):
     before = HandRun(assigned(CHIEF, run_dir=tmp_path))
     before.close(None)
     task = ClusterTask(assigned(WORKER), SECTION)
-    with pytest.raises(LeftBehindError, match=f"the run in {tmp_path} has succeeded without"):
+    with pytest.raises(RunError, match=f"the run in {tmp_path} has succeeded without"):
         task.lead(str(tmp_path))
-    task.close(LeftBehindError("as above"), [], lambda for_good: None)
+    task.close(RunError("as above"), [], lambda for_good: None)
+    (tmp_path / "left_behind.txt").touch()
+    with pytest.raises(RunError, match="has succeeded without"):
+        ClusterTask(assigned(CHIEF, run_dir=tmp_path, attempt=1), SECTION)
     assert read_record(before.files.run, RunRecord).state == "succeeded"
 
 

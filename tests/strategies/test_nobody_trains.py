@@ -56,7 +56,7 @@ def test_a_chief_that_was_left_behind_does_not_make_the_steps_of_the_others_agai
     """By hand, where the others have ended meanwhile."""
     fleet = ReplicaFleet(tmp_path, 2)
     (tmp_path / "left_behind.txt").write_text("worker:0 leads the run from now on")
-    with pytest.raises(RunError, match=r"without this host, as .*left_behind\.txt says, and none trains now"):
+    with pytest.raises(RunError, match=r"without this host, as .*left_behind\.txt says, and nobody trains"):
         fleet.run(build, fit, [fleet.strategy(0, attempt=1, launched=False)])
 
 

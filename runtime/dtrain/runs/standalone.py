@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from dtrain.cluster import TaskId
-from dtrain.errors import LeftBehindError, RunInUseError
+from dtrain.errors import RunError, RunInUseError
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.status import TaskStatus, by_clock
 from dtrain.process.assignment import TaskAssignment
@@ -46,8 +46,7 @@ class HandRun:
 
         Raises:
             RunInUseError: another leader, or a launch, holds it.
-            LeftBehindError: that run has succeeded without this task.
-            RunError: it cannot be made.
+            RunError: it cannot be made, or that run has succeeded without this task.
         """
         now = datetime.now().astimezone()
         run = f"{assignment.run_id}-{now:%Y%m%d-%H%M%S}"
@@ -67,7 +66,7 @@ class HandRun:
         found = read_record(self.files.run, RunRecord) if goes_on else None
         if found is not None and found.state is RunState.SUCCEEDED:
             os.close(self._lock)
-            raise LeftBehindError(f"the run in {self.files.directory} has succeeded without this task")
+            raise RunError(f"the run in {self.files.directory} has succeeded without this task")
         keep_room(self.files.directory)
         tasks = [
             TaskRecord(str(task), address=assignment.cluster.address(task))

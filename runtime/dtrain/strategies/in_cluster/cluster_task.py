@@ -51,6 +51,7 @@ class ClusterTask:
         run_dir: the run directory; None in a task that was started by hand and does not lead.
         reporter: says how this task stands.
         credentials: for every connection.
+        was_left: whether the others went on without the process before this one.
         evaluations: leader: by global step, what the evaluator has told of so far.
         begun_with: N of the synchronous run that saved in the run directory; 0 if there is none.
     """
@@ -71,9 +72,10 @@ class ClusterTask:
         has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
         may_lead = isinstance(training, MultiWorkerMirroredSection) and rank is not None
         self._hand_run: HandRun | None = None
+        self.was_left = self.left_behind is not None and self.left_behind.exists()
         if is_leader and not assignment.launched:
             with contextlib.suppress(*(RunInUseError,) if may_lead else ()):
-                self._hand_run = HandRun(assignment)
+                self._hand_run = HandRun(assignment, goes_on=self.was_left)
         in_use = is_leader and not assignment.launched and self._hand_run is None
         given = None if in_use else assignment.run_dir
         self.run_dir = run_dir = self._hand_run.files.directory if self._hand_run else given
@@ -124,8 +126,7 @@ class ClusterTask:
                 machine, or that task lives and keeps it, another one is made.
 
         Raises:
-            RunError: the directory cannot be made, or is in use.
-            LeftBehindError: the run has succeeded without this task.
+            RunError: the directory cannot be made, or is in use; or the run has succeeded without this task.
         """
         by_hand = not self.assignment.launched
         if by_hand and self._hand_run is not None:

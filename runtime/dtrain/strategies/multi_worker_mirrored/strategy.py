@@ -150,8 +150,7 @@ class MultiWorkerMirrored(Strategy):
     def _lead_unless_others_do(self, hosting: Hosting) -> None:
         """Lead from the beginning; not where this process replaces one whose run goes on without it."""
         may_be_late = self.assignment.attempt > 0 or not self.assignment.launched
-        word, patience_s = self._task.left_behind, self.assignment.spec.wait.leader_s
-        left = word is not None and word.exists()
+        left, patience_s = self._task.was_left, self.assignment.spec.wait.leader_s
         found = self._others.ask_all(patience_s, waits=left) if may_be_late else Meanwhile()
         self._ended = found.ended
         if found.trains:
@@ -161,8 +160,8 @@ class MultiWorkerMirrored(Strategy):
             return
         if left:
             raise RunError(
-                f"the others went on without this host, as {word} says, and none trains now: go on from the "
-                "files of the last of them to lead, or remove that file to go on from those of this host"
+                f"the others went on without this host, as {self._task.left_behind} says, and nobody trains: "
+                "go on from the files of the last of them to lead, or remove that file to go on from here"
             )
         self._task.lead()
         hosting.lead()
