@@ -197,6 +197,16 @@ def test_a_host_that_goes_on_without_this_one_is_no_contact():
     assert ended(made, 5.0, 0, 1) == [LeftBehind()]
 
 
+def test_what_comes_first_after_a_silence_may_be_old_and_is_no_contact():
+    made = follower(2, 0)
+    made.received(0, directed(), 9.0)
+    assert ended(made, 9.1, 0, 1) == [LeftBehind()]
+    made = follower(2, 0)
+    for tenth in range(90, 100):
+        made.received(0, directed(), tenth / 10)
+    assert LeftBehind() not in ended(made, 10.0, 0, 1)
+
+
 def test_a_leader_that_was_deposed_is_not_followed_again_by_what_comes_late():
     made = Agent(promised(2), 3, 5.0, 0.0)
     made.received(0, directed(), 0.1)

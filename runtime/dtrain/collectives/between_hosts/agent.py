@@ -68,6 +68,7 @@ class Agent:
         self._heard_s = dict.fromkeys(promise.hosts, now)
         self._contact_s = self._heard_s | dict.fromkeys(promise.gone, math.inf)
         self._contact_s |= dict.fromkeys(promise.silent, -math.inf)
+        self._again_s: dict[int, float] = {}
         self._sent: dict[int, tuple[HostState | Direction, float]] = {}
         self._strangers: set[int] = set()
         self._directed: Direction | None = None
@@ -192,18 +193,26 @@ class Agent:
         if sender in self._gone:
             return
         self._heard_s[sender] = now
-        self._contact_s |= {sender: now} if self.host in message.hosts else {}  # it may go on without it
+        if contact := self._is_contact(sender, now) and self.host in message.hosts:
+            self._contact_s[sender] = now
         if stranger := sender not in self._following.hosts:
             self._strangers.add(sender)
         if isinstance(message, Direction):
             if not stranger and self._following.heeds(message.term):
                 self.leader = sender
-                if message.step >= 0 and self.host not in message.silent:
+                if contact and message.step >= 0 and self.host not in message.silent:
                     self._contact_s |= dict.fromkeys({*message.hosts} - {*message.silent, *self._gone}, now)
             self._follow(message)
         elif not stranger and self._leading is not None:
             self._leading.heard(message)
             self._end_if_deposed(now)
+
+    def _is_contact(self, sender: int, now: float) -> bool:
+        """Return whether a message is new: what comes first after a silence may have come long ago."""
+        if now - self._contact_s.get(sender, now) < self._lease_s:
+            self._again_s.pop(sender, None)
+            return True
+        return now - self._again_s.setdefault(sender, now) >= BEAT_S
 
     def take(self, now: float) -> tuple[list[tuple[int, HostState | Direction]], list[Action]]:
         """Return what is to be sent now, as (host, message), and what is to be done; call it after each event
