@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import socket
 from pathlib import Path
 
@@ -196,6 +197,19 @@ def test_a_run_that_was_interrupted_goes_on(launcher):
         f"nothing is left to train: the newest checkpoint is of the last step, {reached + 7}\n" in nothing.out
     )
     assert "go on with" not in nothing.err
+    assert f"dtrain: goes on from step {reached}\n" in again.err
+    assert f"dtrain: goes on from step {reached + 7}\n" in nothing.err
+    shutil.rmtree(first.run_dir / "checkpoints")
+    words = ("--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", "3")
+    refused = launcher.start(*words, run_dir=first.run_dir)
+    assert refused.end() == 2
+    place = f"the newest checkpoint, of step {reached + 7}, is on {socket.gethostname()} in {first.run_dir}"
+    assert place in refused.err
+    assert "--from-scratch" in refused.err
+    anew = launcher.start("--from-scratch", *words, run_dir=first.run_dir)
+    succeeded(anew)
+    assert "dtrain: goes on from step 0\n" in anew.err
+    assert saved_steps(anew.run_dir)[-1] == 3
 
 
 def test_one_process_says_where_it_goes_on(launcher):

@@ -226,7 +226,7 @@ class Agent:
         self._run_dir = run_dir
         self._files = CopiedFiles(run_dir, order.known)
         in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
-        self._answers.send(Ready(str(run_dir), in_place))
+        self._answers.send(Ready(str(run_dir), in_place, RunFiles(run_dir).newest_step))
 
     def _start(self, order: StartOrder) -> None:
         assert self._run_dir is not None, "Begin comes first"

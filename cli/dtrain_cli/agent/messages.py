@@ -161,10 +161,12 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
         run_dir: the run's directory on this host.
         in_place: whether the launcher's paths of the program and of the working directory lead to the same
             program and to a directory here.
+        newest_step: of the run's newest checkpoint on this host; None: it has none.
     """
 
     run_dir: str
     in_place: bool
+    newest_step: int | None = None
 
 
 class CodeThere(msgspec.Struct, frozen=True, tag="code_there"):

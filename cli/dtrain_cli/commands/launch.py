@@ -43,6 +43,11 @@ SECONDS = Seconds(0)
 @click.option(
     "--resume", metavar="[RUN]", help="Go on from the last checkpoint of a run (default: the newest)."
 )
+@click.option(
+    "--from-scratch",
+    is_flag=True,
+    help="With --resume: begin at step 0 if the checkpoints are not there.",
+)
 @click.option("--timeout", type=SECONDS, metavar="S", help="Stop the run after S seconds (exit code 124).")
 @click.option(
     "--stall-timeout",

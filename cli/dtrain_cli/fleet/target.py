@@ -11,7 +11,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, Host, RunSpec
 from dtrain.config.targets.network_section import AUTO
 from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.runs.files import RunFiles
+from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.agent.messages import (
     Answer,
     Begin,
@@ -201,12 +201,20 @@ class FleetTarget:
         assert self._master is not None, "it is a command's"
         return self._master
 
-    def left_there(self) -> str | None:
-        """Return where the leader's run directory is; see `Target`."""
-        host = self._locations.host_of(self._locations.leader)
+    def left_there(self, task: TaskId) -> str | None:
+        """Return where a task's run directory is; see `Target`."""
+        host = self._locations.host_of(task)
         if (place := self._places.get(host)) is None or self._run.workload.foreign:
             return None
-        return f"its files are on {host} in {place.run_dir}"
+        return f"on {host} in {place.run_dir}"
+
+    def newest(self, files: RunFiles) -> SavedRecord | None:
+        """Return the newest checkpoint on the leader's host; see `Target`."""
+        leader = self._locations.leader
+        ready, there = self._agents.members[self._locations.host_of(leader)].ready, self.left_there(leader)
+        if ready is None or ready.newest_step is None or there is None:
+            return None
+        return SavedRecord(ready.newest_step, there)
 
     def finish(self, say: Callable[[str], None]) -> None:
         """Fetch what the leader has written beside the code that was sent, and close; see `Target`."""

@@ -19,6 +19,7 @@ from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.config.task_environment import missing
 from dtrain.errors import SpecError
+from dtrain.formats.masked_urls import masked
 from dtrain.process.access import secret_in_file
 from dtrain.process.living import started_s
 from dtrain.process.secret import new_secret
@@ -27,6 +28,7 @@ from dtrain.runs.files import (
     JoinRecord,
     RunFiles,
     RunRecord,
+    SavedRecord,
     default_runs_dir,
     offer_to_join,
     read_record,
@@ -82,11 +84,36 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextMana
         run_id = _run_id(options, spec, files, earlier)
         with target_of(Scene(spec, workload, files, run_id, signals, say)) as target:
             cluster = target.hold_addresses(spec.cluster)
+            saved = _checkpoint_to_resume(options, spec, files, earlier, target)
             identity = _identity(options, spec, files, run_id)
             plan = _plan(spec, cluster, files, identity, workload, target, options.stall_timeout)
             if not spec.hold_ports:
                 target.release_addresses()
-            return _supervise(options, plan, files, target, signals)
+            return _supervise(options, plan, files, target, signals, saved)
+
+
+def _checkpoint_to_resume(
+    options: LaunchOptions, spec: RunSpec, files: RunFiles, earlier: RunRecord | None, target: Target
+) -> SavedRecord | None:
+    """Return the checkpoint from which a resumed run of a program goes on, and say its step.
+
+    Raises:
+        SpecError: the run has saved steps, and there is no checkpoint where its leader starts now.
+    """
+    if earlier is None or options.foreign:
+        return None
+    found, before = target.newest(files), earlier.saved
+    if found is None and (copies := spec.checkpoint.remote):
+        say(f"goes on from the newest copy at {masked(copies)}; if there is none, from step 0")
+        return before
+    step = 0 if found is None else found.step
+    if step == 0 and before is not None and before.step > 0 and not options.from_scratch:
+        raise SpecError(
+            f"--resume: the newest checkpoint, of step {before.step}, is {before.where}, and there is none "
+            "where the leader starts now; have it start there, or begin at step 0 with --from-scratch"
+        )
+    say(f"goes on from step {step}")
+    return found
 
 
 def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
@@ -148,7 +175,12 @@ def _plan(
 
 
 def _supervise(
-    options: LaunchOptions, plan: RunPlan, files: RunFiles, target: Target, signals: SignalInbox
+    options: LaunchOptions,
+    plan: RunPlan,
+    files: RunFiles,
+    target: Target,
+    signals: SignalInbox,
+    saved: SavedRecord | None,
 ) -> int:
     table = LiveTable(plan.spec.name)
     console = RunConsole(
@@ -160,6 +192,7 @@ def _supervise(
         started=now_text(),
         launcher_pid=os.getpid(),
         host=socket.gethostname(),
+        saved=saved,
     )
     record.launcher_started = started_s(os.getpid())
     journal = Journal(files, record, console.say)
@@ -178,10 +211,9 @@ def _supervise(
     lost = [(life.state, life.lost) for life in supervisor.lives.values() if life.lost]
     if text := lost_on_the_way(lost, joined):
         last_word += f"; {text}"
-    saved = any(files.checkpoints.glob("ckpt-*")) or supervisor.progress.has_saved
-    if there := target.left_there():
-        last_word += f"; {there}"
-    resumable = outcome.state == RunState.STOPPED and saved
+    if there := target.left_there(plan.leader):
+        last_word += f"; its files are {there}"
+    resumable = outcome.state == RunState.STOPPED and record.saved is not None
     way_on = options.line_to_resume(plan.run.run_id) if resumable else None
     console.finish(outcome.failure, last_word, _report(files) if options.json else None, way_on)
     return outcome.exit_code

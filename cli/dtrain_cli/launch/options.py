@@ -20,6 +20,7 @@ class LaunchOptions:
         runs_dir: the directory below which a new run directory is made.
         run_dir: the run directory itself.
         resume: None: start anew; "": resume the newest run of this name; else the run to resume.
+        from_scratch: whether a run that is resumed may begin at step 0 where its checkpoints are not.
         timeout: seconds until the run is stopped; None for never.
         stall_timeout: seconds without progress after which the tasks show their stacks.
         detach: submit the run and leave it; only where an engine owns the tasks.
@@ -35,6 +36,7 @@ class LaunchOptions:
     runs_dir: Path | None = None
     run_dir: Path | None = None
     resume: str | None = None
+    from_scratch: bool = False
     timeout: float | None = None
     stall_timeout: float = 300.0
     detach: bool = False
@@ -46,6 +48,8 @@ class LaunchOptions:
         kept = list(self.given)
         if self.resume is not None:
             kept.remove(f"--resume={self.resume}")
+        if self.from_scratch:
+            kept.remove("--from-scratch")
         resume = ["--resume"] if self.run_dir is not None else ["--resume", run_id]
         return shlex.join(["dtrain", "launch", *resume, *kept])
 

@@ -53,9 +53,11 @@ class RunProgress:
         return News(text, "saved again", {"step": step})
 
     @property
-    def has_saved(self) -> bool:
-        """Return whether a task says that it has saved a checkpoint, perhaps on another host."""
-        return any(status.saved_step is not None for status in self._statuses())
+    def saved(self) -> tuple[int, TaskLife] | None:
+        """Return the step of the newest checkpoint that a task has told of, and that task's life."""
+        told = [(life.status.saved_step, life) for life in self._lives.values() if life.status is not None]
+        saved = [(step, life) for step, life in told if step is not None]
+        return max(saved, key=lambda each: each[0], default=None)
 
     @property
     def stale_gradients(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from dtrain.cluster import TRAINING_ROLES, Role, TaskId
 from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.runs.files import FailureRecord, RunFiles
+from dtrain.runs.files import FailureRecord, RunFiles, SavedRecord
 from dtrain.runs.joined import arrival_text
 from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
@@ -248,7 +248,15 @@ class Supervisor:
             self._journal.event("joined", task=record.task, pid=record.pid, host=record.host)
 
     def _say_whether_checkpoints_are_saved(self) -> None:
-        """Say it when it changes. The leader's own warning is lost where its log is on the same full disk."""
+        """Note the newest checkpoint, and say when none can be saved any more, or again.
+
+        The leader's own warning is lost where its log is on the same full disk.
+        """
+        record = self._journal.record
+        if (saved := self.progress.saved) and (record.saved is None or saved[0] != record.saved.step):
+            step, life = saved
+            where = self._target.left_there(life.task) or f"on {life.host} in {life.launch.run_dir}"
+            record.saved = SavedRecord(step, where)
         if news := self.progress.news_of_saving():
             self._console.say(news.text)
             self._journal.event(news.kind, **news.facts)

@@ -20,6 +20,7 @@ from dtrain.config import ClusterSection
 from dtrain.process import life_line
 from dtrain.process.open_files import allow_open_files
 from dtrain.process.start_protocol import Exited, Refused, Report, Started, StartTask
+from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.plan.ports import HeldPorts, hold_addresses, pick_master_port
 from dtrain_cli.plan.run_plan import HostShare
 from dtrain_cli.plan.task_launch import TaskLaunch
@@ -101,8 +102,13 @@ class LocalTarget:
         """Return a port of the loopback interface; see `Target`."""
         return LOOPBACK, pick_master_port()
 
-    def left_there(self) -> None:
+    def left_there(self, task: TaskId) -> None:
         """Return nothing: all files are here."""
+
+    def newest(self, files: RunFiles) -> SavedRecord | None:
+        """Return the newest checkpoint of the run directory."""
+        step = files.newest_step
+        return None if step is None else SavedRecord(step, f"on {self._host} in {files.directory}")
 
     def release_addresses(self) -> None:
         """Let all ports go."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection
 from dtrain.process.start_protocol import Report
+from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.plan.run_plan import HostShare
 from dtrain_cli.plan.task_launch import TaskLaunch
 
@@ -82,8 +83,11 @@ class Target(Protocol):
             RunError: there is none.
         """
 
-    def left_there(self) -> str | None:
-        """Return in words where the leader's run directory is, if not on this machine."""
+    def left_there(self, task: TaskId) -> str | None:
+        """Return in words where a task's run directory is, if not on this machine."""
+
+    def newest(self, files: RunFiles) -> SavedRecord | None:
+        """Return the newest checkpoint where the leader starts; None: there is none."""
 
     def release_addresses(self) -> None:
         """Let all ports go, for servers that cannot share them."""

@@ -110,6 +110,14 @@ class FailureRecord:
         return self.kind is FailureKind.PEER_LOST, self.monotonic_s
 
 
+@dataclass(frozen=True)
+class SavedRecord:
+    """The newest checkpoint of a run: its step, and in words on which host and where it is."""
+
+    step: int
+    where: str
+
+
 @dataclass
 class RunRecord:
     """The state of a run.
@@ -119,6 +127,7 @@ class RunRecord:
     Attributes:
         stalled: the place at which training stands still and the tasks it waits for; None: it does not.
         host: the name of the machine of that process.
+        saved: the newest checkpoint that a task has told of; None: there is none.
         keeps_logs: whether it keeps the output of the tasks; a task that was started by hand has its own.
     """
 
@@ -134,6 +143,7 @@ class RunRecord:
     stalled: str | None = None
     host: str | None = None
     keeps_logs: bool = True
+    saved: SavedRecord | None = None
     tasks: list[TaskRecord] = field(default_factory=list)
 
 
@@ -233,6 +243,12 @@ class RunFiles:
     def checkpoints(self) -> Path:
         """The folder of ``ckpt-<step>`` folders."""
         return self.directory / "checkpoints"
+
+    @property
+    def newest_step(self) -> int | None:
+        """Return the step of the newest checkpoint, by the names of folders alone; None: there is none."""
+        names = (path.name.removeprefix("ckpt-") for path in self.checkpoints.glob("ckpt-*"))
+        return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def tasks(self) -> list[TaskId]:
         """Return every task that has left files, also one that has joined."""

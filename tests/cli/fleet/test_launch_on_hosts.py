@@ -88,6 +88,14 @@ def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, 
         "earlier": [],
     }
     assert f"its files are on h1 in {work.parent}" in launch.err
+    reordered = ("--on", "ssh", "--hosts", "h2,h1", *ON[4:], *tells[:4])
+    refused = on_hosts("--run-dir", str(launch.run_dir), "--resume", *reordered, "program.py")
+    assert refused.end() == 2, refused.err
+    assert f"the newest checkpoint, of step 24, is on h1 in {work.parent}" in refused.err
+    assert "--from-scratch" in refused.err
+    again = on_hosts("--run-dir", str(launch.run_dir), "--resume", *ON, *tells[:4], "program.py")
+    assert again.end() == 0, again.err
+    assert "goes on from step 24" in again.err
     launch.wait_gone()
     where = json.loads((launch.run_dir / "target.json").read_text())
     (launch.run_dir / "target.json").write_text(json.dumps({**where, "earlier": ["nowhere"]}))

@@ -116,7 +116,7 @@ class FakeTarget:
     def master(self) -> tuple[str, int]:
         return "127.0.0.1", 1
 
-    def left_there(self) -> str | None:
+    def left_there(self, task: TaskId) -> str | None:
         return None
 
     def placed(self, launch: TaskLaunch) -> TaskLaunch:

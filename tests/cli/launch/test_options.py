@@ -23,13 +23,17 @@ from dtrain_cli.launch.options import LaunchOptions
         (["--name", "n", "--resume", "p.py"], "dtrain launch --resume r1 --name n p.py"),
         (["--run-dir", "d", "p.py"], "dtrain launch --resume --run-dir d p.py"),
         (["--run-dir", "d", "--resume", "p.py"], "dtrain launch --resume --run-dir d p.py"),
+        (["--resume", "--from-scratch", "p.py"], "dtrain launch --resume r1 p.py"),
     ],
 )
 def test_it_is_the_same_with_resume(words, line):
     context = launch.make_context("launch", list(words))
     assert isinstance(context, click.Context)
     given = LaunchOptions(
-        run_dir=context.params["run_dir"], resume=context.params["resume"], given=context.meta[GIVEN]
+        run_dir=context.params["run_dir"],
+        resume=context.params["resume"],
+        from_scratch=context.params["from_scratch"],
+        given=context.meta[GIVEN],
     )
     assert given.line_to_resume("r1") == line
     again = launch.make_context("launch", shlex.split(line)[2:])
