@@ -4,6 +4,7 @@ ssh, its agent or its launcher is lost.
 
 import json
 import signal
+import time
 
 import pytest
 from hosts.rig import Rig, Ways, kill, needs_hosts
@@ -88,23 +89,28 @@ def test_a_program_trains_over_ssh_and_leaves_nothing(rig, start):
     assert all(rig.address(host) == address for host, address in hosts.values())
 
 
-def test_a_host_that_is_cut_off_stops_and_its_tasks_go_on_elsewhere(rig, start):
+def test_hosts_that_are_cut_off_for_a_while_lose_nothing(rig, start):
+    """The chief's host longer than its connections' keep-alives last, a worker's as long as a lease was."""
     launch = start(1_000_000)
     launch.wait_for(lambda: step(launch, "worker-1") > 5 and step(launch, "chief-0") > 5, "first steps")
-    moving = [task["task"] for task in launch.record()["tasks"] if task["host"] == "h2"]
-    assert "ps:1" in moving
-    rig.cut("h2")
-    try:
-        wait_until(lambda: not tasks_of(rig, "h2"), "nothing is left on h2")
-        launch.wait_for(lambda: all(launch.task(task)["host"] != "h2" for task in moving), "other hosts")
-        launch.wait_for(lambda: launch.record()["state"] == "running", "all up")
+    where = {task["task"]: task["host"] for task in launch.record()["tasks"]}
+    for host, cut_s in ((where["chief:0"], 17.0), (where["worker:0"], 10.0)):
+        rig.cut(host)
+        try:
+            time.sleep(cut_s)  # how long is what this is about
+        finally:
+            rig.restore(host)
+        launch.wait_for(
+            lambda host=host: (
+                ("heard again", host) in [(e["what"], e["host"]) for e in launch.events("host")]
+            ),
+            f"{host} to be heard again",
+        )
         wait_progress(launch, "chief-0", "worker-0", "worker-1")
-        assert launch.task("chief:0")["attempt"] == 0
-    finally:
-        rig.restore("h2")
+    assert {task["attempt"] for task in launch.record()["tasks"]} == {0}
     launch.send(signal.SIGINT)
     assert launch.end() == 130
-    assert "h2 is lost: no word for 15 s" in launch.err
+    assert "is lost:" not in launch.err
 
 
 def test_a_killed_ssh_costs_a_restart_and_a_killed_launcher_leaves_nothing(rig, start):

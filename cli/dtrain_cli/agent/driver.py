@@ -15,7 +15,7 @@ from dtrain.process.start_protocol import Exited, Refused
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import host_facts, port_range, reach
 from dtrain_cli.agent.copied_files import CopiedFiles, is_order
-from dtrain_cli.agent.lease import Lease
+from dtrain_cli.agent.lease import REST_S, Lease
 from dtrain_cli.agent.made_files import made_parts
 from dtrain_cli.agent.measuring import Measuring
 from dtrain_cli.agent.messages import (
@@ -69,8 +69,6 @@ _STREAMING_S = 0.2
 """The longest time for which files are sent before orders are read again."""
 _LAST_WORD_S = 2.0
 """The longest wait for a launcher that does not read, before the tasks are killed."""
-_EARLIER_AGENT_S = 14.0
-"""The longest wait for an earlier agent of the run: without its launcher it ends sooner than that."""
 
 
 class Agent:
@@ -221,7 +219,8 @@ class Agent:
     def _begin(self, order: Begin) -> None:
         run_dir = run_folder(order.host, order.run)
         RunFiles(run_dir).create()
-        self._lock = _locked(run_dir / LOCK)
+        self._lease.lease_s = order.lease_s
+        self._lock = _locked(run_dir / LOCK, order.lease_s + REST_S)
         check_room(run_dir)
         self._run_dir = run_dir
         self._files = CopiedFiles(run_dir, order.known)
@@ -232,8 +231,7 @@ class Agent:
         assert self._run_dir is not None, "Begin comes first"
         assert self._files is not None
         task = TaskId.parse(order.task)
-        if self._lease.order is not None:
-            self._answers.send(Refused(order.task, order.attempt, "its host had no word of the launcher"))
+        if self._lease.order is not None:  # the launcher starts it again with the agent that comes next
             return
         launch = TaskLaunch(
             task=task,
@@ -271,7 +269,8 @@ class Agent:
             if self._files is not None:
                 for news in self._files.rest(task):
                     self._answers.send(news)
-        self._answers.send(event)
+        if self._lease.order is None:  # else the next agent tells it: the lease has ended the task
+            self._answers.send(event)
 
     def _put(self, order: Put) -> None:
         """Write what the launcher has for a task: an order, or what a task of another host says of itself."""
@@ -288,14 +287,16 @@ class Agent:
             aside.replace(path)
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path, wait_s: float) -> int:
     """Wait until no earlier agent of the run is left on this host, and be the one that is.
+
+    Without its launcher an earlier one ends within `wait_s`.
 
     Raises:
         RunError: an earlier one does not end.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    deadline_s = time.monotonic() + _EARLIER_AGENT_S
+    deadline_s = time.monotonic() + wait_s
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,30 +13,32 @@ from dtrain_cli.launch.policies import ordered_stop
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
 
 LEASE_S = 8.0
-"""Seconds from the last moment of the agent's clock that the launcher has echoed to SIGTERM."""
+"""The shortest lease: from the last moment of the agent's clock that the launcher has echoed to SIGTERM."""
 GRACE_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
-GONE_S = 15.0
-"""Seconds without a message of an agent after which its launcher takes its tasks for dead."""
-assert LEASE_S + GRACE_S < GONE_S
+REST_S = 7.0
+"""Seconds from the end of an unheard agent's lease after which its launcher takes its tasks for dead."""
+assert GRACE_S < REST_S
 
 
 class Lease:
     """The lease of one agent, by the monotonic clock of its host.
 
     Attributes:
+        lease_s: how long it lasts; the launcher says it with its first order.
         order: to stop all tasks, since the lease has run out; it is never taken back.
     """
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, now_s: float, lease_s: float = LEASE_S) -> None:
         """Begin with a lease from now on."""
         self._heard_s = now_s
+        self.lease_s = lease_s
         self.order: RunStop | None = None
 
     @property
     def ends_s(self) -> float:
         """When it runs out."""
-        return self._heard_s + LEASE_S
+        return self._heard_s + self.lease_s
 
     def renew(self, heard_s: float) -> None:
         """Prolong it; `heard_s` is the moment that a ping has echoed."""

@@ -26,6 +26,7 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
         program: the path of the program; None for a command.
         digest: of the program's content.
         cwd: the launcher's working directory.
+        lease_s: how long the agent keeps its tasks without a word of the launcher.
         known: the bytes that the launcher has of each file that grows.
     """
 
@@ -34,6 +35,7 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     program: str | None
     digest: str | None
     cwd: str
+    lease_s: float
     known: dict[str, int] = {}
 
 

@@ -89,16 +89,17 @@ class Agents:
         alive: which hosts are, and which task runs where.
     """
 
-    def __init__(self, opener: Opener, begin: Callable[[str], Begin], mirror: Mirror) -> None:
+    def __init__(self, opener: Opener, begin: Callable[[str], Begin], mirror: Mirror, lease_s: float) -> None:
         """Log in to no host yet.
 
         Args:
             opener: the way to the hosts.
             begin: makes the first order to the agent of a host.
             mirror: takes the files that agents send.
+            lease_s: how long an agent keeps its tasks without a word.
         """
         self.members: dict[str, Member] = {}
-        self.alive = HostsAlive()
+        self.alive = HostsAlive(lease_s)
         self._opener = opener
         self._begin = begin
         self._mirror = mirror

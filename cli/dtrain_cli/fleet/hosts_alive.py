@@ -2,14 +2,14 @@
 
 A host is heard through its agent. A stream that ends proves nothing about the tasks behind it: ssh may have
 been killed, or a cable cut. They are dead for certain when another agent of the run has taken the place of
-the earlier one on that host, or `GONE_S` after the last word (`dtrain_cli.agent.lease`).
+the earlier one on that host, or when the lease of the agent is over (`dtrain_cli.agent.lease`).
 """
 
 from dataclasses import dataclass
 from enum import Enum
 
 from dtrain.cluster import TaskId
-from dtrain_cli.agent.lease import GONE_S
+from dtrain_cli.agent.lease import LEASE_S, REST_S
 from dtrain_cli.agent.messages import PING_S
 
 SILENT_S = 4.0
@@ -81,9 +81,15 @@ class _Host:
 
 
 class HostsAlive:
-    """The hosts of one run by the launcher's monotonic clock, and the attempt of each task on them."""
+    """The hosts of one run by the launcher's monotonic clock, and the attempt of each task on them.
 
-    def __init__(self) -> None:
+    Attributes:
+        gone_s: the seconds without a word after which a host is lost.
+    """
+
+    def __init__(self, lease_s: float = LEASE_S) -> None:
+        """Know no host yet; `lease_s` is the lease of every agent."""
+        self.gone_s = lease_s + REST_S
         self._hosts: dict[str, _Host] = {}
         self._tasks: dict[TaskId, tuple[str, int]] = {}
 
@@ -135,7 +141,7 @@ class HostsAlive:
             if known.phase is Phase.UP:
                 moments.append(known.ping_s)
             elif known.phase is Phase.CUT:
-                moments.append(min(known.again_s, known.heard_s + GONE_S))
+                moments.append(min(known.again_s, known.heard_s + self.gone_s))
         return min(moments)
 
     def due(self, now_s: float) -> list[Action]:
@@ -145,7 +151,7 @@ class HostsAlive:
             if known.phase is Phase.LOST:
                 continue
             silent_s = now_s - known.heard_s
-            if silent_s >= GONE_S:
+            if silent_s >= self.gone_s:
                 known.phase = Phase.LOST
                 actions.append(self._gone(host, silent_s, usable=False))
             elif known.phase is Phase.CUT:

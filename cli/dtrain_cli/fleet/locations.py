@@ -1,13 +1,13 @@
 """The host and the address of every task of a fleet, at the start and after a host was lost. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import ClusterSection, Host
 from dtrain.config.targets.hosts import Places
 from dtrain_cli.fleet.link import HostError
-from dtrain_cli.placement.placing import move, place
+from dtrain_cli.placement.placing import place
 
 _SERVING = (Role.CHIEF, Role.WORKER, Role.PS)
 
@@ -25,7 +25,7 @@ class Locations:
         self._placed: dict[TaskId, Host] = {}
         self._address: dict[TaskId, str] = {}
         self._moved: set[TaskId] = set()
-        self._lost: set[str] = set()
+        self._spares = [host for host in hosts if host.spare]
         self.addresses: dict[str, str] = {}
         self.stranded: dict[TaskId, str] = {}
 
@@ -130,24 +130,22 @@ class Locations:
         """Return the tasks of a host that have an address."""
         return [task for task in self._address if self._placed[task].host == host]
 
-    def move(self, lost: str, foreign: bool) -> dict[str, list[TaskId]]:
-        """Give the tasks of a lost host places on others; return, by host, those that need an address.
+    def move(self, lost: str, up: Collection[str], foreign: bool) -> str | None:
+        """Give the tasks of a lost host to a spare one that is up, and return its name.
 
-        The address of a foreign command's task stands in every TF_CONFIG, so that it cannot move.
+        None means that they are stranded: no spare host has slots for all of them, or they are those of a
+        foreign command, whose addresses stand in every TF_CONFIG.
         """
-        self._lost.add(lost)
-        moved: dict[TaskId, Host] = {}
-        stranded = self.tasks_of(lost)
-        if not foreign:
-            moved, stranded = move(self._placed, self._lost, self._hosts)
-        why = "TF_CONFIG names its address there" if foreign else "no other host has a slot for it"
-        self.stranded |= dict.fromkeys(stranded, f"{lost} is lost, and {why}")
-        self._placed |= moved
-        found: dict[str, list[TaskId]] = {}
-        for task, host in moved.items():
-            if task in self._address:
-                found.setdefault(host.host, []).append(task)
-        return found
+        tasks = self.tasks_of(lost)
+        self._spares = [host for host in self._spares if host.host != lost]
+        fit = (host for host in self._spares if host.host in up and (host.slots or len(tasks)) >= len(tasks))
+        if foreign or (spare := next(fit, None)) is None:
+            why = "TF_CONFIG names its address there" if foreign else "no spare host takes its tasks"
+            self.stranded |= dict.fromkeys(tasks, f"{lost} is lost, and {why}")
+            return None
+        self._spares.remove(spare)
+        self._placed |= dict.fromkeys(tasks, spare)
+        return spare.host
 
     def change_port(self, task: TaskId, port: int) -> None:
         """Give a task a port that its present host holds."""

@@ -12,6 +12,7 @@ from dtrain.config import ClusterSection, Host, RunSpec
 from dtrain.config.targets.network_section import AUTO
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import RunFiles, SavedRecord
+from dtrain_cli.agent.lease import LEASE_S
 from dtrain_cli.agent.messages import (
     Answer,
     Begin,
@@ -39,7 +40,7 @@ from dtrain_cli.fleet.welcomes import address_of
 from dtrain_cli.plan.run_plan import HostShare, Workload
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.signal_inbox import SignalInbox
-from dtrain_cli.targets.target import Event, HasFileno, HostNews, StopAsked, TargetFailed
+from dtrain_cli.targets.target import Event, HasFileno, HostLost, HostNews, StopAsked, TargetFailed
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,19 @@ class FleetRun:
 class FleetTask:
     """The handle of one attempt of a task on another host."""
 
-    def __init__(self, agents: Agents, host: str, task: TaskId, attempt: int, forked: bool) -> None:
+    def __init__(
+        self, agents: Agents, locations: Locations, task: TaskId, attempt: int, forked: bool
+    ) -> None:
         self.writes_stacks = forked
         self._agents = agents
-        self._host = host
+        self._locations = locations
         self._task = task
         self._attempt = attempt
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the task; to one whose host is lost this does nothing."""
-        self._agents.send(self._host, SignalOrder(str(self._task), self._attempt, number))
+        host = self._locations.host_of(self._task)
+        self._agents.send(host, SignalOrder(str(self._task), self._attempt, number))
 
 
 class FleetTarget:
@@ -103,20 +107,20 @@ class FleetTarget:
         """
         self._run = run
         self._mirror = Mirror(run.files.directory)
-        self._agents = Agents(opener, self._begin, self._mirror)
+        self._lease_s = max(LEASE_S, run.spec.wait.server_s)
+        self._agents = Agents(opener, self._begin, self._mirror, self._lease_s)
         self._preparation = Preparation(self._agents, signals, say)
         self._signals = signals
         self._say = say
         self._locations = Locations(run.hosts)
         self._places: dict[str, RemotePlace] = {}
         self._sent: set[Path] = set()
-        self._moving: dict[str, list[tuple[Gone, list[TaskId]]]] = {}
+        self._moving: dict[str, Gone] = {}
         self._queued: list[Event] = []
         self._orders = OrdersForTasks(run.files)
         self._attempts: dict[TaskId, int] = {}
         self._shared = SharedStatuses()
         self._master: tuple[str, int] | None = None
-        self._has_checkpoints: str | None = None
         self._delayed: dict[TaskId, TaskLaunch] = {}
 
     # -- the start
@@ -147,7 +151,8 @@ class FleetTarget:
         program = None if workload.program is None else str(workload.program.absolute())
         known = self._mirror.sizes.setdefault(host, {})
         folder = self._run.folders.get(host, host)
-        return Begin(self._run.run_id, folder, program, self._run.digest, str(workload.cwd), dict(known))
+        cwd = str(workload.cwd)
+        return Begin(self._run.run_id, folder, program, self._run.digest, cwd, self._lease_s, dict(known))
 
     def _lay_out_code(self) -> None:
         lacking = []
@@ -191,7 +196,6 @@ class FleetTarget:
             host = self._locations.host_of(self._locations.leader)
             if Path(self._places[host].run_dir).is_dir():  # the run's own name: a disk that this machine sees
                 return
-            self._has_checkpoints = host
             self._say(f"checkpoints lie on {host} alone; with `checkpoint.remote` copies outlive that host")
 
     # -- the interface of a target
@@ -254,18 +258,19 @@ class FleetTarget:
         """
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
-        host = self._locations.host_of(launch.task)
-        task = FleetTask(self._agents, host, launch.task, launch.attempt, launch.program is not None)
+        forked = launch.program is not None
+        task = FleetTask(self._agents, self._locations, launch.task, launch.attempt, forked)
         self._attempts[launch.task] = launch.attempt
-        if any(launch.task in tasks for moves in self._moving.values() for _, tasks in moves):
-            self._delayed[launch.task] = launch  # until its new address is held
-        else:
-            self._send_start(launch, host)
+        self._send_start(launch)
         return task
 
-    def _send_start(self, launch: TaskLaunch, host: str) -> None:
-        if (why := self._why_not(launch.task, host)) is not None:
-            self._queued.append(Refused(str(launch.task), launch.attempt, why))
+    def _send_start(self, launch: TaskLaunch) -> None:
+        host = self._locations.host_of(launch.task)
+        if (why := self._locations.stranded.get(launch.task)) is not None:
+            self._queued.append(HostLost(str(launch.task), launch.attempt, why))
+            return
+        if host in self._moving or self._agents.alive.phase(host) is not Phase.UP:
+            self._delayed[launch.task] = launch  # until its host has an agent, and its address is held
             return
         order = start_order(
             launch, self._places[host], self._run.secrets, self._locations.moved_to(launch.task), self._bind()
@@ -310,20 +315,13 @@ class FleetTarget:
         bind = self._run.spec.network.bind
         return None if bind == AUTO else bind
 
-    def _why_not(self, task: TaskId, host: str) -> str | None:
-        """Return why a task cannot start on its host; None if it can."""
-        if task in self._locations.stranded:
-            return self._locations.stranded[task]
-        if self._agents.alive.phase(host) is not Phase.UP:
-            return f"{host} is lost, and no other host has a place for it"
-        return None
-
     # -- what becomes of the hosts
 
     def _take(self, news: News) -> None:
         match news:
             case Silent(host=host):
-                self._tell("silent", host, f"{host} is not heard: its tasks move after 15 s without a word")
+                limit = f"it is lost after {self._agents.alive.gone_s:g} s without a word"
+                self._tell("silent", host, f"{host} is not heard, and is waited for: {limit}")
             case HeardAgain(host=host, after_s=after_s):
                 self._tell("heard again", host, f"{host} is heard again, after {after_s:.0f} s")
             case Ended(host=host, reason=reason):
@@ -352,43 +350,52 @@ class FleetTarget:
         self._queued.append(HostNews(kind, host, text))
 
     def _lose(self, gone: Gone) -> None:
-        """Find new places for the tasks of a host, and have ports held there before their end is told."""
-        for earlier, moved in self._moving.pop(gone.host, []):  # they had not arrived there
-            gone = replace(gone, tasks=gone.tasks + tuple(each for each in earlier.tasks if each[0] in moved))
-        tasks = [task for task, _ in gone.tasks]
+        """Have ports held for a host's tasks, there or on a spare host, before their end is told."""
+        if (earlier := self._moving.pop(gone.host, None)) is not None:  # its tasks had not begun there
+            gone = replace(gone, tasks=gone.tasks + earlier.tasks)
+        host: str | None = gone.host
         if gone.usable:
             self._tell("back", gone.host, f"{gone.host}: another agent is up there; its tasks start again")
-            plan = {gone.host: self._locations.serving(gone.host)}
         else:
-            alone = "; the run's checkpoints lie there alone: when it is back, use `--resume`"
-            only = alone if gone.host == self._has_checkpoints else ""
-            self._tell("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{only}")
-            plan = self._locations.move(gone.host, foreign=self._run.workload.foreign)
-            if not self._agents.up(host.host for host in self._run.hosts):
+            up = self._agents.up(host.host for host in self._run.hosts)
+            host = self._locations.move(gone.host, up, self._run.workload.foreign)
+            takes = f"; the spare host {host} takes its tasks over" if host else ""
+            self._tell("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{takes}")
+            if not up:
                 self._queued.append(
                     TargetFailed(f"{gone.host} is lost, the last host: is this machine on the network?")
                 )
-        waiting = [host for host, moved in plan.items() if moved]
-        for host in waiting:
-            ports = [self._locations.port_of(task) if gone.usable else 0 for task in plan[host]]
-            self._moving.setdefault(host, []).append((gone, plan[host]))
-            self._agents.send(host, self._hold(host, ports))
-        served = {task for moved in plan.values() for task in moved}
-        self._report_lost(gone, [task for task in tasks if task not in served])
+        if host is None:
+            for task, attempt in gone.tasks:
+                self._queued.append(HostLost(str(task), attempt, self._locations.stranded[task]))
+            self._start_delayed(gone.host)
+            return
+        ports = [
+            self._locations.port_of(task) if gone.usable else 0 for task in self._locations.serving(host)
+        ]
+        self._moving[host] = gone
+        self._agents.send(host, self._hold(host, ports))
 
     def _resume_moves(self, host: str, held: Held) -> None:
-        gone, moved = self._moving[host].pop(0)
+        gone = self._moving.pop(host)
         if held.problem is not None:
-            for task in moved:
-                self._locations.stranded[task] = f"{host}: {held.problem}"
+            self._locations.stranded |= dict.fromkeys(
+                self._locations.tasks_of(host), f"{host}: {held.problem}"
+            )
         else:
-            for task, port in zip(moved, held.ports, strict=True):
+            for task, port in zip(self._locations.serving(host), held.ports, strict=True):
                 self._locations.change_port(task, port)
             self._tell_addresses()
-        self._report_lost(gone, moved)
-        for task in moved:
+        for task, attempt in gone.tasks:
+            what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
+            keep_failure(self._run.files, task, attempt, f"was lost with its host {gone.host}: {what}")
+            self._queued.append(Exited(str(task), attempt, LOST_STATUS, 0))
+        self._start_delayed(host)
+
+    def _start_delayed(self, host: str) -> None:
+        for task in self._locations.tasks_of(host):
             if (launch := self._delayed.pop(task, None)) is not None:
-                self._send_start(launch, self._locations.host_of(task))
+                self._send_start(launch)
 
     def _tell_addresses(self) -> None:
         """Tell every host where tasks serve that have moved, before anything starts again."""
@@ -396,12 +403,3 @@ class FleetTarget:
         data = msgspec.json.encode(moved) if moved else None
         for host in self._agents.members:
             self._agents.send(host, Put("moved.json", data))
-
-    def _report_lost(self, gone: Gone, tasks: Sequence[TaskId]) -> None:
-        attempts = dict(gone.tasks)
-        for task in tasks:
-            if (attempt := attempts.get(task)) is None:
-                continue
-            what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
-            keep_failure(self._run.files, task, attempt, f"was lost with its host {gone.host}: {what}")
-            self._queued.append(Exited(str(task), attempt, LOST_STATUS, 0))

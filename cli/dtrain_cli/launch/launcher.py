@@ -35,7 +35,7 @@ from dtrain.runs.files import (
     write_record,
 )
 from dtrain.runs.journal import now_text
-from dtrain.runs.states import RunState
+from dtrain.runs.states import FailureKind, RunState
 from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.outlet import Outlet
@@ -213,7 +213,9 @@ def _supervise(
         last_word += f"; {text}"
     if there := target.left_there(plan.leader):
         last_word += f"; its files are {there}"
-    resumable = outcome.state == RunState.STOPPED and record.saved is not None
+    why = None if outcome.failure is None else outcome.failure.kind
+    may_go_on = outcome.state == RunState.STOPPED or why in (FailureKind.HOST_LOST, FailureKind.LAUNCHER)
+    resumable = may_go_on and record.saved is not None
     way_on = options.line_to_resume(plan.run.run_id) if resumable else None
     console.finish(outcome.failure, last_word, _report(files) if options.json else None, way_on)
     return outcome.exit_code

@@ -38,6 +38,7 @@ def plan(options: LaunchOptions) -> int:
     print("each host's address and ports are found when it is logged in to")  # noqa: T201
     for host in hosts:
         at = f" ({host.address})" if host.address else ""
-        does = ", ".join(tasks[host.host]) or "no task: it takes those of a lost host"
+        spare = "spare: it takes over the tasks of a host that is lost"
+        does = spare if host.spare else ", ".join(tasks[host.host]) or "no task"
         print(f"\n{host}{at}  {does}\n  {shlex.join(logins[host.host])}")  # noqa: T201
     return 0

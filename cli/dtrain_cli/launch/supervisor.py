@@ -32,7 +32,7 @@ from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import first_line
 from dtrain_cli.targets.signal_inbox import SignalInbox, signal_name
-from dtrain_cli.targets.target import Event, HostNews, StopAsked, Target, TargetFailed
+from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Target, TargetFailed
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
@@ -136,11 +136,13 @@ class Supervisor:
                 self._exited(life, event, now_s)
 
     def _refused(self, life: TaskLife, event: Refused, now_s: float) -> None:
-        life.exit_code = NOT_EXECUTED
+        lost = isinstance(event, HostLost)
+        kind, life.exit_code = (FailureKind.HOST_LOST, 1) if lost else (FailureKind.EXIT, NOT_EXECUTED)
+        life.pid = None
         if self._order is not None:
             life.state = TaskState.STOPPED
             return
-        life.failure = launcher_failure(FailureKind.EXIT, event.reason, NOT_EXECUTED, now_s, event.task)
+        life.failure = launcher_failure(kind, event.reason, life.exit_code, now_s, event.task)
         life.state = TaskState.FAILED
         self._lose(life, life.failure, now_s)
 

@@ -1,11 +1,11 @@
-"""Which task of a run goes to which host, at the start and after a host was lost.
+"""Which task of a run goes to which host at the start.
 
 The order is fixed: tasks whose host the spec names, then the leader, the evaluator beside it (it reads the
 leader's checkpoints), servers and workers. The same spec gives the same placement, so that a restarted
 launcher finds its tasks where they were.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from dtrain.cluster import Role, TaskId, tasks_text
 from dtrain.config import ROLES, ClusterSection, Host
@@ -30,13 +30,14 @@ def place(cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> dic
 
     Args:
         cluster: counts, or addresses; a task with an address is where that says.
-        hosts: the hosts, the first ones first.
+        hosts: the hosts, the first ones first; spare ones get no task.
         places: the spec's `place`, without problems.
 
     Raises:
         SpecError: the tasks have no room, or an address or a rule names a host that is not there.
     """
     tasks = [TaskId(role, index) for role in _ORDER for index in range(cluster.count(role))]
+    hosts = [host for host in hosts if not host.spare]
     if not hosts:
         raise SpecError("hosts: expected at least one host, found none (`--hosts h1,h2:4`)")
     room = sum(host.slots or 0 for host in hosts)
@@ -52,34 +53,6 @@ def place(cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> dic
         if task not in slots_of.placed:
             slots_of.find(task, _rule_of(task.role, places))
     return {task: slots_of.placed[task] for task in tasks}
-
-
-def move(
-    placed: Mapping[TaskId, Host], lost: Iterable[str], hosts: Sequence[Host]
-) -> tuple[dict[TaskId, Host], list[TaskId]]:
-    """Return new hosts for the tasks of lost ones, and the tasks that have to stay without.
-
-    They go by free slots, the evaluator beside the leader.
-
-    Args:
-        placed: where every live task was.
-        lost: the names of the hosts that are gone.
-        hosts: all hosts of the run.
-    """
-    gone = set(lost)
-    slots_of = _Slots([host for host in hosts if host.host not in gone], list(placed))
-    moving = [task for task, host in placed.items() if host.host in gone]
-    for task, host in placed.items():
-        if host.host not in gone:
-            slots_of.take(task, host.host)
-    stranded = []
-    for task in slots_of.in_turn(moving):
-        rule = _BESIDE_LEADER if task.role is Role.EVALUATOR else _FREE_SLOTS
-        try:
-            slots_of.find(task, rule)
-        except SpecError:
-            stranded.append(task)
-    return {task: slots_of.placed[task] for task in moving if task not in stranded}, stranded
 
 
 def hosts_of_addresses(cluster: ClusterSection) -> list[Host]:

@@ -17,7 +17,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.certificate_names import task_name
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import MultiWorkerMirroredSection, RunSpec, ServerSection
-from dtrain.config.choices import Transport
+from dtrain.config.choices import On, Transport
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.process.tls_material import TlsMaterial
@@ -179,12 +179,16 @@ def build_plan(
         command = (machine.python, "-m", "dtrain.task", str(workload.program), *workload.arguments)
     by_grpc = isinstance(spec.training, ServerSection) and spec.training.transport == Transport.GRPC
     far = by_grpc or not all(map(is_loopback, addresses.servers))
+    wait = spec.wait
+    if spec.on in (On.SSH, On.SLURM):  # the launcher waits for a host, and then starts its tasks elsewhere
+        longer = {"server_s": wait.server_s + wait.start_s, "leader_s": wait.leader_s + wait.start_s}
+        wait = replace(wait, **longer)
     launches = []
     for task in tasks:
         assignment = TaskAssignment(
             task,
             addresses,
-            spec,
+            replace(spec, wait=wait),
             run.run_id,
             run_dir=run.run_dir,
             secret=None if workload.foreign else run.secret,

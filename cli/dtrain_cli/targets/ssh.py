@@ -12,7 +12,7 @@ from dtrain.errors import DtrainError
 
 OPTIONS = (
     "BatchMode=yes",  # a question for a password would wait behind the console for ever
-    "ServerAliveInterval=5",
+    "ServerAliveInterval=30",  # the launcher pings, and knows how long a host is waited for
     "ServerAliveCountMax=3",
     "ConnectTimeout=10",
     "ControlMaster=no",  # a shared connection that ends would take other runs with it

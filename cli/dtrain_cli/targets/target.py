@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection
-from dtrain.process.start_protocol import Report
+from dtrain.process.start_protocol import Refused, Report
 from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.plan.run_plan import HostShare
 from dtrain_cli.plan.task_launch import TaskLaunch
@@ -28,6 +28,10 @@ class TargetFailed:
     """The target can start no task any more."""
 
     reason: str
+
+
+class HostLost(Refused, frozen=True):
+    """A task cannot go on, nor be started again: its host is lost, and none takes its place."""
 
 
 @dataclass(frozen=True)

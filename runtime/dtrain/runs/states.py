@@ -33,7 +33,7 @@ class FailureKind(StrEnum):
     """The cause that ended an attempt or a run.
 
     A crash explains a lost peer (`PEER_LOST`), never the other way round. `LAUNCHER` is a failure of the
-    launcher's own.
+    launcher's own, `HOST_LOST` one of a host to come back.
     """
 
     EXCEPTION = "exception"
@@ -43,6 +43,7 @@ class FailureKind(StrEnum):
     START_TIMEOUT = "start_timeout"
     TIMEOUT = "timeout"
     LAUNCHER = "launcher"
+    HOST_LOST = "host_lost"
 
 
 LIVE_RUN_STATES = frozenset({RunState.PENDING, RunState.STARTING, RunState.RUNNING, RunState.STOPPING})

@@ -1,8 +1,9 @@
 """Leases of agents and the launcher's view of its hosts, over links that cut, delay and are half open.
 
 The shipped machines run on virtual time; only streams, logins and processes are made up. Safety after every
-step: no task ever runs twice, and what the launcher takes for dead is dead. Progress: on a host that stays cut
-off nothing is left after 20 s, and the run goes on elsewhere.
+step: no task ever runs twice, and what the launcher takes for dead is dead. Progress: a task that its agent's
+lease has ended is started again, on its host or on the spare one; on a host that stays cut off nothing is left
+soon after its lease.
 DTRAIN_SEEDS=FROM:TO chooses the seeds.
 """
 
@@ -22,7 +23,8 @@ FIRST, LAST = (int(seed) for seed in os.environ.get("DTRAIN_SEEDS", "0:1000").sp
 LANES = 4
 STEP_S = 0.5
 FAULTS_S = 45.0
-REST_S = 40.0
+REST_S = 45.0
+LEASES_S = (8.0, 12.0, 20.0)
 RESTART_S = 1.0
 TASKS = [TaskId.parse(name) for name in ("chief:0", "worker:0", "worker:1", "worker:2", "ps:0", "ps:1")]
 
@@ -45,7 +47,9 @@ class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now_s = 100.0
+        self.lease_s = self.rng.choice(LEASES_S)
         self.hosts = [f"h{number}" for number in range(self.rng.randint(2, 4))]
+        self.spares = self.hosts[self.rng.randint(1, len(self.hosts)) :]
         self.offset_s = {host: self.rng.uniform(-1e5, 1e5) for host in self.hosts}
         self.agents: list[Agent] = []
         self.count = 0
@@ -54,8 +58,9 @@ class World:
         self.delay_s = dict.fromkeys(self.hosts, 0.0)
         self.cut_since: dict[str, float] = {}
         self.wires: dict[tuple[int, str], list[tuple[float, tuple]]] = {}
-        self.alive = HostsAlive()
-        self.place = {task: self.hosts[number % len(self.hosts)] for number, task in enumerate(TASKS)}
+        self.alive = HostsAlive(self.lease_s)
+        first = [host for host in self.hosts if host not in self.spares]
+        self.place = {task: first[number % len(first)] for number, task in enumerate(TASKS)}
         self.attempts = dict.fromkeys(TASKS, 0)
         self.restart_s: dict[TaskId, float] = dict.fromkeys(TASKS, self.now_s)
         self.reluctant = {task for task in TASKS if self.rng.random() < 0.3}
@@ -76,7 +81,7 @@ class World:
             self.alive.cut(host, self.now_s)
             return
         self.count += 1
-        agent = Agent(self.count, host, Lease(self.clock(host)))
+        agent = Agent(self.count, host, Lease(self.clock(host), self.lease_s))
         self.agents.append(agent)
         self.logins[host] = agent
 
@@ -138,6 +143,11 @@ class World:
                             self.act(action)
                     case ("pong", at_s):
                         self.alive.heard(host, self.now_s, at_s)
+                    case ("exited", task, attempt):
+                        self.alive.heard(host, self.now_s)
+                        self.alive.ended(task, attempt)
+                        if self.attempts[task] == attempt:
+                            self.restart_s[task] = self.now_s + RESTART_S
                     case ("end",):
                         self.alive.cut(host, self.now_s)
         for action in self.alive.due(self.now_s):
@@ -160,9 +170,10 @@ class World:
                 for task, attempt in tasks:
                     running = [agent for agent in self.agents if agent.tasks.get(task, (0,))[0] == attempt]
                     assert not running, f"{task} was taken for dead and runs on {running[0].host}"
-                up = [name for name in self.hosts if self.alive.phase(name) is Phase.UP]
-                for task in [task for task in TASKS if self.place[task] == host and not usable]:
-                    self.place[task] = self.rng.choice(up or [host])
+                up = [name for name in self.spares if self.alive.phase(name) is Phase.UP]
+                if not usable and up:
+                    self.spares.remove(up[0])
+                    self.place |= {task: up[0] for task in TASKS if self.place[task] == host}
                 for task, _ in tasks:
                     self.restart_s[task] = self.now_s + RESTART_S
 
@@ -172,7 +183,7 @@ class World:
         host = self.rng.choice(self.hosts)
         for_s = self.rng.choice((1, 3, 6, 10, 14, 20, 60))
         there = [agent for agent in self.agents if agent.host == host]
-        match self.rng.choice(("cut", "cut", "to", "from", "delay", "ssh", "agent", "host")):
+        match self.rng.choice(("cut", "cut", "to", "from", "delay", "ssh", "agent", "task", "host")):
             case "cut":
                 self.cut[host] = {"to": self.now_s + for_s, "from": self.now_s + for_s}
             case "to" | "from" as way:
@@ -184,6 +195,9 @@ class World:
                 self.alive.cut(host, self.now_s)
             case "agent" if there:
                 self.end(self.rng.choice(there))
+            case "task" if there and there[0].tasks and there[0].lease.order is None:
+                task, (attempt, _) = there[0].tasks.popitem()
+                self.send(there[0], "from", ("exited", task, attempt))
             case "host" if len(self.dead) < len(self.hosts) - 1:
                 self.dead.add(host)
                 self.agents = [agent for agent in self.agents if agent.host != host]
@@ -216,7 +230,7 @@ class World:
                 continue
             since_s = self.cut_since.setdefault(host, self.now_s)
             left = [agent for agent in self.agents if agent.host == host and agent.tasks]
-            assert not left or self.now_s - since_s < 20.0, f"{host} still works for nobody"
+            assert not left or self.now_s - since_s < self.lease_s + 12.0, f"{host} still works for nobody"
 
 
 @pytest.mark.parametrize("lane", range(LANES))

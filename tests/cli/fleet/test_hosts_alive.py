@@ -1,14 +1,16 @@
 """Which hosts are alive: pings, silence, new logins, and the moment from which a host's tasks are dead."""
 
 from dtrain.cluster import TaskId
-from dtrain_cli.agent.lease import GONE_S
+from dtrain_cli.agent.lease import GRACE_S
 from dtrain_cli.fleet.hosts_alive import Gone, HeardAgain, HostsAlive, LogInAgain, Phase, SendPing, Silent
 
 WORKER = TaskId.parse("worker:0")
+LEASE_S = 60.0
+GONE_S = LEASE_S + 7.0
 
 
 def up():
-    alive = HostsAlive()
+    alive = HostsAlive(LEASE_S)
     alive.ready("h1", 5000.0, 10.0)
     alive.started(WORKER, 0, "h1")
     return alive
@@ -28,7 +30,7 @@ def test_a_silent_host_is_told_once_and_is_lost_in_the_end():
     assert Silent("h1") in alive.due(15.0)
     assert Silent("h1") not in alive.due(16.0)
     assert alive.heard("h1", 17.0) == [HeardAgain("h1", 7.0)]
-    told = [action for at_s in range(18, 40) for action in alive.due(at_s) if isinstance(action, Gone)]
+    told = [action for at_s in range(18, 100) for action in alive.due(at_s) if isinstance(action, Gone)]
     assert told == [Gone("h1", ((WORKER, 0),), usable=False, silent_s=GONE_S)]
     assert alive.phase("h1") is Phase.LOST
 
@@ -58,3 +60,15 @@ def test_a_lost_host_is_used_no_more():
     assert alive.ready("h1", 1.0, 30.0) == []
     alive.cut("h1", 31.0)
     assert alive.due(32.0) == []
+
+
+def test_a_late_end_of_an_attempt_leaves_the_next_one_on_its_host():
+    alive = up()
+    alive.started(WORKER, 1, "h1")
+    alive.ended(WORKER, 0)
+    (gone,) = [action for action in alive.due(10.0 + GONE_S) if isinstance(action, Gone)]
+    assert gone.tasks == ((WORKER, 1),)
+
+
+def test_a_host_is_waited_for_until_its_agent_has_ended_all_tasks():
+    assert up().gone_s > LEASE_S + GRACE_S

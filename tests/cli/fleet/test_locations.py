@@ -3,7 +3,7 @@
 import pytest
 
 from dtrain.cluster import TaskId
-from dtrain.config import ClusterSection, read_hosts
+from dtrain.config import ClusterSection, Host, read_hosts
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.locations import Locations
 
@@ -12,11 +12,12 @@ PS0, PS1, WORKER0, WORKER1, CHIEF = (
 )
 
 
-def located(hosts="h1,h2,h3", **counts):
+def located(hosts=None, **counts):
     cluster = ClusterSection(**(counts or {"chief": 1, "ps": 2, "worker": 2, "evaluator": 1}))
-    locations = Locations(read_hosts(hosts))
+    hosts = hosts or read_hosts("h1,h2,h3")
+    locations = Locations(hosts)
     locations.place(cluster, {})
-    names = [host.host for host in read_hosts(hosts)]
+    names = [host.host for host in hosts]
     locations.addresses = {name: f"10.0.0.{number}" for number, name in enumerate(names, 1)}
     held = {
         host: [port or 20000 + number for number, port in enumerate(ports)]
@@ -42,29 +43,44 @@ def test_only_servers_of_other_hosts_are_tried_where_there_are_servers():
     }
 
 
-def test_a_lost_hosts_server_moves_with_a_new_address():
-    locations, _ = located()
+def test_a_spare_host_takes_over_all_tasks_of_a_lost_one_at_addresses_of_its_own():
+    locations, _ = located([*read_hosts("h1,h2"), Host("h3", spare=True)])
     lost = locations.host_of(PS1)
-    moving = locations.move(lost, foreign=False)
-    assert PS1 in [task for tasks in moving.values() for task in tasks]
-    host = locations.host_of(PS1)
-    assert host != lost
+    moved = locations.tasks_of(lost)
+    assert locations.tasks_of("h3") == []
+    assert locations.move(lost, ["h1", "h2", "h3"], foreign=False) == "h3"
+    assert locations.tasks_of("h3") == moved
+    assert locations.tasks_of(lost) == []
     assert locations.moved_to(PS1) is None
     locations.change_port(PS1, 31000)
-    assert locations.moved_to(PS1) == f"10.0.0.{host[1:]}:31000"
+    assert locations.moved_to(PS1) == "10.0.0.3:31000"
     assert locations.moved_to(PS0) is None
+    left = locations.host_of(PS0)
+    assert locations.move(left, ["h3"], foreign=False) is None, "it is a host like the others now"
+    assert locations.stranded[PS0] == f"{left} is lost, and no spare host takes its tasks"
 
 
-def test_a_task_without_a_free_slot_is_stranded_with_a_reason():
-    locations, _ = located("h1:3,h2:3")
-    lost = locations.host_of(WORKER0)
-    locations.move(lost, foreign=False)
-    assert "slot" in next(iter(locations.stranded.values()))
+@pytest.mark.parametrize(
+    ("spare", "up", "lost"),
+    [
+        (Host("h3", spare=True), ["h1"], ["h2"]),
+        (Host("h3", slots=1, spare=True), ["h1", "h3"], ["h2"]),
+        (Host("h3", spare=True), ["h1", "h3"], ["h3", "h2"]),
+        (Host("h3"), ["h1", "h3"], ["h2"]),
+    ],
+    ids=["not heard", "too few slots", "lost itself", "not spare"],
+)
+def test_no_other_host_takes_tasks_over(spare, up, lost):
+    locations, _ = located([*read_hosts("h1,h2"), spare])
+    tasks = locations.tasks_of("h2")
+    assert [locations.move(host, up, foreign=False) for host in lost] == [None] * len(lost)
+    assert locations.tasks_of("h2") == tasks
+    assert set(tasks) <= set(locations.stranded)
 
 
 def test_a_commands_tasks_cannot_move():
-    locations, _ = located()
-    assert locations.move(locations.host_of(WORKER0), foreign=True) == {}
+    locations, _ = located([*read_hosts("h1,h2"), Host("h3", spare=True)])
+    assert locations.move(locations.host_of(WORKER0), ["h1", "h3"], foreign=True) is None
     assert "TF_CONFIG" in locations.stranded[WORKER0]
 
 

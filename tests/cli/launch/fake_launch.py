@@ -10,7 +10,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, write_record
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, SavedRecord, write_record
 from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.supervisor import Supervisor
@@ -18,6 +18,7 @@ from dtrain_cli.plan.run_plan import HostShare, Machine, RunIdentity, Workload, 
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import lost_on_the_way
+from dtrain_cli.targets.target import HostLost
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
@@ -85,12 +86,14 @@ class FakeTarget:
     Attributes:
         scripts: by task; those that are absent run until they are told to stop.
         later: by task, of attempts after the first, where these differ.
+        lost: when the host of which task is lost for good.
     """
 
     scripts: dict[str, TaskScript]
     later: dict[str, TaskScript] = field(default_factory=dict)
     signals_to_launcher: list[tuple[float, int]] = field(default_factory=list)
     refused: tuple[str, ...] = ()
+    lost: tuple[tuple[float, str], ...] = ()
     now_s: float = 1000.0
     record: RunRecord = field(default_factory=lambda: RunRecord("id", "name"))
     alive: dict[str, int] = field(default_factory=dict)
@@ -102,6 +105,7 @@ class FakeTarget:
 
     def __post_init__(self) -> None:
         self._coming = [(self.now_s + at_s, number) for at_s, number in self.signals_to_launcher]
+        self._coming += [(self.now_s + at_s, HostLost(name, 0, "h2 is lost")) for at_s, name in self.lost]
 
     def _script(self, name: str, attempt: int) -> TaskScript:
         script = self.scripts.get(name, TaskScript())
@@ -118,6 +122,9 @@ class FakeTarget:
 
     def left_there(self, task: TaskId) -> str | None:
         return None
+
+    def newest(self, files: RunFiles) -> SavedRecord | None:
+        raise AssertionError("no run is resumed")
 
     def placed(self, launch: TaskLaunch) -> TaskLaunch:
         return launch
@@ -194,6 +201,8 @@ class FakeTarget:
                 if self.alive.get(event.task) != event.attempt:
                     continue
                 del self.alive[event.task]
+            if isinstance(event, HostLost):
+                self.alive.pop(event.task)
             if isinstance(event, Started):
                 self.reported.add(event.task)
             heard.append(event)

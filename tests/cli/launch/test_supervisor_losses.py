@@ -8,7 +8,8 @@ from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, lost, perform, 
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import training_section
-from dtrain.runs.files import RunFiles, write_record
+from dtrain.runs.files import RunFiles, SavedRecord, write_record
+from dtrain.runs.states import FailureKind
 
 
 @pytest.mark.parametrize(("updates", "state"), [("sync", "failed"), ("async", "succeeded")])
@@ -168,3 +169,24 @@ def test_a_cause_is_named_before_those_who_missed_the_task_that_had_it(tmp_path)
     assert lost(supervisor).startswith(
         "worker:0 failed at step 9: ValueError: bad batch (log: its.log); worker:1"
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "code", "word"),
+    [
+        ("worker:1", 0, "worker:1 has failed: h2 is lost; training continues without it"),
+        ("ps:0", 1, "ps:0 failed: h2 is lost; stopping the others"),
+        ("chief:0", 1, "chief:0 failed: h2 is lost; stopping the others"),
+    ],
+)
+def test_a_host_that_is_lost_for_good_ends_the_run_only_if_its_task_is_needed(tmp_path, task, code, word):
+    target = FakeTarget(
+        {"chief:0": TaskScript(9, saved_step=7), "worker:0": TaskScript(9)}, lost=((3.0, task),)
+    )
+    supervisor, outcome = perform(tmp_path, target)
+    assert outcome.exit_code == code
+    assert word in target.said
+    assert supervisor.lives[TaskId.parse(task)].restarts == 0
+    assert target.record.saved == SavedRecord(7, f"on here in {tmp_path}")
+    if code:
+        assert outcome.failure.kind is FailureKind.HOST_LOST

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, Host, read_hosts
 from dtrain.errors import SpecError
-from dtrain_cli.placement.placing import hosts_of_addresses, move, place
+from dtrain_cli.placement.placing import hosts_of_addresses, place
 
 GOLDEN = json.loads((Path(__file__).parent / "placements.json").read_text())
 
@@ -93,40 +92,18 @@ def test_every_task_has_a_host_and_no_host_more_than_its_slots(cluster, hosts, p
     assert place(cluster, hosts, places) == placed
 
 
-@given(CLUSTERS, HOSTS, st.sets(st.sampled_from(["h1", "h2", "h3"])))
-def test_tasks_of_a_lost_host_move_to_free_slots_or_are_named(cluster, hosts, lost):
-    try:
-        placed = place(cluster, hosts, {})
-    except SpecError:
-        return
-    moved, stranded = move(placed, lost, hosts)
-    assert {*moved, *stranded} == {task for task, host in placed.items() if host.host in lost}
-    assert not set(moved) & set(stranded)
-    now = Counter({**{task: host.host for task, host in placed.items() if host.host not in lost}}.values())
-    now += Counter(host.host for host in moved.values())
-    left = [host for host in hosts if host.host not in lost]
-    assert set(now) <= {host.host for host in left}
-    assert all(host.slots is None or now[host.host] <= host.slots for host in left)
-    if any(task.role != "evaluator" for task in stranded):
-        assert all(host.slots == now[host.host] for host in left)
-
-
-def test_servers_move_first_where_slots_are_few():
-    hosts = read_hosts("h1,h2:2")
-    where = {"chief:0": 1, "worker:0": 0, "ps:0": 0}
-    placed = {TaskId.parse(task): hosts[number] for task, number in where.items()}
-    moved, stranded = move(placed, ["h1"], hosts)
-    assert by_host(moved) == {"h2": "ps:0"}
-    assert stranded == [TaskId.parse("worker:0")]
+def test_a_spare_host_has_no_task_at_the_start():
+    hosts = [*read_hosts("h1"), Host("h2", spare=True)]
+    placed = place(cluster_of({"chief": 1, "ps": 2, "worker": 2, "evaluator": 1}), hosts, "spread")
+    assert {host.host for host in placed.values()} == {"h1"}
+    with pytest.raises(SpecError, match="expected at least one host, found none"):
+        place(cluster_of({"chief": 1}), hosts[1:], {})
 
 
 def test_the_evaluator_goes_with_the_leader_whose_checkpoints_it_reads():
     hosts = read_hosts("h1:2,h2:4,h3:1")
     placed = place(cluster_of({"chief": 1, "ps": 1, "worker": 1, "evaluator": 1}), hosts, "spread")
     assert by_host(placed)["h1"] == "chief:0 evaluator:0"
-    moved, stranded = move(placed, ["h1"], hosts)
-    assert by_host(moved) == {"h2": "chief:0 evaluator:0"}
-    assert not stranded
     with pytest.raises(SpecError, match="evaluator:0 has no slot on h1, beside the leader whose checkpoints"):
         place(cluster_of({"chief": 1, "worker": 1, "evaluator": 1}), read_hosts("h1:1,h2:9"), {})
 

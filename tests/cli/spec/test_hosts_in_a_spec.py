@@ -69,14 +69,14 @@ def test_what_is_no_host_is_said(written, message):
 def test_a_spec_says_all_of_it_and_keeps_it_through_json(tmp_path):
     spec = read(
         tmp_path,
-        hosts=["h1", {"host": "h2", "slots": 4, "address": "10.0.0.2"}],
+        hosts=["h1", {"host": "h2", "slots": 4, "address": "10.0.0.2"}, {"host": "h3", "spare": True}],
         place={"ps": "spread", "chief": "h1", "worker": ["h2", "h1"]},
         code={"from": ".", "exclude": ["data/", ".venv/"]},
         python=".venv/bin/python",
         network={"ports": "20000-20999", "interface": "10.0.0.0/24", "bind": "0.0.0.0"},
         slurm={"time": "2:00:00", "nodes": 2, "requeue": True, "options": ["--constraint=avx2"]},
     )
-    assert read_hosts(spec.hosts) == [Host("h1"), Host("h2", 4, "10.0.0.2")]
+    assert read_hosts(spec.hosts) == [Host("h1"), Host("h2", 4, "10.0.0.2"), Host("h3", spare=True)]
     assert spec.place == {"ps": "spread", "chief": "h1", "worker": ("h2", "h1")}
     assert spec.code == {"from": ".", "exclude": ("data/", ".venv/")}
     assert (spec.network.port_range, str(spec.network.subnet)) == (range(20000, 21000), "10.0.0.0/24")
@@ -101,8 +101,20 @@ def test_hosts_may_be_a_text_and_absent_keys_mean_nothing(tmp_path):
         ({"hosts": ["h1", "h 2"]}, "hosts.1: expected the name of a host without spaces"),
         ({"hosts": ["h1", "h1"]}, "hosts: h1 stands there twice"),
         ({"place": {"ps": "spread"}}, "place: says on which host a task runs, and hosts names none"),
-        ({"hosts": "h1", "place": {"ps": "h2"}}, "place.ps: 'h2' is none of the hosts, which are h1"),
-        ({"hosts": "h1", "place": {"ps": ["h1", "h3"]}}, "place.ps: 'h3' is none of the hosts"),
+        (
+            {"hosts": "h1", "place": {"ps": "h2"}},
+            "place.ps: 'h2' is none of the hosts that have tasks at the start, which are h1",
+        ),
+        (
+            {"hosts": "h1", "place": {"ps": ["h1", "h3"]}},
+            "place.ps: 'h3' is none of the hosts that have tasks",
+        ),
+        (
+            {"hosts": ["h1", {"host": "h2", "spare": True}], "place": {"ps": "h2"}},
+            "place.ps: 'h2' is none of the hosts that have tasks at the start, which are h1",
+        ),
+        ({"hosts": [{"host": "h1", "spare": True}]}, "hosts: expected a host that is not spare, found none"),
+        ({"hosts": [{"host": "h1", "spare": 3}]}, "hosts.0.spare: expected true or false"),
         ({"hosts": "h1", "place": {"ps": []}}, "place.ps: expected spread, pack, a host or a list of hosts"),
         ({"hosts": "h1", "place": {"pss": "h1"}}, "place.pss: unknown key; did you mean ps?"),
         ({"hosts": "h1", "place": "h1"}, "place: expected spread, pack, or a mapping"),

@@ -28,11 +28,13 @@ class Host:
             configuration.
         slots: how many tasks it takes at most; None: as many as fall to it.
         address: at which other hosts reach its tasks; None: found out when it is asked.
+        spare: whether it gets no task at the start, and takes over those of a host that is lost.
     """
 
     host: str
     slots: int | None = None
     address: str | None = None
+    spare: bool = False
 
     def __str__(self) -> str:
         user, at, name = self.host.rpartition("@")
@@ -74,7 +76,9 @@ def hosts_problems(written: WrittenHosts, place: Places) -> Iterator[Problem]:
     names: set[str] | None = None
     wrong = None if isinstance(written, str) else next(_entry_problems(written), None)
     try:
-        names = {host.host for host in read_hosts(written)} if wrong is None else None
+        names = {host.host for host in read_hosts(written) if not host.spare} if wrong is None else None
+        if names is not None and written and not names:
+            wrong = ("hosts",), "expected a host that is not spare, found none"
     except SpecError as error:
         wrong = ("hosts",), str(error)
     if wrong is not None:
@@ -135,4 +139,5 @@ def _rule_problems(rule: str | tuple[str, ...], names: set[str] | None) -> Itera
         unknown = next((name for name in wanted if name not in names), None)
         if unknown is not None:
             known = ", ".join([*sorted(names)[:8], *(["..."] if len(names) > 8 else [])])
-            yield f"{unknown[:80]!r} is none of the hosts, which are {known}"
+            wanted_there = "none of the hosts that have tasks at the start"
+            yield f"{unknown[:80]!r} is {wanted_there}, which are {known}"

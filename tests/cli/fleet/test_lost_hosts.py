@@ -1,0 +1,152 @@
+"""What becomes of the tasks of a host that is cut off, comes back, or is lost: the orders that a fleet sends."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dtrain.cluster import TaskId
+from dtrain.config import ClusterSection, Host, RunSpec, WaitSection, read_hosts
+from dtrain.process.start_protocol import Exited
+from dtrain.runs.files import RunFiles
+from dtrain_cli.agent.messages import Held, HoldPorts, Put, StartOrder
+from dtrain_cli.fleet.agents import Said
+from dtrain_cli.fleet.hosts_alive import Gone, HostsAlive, Phase
+from dtrain_cli.fleet.lost_attempts import LOST_STATUS
+from dtrain_cli.fleet.start_orders import RemotePlace
+from dtrain_cli.fleet.target import FleetRun, FleetTarget
+from dtrain_cli.plan.run_plan import Workload
+from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.targets.target import HostLost, HostNews
+
+CHIEF, WORKER0, WORKER1 = (TaskId.parse(name) for name in ("chief:0", "worker:0", "worker:1"))
+CLUSTER = ClusterSection(chief=1, worker=2, ps=0, evaluator=0)
+
+
+class Agents:
+    """Agents that hear every order, as `dtrain_cli.fleet.agents.Agents` has them, and say what a test says."""
+
+    def __init__(self, hosts):
+        self.alive = HostsAlive(60.0)
+        self.members = dict.fromkeys(hosts)
+        self.sent = []
+        for host in hosts:
+            self.alive.ready(host, 0.0, 0.0)
+
+    def send(self, host, order):
+        self.sent.append((host, order))
+
+    def up(self, hosts):
+        return [host for host in hosts if self.alive.phase(host) is Phase.UP]
+
+    def orders(self, kind):
+        return [(host, order) for host, order in self.sent if isinstance(order, kind)]
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """Makes a fleet whose chief is on h1 and whose workers are on h2, and starts all of it."""
+
+    def fleet(*spares):
+        hosts = [*read_hosts("h1:1,h2:2"), *spares]
+        files = RunFiles(tmp_path)
+        run = FleetRun(
+            "run", RunSpec(cluster=CLUSTER), hosts, Workload(Path("p.py"), (), tmp_path), files, {}, "d", None
+        )
+        target = FleetTarget(run, None, SimpleNamespace(read=list), lambda text: None)
+        names = [host.host for host in hosts]
+        target._agents = Agents(names)
+        target._locations.place(CLUSTER, {})
+        target._locations.addresses = {name: f"10.0.0.{name[1:]}" for name in names}
+        held = {"h1": [2001], "h2": [2002, 2003]}
+        target._locations.assign_ports(CLUSTER, held)
+        target._places = {name: RemotePlace("/run", "/", "python") for name in names}
+        for task in (CHIEF, WORKER0, WORKER1):
+            target.start(launch(tmp_path, task))
+        return target
+
+    return fleet
+
+
+def launch(folder, task, attempt=0):
+    return TaskLaunch(task, None, Path("p.py"), (), (), {}, folder, folder, False, {}, attempt)
+
+
+def lose(target, host, usable=False):
+    """The host is gone, as `HostsAlive` says it; what the fleet tells the launcher."""
+    alive = target._agents.alive
+    if usable:
+        alive.cut(host, 1.0)
+        (gone,) = [action for action in alive.ready(host, 0.0, 2.0) if isinstance(action, Gone)]
+    else:
+        for other in target._agents.members:
+            alive.heard(other, 100.0 if other != host else 0.0)
+        (gone,) = [action for action in alive.due(100.0) if isinstance(action, Gone)]
+    target._take(gone)
+    return told(target)
+
+
+def told(target):
+    events, target._queued = target._queued, []
+    return [event for event in events if not isinstance(event, HostNews)]
+
+
+def test_a_task_that_is_due_while_its_host_is_cut_off_starts_when_the_host_is_back(fleet, tmp_path):
+    target = fleet()
+    target._agents.alive.ended(WORKER0, 0)  # it has died by itself
+    target._agents.alive.cut("h2", 1.0)
+    target._agents.sent.clear()
+    target.start(launch(tmp_path, WORKER0, 1))
+    assert (target._agents.sent, told(target)) == ([], [])
+    assert lose(target, "h2", usable=True) == []
+    assert target._agents.orders(StartOrder) == [], "its port is not held yet"
+    target._take(Said("h2", Held([2002, 2003])))
+    assert told(target) == [Exited("worker:1", 0, LOST_STATUS, 0)]
+    assert [(host, order.task, order.attempt) for host, order in target._agents.orders(StartOrder)] == [
+        ("h2", "worker:0", 1)
+    ]
+
+
+def test_a_spare_host_takes_over_the_tasks_of_a_lost_one(fleet, tmp_path):
+    target = fleet(Host("h3", spare=True))
+    assert {host for host, _ in target._agents.orders(StartOrder)} == {"h1", "h2"}
+    target._agents.sent.clear()
+    assert lose(target, "h2") == []
+    assert [(host, order.count) for host, order in target._agents.orders(HoldPorts)] == [("h3", 2)]
+    target._take(Said("h3", Held([3001, 3002])))
+    assert told(target) == [Exited(f"worker:{index}", 0, LOST_STATUS, 0) for index in (0, 1)]
+    assert {host for host, _ in target._agents.orders(Put)} == {"h1", "h2", "h3"}
+    again = target.placed(launch(tmp_path, WORKER0, 1))
+    assert (target.host_of(again), again.address) == ("h3", "10.0.0.3:3001")
+    target.start(again)
+    assert [host for host, _ in target._agents.orders(StartOrder)] == ["h3"]
+
+
+def test_a_spare_host_that_is_lost_too_ends_what_it_was_to_take_over(fleet):
+    target = fleet(Host("h3", spare=True))
+    lose(target, "h2")
+    lost = lose(target, "h3")
+    why = "h3 is lost, and no spare host takes its tasks"
+    assert lost == [HostLost(f"worker:{index}", 0, why) for index in (0, 1)]
+
+
+def test_without_a_spare_host_the_tasks_of_a_lost_one_are_lost_for_good(fleet, tmp_path):
+    target = fleet(Host("h3"))
+    target._agents.alive.ended(WORKER1, 0)
+    target._agents.alive.cut("h2", 1.0)
+    target.start(launch(tmp_path, WORKER1, 1))
+    why = "h2 is lost, and no spare host takes its tasks"
+    assert lose(target, "h2") == [HostLost("worker:0", 0, why), HostLost("worker:1", 1, why)]
+    target.start(launch(tmp_path, WORKER0, 1))
+    assert told(target) == [HostLost("worker:0", 1, why)]
+
+
+def test_a_host_is_waited_for_as_long_as_the_spec_says(tmp_path):
+    for server_s, gone_s in ((60.0, 67.0), (300.0, 307.0), (0.0, 15.0)):
+        spec = RunSpec(cluster=CLUSTER, wait=WaitSection(server_s=server_s))
+        run = FleetRun(
+            "run", spec, [], Workload(Path("p.py"), (), tmp_path), RunFiles(tmp_path), {}, "d", None
+        )
+        target = FleetTarget(run, None, SimpleNamespace(read=list), lambda text: None)
+        assert target._begin("h1").lease_s == gone_s - 7.0
+        assert target._agents.alive.gone_s == gone_s
