@@ -14,6 +14,7 @@ from dtrain.formats.regular_file import read_regular
 from dtrain.process.start_protocol import Exited, Refused
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import host_facts, port_range, reach
+from dtrain_cli.agent.checkpoint_copies import ArrivingCheckpoint, checkpoint_parts
 from dtrain_cli.agent.copied_files import CopiedFiles, is_order
 from dtrain_cli.agent.lease import REST_S, Lease
 from dtrain_cli.agent.made_files import made_parts
@@ -85,6 +86,7 @@ class Agent:
         self._run_dir: Path | None = None
         self._lock: int | None = None
         self._files: CopiedFiles | None = None
+        self._arriving: ArrivingCheckpoint | None = None
         self._lease = Lease(time.monotonic())
         self._tasks: dict[TaskId, LocalTask] = {}
         self._told_s: dict[TaskId, float] = {}
@@ -168,8 +170,8 @@ class Agent:
                 self._answers.send(Pong(time.monotonic()))
             case Begin():
                 self._begin(order)
-            case WantCode() | CodePart() | Fetch():
-                self._obey_about_code(order)
+            case WantCode() | CodePart() | Fetch() | MadePart() | AllMade():
+                self._obey_about_files(order)
             case HoldPorts() | Listen() | Release() | Try():
                 self._obey_about_ports(order)
             case AskClock() | Look() | Serve() | Measure():
@@ -181,10 +183,16 @@ class Agent:
             case Put():
                 self._put(order)
 
-    def _obey_about_code(self, order: WantCode | CodePart | Fetch) -> None:
+    def _obey_about_files(self, order: WantCode | CodePart | Fetch | MadePart | AllMade) -> None:
         if isinstance(order, Fetch):
             assert self._run_dir is not None, "Begin comes first"
-            self._made = made_parts(self._run_dir / WORK)
+            checkpoints = RunFiles(self._run_dir).checkpoints
+            made = made_parts(self._run_dir / WORK)
+            self._made = made if order.step is None else checkpoint_parts(checkpoints, order.step)
+        elif isinstance(order, MadePart | AllMade):
+            assert self._arriving is not None, "Begin comes first"
+            if problems := self._arriving.take(order):
+                raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
         elif (there := self._code.take(order, self._run_dir)) is not None:
             self._answers.send(there)
 
@@ -219,11 +227,12 @@ class Agent:
     def _begin(self, order: Begin) -> None:
         run_dir = run_folder(order.host, order.run)
         RunFiles(run_dir).create()
-        self._lease.lease_s = order.lease_s
         self._lock = _locked(run_dir / LOCK, order.lease_s + REST_S)
+        self._lease = Lease(time.monotonic(), order.lease_s)  # the wait for the earlier agent does not count
         check_room(run_dir)
         self._run_dir = run_dir
         self._files = CopiedFiles(run_dir, order.known)
+        self._arriving = ArrivingCheckpoint(RunFiles(run_dir).checkpoints)
         in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
         self._answers.send(Ready(str(run_dir), in_place, RunFiles(run_dir).newest_step))
 

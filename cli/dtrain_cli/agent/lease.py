@@ -25,20 +25,19 @@ class Lease:
     """The lease of one agent, by the monotonic clock of its host.
 
     Attributes:
-        lease_s: how long it lasts; the launcher says it with its first order.
         order: to stop all tasks, since the lease has run out; it is never taken back.
     """
 
     def __init__(self, now_s: float, lease_s: float = LEASE_S) -> None:
-        """Begin with a lease from now on."""
+        """Begin with a lease from now on; the launcher says with its first order how long it lasts."""
         self._heard_s = now_s
-        self.lease_s = lease_s
+        self._lease_s = lease_s
         self.order: RunStop | None = None
 
     @property
     def ends_s(self) -> float:
         """When it runs out."""
-        return self._heard_s + self.lease_s
+        return self._heard_s + self._lease_s
 
     def renew(self, heard_s: float) -> None:
         """Prolong it; `heard_s` is the moment that a ping has echoed."""

@@ -240,11 +240,18 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """A question for the files that tasks have made in the working directory of the run's sent code."""
+    """A question for the checkpoint of a step, or (None) for the files that tasks have made in the working
+    directory of the run's sent code.
+    """
+
+    step: int | None = None
 
 
 class MadePart(msgspec.Struct, frozen=True, tag="made_part"):
-    """A part of a file in that directory; the parts of one file follow each other."""
+    """A part of a file in that directory; the parts of one file follow each other.
+
+    A launcher sends the parts of a checkpoint that a host has not.
+    """
 
     path: str
     data: bytes
@@ -252,9 +259,10 @@ class MadePart(msgspec.Struct, frozen=True, tag="made_part"):
 
 
 class AllMade(msgspec.Struct, frozen=True, tag="all_made"):
-    """The end of those files, and why some of them were not sent."""
+    """The end of those files, and why some of them were not sent; `step` is that of a checkpoint."""
 
     problems: list[str]
+    step: int | None = None
 
 
 class AskClock(msgspec.Struct, frozen=True, tag="ask_clock"):
@@ -326,7 +334,7 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
 SurveyOrder = AskClock | Look | Serve | Measure
 PortOrder = HoldPorts | Listen | Release | Try
 TaskOrder = StartOrder | SignalOrder | Put
-Order = Begin | WantCode | CodePart | PortOrder | TaskOrder | SurveyOrder | Fetch | Ping
+Order = Begin | WantCode | CodePart | PortOrder | TaskOrder | SurveyOrder | Fetch | MadePart | AllMade | Ping
 Answer = (
     Welcome
     | Ready

@@ -28,7 +28,6 @@ from dtrain_cli.fleet.hosts_alive import (
     HeardAgain,
     HostsAlive,
     LogInAgain,
-    Phase,
     SendPing,
     Silent,
 )
@@ -275,7 +274,7 @@ class Agents:
 
     def up(self, hosts: Iterable[str]) -> list[str]:
         """Return those of some hosts whose agents are heard."""
-        return [host for host in hosts if self.alive.phase(host) is Phase.UP]
+        return [host for host in hosts if self.alive.is_heard(host)]
 
 
 def answers_of(kind: type[T], news: Iterable[News]) -> Mapping[str, T]:

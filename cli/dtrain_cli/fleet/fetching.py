@@ -1,13 +1,9 @@
 """The end of a run on hosts: what the leader has written in its working directory comes to the launcher's."""
 
-import contextlib
-import secrets
 import time
-from collections.abc import Callable, Collection
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Callable
 
-from dtrain_cli.agent.made_files import is_fetched
+from dtrain_cli.agent.made_files import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 from dtrain_cli.fleet.agents import Agents, Ended, Said
 from dtrain_cli.fleet.hosts_alive import Gone, Phase
@@ -17,77 +13,6 @@ SILENCE_S = 30.0
 """The longest wait for the next part of a file."""
 _TICK_S = 0.2
 _SHOWN = 5
-
-
-class FetchedFiles:
-    """The files that arrive from a host, written below a folder here: each whole or not at all.
-
-    Attributes:
-        names: of the files that are there, relative to the folder.
-        nbytes: of all of them.
-        problems: why others are not, a sentence each.
-    """
-
-    def __init__(self, folder: Path, spared: Collection[Path]) -> None:
-        """Begin with none.
-
-        Args:
-            folder: to write into.
-            spared: files that are never replaced: the code that was sent.
-        """
-        self.names: list[str] = []
-        self.nbytes = 0
-        self.problems: list[str] = []
-        self._folder = folder
-        self._spared = spared
-        self._name: str | None = None
-        self._aside: Path | None = None
-        self._file: BinaryIO | None = None
-
-    def take(self, part: MadePart) -> None:
-        """Write a part of a file; the last one gives the file its name."""
-        try:
-            if part.path != self._name:
-                self._begin(part.path)
-            if self._file is None:  # of a file that is not written
-                return
-            self._file.write(part.data)
-            if part.last:
-                self._complete(part.path)
-        except OSError as error:
-            self.drop()
-            self.problems.append(f"{part.path} cannot be written: {error.strerror or error}")
-
-    def drop(self) -> None:
-        """Remove what has arrived of a file that is not whole."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-        if self._aside is not None:
-            self._aside.unlink(missing_ok=True)
-        self._file = self._aside = None
-
-    def _begin(self, name: str) -> None:
-        self.drop()
-        self._name = name
-        target = self._folder / name
-        if not is_fetched(name):
-            self.problems.append(f"{name[:80]!r} is no name of a file below a folder")
-        elif target in self._spared:
-            self.problems.append(f"{name} is a file of the code, which is not replaced")
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self._aside = target.with_name(f".{secrets.token_hex(4)}.fetched")
-            self._file = open(self._aside, "xb")  # noqa: SIM115 - it is closed with its last part
-
-    def _complete(self, name: str) -> None:
-        assert self._file is not None
-        assert self._aside is not None
-        self.nbytes += self._file.tell()
-        self._file.close()
-        self._aside.replace(self._folder / name)
-        self._file = self._aside = self._name = None
-        self.names.append(name)
 
 
 def fetch(

@@ -97,6 +97,10 @@ class HostsAlive:
         """Return the phase of a host; None before its first agent is ready."""
         return self._hosts[host].phase if host in self._hosts else None
 
+    def is_heard(self, host: str) -> bool:
+        """Return whether a host has an agent that is not silent."""
+        return self.phase(host) is Phase.UP and not self._hosts[host].silent
+
     def ready(self, host: str, agent_s: float, now_s: float) -> list[Action]:
         """Note that an agent is ready, so that no earlier one is left on its host."""
         before = self._hosts.get(host)

@@ -13,12 +13,15 @@ from dtrain.config.targets.network_section import AUTO
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.agent.lease import LEASE_S
+from dtrain_cli.agent.made_files import FetchedFiles
 from dtrain_cli.agent.messages import (
+    AllMade,
     Answer,
     Begin,
     Failed,
     Held,
     HoldPorts,
+    MadePart,
     Put,
     Release,
     Signalled,
@@ -26,7 +29,7 @@ from dtrain_cli.agent.messages import (
 )
 from dtrain_cli.code.archive import Archive
 from dtrain_cli.fleet.agents import Agents, Ended, News, Said
-from dtrain_cli.fleet.fetching import FetchedFiles, fetch
+from dtrain_cli.fleet.fetching import SILENCE_S, fetch
 from dtrain_cli.fleet.hosts_alive import Gone, HeardAgain, Phase, Silent
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.locations import Locations
@@ -34,6 +37,7 @@ from dtrain_cli.fleet.lost_attempts import LOST_STATUS, keep_failure
 from dtrain_cli.fleet.mirror import Mirror
 from dtrain_cli.fleet.orders_for_tasks import OrdersForTasks
 from dtrain_cli.fleet.preparation import Preparation
+from dtrain_cli.fleet.second_place import SecondPlace
 from dtrain_cli.fleet.shared_statuses import SharedStatuses
 from dtrain_cli.fleet.start_orders import RemotePlace, start_order
 from dtrain_cli.fleet.welcomes import address_of
@@ -116,6 +120,7 @@ class FleetTarget:
         self._places: dict[str, RemotePlace] = {}
         self._sent: set[Path] = set()
         self._moving: dict[str, Gone] = {}
+        self._second: SecondPlace | None = None
         self._queued: list[Event] = []
         self._orders = OrdersForTasks(run.files)
         self._attempts: dict[TaskId, int] = {}
@@ -192,11 +197,10 @@ class FleetTarget:
             order = msgspec.structs.replace(self._hold(host, [0]), loose=True)
             (port,) = self._preparation.hold_ports({host: order})[host]
             self._master = self._locations.addresses[host], port
-        elif len(self._run.hosts) > 1 and self._run.spec.checkpoint.remote is None:
+        elif self._run.spec.checkpoint.remote is None:
             host = self._locations.host_of(self._locations.leader)
-            if Path(self._places[host].run_dir).is_dir():  # the run's own name: a disk that this machine sees
-                return
-            self._say(f"checkpoints lie on {host} alone; with `checkpoint.remote` copies outlive that host")
+            if not Path(self._places[host].run_dir).is_dir():  # else it is a disk that this machine sees
+                self._second = SecondPlace(self._run.files)
 
     # -- the interface of a target
 
@@ -215,13 +219,22 @@ class FleetTarget:
     def newest(self, files: RunFiles) -> SavedRecord | None:
         """Return the newest checkpoint on the leader's host; see `Target`."""
         leader = self._locations.leader
-        ready, there = self._agents.members[self._locations.host_of(leader)].ready, self.left_there(leader)
-        if ready is None or ready.newest_step is None or there is None:
-            return None
-        return SavedRecord(ready.newest_step, there)
+        host, there = self._locations.host_of(leader), self.left_there(leader)
+        ready, copy = self._agents.members[host].ready, self._second.step if self._second else None
+        step = None if ready is None else ready.newest_step
+        if copy is not None and (step is None or step < copy):
+            step = copy
+            self._send_copy(host)
+        return None if step is None or there is None else SavedRecord(step, there)
 
     def finish(self, say: Callable[[str], None]) -> None:
         """Fetch what the leader has written beside the code that was sent, and close; see `Target`."""
+        until_s = time.monotonic() + SILENCE_S
+        self._copy_checkpoint()
+        while self._second is not None and self._second.asked and time.monotonic() < until_s:
+            if self._signals.read():  # the user waits no longer
+                break
+            self.events(until_s)
         host = self._locations.host_of(self._locations.leader)
         if (place := self._places.get(host)) is not None and place.code is not None:
             files = FetchedFiles(self._run.workload.cwd.absolute(), self._sent)
@@ -292,6 +305,7 @@ class FleetTarget:
         for host, order in self._orders.due(self._attempts, self._locations.host_of):
             self._agents.send(host, order)
         self._share_statuses()
+        self._copy_checkpoint()
         events, self._queued = self._queued, []
         return events
 
@@ -311,6 +325,22 @@ class FleetTarget:
         for host, order in due:
             self._agents.send(host, order)
 
+    def _copy_checkpoint(self) -> None:
+        """Ask for the newest checkpoint that a task has told of, unless the launcher has it."""
+        if self._second is None or self._second.asked:
+            return
+        saved: dict[str, int] = {}
+        for task, host in self._locations.places.items():
+            step = (self._mirror.said(task) or {}).get("saved_step") if task.trains else None
+            if step is not None and self._agents.alive.phase(host) is Phase.UP:
+                saved[host] = max(step, saved.get(host, 0))
+        if (due := self._second.due(saved)) is not None:
+            self._agents.send(*due)
+
+    def _send_copy(self, host: str) -> None:
+        for part in self._second.parts() if self._second is not None else ():
+            self._agents.send(host, part)
+
     def _bind(self) -> str | None:
         bind = self._run.spec.network.bind
         return None if bind == AUTO else bind
@@ -325,6 +355,8 @@ class FleetTarget:
             case HeardAgain(host=host, after_s=after_s):
                 self._tell("heard again", host, f"{host} is heard again, after {after_s:.0f} s")
             case Ended(host=host, reason=reason):
+                if self._second is not None:
+                    self._second.forget(host)
                 if self._agents.alive.phase(host) is Phase.CUT:
                     self._tell("cut", host, f"{reason}; logging in again")
             case Gone():
@@ -339,6 +371,9 @@ class FleetTarget:
             case Exited() | Refused():
                 self._agents.alive.ended(TaskId.parse(answer.task), answer.attempt)
                 self._queued.append(answer)
+            case MadePart() | AllMade() if self._second is not None:
+                if why := self._second.take(answer):
+                    self._tell("no copy", host, why)
             case Held():
                 self._resume_moves(host, answer)
             case Signalled(number=number):
@@ -362,9 +397,8 @@ class FleetTarget:
             takes = f"; the spare host {host} takes its tasks over" if host else ""
             self._tell("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{takes}")
             if not up:
-                self._queued.append(
-                    TargetFailed(f"{gone.host} is lost, the last host: is this machine on the network?")
-                )
+                others = "no other is heard: is this machine on the network?"
+                self._queued.append(TargetFailed(f"{gone.host} is lost, and {others}"))
         if host is None:
             for task, attempt in gone.tasks:
                 self._queued.append(HostLost(str(task), attempt, self._locations.stranded[task]))
@@ -386,6 +420,8 @@ class FleetTarget:
             for task, port in zip(self._locations.serving(host), held.ports, strict=True):
                 self._locations.change_port(task, port)
             self._tell_addresses()
+        if not gone.usable and self._locations.host_of(self._locations.leader) == host:
+            self._send_copy(host)
         for task, attempt in gone.tasks:
             what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
             keep_failure(self._run.files, task, attempt, f"was lost with its host {gone.host}: {what}")

@@ -112,7 +112,8 @@ def _checkpoint_to_resume(
             f"--resume: the newest checkpoint, of step {before.step}, is {before.where}, and there is none "
             "where the leader starts now; have it start there, or begin at step 0 with --from-scratch"
         )
-    say(f"goes on from step {step}")
+    newer = before is not None and before.step > step and before
+    say(f"goes on from step {step}{f'; step {newer.step} is {newer.where}' if newer else ''}")
     return found
 
 

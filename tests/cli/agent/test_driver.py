@@ -2,15 +2,31 @@
 
 import random
 import signal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dtrain.cluster import TaskId
+from dtrain.errors import RunError
 from dtrain.process.start_protocol import Exited, Started
+from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import driver
-from dtrain_cli.agent.lease import LEASE_S, REST_S
-from dtrain_cli.agent.messages import Begin, Ping, Pong, Ready, SignalOrder, StartOrder
+from dtrain_cli.agent.lease import GRACE_S, LEASE_S, REST_S
+from dtrain_cli.agent.made_files import PART_BYTES
+from dtrain_cli.agent.messages import (
+    AllMade,
+    Begin,
+    Fetch,
+    MadePart,
+    Ping,
+    Pong,
+    Ready,
+    SignalOrder,
+    StartOrder,
+    decode_order,
+    encode,
+)
 
 SEED = 20261126
 WORKER, CHIEF = TaskId.parse("worker:0"), TaskId.parse("chief:0")
@@ -58,7 +74,9 @@ class Stage:
         self.said = []
         self._orders = []
         orders = SimpleNamespace(read=self._read, over=False)
-        answers = SimpleNamespace(send=self.said.append, waiting_bytes=0)
+        answers = SimpleNamespace(
+            send=self.said.append, waiting_bytes=0, over=False, finish=lambda wait_s: None
+        )
         self.agent = driver.Agent(orders, answers, self.processes)
 
     def _read(self):
@@ -86,6 +104,17 @@ def start(attempt=0, task=WORKER):
 @pytest.fixture
 def stage(monkeypatch, tmp_path):
     return Stage(monkeypatch, tmp_path)
+
+
+def test_the_wait_for_an_earlier_agent_does_not_use_up_the_lease(stage, monkeypatch):
+    def locked(path, wait_s):
+        assert wait_s > 60.0 + GRACE_S, "the earlier one ends by its lease"
+        stage.now_s += wait_s
+
+    monkeypatch.setattr(driver, "_locked", locked)
+    stage.begin(60.0)
+    stage.turn(start())
+    assert stage.processes.alive == {WORKER: 0}
 
 
 def test_an_order_to_start_that_comes_after_the_lease_starts_nothing_and_refuses_nothing(stage):
@@ -142,3 +171,32 @@ def test_a_cut_within_the_lease_costs_no_task_and_a_longer_one_ends_them_without
         assert stage.processes.alive == {}, found
         assert stage.agent._lease_is_over(), found
         assert told == [], found
+
+
+def test_a_checkpoint_goes_from_one_host_to_another(stage, tmp_path, monkeypatch):
+    """The launcher asks for it by its step, and sends the parts to a host that has none."""
+    stage.begin(LEASE_S)
+    (run_dir,) = [word.run_dir for word in stage.said if isinstance(word, Ready)]
+    checkpoint = Path(run_dir, "checkpoints", "ckpt-7")
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "arrays.safetensors").write_bytes(b"a" * (2 * PART_BYTES + 1))
+    (checkpoint / "manifest.json").write_text("{}")
+    parts = stage.turn(Fetch(7))
+    assert parts[-1] == AllMade([], 7)
+    other = Stage(monkeypatch, tmp_path / "other")
+    other.begin(LEASE_S)
+    (there,) = [word.run_dir for word in other.said if isinstance(word, Ready)]
+    for part in parts[:-1]:
+        other.turn(decode_order(encode(part)))
+        assert RunFiles(Path(there)).newest_step is None, "it has not arrived as a whole"
+    other.turn(decode_order(encode(parts[-1])))
+    assert RunFiles(Path(there)).newest_step == 7
+    for path in checkpoint.iterdir():
+        assert Path(there, "checkpoints", "ckpt-7", path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_checkpoint_that_does_not_arrive_ends_the_agent_before_the_leader_begins_without_it(stage):
+    stage.begin(LEASE_S)
+    stage.turn(MadePart("../out", b"x", last=True))
+    with pytest.raises(RunError, match="the launcher's checkpoint has not arrived"):
+        stage.turn(AllMade([], 7))

@@ -35,7 +35,6 @@ def test_a_lease_that_has_run_out_stays_so():
 
 
 def test_the_launcher_says_how_long_a_lease_lasts():
-    lease = Lease(0.0)
-    lease.lease_s = 60.0
+    lease = Lease(0.0, 60.0)
     assert lease.due([RemainingTask(WORKER)], 59.9) == []
     assert lease.due([RemainingTask(WORKER)], 60.0) == [(WORKER, signal.SIGTERM)]

@@ -4,10 +4,9 @@ import os
 
 import pytest
 
-from dtrain_cli.agent.made_files import PART_BYTES, made_parts
+from dtrain_cli.agent.made_files import PART_BYTES, FetchedFiles, made_parts
 from dtrain_cli.agent.messages import AllMade, MadePart, decode_answer, encode
 from dtrain_cli.code.unpacking import link_farm
-from dtrain_cli.fleet.fetching import FetchedFiles
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from dtrain_cli.agent.made_files import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, MadePart
 from dtrain_cli.fleet.agents import Ended, Said
-from dtrain_cli.fleet.fetching import FetchedFiles, fetch
+from dtrain_cli.fleet.fetching import fetch
 from dtrain_cli.fleet.hosts_alive import Gone, Phase
 
 HALF = Said("h1", MadePart("half", b"x", last=False))

@@ -11,13 +11,13 @@ from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent.messages import Held, HoldPorts, Put, StartOrder
 from dtrain_cli.fleet.agents import Said
-from dtrain_cli.fleet.hosts_alive import Gone, HostsAlive, Phase
+from dtrain_cli.fleet.hosts_alive import Gone, HostsAlive
 from dtrain_cli.fleet.lost_attempts import LOST_STATUS
 from dtrain_cli.fleet.start_orders import RemotePlace
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.plan.task_launch import TaskLaunch
-from dtrain_cli.targets.target import HostLost, HostNews
+from dtrain_cli.targets.target import HostLost, HostNews, TargetFailed
 
 CHIEF, WORKER0, WORKER1 = (TaskId.parse(name) for name in ("chief:0", "worker:0", "worker:1"))
 CLUSTER = ClusterSection(chief=1, worker=2, ps=0, evaluator=0)
@@ -37,7 +37,7 @@ class Agents:
         self.sent.append((host, order))
 
     def up(self, hosts):
-        return [host for host in hosts if self.alive.phase(host) is Phase.UP]
+        return [host for host in hosts if self.alive.is_heard(host)]
 
     def orders(self, kind):
         return [(host, order) for host, order in self.sent if isinstance(order, kind)]
@@ -128,6 +128,19 @@ def test_a_spare_host_that_is_lost_too_ends_what_it_was_to_take_over(fleet):
     lost = lose(target, "h3")
     why = "h3 is lost, and no spare host takes its tasks"
     assert lost == [HostLost(f"worker:{index}", 0, why) for index in (0, 1)]
+
+
+def test_a_launcher_that_hears_no_host_at_all_asks_whether_it_is_on_the_network(fleet):
+    target = fleet()
+    alive = target._agents.alive
+    alive.heard("h1", 5.0)
+    alive.due(60.0)
+    (gone,) = [action for action in alive.due(69.0) if isinstance(action, Gone)]
+    target._take(gone)
+    assert gone.host == "h2"
+    assert told(target)[0] == TargetFailed(
+        "h2 is lost, and no other is heard: is this machine on the network?"
+    )
 
 
 def test_without_a_spare_host_the_tasks_of_a_lost_one_are_lost_for_good(fleet, tmp_path):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import CheckpointSection, ClusterSection, RunSpec, training_section
+from dtrain.config import CheckpointSection, ClusterSection, RunSpec, WaitSection, training_section
+from dtrain.config.choices import On
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.threads import THREAD_LIMITS
 from dtrain_cli.plan.run_plan import (
@@ -192,3 +193,14 @@ def test_tasks_get_the_variables_of_the_spec_beneath_those_of_dtrain():
         assert (chief["DATA"], chief["OMP_NUM_THREADS"]) == ("s3://me:mine@bucket/x", "3")
         assert chief["RANK"] == ("7" if workload is PROGRAM else "0")
         assert plan.to_dict()["tasks"][0]["environment"]["DATA"] == "s3://***@bucket/x"
+
+
+@pytest.mark.parametrize(("on", "waits_s"), [(On.LOCAL, 60.0), (On.SSH, 90.0), (On.SLURM, 90.0)])
+def test_tasks_on_hosts_wait_longer_than_their_launcher_waits_for_a_host(on, waits_s):
+    """So the launcher decides first: it starts them elsewhere, or stops the run."""
+    spec = replace(SPEC, on=on, wait=WaitSection(start_s=30.0))
+    plan = build_plan(spec, ADDRESSES, RUN, PROGRAM, MACHINE)
+    for launch in plan.tasks:
+        wait = TaskAssignment.from_environment({**launch.environment, **launch.private}).spec.wait
+        assert (wait.server_s, wait.leader_s, wait.start_s) == (waits_s, waits_s, 30.0)
+    assert plan.spec.wait.server_s == 60.0
