@@ -33,8 +33,11 @@ class SecondPlace:
         self.asked = host, saved[host]
         return host, Fetch(saved[host])
 
-    def take(self, part: MadePart | AllMade) -> str | None:
+    def take(self, host: str, part: MadePart | AllMade) -> str | None:
         """Write what has arrived; return why there is no copy, in words, where that is new."""
+        asked_host, step = self.asked or (None, None)
+        if host != asked_host or (isinstance(part, AllMade) and part.step != step):
+            return None  # nobody has asked for it
         try:
             problems = self._arriving.take(part)
         except OSError as error:

@@ -372,7 +372,7 @@ class FleetTarget:
                 self._agents.alive.ended(TaskId.parse(answer.task), answer.attempt)
                 self._queued.append(answer)
             case MadePart() | AllMade() if self._second is not None:
-                if why := self._second.take(answer):
+                if why := self._second.take(host, answer):
                     self._tell("no copy", host, why)
             case Held():
                 self._resume_moves(host, answer)
