@@ -113,7 +113,7 @@ def _checkpoint_to_resume(
             "where the leader starts now; have it start there, or begin at step 0 with --from-scratch"
         )
     newer = before is not None and before.step > step and before
-    say(f"goes on from step {step}{f'; step {newer.step} is {newer.where}' if newer else ''}")
+    say(f"goes on from step {step}{f'; step {newer.step} was saved {newer.where}' if newer else ''}")
     return found
 
 
