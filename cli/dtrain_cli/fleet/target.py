@@ -198,9 +198,7 @@ class FleetTarget:
             (port,) = self._preparation.hold_ports({host: order})[host]
             self._master = self._locations.addresses[host], port
         elif self._run.spec.checkpoint.remote is None:
-            host = self._locations.host_of(self._locations.leader)
-            if not Path(self._places[host].run_dir).is_dir():  # else it is a disk that this machine sees
-                self._second = SecondPlace(self._run.files)
+            self._second = SecondPlace(self._run.files)
 
     # -- the interface of a target
 

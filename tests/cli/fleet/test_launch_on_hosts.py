@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -88,17 +89,25 @@ def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, 
         "earlier": [],
     }
     assert f"its files are on h1 in {work.parent}" in launch.err
-    reordered = ("--on", "ssh", "--hosts", "h2,h1", *ON[4:], *tells[:4])
-    refused = on_hosts("--run-dir", str(launch.run_dir), "--resume", *reordered, "program.py")
+    more = ("--run-dir", str(launch.run_dir), "--resume", "--on", "ssh", "--hosts")
+    copy = launch.run_dir / "checkpoints" / "ckpt-24"
+    assert (copy / "manifest.json").exists()
+    elsewhere = on_hosts(*more, "h2,h1", *ON[4:], *tells[:4], "program.py")
+    assert elsewhere.end() == 0, elsewhere.err
+    assert "goes on from step 24\n" in elsewhere.err
+    assert (
+        tmp_path / "h2" / "dtrain" / "hosts" / "h2" / work.parent.name / "checkpoints" / "ckpt-24"
+    ).is_dir()
+    shutil.rmtree(copy.parent)
+    refused = on_hosts(*more, "h3,h1", *ON[4:], *tells[:4], "program.py")
     assert refused.end() == 2, refused.err
-    assert f"the newest checkpoint, of step 24, is on h1 in {work.parent}" in refused.err
+    assert "the newest checkpoint, of step 24, is on h2 in " in refused.err
     assert "--from-scratch" in refused.err
-    again = on_hosts("--run-dir", str(launch.run_dir), "--resume", *ON, *tells[:4], "program.py")
-    assert again.end() == 0, again.err
-    assert "goes on from step 24" in again.err
     launch.wait_gone()
     where = json.loads((launch.run_dir / "target.json").read_text())
-    (launch.run_dir / "target.json").write_text(json.dumps({**where, "earlier": ["nowhere"]}))
+    (launch.run_dir / "target.json").write_text(
+        json.dumps({**where, "earlier": [*where["earlier"], "nowhere"]})
+    )
     removal = launcher.dtrain("rm", str(launch.run_dir), environment=variables)
     assert removal.end() == 1, removal.err
     assert "nowhere: it is no name that ssh can resolve" in removal.err
