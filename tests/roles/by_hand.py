@@ -76,7 +76,7 @@ class Hand:
         dealt = (1, 0, (), False, ())
         if self.training.updates == "sync":
             needed = self.training.replicas_needed(self.replicas)
-            dealt = (needed, 0, (), self.training.has_backups(self.replicas))
+            dealt = (needed, 0, (), self.training.has_backups(self.replicas), ())
         return msgspec.structs.replace(message, **{"dealt": dealt, **changes})
 
     def initialise(self, **changes):

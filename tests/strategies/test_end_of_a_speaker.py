@@ -7,6 +7,7 @@ import pytest
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.errors import LeftBehindError
 from dtrain.messages.between_hosts import Seat
+from dtrain.protocol.batch_cut import UNCUT
 from dtrain.roles.collective.between_hosts.voice import Voice
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
 
@@ -45,7 +46,7 @@ class Host:
             self.dead.add(SPEAKER)
 
         driver = SimpleNamespace(across=self.voice, look_across=lambda: self.voice.look(41, self.dead))
-        dealer = SimpleNamespace(parts=2, even=True)
+        dealer = SimpleNamespace(parts=2, even=True, cut=UNCUT)
         lineage = SimpleNamespace(first_step=0)
         state = SimpleNamespace(weights={}, dealer=dealer, lineage=lineage, global_step=40)
         self.training = ReplicaTraining(

@@ -8,7 +8,7 @@ from dtrain.config import ServerSection
 from dtrain.messages.message import Message
 from dtrain.messages.steps import Sums
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 1
 """The version of all messages together. Raise it when a field of any message is added, removed, moved or
 typed otherwise: two builds of different versions refuse each other before either reads another field.
 """

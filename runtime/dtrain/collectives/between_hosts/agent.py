@@ -244,7 +244,7 @@ class Agent:
     def _look(self, now: float) -> None:
         """Notice silence, and judge the ends of hosts."""
         hosts = self._following.hosts
-        for host in {*hosts, *self._gone} - {self.host}:
+        for host in sorted({*hosts, *self._gone} - {self.host}):
             silent = now - self._contact_s.setdefault(host, now + COMES_S) >= self._lease_s
             (self._silent.add if silent else self._silent.discard)(host)
             if host in self._gone and math.isfinite(self._contact_s[host]):
