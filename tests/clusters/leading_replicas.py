@@ -3,7 +3,8 @@
 `--die TASK MOMENT NUMBER` has the first process of a task kill itself at the moment of this number that it
 comes to: ``step`` as it computes a gradient, ``validation`` at a batch of a validation, ``end`` and ``begin``
 in a hook of epochs, ``start`` before it has taken its place, ``between`` behind the first `fit`, ``saving`` as anything of its is on its way to the
-disk.
+disk, ``newcomer`` as the step is over after which a replica takes part that was started again, which the others
+then wait for in step 30.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import dtrain as dt
+from dtrain.roles.collective.driver import CollectiveDriver
 
 X = np.random.default_rng(3).normal(size=(96, 6)).astype(np.float32)
 ROWS = 20_000
@@ -37,6 +39,23 @@ class Deaths:
             self.passed[kind] += 1
             if self.passed[kind] == self.at[kind]:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+def let_newcomers_in(deaths):
+    """Wait for a newcomer in step 30, in the midst of an epoch; that it is a member next is a moment."""
+    contribute = CollectiveDriver.contribute
+
+    def contributes(driver, *told):
+        until_s = time.monotonic() + 60
+        while driver.version == 29 and not driver._bells.offered and time.monotonic() < until_s:
+            time.sleep(0.02)
+        before = set(driver.members)
+        outcome = contribute(driver, *told)
+        if not set(driver.members) <= before:
+            deaths.moment("newcomer")
+        return outcome
+
+    CollectiveDriver.contribute = contributes
 
 
 class Noter(dt.callbacks.Callback):
@@ -76,6 +95,8 @@ def main():
     options = parser.parse_args()
     deaths = Deaths(options.die)
     deaths.moment("start")
+    if os.environ.get("DTRAIN_ATTEMPT") == "0" and any(kind == "newcomer" for _, kind, _ in options.die):
+        let_newcomers_in(deaths)
     sync = os.fsync
 
     def dies_as_it_saves(descriptor):

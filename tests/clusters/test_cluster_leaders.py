@@ -86,6 +86,22 @@ def test_a_leader_that_dies_at_a_moment_of_its_own_changes_nothing(launcher, cal
         assert f"{heir} | dtrain: fit: the leader has died; this task leads" in launch.out
 
 
+@pytest.mark.parametrize(
+    ("too_few", "moment"),
+    [("shrink", ("newcomer", "1")), ("wait", ("step", "22"))],
+    ids=["as_it_comes_in", "in_the_same_epoch"],
+)
+def test_a_first_leader_that_has_come_back_and_leads_again_has_the_sums_of_the_epoch(
+    launcher, calm, too_few, moment
+):
+    """It comes back in the midst of an epoch, then the leader dies, and the rank of the first one is lower."""
+    deaths = ("--die", "chief:0", "step", "20", "--die", "worker:0", *moment)
+    launch = launcher.start(*WORDS, "--set", f"training.too_few={too_few}", PROGRAM, *deaths)
+    assert outcome(launcher, launch, {"chief:0": 1, "worker:0": 1}) == calm
+    assert "chief:0 | dtrain: fit: the leader has died; this task leads" in launch.out
+    assert tasks_of(report_of(launch.run_dir))["worker:0"]["restarts"] == 1
+
+
 def test_a_leader_that_is_lost_for_good_is_named_at_the_end(launcher, calm):
     """Its evaluator goes on too, and hears of the end from the one that leads then."""
     words = (*WORDS, "--evaluator", "--set", "restart.chief.policy=never")

@@ -15,6 +15,7 @@ from dtrain.parameters.change import Change
 from dtrain.parameters.means import mean
 from dtrain.parameters.placement import plan_without_servers
 from dtrain.protocol.part_dealer import NO_PART
+from dtrain.protocol.tally import Tally
 from dtrain.roles.collective.arena import ArenaShape
 from dtrain.roles.collective.rules import Rules
 from dtrain.variables import VariableSpec
@@ -146,10 +147,21 @@ def tear(driver, passes):
 
 
 class Orders:
-    """The orders as one replica finds them in `told`, which all share."""
+    """The orders as one replica finds them in `told`, which all share, and its sums of the only epoch."""
 
     def __init__(self, told, store):
         self.told, self.store = told, store
+        self.tally = Tally.of(0, 1000, 0, (), {})
+
+    def count(self, version, sums):
+        for each in sums:
+            self.tally.add(version, each)
+
+    def sums_after(self, version, given):
+        after = Orders(self.told, self.store)
+        after.tally = self.tally.holding(self.tally.open())
+        after.count(version, given)
+        return after.tally.open()
 
     def heed(self, version):
         if "optimizer" in self.told and self.told["optimizer"] != self.store.optimizer_config:
@@ -162,10 +174,11 @@ class Orders:
             views[name][...] = value
 
 
-def train(scene, driver, passes):
+def train(scene, driver, passes, count=lambda version, sums: None):
     """Train to the end of a scene; return what was seen, by step: (version, sums, verdict, members).
 
-    `passes` is told of points on the way, with the memory that may be left torn there.
+    `passes` is told of points on the way, with the memory that may be left torn there, `count` of the sums of
+    every step.
     """
     seen = []
     orders = dict(scene.orders)
@@ -192,6 +205,7 @@ def train(scene, driver, passes):
         outcome = driver.contribute(part, *told)
         if outcome.verdict is not Verdict.PENDING:
             sums = driver.sums_of_last_step() if driver.version > before else []
+            count(before, sums)
             seen.append((driver.version, sums, outcome.verdict, members))
     driver.close()
     return seen
@@ -234,9 +248,16 @@ def obey(store, order, version):
         store.end_at(order["max_steps"], version)
 
 
-def judge(scene, arena, seen):
-    """Hold what came out against one process."""
+def judge(scene, arena, seen, tallies=()):
+    """Hold what came out against one process; `tallies` are the sums of the epoch of those who came to its end."""
     served, version, sums = twin(scene)
+    of_all_steps = Orders({}, None)
+    for step, given in enumerate(sums):
+        of_all_steps.count(step, given)
+    for tally in tallies:
+        assert tally == of_all_steps.tally.open(), (
+            "a replica's sums of the epoch lack a step, or have one twice"
+        )
     for rank, told in seen.items():
         assert not isinstance(told, str), f"rank {rank}: {told}"
         assert [each[1] for each in told if each[1]] == sums, f"sums of rank {rank}"

@@ -41,6 +41,9 @@ class Orders:
         for array in self.store.values:
             array[...] = self.told["values"]
 
+    def sums_after(self, version, given):
+        return ()
+
 
 class Replicas:
     """An arena and what its replicas are made of."""

@@ -6,11 +6,13 @@ DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones.
 import os
 
 import pytest
-from collectives.drawn_scenes import drawn, two_deaths
-from collectives.virtual_host import broken_rule
+from collectives.drawn_scenes import TINY, drawn, two_deaths
+from collectives.scene import Scene, judge
+from collectives.virtual_host import VirtualHost, broken_rule
 
 from dtrain.collectives.board import count, counted
 from dtrain.collectives.step import ARRIVE, Compute, Step
+from dtrain.roles.collective.arena import Arena
 
 FIRST, LAST = map(int, os.environ.get("DTRAIN_SEEDS", "0:1000").split(":"))
 
@@ -52,9 +54,21 @@ def restores_nothing(board, of_round, number, blocks, memory):
         board.done[number] = counted(of_round, place + 1)
 
 
+def keeps_for_another_round(arena, number, tally):
+    """Keep sums of epochs where those with which another round begins belong."""
+    PUT_TALLY(arena, number + 1, tally)
+
+
+PUT_TALLY = Arena.put_tally
+
+
 PLANTED = {
     "puts aside again": ("dtrain.roles.collective.round.work", puts_aside_again),
     "restores nothing": ("dtrain.roles.collective.round.work", restores_nothing),
+    "keeps sums for another round": (
+        "dtrain.roles.collective.arena.Arena.put_tally",
+        keeps_for_another_round,
+    ),
     "nobody inherits": ("dtrain.collectives.step.heir", lambda order, place, dead: order[place]),
     "puts no rows back": (
         "dtrain.collectives.row_update.RowUpdate.put_back",
@@ -68,3 +82,21 @@ PLANTED = {
 def test_an_error_that_is_planted_is_found(error, monkeypatch):
     monkeypatch.setattr(*PLANTED[error])
     assert any(broken_rule(seed, draw) for seed in range(50) for draw in (drawn, two_deaths))
+
+
+def test_newcomers_have_the_sums_of_all_steps_whenever_the_others_die():
+    """Two come in one after the other. Who writes what the first one's first round begins with dies at any of
+    its words, before it has written that and after it; later the last of those dies who have not come newly.
+    """
+    alone = 0
+    for word in range(1, 81):
+        deaths = {0: (1, "word", 5), 1: (1, "word", 9), 2: (3, "word", word), 3: (7, "word", 30)}
+        scene = Scene(replicas=4, parts=4, steps=9, variables=TINY, deaths=deaths, certain=False)
+        host = VirtualHost(scene, word)
+        host.restarts = [0, 1]
+        host.run()
+        ended = {life.rank for life in host.lives if life.tally is not None}
+        if ended:  # else all who could have let the newcomers in have died
+            judge(scene, host.arena, {}, host.tallies)
+        alone += ended == {0, 1}
+    assert alone > 10, "it is about newcomers who are left alone"

@@ -116,6 +116,7 @@ class Life:
         self.round = 0
         self.driver = None
         self.seen = None
+        self.tally = None
         self.bells = VirtualBells(self)
         self.turn = threading.Semaphore(0)
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -136,6 +137,9 @@ class Life:
         scene, arena = self.host.scene, self.host.arena
         store = arena.store(optimizers.serialize(scene.optimizer), max_steps=scene.steps)
         dealer = PartDealer.of(Dealt(scene.parts), whole=True)
+        orders = Orders(self.host.told, store)
+        from_round = self.admitted() if self.joins else 1
+        orders.tally = orders.tally.holding(arena.tally(from_round))
         self.driver = CollectiveDriver(
             arena,
             self.bells,
@@ -143,12 +147,14 @@ class Life:
             store,
             dealer,
             scene.rules,
-            orders=Orders(self.host.told, store),
-            from_round=self.admitted() if self.joins else 1,
+            orders=orders,
+            from_round=from_round,
             waits=Waits(clock=VirtualClock()),
         )
         tear(self.driver, self.passes)
-        return train(scene, self.driver, self.passes)
+        seen = train(scene, self.driver, self.passes, orders.count)
+        self.tally = orders.tally.open()
+        return seen
 
     @property
     def is_waiting(self):
@@ -239,6 +245,7 @@ class VirtualHost:
         columns += (board.done, scene.replicas), (board.fin, scene.replicas)
         self.growing = {(column._first + each) * 8 for column, count in columns for each in range(count)}
         self.arena.fill(scene.initial())
+        self.arena.put_tally(1, ())
         words.numbers[(board.members._first + 1) * 8] = (1 << scene.replicas) - 1
         self.lives = [Life(self, rank, scene.deaths.get(rank, NEVER)) for rank in range(scene.replicas)]
         self.restarts = [rank for rank in scene.deaths if self.chance.random() < 0.5]
@@ -259,6 +266,11 @@ class VirtualHost:
             life.thread.join()
         assert self.over == "", "\n".join([*self.story, self.over])
         return {life.rank: life.seen for life in self.lives if life.seen is not None and not life.joins}
+
+    @property
+    def tallies(self):
+        """The sums of the epoch of every process that has come to the end, newcomers too."""
+        return [life.tally for life in self.lives if life.tally is not None]
 
     def say(self, text):
         self.story.append(text)
@@ -322,7 +334,7 @@ def broken_rule(seed, draw=drawn):
     """Run the scene of a seed; return what went wrong, or None."""
     host = VirtualHost(draw(seed), seed)
     try:
-        judge(host.scene, host.arena, host.run())
+        judge(host.scene, host.arena, host.run(), host.tallies)
     except AssertionError as error:
         return f"seed {seed}: {error}\n" + "\n".join(host.story)
     return None

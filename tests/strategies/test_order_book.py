@@ -21,9 +21,9 @@ class Replicas:
         self._memory = np.zeros(HEAD_BYTES + 8192, np.uint8), [0]
         self.leader, self.other = self.book(), self.book()
 
-    def book(self, *, is_new=False):
+    def book(self):
         ledger = Ledger(*self._memory, lambda start, stop: None)
-        return OrderBook(ledger, self.state(), BEFORE, 0, is_new=is_new)
+        return OrderBook(ledger, self.state(), BEFORE, 0)
 
     def state(self):
         tally = Tally.of(0, 10, 0, (), {}, kept=True)
@@ -78,27 +78,29 @@ def test_a_replica_that_leads_next_lets_the_order_hold(replicas):
     assert replicas.last_step_of_other == VERSION
 
 
-def after(steps):
-    """The sums of an epoch after so many steps, each of one example with loss 5."""
+def tally_after(steps):
+    """The account of so many steps, 20 in an epoch, each of one example with loss 5."""
     tally = Tally.of(0, 20, 0, (), {}, kept=True)
     for step in range(steps):
         tally.add(step, Sums(names=("loss",), totals=np.array([1.0, 5.0]).tobytes()))
-    return tally.open()
+    return tally
 
 
-@pytest.mark.parametrize("rounds_late", [0, 1, 2])
-def test_a_newcomer_whose_entry_is_delayed_takes_the_sums_of_the_step_that_it_enters_at(
-    replicas, rounds_late
-):
-    """Others may enter earlier, and are told the sums then; they lack the steps made since."""
-    newcomer = replicas.book(is_new=True)
-    for version in range(VERSION - rounds_late, VERSION + 1):
-        replicas.leader.tell_newcomers(after(version), version)
-        if version < VERSION:
-            newcomer.heed(VERSION)
-            assert newcomer._state.tally.open() == (), "sums that lack a step"
-    newcomer.heed(VERSION)
-    assert newcomer._state.tally.open() == after(VERSION)
-    replicas.leader.tell_newcomers(after(1), VERSION)
-    newcomer.heed(VERSION)
-    assert newcomer._state.tally.open() == after(VERSION), "it is told once"
+def test_what_the_next_round_begins_with_has_the_step_that_is_being_made(replicas):
+    """A replica that dies before that step is made has not counted it, nor has its heir counted it twice."""
+    replicas.leader._state.tally = tally_after(VERSION)
+    given = [Sums(names=("loss",), totals=np.array([1.0, 5.0]).tobytes())]
+    for _ in range(2):
+        assert replicas.leader.sums_after(VERSION, given) == tally_after(VERSION + 1).open()
+    assert replicas.leader._state.tally.open() == tally_after(VERSION).open()
+
+
+def test_a_newcomer_leaves_out_the_sums_of_an_epoch_whose_numbers_the_leader_has_recorded(replicas):
+    told = tally_after(25).open()
+    newcomer = replicas.book()
+    newcomer._state.tally = newcomer._state.tally.holding(told)
+    assert newcomer._state.tally.open() == told
+    replicas.leader.record({0: {"loss": 5.0}}, VERSION)
+    newcomer.look(VERSION)
+    assert newcomer._state.tally.open() == told[1:]
+    assert newcomer._state.tally.holding(told).open() == told[1:]

@@ -148,6 +148,7 @@ class Welcome(Message, frozen=True, gc=False, kw_only=True):
         step: the first one that it makes, as the agreement counts.
         version: of the variables.
         batches: how many had begun before.
+        tally: the sums of epochs that have not ended.
     """
 
     host: int
@@ -157,6 +158,7 @@ class Welcome(Message, frozen=True, gc=False, kw_only=True):
     step: int
     version: int
     batches: int
+    tally: tuple[tuple[int, Sums], ...]
 
 
 class Record(Message, frozen=True, gc=False, kw_only=True):

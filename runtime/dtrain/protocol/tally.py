@@ -86,6 +86,15 @@ class Tally:
             tally._add(epoch, sums)
         return tally
 
+    def holding(self, open_sums: Open) -> "Tally":
+        """Return the same account with these sums in the place of its own, but for those of epochs that have
+        ended.
+        """
+        left = [each for each in open_sums if each[0] > max(self.rows, default=-1)]
+        return Tally.of(
+            self.first_step, self.steps_per_epoch, self.first_epoch, tuple(left), self.rows, kept=self.kept
+        )
+
     def add(self, version: int, sums: Sums | None) -> None:
         """Count a contribution, which `check` has let pass, to the step that makes `version` + 1."""
         if sums is not None and self.steps_per_epoch:

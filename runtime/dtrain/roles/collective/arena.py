@@ -4,6 +4,7 @@
 - the variables and the optimizer's slots, of which there is one copy;
 - a gradient and the sums of loss and metrics for each part of a batch;
 - a place for each slice, where one block lies aside;
+- the sums of the epochs that have not ended, with which a round begins, for two rounds in turn;
 - where a step does not wait for every replica, the record of how training stands;
 - where there are several hosts, the mean over them, what this host has promised to the others, and where each
   replica takes streams;
@@ -33,8 +34,9 @@ from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
+from dtrain.protocol.tally import Open
 from dtrain.roles.collective.given_rows import GivenRows, nbytes_of
-from dtrain.roles.collective.record import PromiseRecord, StandingRecord
+from dtrain.roles.collective.record import PromiseRecord, StandingRecord, bytes_in, put_bytes
 from dtrain.types import Array
 from dtrain.wire.one_host.growing_memory import GrowingMemory
 from dtrain.wire.one_host.shared_memory import SharedMemory
@@ -95,6 +97,7 @@ class ArenaShape(msgspec.Struct, frozen=True):
             *[("uint8", aside)] * self.ranks,
             *sums,
             *squares,
+            *[("uint8", RECORD_BYTES)] * 2,
             *(means if self.several_hosts else ()),
             *[("uint8", ADDRESS_BYTES)] * (self.ranks if self.several_hosts else 0),
             *[("uint8", self._record_bytes)] * (2 if self.backups or self.several_hosts else 0),
@@ -197,6 +200,7 @@ class Arena:
         self.aside = [next(arrays) for _ in range(shape.ranks)]
         self._sums = [next(arrays) for _ in range(shape.parts)]
         self.squares = next(arrays)
+        self._tallies = [next(arrays), next(arrays)]
         groups = shape.plan.layout(0).groups if shape.several_hosts else []
         self.means = {index: next(arrays) for index, group in enumerate(groups) if group.trainable}
         self._addresses = [next(arrays) for _ in range(shape.ranks if shape.several_hosts else 0)]
@@ -279,10 +283,19 @@ class Arena:
                     if slots is not None:
                         flat[offset : offset + shard.size] = slots[name][shard.name].reshape(-1)
 
-    def begin(self, members: Sequence[int], version: int = 0, *, number: int = 1, batches: int = 0) -> None:
-        """Let a round, the first one at this host, begin with these members, from this version and after so
-        many batches.
+    def begin(
+        self,
+        members: Sequence[int],
+        version: int = 0,
+        tally: Open = (),
+        *,
+        number: int = 1,
+        batches: int = 0,
+    ) -> None:
+        """Let a round, the first one at this host, begin with these members, from this version, with these
+        sums of epochs and after so many batches.
         """
+        self.put_tally(number, tally)
         self.board.versions[number % 2] = version
         self.board.members[number % 2] = bits(members)
         self.board.batches[number % 2] = batches
@@ -322,6 +335,18 @@ class Arena:
     def sums(self, part: int, nbytes: int) -> Sums | None:
         """Return a copy of the sums of a part."""
         return msgspec.msgpack.decode(self._sums[part][:nbytes].tobytes(), type=Sums) if nbytes else None
+
+    def put_tally(self, number: int, tally: Open) -> None:
+        """Keep the sums of epochs with which round `number` begins, until the round after it is over.
+
+        Raises:
+            InputError: they are too long.
+        """
+        put_bytes(self._tallies[number % 2], msgspec.msgpack.encode(tally))
+
+    def tally(self, number: int) -> Open:
+        """Return the sums of the epochs that have not ended, with which round `number` begins."""
+        return msgspec.msgpack.decode(bytes_in(self._tallies[number % 2]), type=Open)
 
 
 def _words(memory: SharedMemory, shape: ArenaShape) -> Words:

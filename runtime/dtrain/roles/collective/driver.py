@@ -361,7 +361,7 @@ class CollectiveDriver:
         stock = last.stock
         assert stock is not None, "a round that is over was taken stock of"
         if last.makes:
-            self._sums = [part.sums for part in stock.counted if part.sums is not None]
+            self._sums = last.sums
             self.made_by = [part.rank for part in stock.counted]
         self.round += 1
         if not last.is_void:

@@ -22,6 +22,27 @@ _encoder = msgspec.msgpack.Encoder()
 _Kind = TypeVar("_Kind", Standing, Promise)
 
 
+def put_bytes(place: Array, told: bytes) -> None:
+    """Write bytes to the beginning of a place, behind their length.
+
+    Raises:
+        InputError: they are too long.
+    """
+    if _LENGTH_BYTES + len(told) > place.size:
+        raise InputError(
+            f"what the replicas of a host keep of a step and of sums of metrics takes {len(told)} bytes; "
+            f"expected at most {place.size - _LENGTH_BYTES}: use metrics with smaller states"
+        )
+    whole = len(told).to_bytes(_LENGTH_BYTES, "little") + told
+    place[: len(whole)] = np.frombuffer(whole, np.uint8)
+
+
+def bytes_in(place: Array) -> bytes:
+    """Return a copy of the bytes that `put_bytes` has written last."""
+    length = int.from_bytes(place[:_LENGTH_BYTES].tobytes(), "little")
+    return place[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes()
+
+
 class _Record(Generic[_Kind]):
     """The record, as one process reads and writes it.
 
@@ -49,8 +70,7 @@ class _Record(Generic[_Kind]):
         while True:
             number = self._words[0]
             place = self.places[number % 2]
-            length = int.from_bytes(place[:_LENGTH_BYTES].tobytes(), "little")
-            told = place[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes()
+            told = bytes_in(place)
             if self._words[0] == number:
                 self.number = number
                 return self._decoder.decode(told)
@@ -61,16 +81,8 @@ class _Record(Generic[_Kind]):
         Raises:
             InputError: it is too long.
         """
-        told = _encoder.encode(record)
         number = self._words[0] + 1
-        place = self.places[number % 2]
-        if _LENGTH_BYTES + len(told) > place.size:
-            raise InputError(
-                f"what the replicas of a host keep of a step and of sums of metrics takes {len(told)} bytes; "
-                f"expected at most {place.size - _LENGTH_BYTES}: use metrics with smaller states"
-            )
-        whole = len(told).to_bytes(_LENGTH_BYTES, "little") + told
-        place[: len(whole)] = np.frombuffer(whole, np.uint8)
+        put_bytes(self.places[number % 2], _encoder.encode(record))
         self._words[0] = self.number = number
 
 

@@ -9,6 +9,7 @@ from dtrain.collectives.slice_work import work
 from dtrain.collectives.slices import share
 from dtrain.collectives.step import Phase
 from dtrain.config.choices import Weighting
+from dtrain.messages import Sums
 from dtrain.parameters.store import Store
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.membership import Membership
@@ -74,6 +75,14 @@ class Round:
         """Whether this round makes a version."""
         return self.stock is not None and bool(self.stock.counted) and not self.ends
 
+    @property
+    def sums(self) -> list[Sums]:
+        """The sums of loss and metrics that count to the version that this round makes, in the order of the
+        parts.
+        """
+        counted = self.stock.counted if self.stock is not None and self.makes else ()
+        return [part.sums for part in counted if part.sums is not None]
+
     def take_stock(self, weighting: Weighting) -> list[Phase]:
         """Read the parts and the leader's orders, which nobody writes again before this replica is through.
 
@@ -126,4 +135,5 @@ class Round:
         now, following = self.number % 2, (self.number + 1) % 2
         board.versions[following] = self.version + self.makes
         board.batches[following] = board.batches[now] + (not self.is_void)
+        self._arena.put_tally(self.number + 1, self._orders.sums_after(self.version, self.sums))
         self._membership.prepare(self.number + 1, self.members)

@@ -1,14 +1,16 @@
 """The settings of a replica among those of its host, and how it waits."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
 from dtrain.collectives.board import Board
 from dtrain.config.choices import NanPolicy, TooFew, Weighting
 from dtrain.errors import TooFewReplicasError, WaitTimeoutError
+from dtrain.messages import Sums
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.sync_round import quota
+from dtrain.protocol.tally import Open
 from dtrain.roles.collective.membership import Rings
 
 LOOK_S = 1.0
@@ -51,6 +53,11 @@ class Orders(Protocol):
 
     def carry_out(self) -> None:
         """Write what was ordered into the memory of all; it may be written again by another replica."""
+
+    def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
+        """Return the sums of the epochs that have not ended, with those given for the step that is being made
+        from this version; they are not counted by that.
+        """
 
 
 class Book(Protocol):
@@ -121,6 +128,10 @@ class NoOrders:
 
     def carry_out(self) -> None:
         """Write nothing."""
+
+    def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
+        """Count nothing."""
+        return ()
 
 
 @dataclass(frozen=True)

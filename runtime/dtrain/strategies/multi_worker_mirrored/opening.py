@@ -75,11 +75,6 @@ class Entry:
     locks: Locks | None = None
     speaks: bool = False
 
-    @property
-    def is_new(self) -> bool:
-        """Whether others had begun before."""
-        return self.from_round > 1
-
 
 def task_of(cluster: ClusterSpec, rank: int) -> TaskId:
     """Return the task of a rank, also of a worker that has joined."""
@@ -175,9 +170,9 @@ def begin_here(
     if arena.shape.backups:
         arena.record.write(first_standing(terms, members, arena.shape.parts))
     if joined is None:
-        arena.begin(members, terms.version)
+        arena.begin(members, terms.version, terms.tally)
     else:
-        arena.begin(members, joined.version, number=number, batches=joined.batches)
+        arena.begin(members, joined.version, joined.tally, number=number, batches=joined.batches)
     nbytes = LEDGER_BYTES + COPIES * sum(block.nbytes for block in arena.values.buffers.values())
     memory = GrowingMemory.make(nbytes + -nbytes % 4096)
     memory.need(0, HEAD_BYTES)

@@ -1,20 +1,20 @@
 """The leader's orders and records in the ledger, as every replica reads them; see `driver.Orders`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from dtrain.collectives.ledger import Ledger
-from dtrain.messages import Row
+from dtrain.messages import Row, Sums
 from dtrain.parameters.change import Change
-from dtrain.protocol.tally import Open, Tally
+from dtrain.protocol.tally import Open
 from dtrain.strategies.in_process.fit_state import FitState
 from dtrain.strategies.problem import Weights
 from dtrain.types import Array
 
-ORDER, VALUES, TALLY, LEADER, CONCLUDED = "order", "values", "tally", "leader", "concluded"
+ORDER, VALUES, LEADER, CONCLUDED = "order", "values", "leader", "concluded"
 _ROW, _KEPT = "row ", "kept "
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -51,7 +51,7 @@ class OrderBook:
         publish: told of all that this replica, as the leader, writes into the ledger.
     """
 
-    def __init__(self, ledger: Ledger, state: FitState, order: Order, leader: int, *, is_new: bool) -> None:
+    def __init__(self, ledger: Ledger, state: FitState, order: Order, leader: int) -> None:
         """Take over what has been written so far.
 
         Args:
@@ -59,7 +59,6 @@ class OrderBook:
             state: in which it is to hold.
             order: before any other.
             leader: at the beginning.
-            is_new: whether this replica has come later than others, whose sums it is told.
         """
         self.order = order
         self.leader = leader
@@ -67,7 +66,6 @@ class OrderBook:
         self.publish: Callable[[Mapping[str, bytes]], None] = lambda entries: None
         self._ledger = ledger
         self._state = state
-        self._awaits_tally = is_new
         self._ahead: Order | None = None
         ledger.read()
         self._take(ledger.entries, state.global_step, between=True)
@@ -101,6 +99,13 @@ class OrderBook:
         if self.order.end is not None and self.order.end == self._state.global_step:
             self._state.store.end_at(self.order.end, self.order.end)
 
+    def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
+        """See `Orders.sums_after`."""
+        tally = self._state.tally.holding(self._state.tally.open())
+        for each in given:
+            tally.add(version, each)
+        return tally.open()
+
     def is_held(self, version: int) -> bool:
         """Return whether the next step waits for the leader."""
         until = (self._ahead or self.order).until
@@ -132,10 +137,6 @@ class OrderBook:
     def keep(self, entries: Mapping[str, bytes]) -> None:
         """Keep entries for the next leader, all or none."""
         self._put({f"{_KEPT}{name}": body for name, body in entries.items()})
-
-    def tell_newcomers(self, tally: Open, version: int) -> None:
-        """Tell replicas that take part in the step after `version` first the sums of the epochs before it."""
-        self._put({TALLY: _encode((version, tally))})
 
     def lead(self, rank: int, version: int) -> None:
         """Say that this rank leads from now on."""
@@ -190,11 +191,6 @@ class OrderBook:
             tally.record(max([*tally.rows, *rows]) + 1, dict(sorted(rows.items())))
         if LEADER in news:
             self.leader = msgspec.msgpack.decode(news[LEADER], type=int)
-        if news.get(TALLY) and self._awaits_tally:
-            of_version, sums = msgspec.msgpack.decode(news[TALLY], type=tuple[int, Open])
-            if of_version == version:
-                self._awaits_tally = False
-                self._state.tally = _restored(tally, sums)
         if news.get(ORDER):
             order = msgspec.msgpack.decode(news[ORDER], type=Order)
             self._ahead = order if between and order.in_round and order.version == version else None
@@ -238,9 +234,3 @@ def standing_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:
 
 def _bytes(value: Array) -> bytes:
     return np.ascontiguousarray(value).tobytes()
-
-
-def _restored(tally: Tally, open_sums: Open) -> Tally:
-    return Tally.of(
-        tally.first_step, tally.steps_per_epoch, tally.first_epoch, open_sums, tally.rows, kept=tally.kept
-    )

@@ -151,7 +151,7 @@ class ReplicaTraining(Training):
     def _round(self, make: Callable[[], T]) -> T:
         driver = self.driver
         assert isinstance(driver, CollectiveDriver), "with backups a round is another one"
-        members, version = driver.members, driver.version
+        version = driver.version
         self.boundary.begin_step()
         try:
             result = make()
@@ -161,13 +161,9 @@ class ReplicaTraining(Training):
         finally:
             self.boundary.end_step()
         self._lead_if_due()
-        if self.leader is not None:
-            across = driver.across
-            hosts = across if across is not None and across.has_newcomers else None
-            if hosts is not None or not set(driver.members) <= set(members):
-                self.book.tell_newcomers(self.state.tally.open(), self.global_step)
-            if hosts is not None:
-                hosts.welcome()
+        across = driver.across
+        if self.leader is not None and across is not None and across.has_newcomers:
+            across.welcome()
         return result
 
     # Waits for the leader

@@ -239,6 +239,7 @@ class Speaker:
                     step=number - 1,
                     version=board.versions[number % 2],
                     batches=board.batches[number % 2],
+                    tally=self._arena.tally(number),
                 )
             )
 

@@ -109,7 +109,8 @@ def _of_whole_batches(
 ) -> Parts:
     arena, bells = entry.arena, entry.shared.bells
     state.global_step = arena.board.versions[entry.from_round % 2]
-    book = OrderBook(entry.ledger, state, order, entry.shared.terms.leader, is_new=entry.is_new)
+    state.tally = state.tally.holding(arena.tally(entry.from_round))
+    book = OrderBook(entry.ledger, state, order, entry.shared.terms.leader)
     driver = CollectiveDriver(
         arena,
         bells,
@@ -136,7 +137,7 @@ def _with_backups(
 ) -> Parts:
     arena, bells, terms = entry.arena, entry.shared.bells, entry.shared.terms
     state.global_step = arena.record.read().version
-    book = BackupBook(entry.ledger, state, order, terms.leader, is_new=False)
+    book = BackupBook(entry.ledger, state, order, terms.leader)
     backups = BackupRules(
         state.dealer.parts,
         rules.replicas or state.dealer.parts,

@@ -51,11 +51,7 @@ class EpochSums:
             self._state.tally = self._tally(standing.sums)
 
     def _tally(self, sums: bytes) -> Tally:
-        """Return a tally of these sums, but for those of epochs whose numbers are recorded."""
-        now = self._state.tally
-        ended = max(now.rows, default=-1)
-        left = tuple(each for each in (_opened.decode(sums) if sums else ()) if each[0] > ended)
-        return Tally.of(now.first_step, now.steps_per_epoch, now.first_epoch, left, now.rows, kept=now.kept)
+        return self._state.tally.holding(_opened.decode(sums) if sums else ())
 
 
 class BackupFitState(SharedFitState):
