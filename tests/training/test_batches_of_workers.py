@@ -167,12 +167,6 @@ def test_a_pass_of_pipelines_that_end_at_different_times_has_every_batch_once(le
             assert all([row[0] for [row] in step] == list(range(parts)) for step in of_pass), "each its own"
 
 
-def test_the_last_step_of_batches_of_replicas_lacks_parts_too():
-    data = BatchesOfReplicas(Dataset.range(5).batch(1))
-    batches = Batches.of(data, batch_size=None, shuffle=False, seed=0)
-    assert parts_of(batches, 2, 6) == [[[0], [1]], [[2], [3]], [[4]]] * 2
-
-
 def test_shapes_are_those_of_another_pipeline_where_the_own_one_is_empty():
     assert uneven([0, 2]).first().x.tolist() == [[1, 0]]
     with pytest.raises(InputError, match="found an empty dataset"):

@@ -226,11 +226,11 @@ class Batches:
             steps = Dataset(Repeated(self.steps(cut.parts), None))
             return [StepStream(steps, cut, class_weight)] * len(ranks)
         make = self.make
-        if make is None and not self.uncut:
+        if make is None:
             return [self.stream(cut, class_weight)] * len(ranks)
 
         def stream(pipeline: int) -> PartStream:
-            dataset = self.dataset if make is None or pipeline == self.pipeline else make(pipeline)
+            dataset = self.dataset if pipeline == self.pipeline else make(pipeline)
             return PartStream(dataset.repeat(), cut, class_weight, uncut=True)
 
         lengths = [dataset.cardinality() for dataset in self._all]
@@ -238,7 +238,7 @@ class Batches:
 
     def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
         """Return pass after pass of one pipeline without end; arguments as in `streams`."""
-        return PartStream(self.dataset.repeat(), cut, class_weight)
+        return PartStream(self.dataset.repeat(), cut, class_weight, uncut=self.uncut)
 
     @property
     def plan(self) -> Plan | None:

@@ -31,7 +31,7 @@ model.fit(batches, steps_per_epoch=1_000_000, verbose=0)
 
 def test_a_worker_does_without_grpc_where_all_are_on_this_host(launcher):
     (launcher.folder / "program.py").write_text(PROGRAM)
-    launch = launcher.start("--workers", 1, "--ps", 1, "--no-evaluator", "program.py")
+    launch = launcher.start("--workers", 1, "--ps", 1, "--no-evaluator", "program.py", warm=False)
     assert "False" in launch.wait_for(
         lambda: "first" in launch.log("worker:0") and launch.log("worker:0"), "a first step"
     )

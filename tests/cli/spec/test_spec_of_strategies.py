@@ -194,7 +194,7 @@ def test_a_task_refuses_more_replicas_than_reduce_among_themselves_whoever_has_c
     text = r"^MultiWorkerMirroredStrategy: strategy: .* at most 54 chiefs and workers train, found 55: take away 1"
     with pytest.raises(SpecError, match=text):
         with_program(spec, {"strategy": "multi_worker_mirrored"}, "MultiWorkerMirroredStrategy")
-    chosen = replace(spec, training=training_section(strategy="multi_worker_mirrored"))
+    chosen = replace(spec, said={"training": {"strategy": "multi_worker_mirrored"}})
     with pytest.raises(SpecError, match=r"^dt.get_strategy\(\): strategy: .* found 55"):
         with_program(chosen, {}, "dt.get_strategy()")
     fits = replace(spec, cluster=ClusterSection(chief=1, worker=53))
