@@ -52,6 +52,15 @@ def test_bytes_that_are_no_packet_are_refused(pair, packet, said):
         pair[1].receive(Limits(LARGE, LARGE))
 
 
+@pytest.mark.parametrize("announced", [1, 0x8000_0001])
+def test_a_peer_that_ends_after_an_announcement_is_lost_and_not_refused(pair, announced):
+    """The sender may be killed between the two packets; it was no stranger."""
+    pair[0].send(struct.pack("<II", 0xFFFF_FFFF, announced))
+    pair[0].close()
+    with pytest.raises(ConnectionResetError, match="ended within a message"):
+        pair[1].receive(Limits(LARGE, LARGE))
+
+
 @pytest.mark.parametrize("place", [(1, [LARGE]), (1, [-8]), (1, [2**63]), (1, []), (2, [0])])
 def test_blocks_that_lie_nowhere_are_refused(pair, place):
     memory = SharedMemory.make(LARGE)

@@ -182,7 +182,7 @@ class PacketSocket:
     def _receive_passed(self, count: int) -> None:
         if count > PASSED_MAX:
             raise PeerRefusedError(f"{count} file descriptors with one message; the peer is not dtrain")
-        _, found, _, _ = socket.recv_fds(self._socket, 1, count, socket.MSG_CMSG_CLOEXEC)
+        found = self._descriptors(count)
         self._passed = [PassedDescriptor(each) for each in found]
         self._awaited = None
         if len(found) != count:
@@ -192,10 +192,17 @@ class PacketSocket:
             )
 
     def _receive_memory(self) -> SharedMemory:
-        _, descriptors, _, _ = socket.recv_fds(self._socket, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        descriptors = self._descriptors(1)
         if not descriptors:
             raise PeerRefusedError("a memory was announced and did not come; the peer is not dtrain")
         return SharedMemory.received(descriptors[0])
+
+    def _descriptors(self, count: int) -> list[int]:
+        """Return the file descriptors that come with the packet behind an announcement."""
+        packet, found, _, _ = socket.recv_fds(self._socket, 1, count, socket.MSG_CMSG_CLOEXEC)
+        if not packet:
+            raise ConnectionResetError("the peer has ended within a message")
+        return found
 
     def _frame(self, packet: bytes | SharedMemory, limits: Limits) -> Frame:
         try:
