@@ -10,7 +10,7 @@ import pytest
 from chaos.seeds import seeds
 from chaos.telling import Telling
 
-USUAL_COUNTING, USUAL_BITS, USUAL_INPUT = 12, 2, 4
+USUAL_COUNTING, USUAL_BITS, USUAL_INPUT = 8, 1, 3
 
 
 @pytest.fixture(scope="module")

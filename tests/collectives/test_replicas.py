@@ -14,7 +14,7 @@ from dtrain.config.choices import NanPolicy, Weighting
 from dtrain.learning import optimizers
 from dtrain.roles.collective.rules import Rules
 
-FIRST, LAST = map(int, os.environ.get("DTRAIN_SEEDS", "0:12").split(":"))
+FIRST, LAST = map(int, os.environ.get("DTRAIN_SEEDS", "0:4").split(":"))
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])

@@ -87,7 +87,7 @@ def soon(seconds=PATIENCE_S):
 some_ids = st.lists(st.integers(0, ROWS - 1), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     rule=st.sampled_from(RULES),
     lists=st.lists(st.lists(some_ids, min_size=PARTS, max_size=PARTS), min_size=2, max_size=2),

@@ -14,7 +14,7 @@ from simulation.world import World, broken_rule, told, whole_story
 from dtrain.config import training_section
 from dtrain.runs.trace import VARIABLE
 
-USUAL_SEEDS = "0:1000"
+USUAL_SEEDS = "0:400"
 BATCHES = 10
 TRACED = os.environ.get(VARIABLE, "") not in ("", "0")
 

@@ -52,12 +52,11 @@ def _warm(fds: tuple[int, int]) -> _WarmProcess | None:
     try:
         with (
             socket.socket(socket.AF_UNIX) as connection,
-            os.fdopen(os.memfd_create("dtrain"), "wb") as memory,
+            os.fdopen(os.memfd_create("dtrain"), "wb", buffering=0) as memory,
         ):
             connection.settimeout(PATIENCE_S)
             connection.connect(path)
             memory.write(request)
-            memory.flush()
             if peer(connection)[1] == os.geteuid():
                 socket.send_fds(connection, [b"."], [*fds, 2, memory.fileno()])
                 answer = msgspec.json.decode(connection.recv(1 << 16), type=Forked | Differs)

@@ -89,8 +89,7 @@ class ClosureQueue(Generic[Work]):
     def lost(self, worker: Worker) -> None:
         """Take the closure of a worker back that is gone."""
         number = self._runs.pop(worker, None)
-        runs_elsewhere = number in self._runs.values()
-        if number is not None and number in self._open and not runs_elsewhere:
+        if number is not None and number in self._open:
             self._waiting.appendleft(number)
 
     def take_error(self) -> Work | None:

@@ -44,7 +44,6 @@ def serve(path: Path) -> tuple[int, int]:
         signal.signal(number, signal.default_int_handler)
     try:
         fork_server.import_all()
-        gc.collect()
         gc.freeze()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
         print(f"dtrain: serves launches with {VARIABLE}={path}", flush=True)  # noqa: T201
