@@ -331,6 +331,6 @@ def test_a_user_who_guesses_learns_nothing_from_the_socket_s_name():
 def test_a_socket_of_another_user_is_not_spoken_to(monkeypatch, local):
     from dtrain.wire.one_host import local as client
 
-    monkeypatch.setattr(client, "user_of", lambda connection: os.getuid() + 1)
+    monkeypatch.setattr(client, "peer_process", lambda connection: (1, os.getuid() + 1))
     with pytest.raises(PeerRefusedError, match="belongs to another user"):
         LocalChannel("ps:0", local.name(), credentials("worker:0"))

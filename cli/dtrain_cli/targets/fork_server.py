@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from dtrain.process import start_protocol
-from dtrain.process.warm_start import PATIENCE_S, VARIABLE, Differs, Forked, WarmStart, peer, surroundings
+from dtrain.process.living import peer_process
+from dtrain.process.warm_start import PATIENCE_S, VARIABLE, Differs, Forked, WarmStart, surroundings
 
 
 class LifeLine:
@@ -43,49 +44,57 @@ class _WarmProcess:
         select.select([self._keeper], [], [], PATIENCE_S)
 
 
-def _warm(fds: tuple[int, int]) -> _WarmProcess | None:
-    """Return a fork server from the process that DTRAIN_FORK_SERVER names, if that is set and can be had."""
-    path = os.environ.get(VARIABLE)
-    if not path:
+def _warm(line: LifeLine) -> tuple[_WarmProcess, socket.socket] | None:
+    """Return a fork server and its socket from the process that DTRAIN_FORK_SERVER names, or None."""
+    if not (path := os.environ.get(VARIABLE)):
         return None
-    request = msgspec.json.encode(WarmStart(surroundings(), dict(os.environ), str(Path.cwd())))
+    ours, theirs = socket.socketpair()
     try:
+        request = msgspec.json.encode(WarmStart(surroundings(), dict(os.environ), str(Path.cwd())))
         with (
+            theirs,
             socket.socket(socket.AF_UNIX) as connection,
             os.fdopen(os.memfd_create("dtrain"), "wb", buffering=0) as memory,
         ):
             connection.settimeout(PATIENCE_S)
             connection.connect(path)
             memory.write(request)
-            if peer(connection)[1] == os.geteuid():
-                socket.send_fds(connection, [b"."], [*fds, 2, memory.fileno()])
-                answer = msgspec.json.decode(connection.recv(1 << 16), type=Forked | Differs)
-                if isinstance(answer, Forked):
-                    return _WarmProcess(answer)
-                reason = f"it was started with other surroundings ({answer.what})"
-            else:
-                reason = "it belongs to another user"
+            if peer_process(connection)[1] != os.geteuid():
+                raise PermissionError("it belongs to another user")
+            fds = [theirs.fileno(), line.reading_end, 2, memory.fileno()]
+            socket.send_fds(connection, [b"."], fds)
+            answer = msgspec.json.decode(connection.recv(1 << 16), type=Forked | Differs)
+            if isinstance(answer, Forked):
+                return _WarmProcess(answer), ours
+            reason = f"it was started with other surroundings ({answer.what})"
     except (OSError, msgspec.MsgspecError) as error:
         reason = str(error)
+    ours.close()  # a fork server that comes too late reads the end of its orders, and ends
     sys.stderr.write(f"dtrain: {VARIABLE}={path} is not used: {reason}\n")
     return None
 
 
-class ForkServer:
-    """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
-
-    def __init__(self, life_line: LifeLine) -> None:
-        ours, theirs = socket.socketpair()
-        fds = (theirs.fileno(), life_line.reading_end)
-        self._process = _warm(fds) or subprocess.Popen(
+def _cold(line: LifeLine) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a fork server, which imports everything first; return it and its socket."""
+    ours, theirs = socket.socketpair()
+    fds = (theirs.fileno(), line.reading_end)
+    with theirs:
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "dtrain.task", "--fork-server", *map(str, fds)],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in the terminal is the launcher's business alone
         )
-        theirs.close()
-        self._socket = ours
+    return process, ours
+
+
+class ForkServer:
+    """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
+
+    def __init__(self, life_line: LifeLine) -> None:
+        self._process: _WarmProcess | subprocess.Popen[bytes]
+        self._process, self._socket = _warm(life_line) or _cold(life_line)
         self._socket.setblocking(False)
         self._lines = start_protocol.Lines()
         self._heard: list[start_protocol.Report] = []

@@ -7,8 +7,6 @@ not have; then the launcher starts a fork server of its own.
 """
 
 import os
-import socket
-import struct
 import sys
 from pathlib import Path
 
@@ -22,7 +20,6 @@ _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "OPENBLAS_", "MKL_", "OMP_", "BLIS
 """How the names of variables begin that an interpreter or a library reads once."""
 _INHERITED = {"Umask", "Uid", "Gid", "Groups", "CapEff", "NoNewPrivs", "Seccomp", "Cpus_allowed"}
 """The lines of /proc/PID/status that a fork inherits."""
-_CREDENTIALS = struct.Struct("3i")
 
 
 class WarmStart(msgspec.Struct, frozen=True):
@@ -72,10 +69,3 @@ def surroundings() -> list[str]:
     kept += [str(Path(each).absolute()) for each in os.environ.get("PYTHONPATH", "").split(":") if each]
     kept += [f"{name}={value}" for name, value in os.environ.items() if name.startswith(_READ_AT_START)]
     return [sys.executable, f"nice: {os.nice(0)}", *sorted(kept)]
-
-
-def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return the process id and the user id at the other end of a Unix socket."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(credentials)
-    return pid, user

@@ -15,6 +15,7 @@ import msgspec
 
 from dtrain.errors import RunError
 from dtrain.process import life_line
+from dtrain.process.living import peer_process
 from dtrain.process.warm_start import (
     DESCRIPTORS,
     PATIENCE_S,
@@ -23,7 +24,6 @@ from dtrain.process.warm_start import (
     Forked,
     WarmStart,
     name_of_forked,
-    peer,
     surroundings,
 )
 from dtrain.task import fork_server
@@ -68,9 +68,8 @@ def _listen(path: Path) -> socket.socket:
                 raise RunError(f"{path}: another process listens there; give another SOCKET")
         if path.is_socket():
             path.unlink()
-        mask = os.umask(0o177)
         listener.bind(str(path))
-        os.umask(mask)
+        path.chmod(0o600)  # nobody can connect before it listens
     except OSError as error:
         raise RunError(
             f"{path}: cannot listen there: {error.strerror or error}; give another SOCKET"
@@ -81,7 +80,7 @@ def _listen(path: Path) -> socket.socket:
 
 def _answer(connection: socket.socket, ours: list[str]) -> tuple[int, int] | None:
     """Fork what the launcher asks for; return, in the fork server alone, the descriptors that it has sent."""
-    launcher, user = peer(connection)
+    launcher, user = peer_process(connection)
     _, descriptors, _, _ = socket.recv_fds(connection, 1, DESCRIPTORS)
     try:
         if user != os.geteuid() or len(descriptors) != DESCRIPTORS:

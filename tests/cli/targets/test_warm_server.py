@@ -7,6 +7,8 @@ import socket
 import pytest
 
 from dtrain.process import warm_start
+from dtrain.process.start_protocol import StartTask
+from dtrain_cli.targets import fork_server
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 
 SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1", "--strategy", "multi_worker_mirrored")
@@ -86,3 +88,24 @@ def test_a_warm_server_of_another_user_gets_nothing(tmp_path, monkeypatch, capfd
             got.append(connection.recv(1))
     assert got == [b""]
     assert "is not used: it belongs to another user" in capfd.readouterr().err
+
+
+def test_a_warm_server_that_answers_too_late_gets_no_order(tmp_path, monkeypatch, capfd):
+    """It holds the end of a socket: orders must not reach it and the launcher's own fork server in turn."""
+    monkeypatch.setattr(fork_server, "PATIENCE_S", 0.1)
+    monkeypatch.setenv(warm_start.VARIABLE, str(tmp_path / "warm"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "warm"))
+        listener.listen()
+        server = ForkServer(LifeLine())
+        server.kill()
+        connection, _ = listener.accept()
+        with connection:
+            _, (orders, *others), _, _ = socket.recv_fds(connection, 1, warm_start.DESCRIPTORS)
+        for descriptor in others:
+            os.close(descriptor)
+        with socket.socket(fileno=orders) as late:
+            late.settimeout(20)
+            server.send(StartTask("worker:0", 0, [], {}, {}, "/", "/dev/null", needs_grpc=False))
+            assert late.recv(1) == b""
+    assert "is not used: timed out" in capfd.readouterr().err

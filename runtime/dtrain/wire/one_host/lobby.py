@@ -5,13 +5,13 @@
 import contextlib
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable
 from typing import Any
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Hello
+from dtrain.process.living import peer_process
 from dtrain.wire.handshake import (
     GREETING_LIMIT_BYTES,
     Door,
@@ -23,7 +23,6 @@ from dtrain.wire.security.waiting_room import Guest, WaitingRoom
 
 PLACES = 256
 STAY_S = 10.0
-_CREDENTIALS = struct.Struct("3i")
 _PEER = "a process on this host"
 
 
@@ -50,7 +49,7 @@ class Lobby(WaitingRoom[Guest]):
         return PLACES
 
     def _receive(self, connection: socket.socket, place: Any) -> Guest | None:
-        if user_of(connection) != os.getuid():
+        if peer_process(connection)[1] != os.getuid():
             return None
         return Guest(connection, time.monotonic() + STAY_S)
 
@@ -78,11 +77,3 @@ class Lobby(WaitingRoom[Guest]):
     @staticmethod
     def _send(guest: Guest, message: Greeting) -> None:
         guest.connection.send(encode_greeting(message))
-
-
-def user_of(connection: socket.socket) -> int:
-    """Return the user id of the process at the other end of a Unix socket, as the kernel knows it."""
-    _, user, _ = _CREDENTIALS.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    return int(user)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
+from dtrain.process.living import peer_process
 from dtrain.types import Array
 from dtrain.wire.answers import LOOK_S
 from dtrain.wire.channel import Handler, silent
@@ -32,7 +33,7 @@ from dtrain.wire.handshake import (
     read_greeting,
 )
 from dtrain.wire.one_host import shared_memory
-from dtrain.wire.one_host.lobby import Lobby, user_of
+from dtrain.wire.one_host.lobby import Lobby
 from dtrain.wire.one_host.packets import SMALL_BYTES, PacketSocket
 from dtrain.wire.security.credentials import Credentials
 
@@ -63,7 +64,7 @@ class LocalChannel:
         try:
             self._socket.setblocking(False)  # a server that accepts nothing is not waited for
             self._socket.connect(_abstract(name))
-            if user_of(self._socket) != os.getuid():
+            if peer_process(self._socket)[1] != os.getuid():
                 raise PeerRefusedError(f"{peer}'s socket on this host belongs to another user")
             self._socket.settimeout(timeout_s)
             self._shake_hands(credentials)
