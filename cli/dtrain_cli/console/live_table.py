@@ -215,7 +215,7 @@ def _remark(row: Row, slowness: float | None) -> str:
     if row.status.waiting_for == NEXT_CHECKPOINT:
         return "idle"
     waits = f"waits for {row.status.waiting_for}" if row.status.waiting_for else ""
-    # Of one that waits nearly all the time, too little is its own to be compared.
+    # A task that waits most of the time computes too little for a comparison.
     slower = f"{slowness:.1f} x slower" if slowness and not waits else ""
     reads = _of_input(row.status) if row.state == TaskState.RUNNING else ""
     return ", ".join(filter(None, (waits, slower, reads)))

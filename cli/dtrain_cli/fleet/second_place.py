@@ -37,7 +37,7 @@ class SecondPlace:
         """Write what has arrived; return why there is no copy, in words, where that is new."""
         asked_host, step = self.asked or (None, None)
         if host != asked_host or (isinstance(part, AllMade) and part.step != step):
-            return None  # nobody has asked for it
+            return None  # the launcher has not asked for it
         try:
             problems = self._arriving.take(part)
         except OSError as error:

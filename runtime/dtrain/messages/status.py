@@ -7,7 +7,7 @@ from enum import StrEnum
 from dtrain.cluster import Role
 
 NEXT_CHECKPOINT = "the next checkpoint"
-"""What an idle evaluator waits for: that is no task, and nothing is wrong."""
+"""The wait of an idle evaluator: it waits for a file and not for a task."""
 
 
 class TaskPhase(StrEnum):

@@ -33,7 +33,7 @@ WORKER, CHIEF = TaskId.parse("worker:0"), TaskId.parse("chief:0")
 
 
 class Processes:
-    """Processes as `LocalTarget` has them: one order starts one, a signal ends it, and its end is told once."""
+    """A stand-in for `LocalTarget`: an order starts a process, a signal ends it, and its end is reported once."""
 
     def __init__(self):
         self.alive = {}

@@ -223,7 +223,7 @@ class Agent:
             self._look(now)
             self._hear_itself(now)
             if self._leading is not None and self._leading.stands and self._leading.without <= self._gone:
-                self.left_behind = True  # nobody is left who could say how far they went
+                self.left_behind = True  # no host is left that knows how far they went
                 self._actions.append(LeftBehind())
         if not self.left_behind:
             self._say(now, sent)

@@ -112,7 +112,7 @@ class ProgramNames:
     def _check(self, module: str, found: Any, what: str, error: type[DtrainError]) -> None:
         """Raise an error unless what was found in a module may be run as a closure.
 
-        Where a function is defined counts: one that a module has imported is another module's.
+        A function belongs to the module that defines it, and not to a module that imports it.
         """
         if not isinstance(found, FunctionType) or found.__module__ != module or not self._is_own(found):
             raise error(

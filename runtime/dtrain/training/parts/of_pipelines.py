@@ -29,10 +29,11 @@ class Stream(Protocol):
 class PartsOfPipelines:
     """Batches by number, of several pipelines, each of which is one part of a step.
 
-    The pipelines take turns with so many batches as a step has for each of them. In each pass one that has no
-    batch left is passed over, and the parts that the last step lacks have no examples: so a pass has every
-    batch once. Where the length of one is not known each is repeated by itself. With backups there are no
-    parts without examples, and the next pass fills the step. A pipeline is made when it is asked for a batch.
+    The pipelines take turns; a turn gives as many batches as a step has parts for each pipeline. A pipeline
+    that has no batch left in this pass is skipped, and parts that the last step lacks have no examples, so
+    a pass has every batch once. Where the length of one is unknown, each is repeated by itself. With backups
+    there are no parts without examples, and the next pass fills the step. A pipeline is made when it is asked
+    for a batch.
     """
 
     def __init__(self, make: Callable[[int], Stream], lengths: Sequence[int], cut: BatchCut) -> None:

@@ -110,7 +110,7 @@ class Links:
     def keep(self, hosts: Collection[int]) -> None:
         """Send no more records and calls to all others, which have been left behind.
 
-        They are still heard, as one that lives has to be told, when it is heard of again.
+        Their messages are still received: a host that comes back has to be told that it was left behind.
         """
         self._retired |= self._newest.keys() - set(hosts)
 
