@@ -93,6 +93,7 @@ def train(folder, kind, stop_at=1000, batch=BATCH):
         (("backups", 3, 2), "single", ("sync", 3, 1)),
         (("backups", 3, 2), ("async", 2, 2), "mirrored"),
         (("backups", 3, 2), ("sync", 2, 1), ("async", 1, 2)),
+        (("backups", 3, 2), ("sync", 4, 1), "mirrored"),
     ],
     ids=str,
 )

@@ -98,6 +98,15 @@ class SynchronousSection(_EverySection, frozen=True, kw_only=True):
         """Return whether an update does not wait for every replica."""
         return self.replicas_needed(replicas) < replicas
 
+    @property
+    def repeats_late(self) -> bool:
+        """Return whether a part whose gradient came too late is computed again: always without backups.
+
+        Without backups a step waits for every replica, but not in a fit that was begun with some: its steps
+        are still made of any parts, and this run is to lose none of them.
+        """
+        return self.on_stale != OnStale.SKIP or not (self.backup_workers or self.replicas_to_aggregate)
+
 
 class MirroredSection(SynchronousSection, frozen=True, kw_only=True, tag="mirrored"):
     """One task whose replicas are threads."""

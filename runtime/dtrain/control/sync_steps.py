@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, 
 from dataclasses import dataclass, field
 
 from dtrain.config import SyncSection
-from dtrain.config.choices import OnStale, TooFew
+from dtrain.config.choices import TooFew
 from dtrain.control.actions import Action, Caller, Decide, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
@@ -62,7 +62,7 @@ class SyncSteps:
 
     def __post_init__(self) -> None:
         """Begin the first batch."""
-        self._retry = self.training.on_stale == OnStale.RETRY_SAME_BATCH
+        self._retry = self.training.repeats_late
         self._begin_batch()
 
     # How training stands
@@ -198,10 +198,7 @@ class SyncSteps:
             if comes_back:
                 self.dealer.give_back(part)
             return comes_back
-        if self._retry:
-            self.dealer.repeat(part)
-        else:
-            self.dealer.settle(part)
+        self.dealer.late(part, again=self._retry)
         return False
 
     def refused(self, rank: int, part: int) -> tuple[bool, int]:

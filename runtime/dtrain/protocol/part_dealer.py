@@ -221,6 +221,10 @@ class PartDealer:
         self._take_back(part)
         self.due.discard(part)
 
+    def late(self, part: int, *, again: bool) -> None:
+        """Record that the gradient of a part came too late: it is computed again, or settled."""
+        (self.repeat if again else self.settle)(part)
+
     def repeat(self, part: int) -> None:
         """Have a late part computed again: by the same replica, or by another if that has one already."""
         owner = self.given.get(part)

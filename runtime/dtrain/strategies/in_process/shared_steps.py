@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dtrain.config import SynchronousSection
-from dtrain.config.choices import OnStale
 from dtrain.messages import Sums
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.protocol.sync_round import Contribution, SyncDecision
@@ -73,7 +72,7 @@ class SharedSteps:
 
     def __post_init__(self) -> None:
         """Begin the first batch."""
-        self._retry = self.section.on_stale == OnStale.RETRY_SAME_BATCH
+        self._retry = self.section.repeats_late
         self._live = frozenset(range(self.replicas))
         self._decision = SyncDecision(
             self.version, 1, self.dealer.parts, self.replicas, self.dealer.whole, live=self._live
@@ -117,12 +116,8 @@ class SharedSteps:
         self._void(part)
 
     def _void(self, part: int) -> None:
-        if self.dealer.whole:
-            return
-        if self._retry:
-            self.dealer.repeat(part)
-        else:
-            self.dealer.settle(part)
+        if not self.dealer.whole:
+            self.dealer.late(part, again=self._retry)
 
     def offer(self, rank: int, given: Given) -> None:
         """Note a gradient of the newest version."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dtrain.collectives.backups import BackupRules
 from dtrain.config import MultiWorkerMirroredSection
-from dtrain.config.choices import OnStale, TooFew
+from dtrain.config.choices import TooFew
 from dtrain.errors import DtrainError
 from dtrain.parameters.store import Store
 from dtrain.protocol.part_dealer import Dealt, PartDealer
@@ -142,7 +142,7 @@ def _with_backups(
         state.dealer.parts,
         rules.replicas or state.dealer.parts,
         shrink=section.too_few == TooFew.SHRINK,
-        retry=section.on_stale == OnStale.RETRY_SAME_BATCH,
+        retry=section.repeats_late,
     )
     state.driver = driver = BackupDriver(
         arena,
