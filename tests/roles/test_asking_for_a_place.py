@@ -27,9 +27,10 @@ class Tasks:
     asked: list = field(default_factory=list)
     open: int = 0
 
-    def connect(self, server, address, credentials, timeout_s, transport):
+    def connect(self, server, address, credentials, timeout_s, transport, tell):
         self.asked.append(server)
         if not self.answers.get(server):
+            tell("it refuses connections")
             raise WaitTimeoutError(f"{server} at {address} does not answer")
         self.open += 1
         return self.Channel(self, deque(self.answers[server]))
@@ -113,3 +114,14 @@ def test_a_parameter_server_is_the_only_one_to_ask(monkeypatch):
     server = {"server": "ps:0", "address": "127.0.0.1:4003", "cluster": {**CLUSTER, "ps": ["127.0.0.1:4003"]}}
     with pytest.raises(PeerRefusedError, match=r"ps:0 at .*: ps:0 does not lead"):
         ask(monkeypatch, answers, **server)
+
+
+def test_whom_it_waits_for_is_said_once_when_a_server_accepts_no_connection(monkeypatch):
+    said = []
+    clock = iter([0.0, 1.9, 2.1, 30.0, 31.0])
+    request = SimpleNamespace(wait_s=60.0)
+    monkeypatch.setattr(joining, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    waits = joining._Waits(request, said.append)
+    for _ in range(4):
+        waits.note("ps:0 at 127.0.0.1:4000", "it refuses connections")
+    assert said == ["the worker that joins waits for ps:0 at 127.0.0.1:4000: it refuses connections"]

@@ -5,9 +5,8 @@
 
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from dtrain_cli.agent.messages import (
     Answer,
@@ -36,7 +35,6 @@ from dtrain_cli.fleet.mirror import HostClock, Mirror
 from dtrain_cli.fleet.welcomes import unfit
 from dtrain_cli.targets.target import HasFileno
 
-T = TypeVar("T")
 _TURN_S = 0.2
 _WORDS_MAX = 200
 
@@ -275,10 +273,3 @@ class Agents:
     def up(self, hosts: Iterable[str]) -> list[str]:
         """Return those of some hosts whose agents are heard."""
         return [host for host in hosts if self.alive.is_heard(host)]
-
-
-def answers_of(kind: type[T], news: Iterable[News]) -> Mapping[str, T]:
-    """Return the answers of one kind, by host."""
-    return {
-        each.host: each.answer for each in news if isinstance(each, Said) and isinstance(each.answer, kind)
-    }

@@ -18,7 +18,6 @@ from dtrain.config.training_section import RANKS_MAX
 LINE_WORDS = 8
 """Words of 8 bytes in a cache line of 64 bytes; only the first word of each line is used."""
 _BLOCK_BITS = 24
-ROUND_MAX = (1 << (63 - _BLOCK_BITS)) - 1
 
 
 class Words(Protocol):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 
 import msgspec
@@ -24,7 +25,7 @@ from dtrain.wire.reaching import obstacle
 from dtrain.wire.security.credentials import Credentials
 
 ANSWER_S = 10.0
-PATIENCE_S = 3.0
+PATIENCE_S = 2.0
 """After so long a wait a worker that joins says what it waits for."""
 _PAUSE_S = 0.2
 
@@ -76,7 +77,7 @@ def ask_for_place(request: JoinRequest, tell: Callable[[str], None]) -> Place:
     for server, address in cycle(servers):
         reach_s = request.reach_s if len(servers) == 1 else ATTEMPT_S
         try:
-            channel = _connected(request, server, address, credentials, reach_s)
+            channel = _connected(request, server, address, credentials, reach_s, waits)
         except WaitTimeoutError:
             if len(servers) == 1 or waits.lasts_s() >= request.reach_s:
                 raise
@@ -121,17 +122,22 @@ class _Waits:
         """
         if self.lasts_s() >= self._limit_s:
             raise WaitTimeoutError(f"{whom}: {reason}; waited {self._limit_s:g} s")
-        if self.lasts_s() >= PATIENCE_S and not self._told:
+        self.note(whom, reason)
+        time.sleep(_PAUSE_S)
+
+    def note(self, whom: str, reason: str | None) -> None:
+        """Say once, when it lasts, what is waited for."""
+        if reason and self.lasts_s() >= PATIENCE_S and not self._told:
             self._told = True
             self._tell(f"the worker that joins waits for {whom}: {reason}")
-        time.sleep(_PAUSE_S)
 
 
 def _connected(
-    request: JoinRequest, server: str, address: str, credentials: Credentials, reach_s: float
+    request: JoinRequest, server: str, address: str, credentials: Credentials, reach_s: float, waits: _Waits
 ) -> Channel:
     try:
-        return connect(server, address, credentials, reach_s, request.transport)
+        told = partial(waits.note, f"{server} at {address}")
+        return connect(server, address, credentials, reach_s, request.transport, told)
     except WaitTimeoutError:
         if request.run_id or obstacle(address) is not None:
             raise

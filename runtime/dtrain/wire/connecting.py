@@ -35,17 +35,13 @@ _LONGEST_PAUSE_S = 0.1
 """How soon to look again for a server that is not up, at first and later."""
 
 
-def _drop_reason(reason: str | None) -> None:
-    pass
-
-
 def connect(
     peer: str,
     address: str,
     credentials: Credentials,
     timeout_s: float,
     transport: Transport = Transport.AUTO,
-    tell: Tell = _drop_reason,
+    tell: Tell = lambda reason: None,
 ) -> Channel:
     """Open a connection to `peer` at `address`.
 

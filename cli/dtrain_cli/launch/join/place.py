@@ -40,6 +40,8 @@ from dtrain_cli.runs.report import is_alive
 REACH_S = 5.0
 """How long a server may take to accept a connection at an address that a person has given."""
 SERVER = "the server"
+_LOOK_S = 0.5
+"""How often to look whether the run has ended while one of its servers is asked."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def joining_run(run: KnownRun, environment: Mapping[str, str], security: Mapping
         secret=offer.secret,
         tls=offer.tls,
     )
-    place = _asked(request)
+    place = _asked(request, run)
     return Joining(_assignment(place, request, run.files.directory), name, run.record)
 
 
@@ -168,17 +170,29 @@ def threads_beside(joining: Joining, environment: Mapping[str, str]) -> dict[str
     return limits_beside(environment, str(max(1, len(os.sched_getaffinity(0)) // training)))
 
 
-def _asked(request: JoinRequest) -> Place:
+def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
     """Return the answer of a server.
 
     Raises:
         DtrainError: as `dtrain.roles.joining.ask_for_place`.
+        RunError: the run, which is on this machine, ends meanwhile.
     """
     command = (sys.executable, "-P", "-m", "dtrain.task.join_command")
-    done = subprocess.run(command, input=encode(request), stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise PeerError(f"{request.server} at {request.address} could not be asked (exit {done.returncode})")
-    answer = read_answer(done.stdout)
+    question: bytes | None = encode(request)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    said, _ = asked.communicate(question, timeout=_LOOK_S)
+                    break
+                question = None
+                if run is not None:
+                    _offer(replace(run, record=read_record(run.files.run, RunRecord) or run.record))
+        finally:
+            asked.kill()
+    if asked.returncode:
+        raise PeerError(f"{request.server} at {request.address} could not be asked (exit {asked.returncode})")
+    answer = read_answer(said)
     if answer.place is None:
         raise getattr(errors, answer.kind)(answer.error)
     for path, problem in answer.place.spec.problems():

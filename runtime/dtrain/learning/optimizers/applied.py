@@ -17,16 +17,6 @@ Gradient: TypeAlias = Array | SparseRows | None
 """The gradient of a variable; None: it has none in this step, and stays as it is."""
 
 
-class Optimizable(Protocol):
-    """A variable that an optimizer may change: `dt.Variable`, or one of a model's `trainable_variables`."""
-
-    name: str
-    shape: tuple[int, ...]
-
-    def application_of(self, optimizer: Any) -> "Application":
-        """Return where this optimizer is applied to variables of this kind."""
-
-
 @runtime_checkable
 class Application(Protocol):
     """The place where one optimizer's slots lie."""

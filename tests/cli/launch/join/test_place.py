@@ -1,17 +1,24 @@
 """The place of a worker that joins at an address: what is refused before it asks, and what follows from the answer."""
 
+import os
+import socket
+from dataclasses import replace
+
 import pytest
 
 from dtrain.cluster import ClusterSpec
-from dtrain.config import RunSpec, SecuritySection
+from dtrain.config import RunSpec, SecuritySection, WaitSection
 from dtrain.config.choices import TlsMode
-from dtrain.errors import PeerRefusedError, SpecError
+from dtrain.errors import PeerRefusedError, RunError, SpecError
 from dtrain.messages import Place
+from dtrain.process.living import started_s
+from dtrain.process.requests.join_request import encode
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, offer_to_join, write_record
 from dtrain.runs.states import RunState
 from dtrain_cli.commands.roles import is_address
 from dtrain_cli.launch.join import place as joining
-from dtrain_cli.launch.join.place import joining_address
+from dtrain_cli.launch.join.place import joining_address, joining_run
+from dtrain_cli.runs.index import KnownRun
 
 SECRET = {"DTRAIN_SECRET": "s" * 16}
 SERVERS = ClusterSpec.from_lists(
@@ -129,3 +136,25 @@ def test_on_the_machine_of_the_run_the_worker_is_kept_there(tmp_path, answers, m
     answers += [place()]
     found = joining_address("127.0.0.1:3", SECRET, {}, tmp_path)
     assert (found.run, found.keeper.run, found.assignment.run_dir) == ("b", "b", tmp_path / "b")
+
+
+def test_a_run_that_ends_while_its_server_is_asked_is_waited_for_no_longer(tmp_path, monkeypatch):
+    """Its server has gone, and would be waited for as long as one that is not up yet."""
+    files = RunFiles(tmp_path)
+    files.create()
+    living = {"launcher_pid": os.getpid(), "launcher_started": started_s(os.getpid())}
+    record = RunRecord("digits", "digits", RunState.RUNNING, **living)
+    write_record(files.run, record)
+    write_record(files.spec, RunSpec(wait=WaitSection(start_s=20.0)))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # it does not listen
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        offer_to_join(files, JoinRecord("r-1", True, {"chief": ["127.0.0.1:1"], "ps": [address]}))
+
+        def encode_and_end(request):
+            write_record(files.run, replace(record, state=RunState.SUCCEEDED))
+            return encode(request)
+
+        monkeypatch.setattr(joining, "encode", encode_and_end)
+        with pytest.raises(RunError, match="digits cannot be joined: its state is succeeded"):
+            joining_run(KnownRun(files, record), SECRET, {})
