@@ -130,7 +130,7 @@ def _show(error: click.ClickException) -> None:
         return
     path = "dtrain" if context is None else context.command_path  # click's parser of options knows no context
     message = error.format_message()
-    end = "" if message.endswith((".", "?)")) else "."
+    end = "" if message.endswith((".", "?", "?)")) else "."
     _say(f"{path}: {message}{end} See `{path} --help`.")
 
 
