@@ -89,13 +89,6 @@ class ClusterRun:
         events = map(json.loads, journal.read_text().splitlines()) if journal.exists() else ()
         return [event for event in events if event["event"] == kind]
 
-    def end_after(self, kind: str) -> "ClusterRun":
-        """`end`, of a program with ``--hold`` that goes on when there has been an event of a kind."""
-        while self.under_way and not self.events(kind):
-            time.sleep(0.02)
-        (self.run_dir / "go").touch()
-        return self.end()
-
     def kill(self) -> None:
         """End it, if it has not ended; its tasks die with it."""
         if self.under_way:

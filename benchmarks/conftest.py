@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from benchmarks.cluster_run import PEERS, TWO_WORKERS, ClusterRun
 from benchmarks.figures import Figure
+from launching import warm_fork_server
 
 FIGURES = pytest.StashKey[list[Figure]]()
 
@@ -17,11 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def any_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """numpy may use the instructions that peers use: nothing tells OpenBLAS that this is another processor
-    (OPENBLAS_CORETYPE).
+def any_instructions(monkeypatch: pytest.MonkeyPatch, real: bool) -> None:
+    """Let numpy use the instructions that peers use where something is measured: nothing tells OpenBLAS that
+    this is another processor (OPENBLAS_CORETYPE).
     """
-    for name in [name for name in os.environ if name.startswith("OPENBLAS_")]:
+    for name in [name for name in os.environ if real and name.startswith("OPENBLAS_")]:
         monkeypatch.delenv(name)
 
 
@@ -123,10 +124,14 @@ def torch(real: bool) -> str | None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterRun]]:
+def cluster(
+    tmp_path: Path, real: bool, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., ClusterRun]]:
     """Launches a cluster below a folder of the test's own, whose words follow `dtrain launch`; nothing is
     left of it.
     """
+    if not real:
+        monkeypatch.setenv("DTRAIN_FORK_SERVER", warm_fork_server())
     started: list[ClusterRun] = []
 
     def launch(*words: object, through: Sequence[object] = ()) -> ClusterRun:
@@ -136,14 +141,6 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterRun]]:
     yield launch
     for run in started:
         run.kill()
-
-
-@pytest.fixture
-def struck(cluster: Callable[..., ClusterRun], real: bool) -> Callable[..., ClusterRun]:
-    """Runs a cluster that suffers a fault, to its end; a short run of programs/train.py waits for the
-    fault.
-    """
-    return lambda *words: cluster(*words).end() if real else cluster(*words, "--hold").end_after("fault")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,9 +4,13 @@ import pytest
 from benchmarks.cluster_run import PROGRAMS, TWO_WORKERS
 
 
-def test_two_servers_against_one(cluster, figure, real, runs):
+def only_for_real(real):
     if not real:
-        pytest.skip("the launches are those of the next benchmark: --real")
+        pytest.skip("its program is that of test_line_speed.py: --real")
+
+
+def test_two_servers_against_one(cluster, figure, real, runs):
+    only_for_real(real)
     steps = 4000
     speeds = {1: [], 2: []}
     for _ in range(runs):
@@ -41,7 +45,8 @@ ONE_WORKER = ("--no-evaluator", "--workers", 1, "--ps", 2, "--set", "training.ch
 
 def test_deciding_against_not_deciding(cluster, figure, real, runs):
     """One worker, two servers: sync, where ps:0 decides and tells ps:1, and async, where each server decides for itself."""
-    steps = 4000 if real else 100
+    only_for_real(real)
+    steps = 4000
     costs_ms = []
     for _ in range(runs):
         step_ms = {}

@@ -16,10 +16,10 @@ TLS = ("--set", "security.tls=required")
     [("32 MB over mTLS", 32, 50, "<= 1.5"), ("4 bytes over mTLS", 0, 5000, "<= 1.1")],
 )
 def test_an_exchange_with_certificates(cluster, beside, real, runs, name, megabytes, steps, promised):
-    if not real and megabytes == 0:
-        pytest.skip("a small exchange is that of megabytes: --real")
     if not real:
-        megabytes, steps = min(megabytes, 4), 4
+        pytest.skip(
+            "its program is that of test_exchange_speed.py, and tests/security trains with TLS: --real"
+        )
     words = [PROGRAMS / "train.py", "--model", "bytes", "--megabytes", megabytes, "--steps", steps]
     found = {"TLS": [], "plaintext": []}
     sums = set()

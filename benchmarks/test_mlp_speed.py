@@ -6,6 +6,7 @@ beside the same program of TensorFlow's ParameterServerStrategy.
 
 import re
 
+import pytest
 from benchmarks.cluster_run import BARE_STREAMS, BOTH_WORKERS, PROGRAMS, TWO_WORKERS
 
 BYTES = (2_670_000, 4_000)
@@ -13,7 +14,9 @@ BYTES = (2_670_000, 4_000)
 
 
 def test_steps_per_second(cluster, beside, real, runs, tensorflow_servers):
-    steps, every = (3000, 50) if real else (20, 2)
+    if not real:
+        pytest.skip("its programs are those of test_line_speed.py: --real")
+    steps, every = 3000, 50
     ours, bare, tensorflow = [], [], []
     for _ in range(runs):
         run = cluster(
@@ -31,7 +34,7 @@ def test_steps_per_second(cluster, beside, real, runs, tensorflow_servers):
 def test_the_gradient_alone(cluster, figure, real):
     """One process, one thread: what each of the two workers could do at most."""
     alone = ("--no-evaluator", "--workers", 0, "--ps", 1)
-    run = cluster(*alone, PROGRAMS / "gradient_alone.py", "--steps", 300 if real else 5).end()
+    run = cluster(*alone, PROGRAMS / "gradient_alone.py", "--steps", 300 if real else 2).end()
     milliseconds, losses = re.search(
         r"^gradient ([\d.]+) ms, losses (.*)$", run.log("chief:0"), re.M
     ).groups()

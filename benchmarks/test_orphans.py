@@ -38,7 +38,7 @@ def gone_s(launch, victim: int) -> tuple[float, int]:
 @pytest.mark.parametrize("runs", [20], indirect=True)
 @pytest.mark.parametrize("victim", ["launcher", "launcher of commands", "fork server", "guardian"])
 def test_nothing_is_left(launcher, figure, real, runs, victim):
-    if not real and victim != "launcher":
+    if not real:
         pytest.skip("tests/cli does as much in test_launch_orphans.py: --real")
     seconds = []
     for _ in range(runs):

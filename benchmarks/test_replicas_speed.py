@@ -29,7 +29,7 @@ def step_ms(run) -> tuple[float, float]:
 def test_two_processes(cluster, beside, real, runs, tensorflow, torch, optimizer):
     if not real and optimizer == "adam":
         pytest.skip("a small step is that of SGD: --real")
-    words = ("--optimizer", optimizer, "--steps", 300 if real else 6, "--every", 10 if real else 1)
+    words = ("--optimizer", optimizer, "--steps", 300 if real else 3, "--every", 10 if real else 1)
     peers = {}
     if torch:
         peers["PyTorch DDP"] = (torch, PEERS / "torch_ddp.py")

@@ -26,7 +26,9 @@ print(len(batch), time.perf_counter() - begun_s)
 
 @pytest.mark.parametrize("order", ["in order", "shuffled"])
 def test_resume_at_nine_tenths(figure, real, runs, tmp_path, order):
-    rows = 10_000_000 if real else 100_000
+    if not real and order == "in order":
+        pytest.skip("a small file is read in the order of a shuffle: --real")
+    rows = 10_000_000 if real else 1000
     path = tmp_path / "data.tfrecord"
     form = [("length", "<u8"), ("of_length", "<u4"), ("number", "<u8"), ("of_number", "<u4")]
     made = np.zeros(rows, form)

@@ -45,7 +45,9 @@ def wide(megabytes: int, optimizer: str, steps: int, every: int) -> list[object]
 
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("adagrad", 1)])
 def test_copies_beside_variables_and_slots(cluster, figure, real, optimizer, slots):
-    megabytes, steps = (80, 100) if real else (8, 100)
+    if not real:
+        pytest.skip("a short run is that of the slow server: --real")
+    megabytes, steps = 80, 100
     run = cluster(*TWO_WORKERS, *wide(megabytes, optimizer, steps, every=5))
     _, large, idle = zip(*sampled_megabytes(run, ("ps:0", "ps:1")), strict=True)
     held, base = megabytes * (1 + slots), statistics.median(idle)
@@ -66,7 +68,7 @@ def test_copies_beside_variables_and_slots(cluster, figure, real, optimizer, slo
         result=[megabytes, slots, steps],
         note=note,
     )
-    assert peak > base + held or not real
+    assert peak > base + held
 
 
 CASES = [
@@ -75,12 +77,12 @@ CASES = [
     for transport in ("local", "grpc")
     for optimizer, slots, workers in (("sgd", 0, 2), ("adagrad", 1, 4), ("adam", 2, 2))
 ]
-FEW = [("async", "grpc", "sgd", 0, 2), ("sync", "local", "adagrad", 1, 4)]
+FEW = [("async", "grpc", "sgd", 0, 2)]
 
 
 def test_a_server_ten_times_too_slow_keeps_its_bound(cluster, figure, real):
     """Variables and slots, a gradient of every replica, one version that is published; and credits."""
-    megabytes, steps = (80, 25) if real else (32, 5)
+    megabytes, steps = (80, 25) if real else (32, 3)
     for updates, transport, optimizer, slots, workers in CASES if real else FEW:
         slow = ("--set", "simulate.slow.ps:0=10", "--updates", updates)
         way = ("--set", f"training.transport={transport}")

@@ -29,7 +29,9 @@ def said(python, *words):
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_the_mean_of_32_megabytes(beside, real, runs, torch, processes):
-    megabytes, rounds = (32, 3 * runs) if real else (1, 2)
+    if not real and processes > 2:
+        pytest.skip("a small mean is that of 2 processes: --real")
+    megabytes, rounds = (32, 3 * runs) if real else (1, 1)
     gloo = ["--gloo"] if torch else []
     found = said(
         torch or sys.executable,

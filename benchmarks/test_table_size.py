@@ -39,7 +39,7 @@ def step_ms(run) -> float:
 
 
 def test_memory_and_steps_of_a_large_table(cluster, beside, figure, real, runs):
-    large, steps = (10_000_000, 600) if real else (40_000, 20)
+    large, steps = (10_000_000, 600) if real else (40_000, 10)
     held, peaks, steps_ms = large * BYTES_A_ROW / 1e6, [], {large: [], SMALL: []}
 
     def launch(rows, every_steps):
@@ -50,7 +50,7 @@ def test_memory_and_steps_of_a_large_table(cluster, beside, figure, real, runs):
         run = launch(large, steps // 3)
         peaks.append(peak_megabytes(run))
         assert f"rows {large}" in run.end().log("chief:0")
-        for rows, found in steps_ms.items():
+        for rows, found in steps_ms.items() if real else ():
             found.append(step_ms(launch(rows, 10 * steps).end()))
     note = f"all tasks {statistics.median(peaks):.0f} MB, table and slots {held:.0f} MB"
     figure(
@@ -61,12 +61,7 @@ def test_memory_and_steps_of_a_large_table(cluster, beside, figure, real, runs):
         result=[large, steps],
         note=note,
     )
-    others = {"10,000 rows": steps_ms[SMALL]}
-    beside(
-        "table, a step on 1,000 rows",
-        steps_ms[large],
-        "ms",
-        others,
-        {"10,000 rows": "<= 1.1"},
-        result=[large, steps],
-    )
+    if real:
+        others = {"10,000 rows": steps_ms[SMALL]}
+        name, result = "table, a step on 1,000 rows", [large, steps]
+        beside(name, steps_ms[large], "ms", others, {"10,000 rows": "<= 1.1"}, result=result)

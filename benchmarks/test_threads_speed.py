@@ -33,7 +33,9 @@ def step_ms(*command: object, threads: int | None = None) -> tuple[float, float]
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_two_replicas(beside, real, runs, tensorflow, optimizer):
-    words = ["--optimizer", optimizer, "--steps", 300 if real else 6, "--every", 10 if real else 1]
+    if not real and optimizer == "adam":
+        pytest.skip("a small step is that of SGD: --real")
+    words = ["--optimizer", optimizer, "--steps", 300 if real else 3, "--every", 10 if real else 1]
     ours, theirs, alone = [], [], []
     for _ in range(runs):
         ours.append(step_ms(sys.executable, PROGRAMS / "threads.py", *words))

@@ -121,15 +121,10 @@ def main() -> None:
     parser.add_argument(
         "--megabytes", type=float, default=80, help="of the parameters of the models wide and bytes"
     )
-    parser.add_argument(
-        "--hold",
-        action="store_true",
-        help="wait for a file `go` in the run directory before a short run can end",
-    )
     parser.add_argument("--variables", type=int, default=1, choices=[1, 1000], help="of the model packed")
     args = parser.parse_args()
 
-    clock = StepClock(args.every, args.hold)
+    clock = StepClock(args.every)
     strategy = dt.get_strategy()
     with strategy.scope():
         sized = {"wide": partial(wide, args.megabytes), "bytes": partial(matrices, args.megabytes)}
