@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain import checkpoints
 from dtrain.checkpoints.manifest import FileRecord, Manifest
@@ -120,7 +121,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("header", HOSTILE.values(), ids=HOSTILE)
+@every_row("header", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_header_is_refused(tmp_path, header):
     write_by_hand(tmp_path / "ckpt-1", header, b"1234")
     with pytest.raises(CheckpointError, match="cannot be used"):

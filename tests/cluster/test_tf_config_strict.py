@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import SpecError
@@ -89,8 +90,8 @@ def test_ipv6_addresses_are_written_in_brackets():
         read_tf_config(config({"worker": ["::1:2222"]}))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@every_row(
+    "text, message",
     [
         ("", "empty"),
         ("  ", "empty"),

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.collectives.ledger import HEAD_BYTES, Ledger
 from dtrain.errors import InputError, PeerRefusedError
@@ -65,7 +66,7 @@ def test_a_writer_that_dies_before_the_word_has_written_nothing():
     assert reader.read() == {"b": b"3"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_row("seed", range(20))
 def test_readers_of_any_pace_find_what_was_written(seed):
     chance = random.Random(seed)
     (writer, *readers), _ = views(2 * chance.choice([200, 400, 3000]), count=4)

@@ -1,14 +1,19 @@
-"""A plugin of pytest: once a case of a test function has failed, skip the function's other cases. That it
-notices is shown.
+"""A plugin of pytest: once a case of a test function or a row of a table has failed, leave out the others. That
+it notices is shown.
 """
 
 import pytest
+from row_by_row import stop_at_the_first
 
 _failed: set[str] = set()
 
 
 def _function(nodeid: str) -> str:
     return nodeid.partition("[")[0]
+
+
+def pytest_configure() -> None:
+    stop_at_the_first()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

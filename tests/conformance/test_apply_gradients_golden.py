@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from conformance.golden import load_json
 from conformance.left_out import LEFT_OUT
+from row_by_row import every_row
 from strategies.shipped import mirrored
 
 import dtrain as dt
@@ -223,7 +224,7 @@ def drifts(case):
     return case["what"].startswith(DRIFT) and case["replicas"] > 1
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not drifts(case)], ids=name_of)
+@every_row("case", [case for case in CASES if not drifts(case)], ids=name_of)
 def test_variables_after_gradients_were_applied(case):
     what = case["what"].removeprefix("legacy: ")
     act = next(act for key, act in WHAT.items() if what.startswith(key))

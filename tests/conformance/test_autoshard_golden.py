@@ -6,6 +6,7 @@ import json
 import pytest
 from conformance.golden import load_json
 from conformance.pipelines import pipeline, plain
+from row_by_row import every_row
 
 from dtrain import errors
 from dtrain.data import Dataset, InputContext
@@ -27,7 +28,7 @@ def number(case):
     return json.dumps({key: case[key] for key in case if key not in ("batches", "per_worker")})
 
 
-@pytest.mark.parametrize("case", DIRECT, ids=number)
+@every_row("case", DIRECT, ids=number)
 def test_rebatch(case, tmp_path):
     dataset = pipeline(case["pipeline"], tmp_path)
     if case["kind"] == "rebatch":
@@ -53,7 +54,7 @@ def share(case, dataset, worker):
     return Dataset(distributed(dataset.node, context, policy))
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=number)
+@every_row("case", GOLDEN["cases"], ids=number)
 def test_shares_of_workers(case, tmp_path):
     assert len(case["per_worker"]) == case["workers"]
     for worker, expected in enumerate(case["per_worker"]):
@@ -70,7 +71,7 @@ def test_shares_of_workers(case, tmp_path):
             assert steps_of(batches, case["replicas_per_worker"]) == expected["steps"]
 
 
-@pytest.mark.parametrize("case", GOLDEN["batch_sizes_for_worker"], ids=number)
+@every_row("case", GOLDEN["batch_sizes_for_worker"], ids=number)
 def test_batch_sizes_of_workers(case):
     arguments = (case[name] for name in ("global_batch_size", "num_workers", "num_replicas_per_worker"))
     arguments = tuple(arguments)
@@ -78,7 +79,7 @@ def test_batch_sizes_of_workers(case):
     assert found == case["per_worker"]
 
 
-@pytest.mark.parametrize("case", GOLDEN["compute_batch_size"], ids=number)
+@every_row("case", GOLDEN["compute_batch_size"], ids=number)
 def test_batch_size_of_a_pipeline(case, tmp_path):
     node = pipeline(case["pipeline"], tmp_path).node
     if "error" in case:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from conformance.golden import load_json
 from conformance.workers_in_threads import on_workers, scope_in_thread
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.config import training_section
@@ -111,7 +112,7 @@ def name_of(case):
     )
 
 
-@pytest.mark.parametrize("case", BROKEN_OFF, ids=name_of)
+@every_row("case", BROKEN_OFF, ids=name_of)
 def test_training_goes_on_where_it_was_broken_off(case, tmp_path):
     folder = tmp_path / "backup"
     broken = case["broken_off"]

@@ -9,6 +9,7 @@ from conformance.golden import load_json, load_npz
 from conformance.left_out import LEFT_OUT
 from conformance.loops_of_cases import Loop
 from conformance.test_custom_loops_golden import check_trained, name_of
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.config import CentralStorageSection
@@ -32,7 +33,7 @@ def is_nan(case):
 LOOPS = [case for case in GOLDEN["loops"] if not is_nan(case)]
 
 
-@pytest.mark.parametrize("case", LOOPS, ids=name_of)
+@every_row("case", LOOPS, ids=name_of)
 def test_loop(case, tmp_path):
     loop = Loop(central(case["replicas"]), case, ARRAYS["data/x"], ARRAYS["data/y"], tmp_path)
     loop.run()
@@ -132,7 +133,7 @@ REASONS = LEFT_OUT["m3_central_storage.json"]
 MISC = [case for case in GOLDEN["misc"] if not any(each in case["what"] for each in REASONS)]
 
 
-@pytest.mark.parametrize("case", MISC, ids=lambda case: f"{case['what']}, {case['replicas']}")
+@every_row("case", MISC, ids=lambda case: f"{case['what']}, {case['replicas']}")
 def test_variables_and_reductions(case):
     act = next(act for what, act in DONE.items() if case["what"].startswith(what))
     strategy = central(case["replicas"])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conformance.golden import load_json
+from row_by_row import every_row
 
 from dtrain.learning.core import clipping
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -27,7 +28,7 @@ def check(found, expected):
         np.testing.assert_allclose(rows, array(expected), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['case']}-{case['clip']}")
+@every_row("case", CASES, ids=lambda case: f"{case['case']}-{case['clip']}")
 def test_clipping_agrees_with_tensorflow(case):
     gradients, limit = gradients_of(case), case["clip"]
     clipped, norm = clipping.clip_by_global_norm(gradients, limit)

@@ -6,6 +6,7 @@ import sys
 import pytest
 from conformance.golden import load_json
 from conformance.left_out import LEFT_OUT
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.strategies import interface as process
@@ -20,7 +21,7 @@ ERRORS = {"ValueError": ValueError, "TypeError": TypeError, "AssertionError": Va
 
 def cases(*what):
     found = [case for case in CASES if case["what"] in what and str(case.get("args")) not in NOT_RUN]
-    return pytest.mark.parametrize("case", found, ids=lambda case: f"{case['what']} {case.get('args')}")
+    return every_row("case", found, ids=lambda case: f"{case['what']} {case.get('args')}")
 
 
 def agrees(case, find):

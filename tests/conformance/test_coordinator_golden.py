@@ -7,9 +7,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
 from conformance.golden import load_json
 from conformance.left_out import LEFT_OUT
+from row_by_row import every_row
 
 PROGRAM = Path(__file__).parent / "coordinator_cases.py"
 CASES = load_json("m8_coordinator.json")["cases"]
@@ -57,7 +57,7 @@ def answer(case):
     return {"error": case["error"]} if "error" in case else case["value"]
 
 
-@pytest.mark.parametrize("case", COMPARED, ids=lambda case: case["what"][:60])
+@every_row("case", COMPARED, ids=lambda case: case["what"][:60])
 def test_the_answer_is_tensorflows(case):
     found = found_alone()[case["what"]]
     assert not differs(answer(case), found), found

@@ -6,11 +6,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 from conformance.golden import load_json
 from conformance.loops_of_cases import Loop
 from conformance.workers_in_processes import on_processes
 from conformance.workers_in_threads import on_workers
+from row_by_row import every_row
 from strategies.shipped import mirrored
 
 GOLDEN = load_json("m5_custom_loops.json")
@@ -58,7 +58,7 @@ def check_trained(loop, case):
             assert loop.found[name] == case[name]
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=name_of)
+@every_row("case", GOLDEN["cases"], ids=name_of)
 def test_loop(case, tmp_path):
     x, y = (np.array(GOLDEN[name], np.float32) for name in "xy")
     loop = Loop(mirrored(case["replicas"]), case, x, y, tmp_path)
@@ -100,8 +100,8 @@ def of_processes(case, folder):
     return outcomes_of_processes(case["workers"], Path(tempfile.gettempdir()))[id(case)]
 
 
-@pytest.mark.parametrize("found_by", [of_threads, of_processes])
-@pytest.mark.parametrize("case", OF_WORKERS["cases"], ids=name_of)
+@every_row("found_by", [of_threads, of_processes])
+@every_row("case", OF_WORKERS["cases"], ids=name_of)
 def test_loop_of_workers(case, found_by, tmp_path):
     for number, loop in enumerate(found_by(case, tmp_path)):
         check_trained(loop, of_worker(case, number))

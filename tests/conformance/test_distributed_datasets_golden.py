@@ -7,6 +7,7 @@ from conformance.golden import load_json
 from conformance.pipelines import pipeline, plain
 from conformance.test_autoshard_golden import class_of
 from conformance.workers_in_threads import on_workers
+from row_by_row import every_row
 from strategies.shipped import mirrored
 
 from dtrain.data.experimental import Optional
@@ -43,7 +44,7 @@ def local(strategy, batch):
     return plain(strategy.experimental_local_results(batch))
 
 
-@pytest.mark.parametrize("case", REPLICAS, ids=number)
+@every_row("case", REPLICAS, ids=number)
 def test_batches_of_replicas(case, tmp_path):
     strategy, contexts = mirrored(case["replicas"]), []
     if "error" in case:
@@ -64,7 +65,7 @@ WITH_PARTIAL_STEPS = [
 """Where all batches of a function are full `next` leaves a last step out that an optional has."""
 
 
-@pytest.mark.parametrize("case", WITH_PARTIAL_STEPS, ids=number)
+@every_row("case", WITH_PARTIAL_STEPS, ids=number)
 def test_optionals_hold_the_same_batches(case, tmp_path):
     strategy = mirrored(case["replicas"])
     iterator = iter(distributed(strategy, case, tmp_path, []))
@@ -75,7 +76,7 @@ def test_optionals_hold_the_same_batches(case, tmp_path):
     assert isinstance(optional, Optional)
 
 
-@pytest.mark.parametrize("case", WORKERS, ids=number)
+@every_row("case", WORKERS, ids=number)
 def test_batches_of_workers(case, tmp_path):
     contexts = []
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from conformance.golden import load_json
 from conformance.test_autoshard_golden import class_of
+from row_by_row import every_row
 from strategies.shipped import mirrored
 
 import dtrain as dt
@@ -151,7 +152,7 @@ WHAT = {
 }
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: f"{case['what']} {case.get('options', '')}")
+@every_row("case", GOLDEN, ids=lambda case: f"{case['what']} {case.get('options', '')}")
 def test_iterators_and_options(case):
     strategy = mirrored(case["replicas"])
 

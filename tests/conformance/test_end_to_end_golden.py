@@ -12,6 +12,7 @@ from conformance.on_clusters import cluster_of
 from conformance.one_process import train_as_one
 from conformance.trajectories import GOLDEN, close, noting_losses, optimizer_of, shares
 from in_memory import InMemoryCluster
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.strategies.single import SingleStrategy
@@ -110,7 +111,7 @@ def weights_in_a_loop(run, examples):
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("name", TOGETHER)
+@every_row("name", TOGETHER)
 def test_several_replicas_computed_in_one_process(name):
     run = RUNS[name]
     agree(run, list(train_as_one(tutorial_model(run), tutorial_steps(run))))

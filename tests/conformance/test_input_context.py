@@ -2,6 +2,7 @@
 
 import pytest
 from conformance.golden import load_json
+from row_by_row import every_row
 
 from dtrain.data import InputContext
 
@@ -9,7 +10,7 @@ GOLDEN = load_json("c_input_context.json")
 FIELDS = ("num_input_pipelines", "input_pipeline_id", "num_replicas_in_sync")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "case",
     GOLDEN["cases"],
     ids=lambda case: "-".join(str(case[field]) for field in (*FIELDS, "global_batch_size")),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conformance.golden import load_json, load_npz
+from row_by_row import every_row
 
 from dtrain.learning import layers
 from dtrain.learning.core import regularizers
@@ -29,9 +30,7 @@ def layer_of(case):
     return layers.CLASSES[case["cls"]](**case["args"])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.skip(LEFT_OUT[n])) if n in LEFT_OUT else n for n in CASES]
-)
+@every_row("name", [name for name in CASES if name not in LEFT_OUT])
 def test_layer_agrees_with_keras(name):
     case, golden = CASES[name], named(f"{name}/")
     layer = layer_of(case)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from conformance.golden import load_json, load_npz
+from row_by_row import every_row
 
 from dtrain.learning import losses
 from dtrain.learning.core.configuration import to_data
@@ -24,7 +25,7 @@ def weights_of(case, kind):
     )
 
 
-@pytest.mark.parametrize("key", VARIANTS)
+@every_row("key", VARIANTS)
 def test_loss_and_gradient_agree_with_tensorflow(key):
     case, variant = VARIANTS[key]
     loss = getattr(losses, case["loss"])(**case["args"], reduction=variant["reduction"])
@@ -39,7 +40,7 @@ def test_loss_and_gradient_agree_with_tensorflow(key):
     assert gradient.dtype == np.float32
 
 
-@pytest.mark.parametrize(
+@every_row(
     "case",
     GOLDEN["compute_average_loss"],
     ids=lambda case: case.get("case") or str(case["global_batch_size"]),

@@ -3,8 +3,8 @@
 import json
 
 import numpy as np
-import pytest
 from conformance.golden import load_json
+from row_by_row import every_row
 
 from dtrain.learning import metrics
 from dtrain.learning.core.configuration import to_data
@@ -24,9 +24,7 @@ def check(metric, expected):
     np.testing.assert_allclose(metric.result(), array(expected), **tolerance)
 
 
-@pytest.mark.parametrize(
-    "index", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i]['metric']}-{CASES[i]['args']}"
-)
+@every_row("index", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i]['metric']}-{CASES[i]['args']}")
 def test_results_agree_with_tensorflow(index):
     case = CASES[index]
     metric = metrics.get(json.loads(json.dumps(to_data(getattr(metrics, case["metric"])(**case["args"])))))

@@ -9,6 +9,7 @@ from conformance.golden import load_json, load_npz
 from conformance.left_out import LEFT_OUT
 from conformance.on_clusters import cluster_of
 from in_memory import InMemoryCluster
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain import checkpoints
@@ -286,7 +287,7 @@ def agree_with_slots(case, slot_of):
         np.testing.assert_allclose(slot_of(variable, slot), array, **tolerance(case), err_msg=path)
 
 
-@pytest.mark.parametrize("name", COMPARED)
+@every_row("name", COMPARED)
 def test_fit_evaluate_and_predict_of_n_replicas(name, tmp_path):
     case = CASES[name]
     if case["replicas"] == 1:

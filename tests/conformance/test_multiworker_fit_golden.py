@@ -1,9 +1,9 @@
 """Replicas that share memory give the numbers of TensorFlow's MultiWorkerMirroredStrategy: golden file m2."""
 
-import pytest
 from conformance.golden import load_json, load_npz
 from conformance.test_mirrored_fit_golden import agree, agree_in_slots, model_of, trained
 from replica_fleet import ReplicaFleet
+from row_by_row import every_row
 
 ARRAYS = load_npz("m2_multiworker_fit.npz")
 CASES = {case["id"]: case for case in load_json("m2_multiworker_fit.json")["cases"]}
@@ -22,7 +22,7 @@ def as_one_counts(case):
     return {**case, "batch_logs": batches, "arrays": ARRAYS}
 
 
-@pytest.mark.parametrize("name", CASES)
+@every_row("name", CASES)
 def test_fit_evaluate_and_predict_of_several_workers(name, tmp_path):
     case = as_one_counts(CASES[name])
     fleet = ReplicaFleet(tmp_path, case["workers"])

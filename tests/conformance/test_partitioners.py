@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance.golden import load_json
+from row_by_row import every_row
 
 from dtrain.variables import partitioning
 from dtrain.variables.partitioning import row_offsets, split_rows
@@ -31,7 +32,7 @@ def partitions(case: dict[str, Any]) -> list[int]:
     return partitioner(case["shape"], case["dtype"], axis=case["axis"])
 
 
-@pytest.mark.parametrize("cases", PARTITIONERS.values(), ids=map("-".join, PARTITIONERS))
+@every_row("cases", PARTITIONERS.values(), ids=map("-".join, PARTITIONERS))
 def test_partitioners(cases):
     for case in cases:
         if "error" in case:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conformance.golden import load_json
 from conformance.left_out import LEFT_OUT
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain.parameters.placement import least_loaded, plan
@@ -85,9 +86,7 @@ def test_every_other_case_is_left_out_for_a_reason():
         plan([VariableSpec("a", (1,))], servers=0)
 
 
-@pytest.mark.parametrize(
-    "case", round_robin_cases(), ids=lambda case: f"{servers_of(case)}-{len(case['ops'])}"
-)
+@every_row("case", round_robin_cases(), ids=lambda case: f"{servers_of(case)}-{len(case['ops'])}")
 def test_replica_device_setter(case):
     created = [op for op in case["ops"] if takes_a_turn(op, case["args"])]
     names = ["global_step" if op[0] == "global_step" else op[1] for op in created]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from conformance.golden import load_json
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.errors import DtrainError
@@ -27,9 +28,7 @@ def called(case):
     return layer, layer(array(case["x"]), **call)
 
 
-@pytest.mark.parametrize(
-    "index", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i]['cls']}-{CASES[i]['args']}"
-)
+@every_row("index", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i]['cls']}-{CASES[i]['args']}")
 def test_values_are_kerass(index):
     case = CASES[index]
     if "error" in case:

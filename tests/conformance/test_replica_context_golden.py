@@ -11,6 +11,7 @@ from conformance.encoded import check_equal, decoded
 from conformance.golden import load_json
 from conformance.left_out import LEFT_OUT
 from conformance.replica_cases import ANSWERS
+from row_by_row import every_row
 from strategies.shipped import mirrored
 
 from dtrain.distribute import PerReplica
@@ -65,7 +66,7 @@ def check(case):
         check_equal(ANSWERS[case["op"]](case, strategy, values), decoded(case["value"]))
 
 
-@pytest.mark.parametrize("modes", GROUPS, ids=lambda modes: name_of(modes[0]))
+@every_row("modes", GROUPS, ids=lambda modes: name_of(modes[0]))
 def test_answers_are_tensorflows_in_one_of_its_modes(modes):
     *others, last = modes
     for mode in others:

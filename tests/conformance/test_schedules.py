@@ -4,13 +4,14 @@ import math
 
 import pytest
 from conformance.golden import load_json
+from row_by_row import every_row
 
 from dtrain.learning.optimizers import schedules
 
 GOLDEN = load_json("f_schedules.json")
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: f"{case['schedule']}-{case['args']}")
+@every_row("case", GOLDEN["cases"], ids=lambda case: f"{case['schedule']}-{case['args']}")
 def test_rates_agree_with_tensorflow(case):
     schedule = getattr(schedules, case["schedule"])(**case["args"])
     for step, expected in zip(case["steps"], case["values"], strict=True):

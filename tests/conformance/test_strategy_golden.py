@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conformance.golden import load_json
 from conformance.left_out import LEFT_OUT
+from row_by_row import every_row
 from strategies.shipped import mirrored
 
 import dtrain as dt
@@ -23,7 +24,7 @@ CASES = load_json("h2_strategy.json")["cases"]
 
 def cases(*prefixes):
     found = [case for case in CASES if case["op"].startswith(prefixes)]
-    return pytest.mark.parametrize("case", found, ids=lambda case: f"{case['op']}-{case['replicas']}")
+    return every_row("case", found, ids=lambda case: f"{case['op']}-{case['replicas']}")
 
 
 AVERAGE, REGULARIZATION, KERAS, SGD = (

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from conformance.golden import load_json
+from row_by_row import every_row
 
 from dtrain.process.tensorflow import cluster_resolver as ours
 from dtrain.process.tensorflow.cluster_resolver import TFClusterSpec, TFConfigClusterResolver
@@ -64,7 +64,7 @@ def resolver_of(case: dict[str, Any]) -> TFConfigClusterResolver:
     return TFConfigClusterResolver(**case["constructor_args"], variables=variables)
 
 
-@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+@every_row("case", CASES, ids=range(len(CASES)))
 def test_the_resolver_answers_as_tensorflows(case):
     resolver = resolver_of(case)
     for name, question in QUESTIONS.items():
@@ -73,7 +73,7 @@ def test_the_resolver_answers_as_tensorflows(case):
         assert answer(lambda r, args=call["args"]: r.master(**args), resolver) == expected(call), call
 
 
-@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+@every_row("case", CASES, ids=range(len(CASES)))
 def test_multi_worker_util_answers_as_tensorflows(case):
     resolver = resolver_of(case)
     assert set(case["multi_worker_util"]) <= set(UTILITIES)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from conformance.damage import damaged
 from conformance.golden import golden_dir, load_json
+from row_by_row import every_row
 
 from dtrain.data import (
     FixedLenFeature,
@@ -63,7 +64,7 @@ def test_files_are_written(tmp_path, compression):
         assert (tmp_path / "file").read_bytes() == (golden_dir() / PLAIN).read_bytes()
 
 
-@pytest.mark.parametrize("index", range(len(RECORDS)))
+@every_row("index", range(len(RECORDS)))
 def test_framing_and_features(index):
     record, payload = RECORDS[index], PAYLOADS[index]
     assert len(payload) == record["length"]
@@ -83,7 +84,7 @@ def test_framing_and_features(index):
         assert encode_example(found) == payload
 
 
-@pytest.mark.parametrize("index", range(len(RECORDS)))
+@every_row("index", range(len(RECORDS)))
 def test_examples_are_parsed(index):
     expected = GOLDEN["parsed"][index]
     for found in (

@@ -6,6 +6,7 @@ from conformance import test_end_to_end_golden as tutorial
 from conformance import test_mirrored_fit_golden as fits
 from conformance.golden import load_json, load_npz
 from conformance.left_out import LEFT_OUT
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
@@ -39,19 +40,19 @@ def agrees(strategy, case):
     fits.agree_with_slots(case, lambda variable, slot: state.slots[slot][variable])
 
 
-@pytest.mark.parametrize("case", MIRRORED, ids=named("id"))
+@every_row("case", MIRRORED, ids=named("id"))
 def test_mirrored(case):
     agrees(Mirrored(MirroredSection(replicas=case["replicas"])), case)
 
 
-@pytest.mark.parametrize("case", STORED, ids=named("id"))
+@every_row("case", STORED, ids=named("id"))
 def test_central_storage(case):
     central = CentralStorage(CentralStorageSection(replicas=case["replicas"]))
     agrees(central, case | {"arrays": CENTRAL_ARRAYS})
 
 
-@pytest.mark.parametrize("kind", [(Mirrored, MirroredSection), (CentralStorage, CentralStorageSection)])
-@pytest.mark.parametrize("name", tutorial.FITTED)
+@every_row("kind", [(Mirrored, MirroredSection), (CentralStorage, CentralStorageSection)])
+@every_row("name", tutorial.FITTED)
 def test_the_tutorial(name, kind):
     strategy, section = kind
     run = tutorial.RUNS[name]
@@ -126,7 +127,7 @@ DONE = {
 ERRORS = {"ValueError": ValueError, "RuntimeError": RuntimeError}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "extra",
     [extra for extra in EXTRAS if extra not in BATCHES],
     ids=lambda extra: f"{extra['op']} {extra['replicas']}",

@@ -7,12 +7,12 @@ dtrain, which has this mode alone.
 import functools
 
 import numpy as np
-import pytest
 from collectives.test_calls_between_hosts import Tasks
 from conformance.golden import load_json
 from conformance.left_out import LEFT_OUT
 from conformance.workers_in_processes import OfProcesses, on_processes
 from conformance.workers_in_threads import on_workers, scope_in_thread
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.distribute import VariableAggregation, VariableSynchronization, get_replica_context
@@ -167,8 +167,8 @@ def of_processes(case):
     return answers_of_processes(case["workers"])[id(case)]
 
 
-@pytest.mark.parametrize("found_by", [of_threads, of_processes, of_streams])
-@pytest.mark.parametrize("case", TESTED, ids=name_of)
+@every_row("found_by", [of_threads, of_processes, of_streams])
+@every_row("case", TESTED, ids=name_of)
 def test_workers_get_tensorflow_s_values(case, found_by):
     found = found_by(case)
     if "error" in case:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.data import Dataset
 from dtrain.data.experimental import CsvDataset, make_csv_dataset
@@ -51,7 +52,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "defaults", "options", "expected"), ROWS)
+@every_row("text, defaults, options, expected", ROWS)
 def test_rows_are_tensorflows_from_the_front_and_by_number(tmp_path, text, defaults, options, expected):
     (tmp_path / "x.csv").write_bytes(text)
     dataset = CsvDataset(str(tmp_path / "x.csv"), defaults, **options)

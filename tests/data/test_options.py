@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain import data
 from dtrain.data import Dataset, Options, TensorSpec
@@ -91,7 +92,7 @@ def flat(dataset):
     return [np.asarray(part).tolist() for element in dataset for part in data.structure.arrays_of(element)]
 
 
-@pytest.mark.parametrize("step", STEPS, ids=range(len(STEPS)))
+@every_row("step", STEPS, ids=range(len(STEPS)))
 def test_a_step_on_other_inputs_is_the_same_step(step):
     made = step(Dataset.range(9))
     other = Dataset(on(made.node, Dataset.range(20, 33).node))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.data import Dataset, DatasetIterator, TextLineDataset, TFRecordDataset, TFRecordWriter
@@ -102,8 +103,8 @@ PIPELINES = {
 }
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("kind", ["records", "lines"])
+@every_row("pipeline", PIPELINES)
+@every_row("kind", ["records", "lines"])
 def test_an_index_changes_no_order(tmp_path, kind, pipeline):
     lengths, names = [7, 0, 12, 5], []
     for number, length in enumerate(lengths):

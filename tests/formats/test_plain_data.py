@@ -5,6 +5,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.formats import plain_data
 
@@ -17,8 +18,8 @@ def test_plain_data_come_back(plain):
     assert plain_data.decode(plain_data.encode(plain)) == plain
 
 
-@pytest.mark.parametrize("dtype", ["?", "<i8", "u1", "<f4", ">f8", "<f2"])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
+@every_row("dtype", ["?", "<i8", "u1", "<f4", ">f8", "<f2"])
+@every_row("shape", [(), (0,), (3,), (2, 0, 4), (2, 3)])
 def test_arrays_come_back_with_their_bits(dtype, shape):
     array = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
     (back,) = plain_data.decode(plain_data.encode([array]))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain.learning.core import activations
@@ -13,7 +14,7 @@ from dtrain.learning.core import activations
 EXTREMES = np.array([[-1e4, -90, -20, -1, 0, 1, 20, 80]], np.float32)
 
 
-@pytest.mark.parametrize("name", [a.name for a in activations.CATALOGUE if a.name != "exponential"])
+@every_row("name", [a.name for a in activations.CATALOGUE if a.name != "exponential"])
 def test_extremes_are_finite_and_silent(name):
     activation = activations.get(name)
     with np.errstate(over="raise", invalid="raise", divide="raise"):
@@ -24,7 +25,7 @@ def test_extremes_are_finite_and_silent(name):
     assert y.dtype == dx.dtype == np.float32
 
 
-@pytest.mark.parametrize("activation", activations.CATALOGUE, ids=lambda a: a.name)
+@every_row("activation", activations.CATALOGUE, ids=lambda a: a.name)
 def test_calling_leaves_the_argument_alone(activation):
     x = np.array([[-1, 0.5, 3]], np.float32)
     activation(x)

@@ -5,6 +5,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain.learning.core import initializers
@@ -65,7 +66,7 @@ def test_a_seed_of_its_own_wins():
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("name", initializers.CLASSES)
+@every_row("name", initializers.CLASSES)
 def test_configs_round_trip(name):
     initializer = initializers.CLASSES[name]()
     data = json.loads(json.dumps(to_data(initializer)))

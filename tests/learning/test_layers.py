@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from learning.finite_differences import initial_weights
+from row_by_row import every_row
 
 from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning import layers
@@ -25,7 +26,7 @@ def forward(layer, x, **call):
     return layer.forward(initial_weights(layer, x.shape[1:], rng()), x, Call(rng=rng(), **call))[0]
 
 
-@pytest.mark.parametrize("name", sorted(set(layers.CLASSES) - {"Layer"}))
+@every_row("name", sorted(set(layers.CLASSES) - {"Layer"}))
 def test_configs_are_json_and_round_trip(name):
     required = {
         "Dense": {
@@ -78,7 +79,7 @@ def test_calling_a_layer_on_an_array_says_what_to_do():
         layers.Dense(1)([np.ones(3)])
 
 
-@pytest.mark.parametrize(
+@every_row(
     "make",
     [
         lambda: layers.Dense(0),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import losses
@@ -72,7 +73,7 @@ def test_large_logits_neither_overflow_nor_vanish(scale):
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("loss", one_of_each(), ids=repr)
+@every_row("loss", one_of_each(), ids=repr)
 def test_an_empty_batch_costs_nothing(loss):
     y_true = np.zeros((0,) if isinstance(loss, losses.SparseCategoricalCrossentropy) else (0, 3), "int64")
     value, gradient = loss.value_and_gradient(y_true, np.zeros((0, 3), "float32"))

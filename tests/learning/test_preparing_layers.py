@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.errors import InputError, SpecError
@@ -97,8 +98,8 @@ def test_what_adapt_has_learned_is_learned_anew():
     np.testing.assert_array_equal(again([["c", "d"]]), layer([["c", "d"]]))
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
+@every_row(
+    "make, said",
     [
         (lambda: layers.Hashing(0), "num_bins: expected a positive integer, found 0"),
         (lambda: layers.Hashing(3, salt=(1, 2, 3)), "salt: expected an integer, or two"),

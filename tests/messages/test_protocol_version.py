@@ -6,6 +6,7 @@ from typing import get_args
 import msgspec
 import pytest
 from messages.freezing import FROZEN, described
+from row_by_row import every_row
 
 from dtrain.messages import PROTOCOL_VERSION, AnyMessage, Challenge, Opening, Push
 
@@ -26,7 +27,7 @@ def test_the_version_is_the_first_thing_that_either_end_says():
     assert msgspec.to_builtins(challenge)[:2] == ["Challenge", PROTOCOL_VERSION]
 
 
-@pytest.mark.parametrize("kind", get_args(AnyMessage), ids=lambda kind: kind.__name__)
+@every_row("kind", get_args(AnyMessage), ids=lambda kind: kind.__name__)
 def test_every_field_is_named_where_a_message_is_made(kind):
     for field in msgspec.structs.fields(kind):
         with pytest.raises(TypeError, match="Extra positional arguments"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from roles.by_hand import TASKS, VARIABLES, Hand, lost
 from roles.test_in_place import Silent
+from row_by_row import every_row
 
 from dtrain.config import training_section
 from dtrain.config.training_section import DEFAULTS
@@ -142,7 +143,7 @@ def test_there_is_a_wish_for_every_key():
     assert set(WISHES) == set(DEFAULTS) - {"replicas"}, "which no server knows"
 
 
-@pytest.mark.parametrize("key", WISHES)
+@every_row("key", WISHES)
 def test_two_servers_do_what_they_are_told_and_not_what_they_were_started_with(key):
     wish = WISHES[key]
     told = TwoServers({}, wish)

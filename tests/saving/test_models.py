@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 from saving.zoo import CASES, MERGING, branched, example, merged
 
 import dtrain as dt
@@ -38,7 +39,7 @@ def assert_equal(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", CASES)
+@every_row("name", CASES)
 def test_every_layer_comes_back(tmp_path, name):
     case = example(name, seed=1)
     loaded = again(case.model, tmp_path)

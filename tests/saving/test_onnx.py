@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
+from row_by_row import every_row
 from saving.zoo import CASES, MERGING, Example, branched, example, merged, shaken
 
 import dtrain as dt
@@ -44,14 +45,14 @@ def assert_agrees(case: Example, path):
             assert one.tolist() == other.tolist()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", CASES)
+@every_row("seed", SEEDS)
+@every_row("name", CASES)
 def test_every_layer_agrees(tmp_path, name, seed):
     assert_agrees(example(name, seed), tmp_path / "model.onnx")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("cls", MERGING)
+@every_row("seed", SEEDS)
+@every_row("cls", MERGING)
 def test_merging_layers_agree(tmp_path, cls, seed):
     assert_agrees(merged(cls, seed), tmp_path / "model.onnx")
 
@@ -110,9 +111,9 @@ WORDS = np.array([["b", "a", "?"], ["c", "", "b"]])
 NUMBERS = np.array([[7, 5, 9], [0, 7, 1]])
 
 
-@pytest.mark.parametrize("mode", ["int", "one_hot", "multi_hot", "count"])
-@pytest.mark.parametrize("mask", [False, True])
-@pytest.mark.parametrize("width", [1, 3])
+@every_row("mode", ["int", "one_hot", "multi_hot", "count"])
+@every_row("mask", [False, True])
+@every_row("width", [1, 3])
 def test_lookups_agree(tmp_path, mode, mask, width):
     strings = L.StringLookup(vocabulary=["a", "b", "c"], mask_token="" if mask else None, output_mode=mode)
     integers = L.IntegerLookup(vocabulary=[5, 7], mask_token=0 if mask else None, output_mode=mode)

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.distribute.coordinator import ClusterCoordinator
@@ -431,7 +432,7 @@ def test_nests_without_end_are_refused():
         encode(nest, "an argument")
 
 
-@pytest.mark.parametrize("seed", range(300))
+@every_row("seed", range(300))
 def test_damaged_data_are_refused_or_read(seed):
     chance = np.random.default_rng(seed)
     data = bytearray(encode(NEST, "a nest"))

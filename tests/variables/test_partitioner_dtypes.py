@@ -1,6 +1,7 @@
 """Partitioners take every dtype that TensorFlow's take."""
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain.variables.partitioning import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner
@@ -18,7 +19,7 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ANSWERS)
+@every_row("dtype", ANSWERS)
 def test_every_dtype_of_tensorflow_has_a_size(dtype):
     at_least, at_most = ANSWERS[dtype]
     assert MinSizePartitioner(64, max_shards=100)(SHAPE, dtype) == [at_least, 1]

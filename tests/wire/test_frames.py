@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain import messages
 from dtrain.config import ClusterSection, RunSpec, ServerSection, training_section
@@ -201,7 +202,7 @@ def header(*parts, length=None):
 DEEP = b"\x92\x93\xa9Heartbeat\x01\x81\xa1p" + b"\x91" * 5000 + b"\xc0\x90"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "chunk",
     [
         b"",
@@ -245,7 +246,7 @@ def test_more_bytes_than_announced_are_refused_in_a_later_chunk_too():
         decoder.feed(b"\0" * 16)
 
 
-@pytest.mark.parametrize("length", range(len(GOOD)))
+@every_row("length", range(len(GOOD)))
 def test_every_prefix_is_refused_or_waits_for_the_rest(length):
     decoder = FrameDecoder(Limits(1 << 26, LIMIT))
     try:
