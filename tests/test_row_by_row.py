@@ -57,6 +57,6 @@ def test_rows_of_several_values_have_folders_of_their_own(tmp_path):
     assert len(set(folders)) == 2
 
 
-def test_a_table_without_rows_fails():
-    with pytest.raises(AssertionError, match="no rows"):
+def test_a_table_without_rows_is_skipped_and_not_passed():
+    with pytest.raises(pytest.skip.Exception, match="no rows"):
         every_row("number", [])(even)()

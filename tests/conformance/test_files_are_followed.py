@@ -25,54 +25,57 @@ SOME = 12
 ROUNDS = rounds(EXPECTATIONS)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """The perturbed files, and those that are not perturbed."""
-    copy = tmp_path / "golden"
-    shutil.copytree(GOLDEN, copy, ignore=shutil.ignore_patterns("perturbed"))
-    shutil.copytree(PERTURBED, copy, dirs_exist_ok=True)
-    trainings = copy / "m1_mirrored_fit.json"
+WORDS = ["-q", "-n0", "--tb=no", "-p", "no:cacheprovider", "-rf"]
+
+
+def golden_files(folder):
+    """The perturbed files, and those that are not perturbed; as a folder."""
+    shutil.copytree(GOLDEN, folder, ignore=shutil.ignore_patterns("perturbed"))
+    shutil.copytree(PERTURBED, folder, dirs_exist_ok=True)
+    trainings = folder / "m1_mirrored_fit.json"
     golden = json.loads(trainings.read_text())
     golden["cases"] = golden["cases"][:: len(golden["cases"]) // SOME + 1]
     trainings.write_text(json.dumps(golden))
-    return copy
+    return folder
 
 
-def run(folder, *words):
-    """Pytest's output over the files in `folder`."""
-    environment = {**os.environ, "DTRAIN_GOLDEN": str(folder)}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n0",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-        "-rf",
-        *words,
-    ]
-    return subprocess.run(
-        command, cwd=HERE.parents[1], env=environment, capture_output=True, text=True, check=False
-    ).stdout
-
-
-def test_other_inputs_pass_with_their_own_expectations(folder):
+def words_of_others():
+    """Pytest's words for every module that reads a perturbed file."""
     others = {path.stem for path in PERTURBED.iterdir()} | {"trajectories", "m1_mirrored_fit"}
     paths = [path for path in HERE.glob("test_*.py") if path != Path(__file__)]
     modules = [str(path) for path in paths if any(name in path.read_text() for name in others)]
-    out = run(folder, *modules, "-k", "not cluster")
-    assert not FAILED.findall(out), out
-    assert int(re.search(r"(\d+) passed", out)[1]) > 300, out
+    return [*WORDS, *modules, "-k", "not cluster"]
 
 
-@pytest.mark.parametrize("altered", ROUNDS, ids=range(len(ROUNDS)))
-def test_an_altered_expectation_is_noticed(altered, folder):
-    for expectation in altered:
-        assert alter(folder, expectation), f"nothing stands at {expectation}"
-    tests = {expectation.test: str(expectation) for expectation in altered}
-    nodes = [str(HERE / "{}.py::{}".format(*test.split("::"))) for test in tests]
-    out = run(folder, "-p", "conformance.first_failures", *nodes)
-    failed = {"::".join(found) for found in FAILED.findall(out)}
-    assert {tests[test] for test in tests if test not in failed} == set(), out
+def words_of_round(altered):
+    """Pytest's words for the tests that compare what is altered."""
+    nodes = {str(HERE / "{}.py::{}".format(*each.test.split("::"))): None for each in altered}
+    return [*WORDS, "-p", "conformance.first_failures", *nodes]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What pytest says: of other inputs, then of every round."""
+    folders = [golden_files(tmp_path_factory.mktemp("golden") / "files") for _ in range(len(ROUNDS) + 1)]
+    for folder, altered in zip(folders[1:], ROUNDS, strict=True):
+        for expectation in altered:
+            assert alter(folder, expectation), f"nothing stands at {expectation}"
+    words = [words_of_others(), *map(words_of_round, ROUNDS)]
+    runs = [[str(folder), each] for folder, each in zip(folders, words, strict=True)]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    }
+    command = [sys.executable, "-m", "conformance.rounds"]
+    asked = {"input": json.dumps(runs), "cwd": HERE.parents[1], "env": environment}
+    return json.loads(subprocess.run(command, **asked, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def test_other_inputs_pass_with_their_own_expectations(said):
+    assert not FAILED.findall(said[0]), said[0]
+    assert int(re.search(r"(\d+) passed", said[0])[1]) > 60, said[0]
+
+
+def test_every_altered_expectation_is_noticed(said):
+    for altered, out in zip(ROUNDS, said[1:], strict=True):
+        failed = {"::".join(found) for found in FAILED.findall(out)}
+        assert {str(each) for each in altered if each.test not in failed} == set(), out
