@@ -20,6 +20,7 @@ from dtrain.config.choices import TooFew, Weighting
 from dtrain.learning import optimizers
 from dtrain.messages import Hello
 from dtrain.messages.between_hosts import Seat
+from dtrain.process.secret import new_secret
 from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.across import OF_THREADS, Hosts, Speaker
@@ -33,6 +34,9 @@ from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.one_host.bells import Bells, pairs
 from dtrain.wire.one_host.locks import Locks
 from dtrain.wire.security.credentials import Credentials
+
+SECRET = new_secret()
+"""As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""
 
 PATIENCE_S = 60.0
 
@@ -93,9 +97,7 @@ def live(scene, hosts, host, rank, memory, ends, meeting, writing, death):
 def take_part(scene, hosts, host, rank, memory, sockets, meeting, death):
     arena, log = memory
     ports, barrier = meeting
-    own = Credentials.made(
-        Hello(run_id="across", cluster_hash="0", task=f"worker:{rank}"), "a secret of this run"
-    )
+    own = Credentials.made(Hello(run_id="across", cluster_hash="0", task=f"worker:{rank}"), SECRET)
     listener = Listener("127.0.0.1:1", own, lambda hello: None, 64)
     ports[rank] = int(listener.address.rpartition(":")[2])
     speaks = rank == hosts[host][0]

@@ -9,11 +9,15 @@ from collectives.test_calls import check, summed, value
 
 from dtrain.errors import CallsDifferError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
+from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.calls import CallsBetweenHosts, Way
 from dtrain.roles.collective.rules import Waits
 from dtrain.wire.by_tcp.listener import Listener
 from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.security.credentials import Credentials
+
+SECRET = new_secret()
+"""As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""
 
 SIZES = (0, 1, 1000, 8192, 8193, 100_001)
 PATIENCE_S = 30.0
@@ -25,8 +29,7 @@ class Tasks:
     def __init__(self, count, patience_s=PATIENCE_S):
         names = [f"worker:{rank}" for rank in range(count)]
         credentials = [
-            Credentials.made(Hello(run_id="calls", cluster_hash="0", task=name), "a secret of this run")
-            for name in names
+            Credentials.made(Hello(run_id="calls", cluster_hash="0", task=name), SECRET) for name in names
         ]
         self.listeners = [Listener("127.0.0.1:1", own, lambda hello: None, 16) for own in credentials]
         self.waited = []

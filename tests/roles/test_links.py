@@ -14,12 +14,16 @@ from dtrain.errors import PeerGoneError, PeerLostError
 from dtrain.messages import Hello
 from dtrain.messages.between_hosts import Direction, HostState, Record, Seat
 from dtrain.process.clock import SYSTEM
+from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.links import Links
 from dtrain.roles.collective.between_hosts.records import Recorded, Records
 from dtrain.roles.collective.between_hosts.step_calls import CallsToSend
 from dtrain.wire.by_tcp.listener import Listener
 from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.security.credentials import Credentials
+
+SECRET = new_secret()
+"""As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""
 
 WAIT_S = 30.0
 
@@ -40,7 +44,7 @@ class Host:
     """One of two hosts, and all that it hears."""
 
     def __init__(self, number, addresses):
-        own = Credentials.made(Hello(run_id="links", cluster_hash="0", task=f"worker:{number}"), "a secret")
+        own = Credentials.made(Hello(run_id="links", cluster_hash="0", task=f"worker:{number}"), SECRET)
         self.listener = Listener("127.0.0.1:1", own, lambda hello: None, 64)
         addresses[number] = self.listener.address
         self.heard, self.records = queue.SimpleQueue(), Records([1 - number])

@@ -23,6 +23,7 @@ from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Hello
 from dtrain.parameters.means import mean
+from dtrain.process.secret import new_secret
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction
 from dtrain.roles.collective.between_hosts.row_exchange import RowExchange
@@ -31,6 +32,9 @@ from dtrain.variables import VariableSpec
 from dtrain.wire.by_tcp.listener import Listener
 from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.security.credentials import Credentials
+
+SECRET = new_secret()
+"""As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""
 
 PATIENCE_S, SHORT_S = 20.0, 0.2
 PARTS = 4
@@ -41,10 +45,7 @@ class Streams:
 
     def __init__(self, count):
         tasks = [f"worker:{host}" for host in range(count)]
-        own = [
-            Credentials.made(Hello(run_id="rows", cluster_hash="0", task=task), "a secret of this run")
-            for task in tasks
-        ]
+        own = [Credentials.made(Hello(run_id="rows", cluster_hash="0", task=task), SECRET) for task in tasks]
         self.listeners = [Listener("127.0.0.1:1", each, lambda hello: None, 16) for each in own]
 
         def ways(host):

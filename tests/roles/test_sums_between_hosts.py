@@ -13,11 +13,15 @@ from dtrain.collectives.between_hosts.segments import Span, slices
 from dtrain.collectives.between_hosts.terms import Terms
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
+from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.exchange import Sum, exchange
 from dtrain.roles.collective.between_hosts.ways import Ways
 from dtrain.wire.by_tcp.listener import Listener
 from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.security.credentials import Credentials
+
+SECRET = new_secret()
+"""As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""
 
 PATIENCE_S = 20.0
 SHORT_S = 0.05
@@ -33,7 +37,7 @@ class Hosts:
             (host, lane): f"worker:{host * lanes + lane}" for host in range(count) for lane in range(lanes)
         }
         self.credentials = {
-            task: Credentials.made(Hello(run_id="sums", cluster_hash="0", task=task), "a secret of this run")
+            task: Credentials.made(Hello(run_id="sums", cluster_hash="0", task=task), SECRET)
             for task in self.tasks.values()
         }
         self.listeners = {
