@@ -1,6 +1,6 @@
 """Steps over several hosts, from printed seeds: safety after every event, and progress where it is promised.
 
-DTRAIN_SEEDS=FROM:TO chooses other seeds than the first 400.
+DTRAIN_SEEDS=FROM:TO chooses other seeds than the first 150.
 """
 
 import math
@@ -15,7 +15,7 @@ from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
 from dtrain.collectives.between_hosts.ring import ring
 
 STEPS = 3
-FROM, TO = map(int, os.environ.get("DTRAIN_SEEDS", "0:400").split(":"))
+FROM, TO = map(int, os.environ.get("DTRAIN_SEEDS", "0:150").split(":"))
 
 
 def hosts_of(random):

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from conformance.forking import forked
 
 SHARED = (
     *("conformance.coordinator_cases", "conformance.loops_of_cases", "conformance.pipelines"),
@@ -23,15 +24,13 @@ SHARED = (
 
 def said(folder: str, words: list[str]) -> str:
     """What one run of pytest says."""
-    output = Path(folder).with_suffix(".out")
-    if not (child := os.fork()):
+
+    def run() -> None:
         os.environ["DTRAIN_GOLDEN"] = folder
-        with output.open("w") as file:
-            os.dup2(file.fileno(), 1)
         pytest.main(words)
-        sys.stdout.flush()
-        os._exit(0)
-    os.waitpid(child, 0)
+
+    output = Path(folder).with_suffix(".out")
+    forked(run, output, output)
     return output.read_text()
 
 

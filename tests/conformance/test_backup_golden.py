@@ -4,12 +4,12 @@ Where TensorFlow restores in the midst of an epoch it begins the data again at t
 defect: there the numbers of an uninterrupted run are expected, which it also has.
 """
 
+import json
+import os
 import signal
 import subprocess
 import sys
-import tempfile
-import textwrap
-from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,22 +181,6 @@ print("WEIGHTS", [value.tolist() for value in model.get_weights()])
 """
 
 
-def run_program(text, *words):
-    command = [sys.executable, "-c", textwrap.dedent(text), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_before_preemption_the_batch_is_finished_and_saved(tmp_path):
-    whole = run_program(PREEMPTED, tmp_path / "whole", "live")
-    first = run_program(PREEMPTED, tmp_path / "backup", "kill")
-    assert first.returncode == 42, first.stderr
-    assert first.stdout.split("\n")[-2] == "STEP 1 1"
-    second = run_program(PREEMPTED, tmp_path / "backup", "live")
-    assert second.returncode == 0, second.stderr
-    assert second.stdout.startswith("STEP 1 2\n")
-    assert second.stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]
-
-
 # Loops of one's own
 
 HANDLED = """
@@ -237,42 +221,68 @@ print("FINISHED", handler.total_run_calls, float(seen), [value.tolist() for valu
 """
 
 
-@cache
-def undisturbed():
-    """The output of a run that nothing ends early."""
-    with tempfile.TemporaryDirectory() as folder:
-        return run_program(HANDLED, folder, -1, "manager").stdout
+TWICE = """
+import os, signal, sys
+import dtrain as dt
+from dtrain.strategies.preemption.termination import Notice
+notice = Notice()
+os.kill(os.getpid(), signal.SIGTERM)
+print("HEARD", notice.heard, flush=True)
+os.kill(os.getpid(), signal.SIGTERM)
+print("NEVER", flush=True)
+"""
+KINDS = ["manager", "checkpoint", "exit_fn", "grace"]
 
 
-@pytest.mark.parametrize("kind", ["manager", "checkpoint", "exit_fn", "grace"])
-def test_a_process_that_is_to_end_saves_after_a_step_and_goes_on_from_there(kind, tmp_path):
-    whole = undisturbed().splitlines()
-    first = run_program(HANDLED, tmp_path / "saved", 3, kind)
-    assert first.returncode == (7 if kind == "exit_fn" else 42), first.stderr
-    assert "RESTORED 0 0.0 0" in first.stdout
-    assert ("save_fn" in first.stdout) is (kind == "exit_fn")
-    second = run_program(HANDLED, tmp_path / "saved", -1, kind)
-    assert second.returncode == 0, second.stderr
-    restored, finished = second.stdout.splitlines()
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """The exit code, output and errors of every program, by name; a second one goes on where a first one ended."""
+    folder = tmp_path_factory.mktemp("programs")
+    programs = [
+        ["whole", PREEMPTED, [f"{folder}/whole", "live"]],
+        ["first", PREEMPTED, [f"{folder}/backup", "kill"]],
+        ["second", PREEMPTED, [f"{folder}/backup", "live"]],
+        ["undisturbed", HANDLED, [f"{folder}/undisturbed", "-1", "manager"]],
+        *([f"first {kind}", HANDLED, [f"{folder}/{kind}", "3", kind]] for kind in KINDS),
+        *([f"second {kind}", HANDLED, [f"{folder}/{kind}", "-1", kind]] for kind in KINDS),
+        ["twice", TWICE, []],
+    ]
+    command = [sys.executable, "-m", "conformance.programs", str(folder)]
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    asked = {"input": json.dumps(programs), "env": os.environ | {"PYTHONPATH": path}, "timeout": 120}
+    return json.loads(subprocess.run(command, **asked, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+def test_before_preemption_the_batch_is_finished_and_saved(ended):
+    code, output, errors = ended["first"]
+    assert code == 42, errors
+    assert output.split("\n")[-2] == "STEP 1 1"
+    code, output, errors = ended["second"]
+    assert code == 0, errors
+    assert output.startswith("STEP 1 2\n")
+    _, whole, _ = ended["whole"]
+    assert output.splitlines()[-1] == whole.splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_that_is_to_end_saves_after_a_step_and_goes_on_from_there(kind, ended):
+    code, output, errors = ended[f"first {kind}"]
+    assert code == (7 if kind == "exit_fn" else 42), errors
+    assert "RESTORED 0 0.0 0" in output
+    assert ("save_fn" in output) is (kind == "exit_fn")
+    code, output, errors = ended[f"second {kind}"]
+    assert code == 0, errors
+    restored, finished = output.splitlines()
     _, calls, seen, iterations = restored.split()
     assert int(calls) == float(seen) == int(iterations)
     assert int(calls) > 5 if kind == "grace" else int(calls) == 5
-    assert finished == whole[-1]
+    _, whole, _ = ended["undisturbed"]
+    assert finished == whole.splitlines()[-1]
 
 
-def test_a_second_sigterm_ends_at_once(tmp_path):
-    program = """
-    import os, signal, sys
-    import dtrain as dt
-    from dtrain.strategies.preemption.termination import Notice
-    notice = Notice()
-    os.kill(os.getpid(), signal.SIGTERM)
-    print("HEARD", notice.heard, flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-    print("NEVER", flush=True)
-    """
-    done = run_program(program)
-    assert (done.stdout, done.returncode) == ("HEARD True\n", -signal.SIGTERM)
+def test_a_second_sigterm_ends_at_once(ended):
+    code, output, _ = ended["twice"]
+    assert (output, code) == ("HEARD True\n", -signal.SIGTERM)
 
 
 AGREED = [case for case in GOLDEN["preemption"] if case["grace"] is None]

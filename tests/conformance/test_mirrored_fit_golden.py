@@ -347,7 +347,7 @@ PROGRAM = """
 
 def on_clusters():
     """One case a kind that is hardest to get right, each of the most replicas."""
-    kinds = ("adam_empty", "regularizers", "two_heads")
+    kinds = ("adam_empty", "two_heads")
     found = {
         kind: name for kind in kinds for name in COMPARED if kind in name and CASES[name]["replicas"] > 1
     }

@@ -3,6 +3,8 @@
 *Determinism* (docs/design/protocol.md#determinism), *Rows of tables* (docs/design/collectives.md#rows-of-tables).
 """
 
+import functools
+
 import pytest
 from fleet_of_hosts import FleetOfHosts
 from in_memory import InMemoryCluster
@@ -28,16 +30,35 @@ RULES = {
 }
 
 
+OF_HOSTS = [
+    *(((0, 0, 1), rule) for rule in RULES),
+    *(((0, 1, 2), rule) for rule in ("momentum", "adam, clipnorm", "legacy nadam")),
+    *(((0, 1), rule) for rule in ("sgd", "adagrad, global_clipnorm")),
+]
+"""The host of each replica, and a rule. Every rule goes over two hosts, of which one has two replicas."""
+
+
+@pytest.fixture(scope="module")
+def on_servers(tmp_path_factory):
+    """What parameter servers come to, by rule and number of replicas. Tables as small as these are updated in rows."""
+
+    @functools.cache
+    def found(rule, replicas):
+        folder = tmp_path_factory.mktemp("servers")
+        cluster = InMemoryCluster(folder, replicas, servers=1, deterministic=True)
+        return cluster.run(lambda: threads.built(rule), threads.body)[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "TABLE_BYTES", 1)
+        patch.setattr(threads, "RULES", RULES)
+        patch.setattr(shared_update, "BLOCK_ELEMENTS", 100)
+        yield found
+
+
 @pytest.mark.parametrize("rule", RULES)
-def test_every_synchronous_strategy_gives_the_same_bits(rule, tmp_path, monkeypatch):
-    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
-    monkeypatch.setattr(threads, "RULES", RULES)
-    monkeypatch.setattr(shared_update, "BLOCK_ELEMENTS", 100)
-    cluster = InMemoryCluster(tmp_path / "servers", REPLICAS, servers=1, deterministic=True)
-    expected, *_ = cluster.run(lambda: threads.built(rule), threads.body)
-    folder = tmp_path / "replicas"
-    folder.mkdir()
-    found, *_ = ReplicaFleet(folder, REPLICAS, deterministic=True).run(
+def test_every_synchronous_strategy_gives_the_same_bits(rule, on_servers, tmp_path):
+    expected = on_servers(rule, REPLICAS)
+    found, *_ = ReplicaFleet(tmp_path, REPLICAS, deterministic=True).run(
         lambda: threads.built(rule), threads.body
     )
     threads.assert_same(found, expected)
@@ -47,17 +68,9 @@ def test_every_synchronous_strategy_gives_the_same_bits(rule, tmp_path, monkeypa
         )
 
 
-@pytest.mark.parametrize("layout", [(0, 1), (0, 0, 1), (0, 1, 2)], ids=str)
-@pytest.mark.parametrize("rule", RULES)
-def test_several_hosts_give_the_bits_of_one(rule, layout, tmp_path, monkeypatch):
-    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
-    monkeypatch.setattr(threads, "RULES", RULES)
-    replicas = len(layout)
-    cluster = InMemoryCluster(tmp_path / "servers", replicas, servers=1, deterministic=True)
-    expected, *_ = cluster.run(lambda: threads.built(rule), threads.body)
-    folder = tmp_path / "hosts"
-    folder.mkdir()
-    with monkeypatch.context() as patch:
-        fleet = FleetOfHosts(patch, folder, layout, deterministic=True)
-        found, *_ = fleet.run(lambda: threads.built(rule), threads.body)
+@pytest.mark.parametrize(("layout", "rule"), OF_HOSTS, ids=str)
+def test_several_hosts_give_the_bits_of_one(layout, rule, on_servers, tmp_path, monkeypatch):
+    expected = on_servers(rule, len(layout))
+    fleet = FleetOfHosts(monkeypatch, tmp_path, layout, deterministic=True)
+    found, *_ = fleet.run(lambda: threads.built(rule), threads.body)
     threads.assert_same(found, expected)

@@ -115,7 +115,7 @@ def test_batches_of_every_size_weighted_by_examples(replicas):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(
     replicas=st.integers(1, MOST_REPLICAS),
     batch_size=st.integers(1, MOST_EXAMPLES),
@@ -127,7 +127,7 @@ def test_weighted_by_examples_replicas_follow_one_process(kind, replicas, batch_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(replicas=st.integers(1, MOST_REPLICAS), data=st.data())
 def test_weighted_by_replicas_they_follow_it_where_their_number_divides_every_batch(kind, replicas, data):
     sizes = data.draw(
