@@ -62,7 +62,7 @@ def layouts(draw):
 CASES = given(layouts(), st.integers(0, 40), st.integers(1, 3), st.integers(1, 9), st.integers(0, 2**32))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @CASES
 def test_the_chain_has_the_bits_of_the_left_fold_at_every_host(layout, size, lanes, length, seed):
     held, count, weights = layout
@@ -73,7 +73,7 @@ def test_the_chain_has_the_bits_of_the_left_fold_at_every_host(layout, size, lan
         assert found.tobytes() == expected.tobytes()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @CASES
 def test_the_ring_has_the_same_mean_at_every_host(layout, size, lanes, length, seed):
     held, count, weights = layout

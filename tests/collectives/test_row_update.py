@@ -48,7 +48,7 @@ class Drawn(Scene):
 some_ids = st.lists(st.integers(0, ROWS - 1), max_size=12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rule=st.sampled_from(RULES),
     lists=st.lists(st.lists(some_ids, min_size=3, max_size=3), min_size=2, max_size=2),

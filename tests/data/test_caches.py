@@ -111,7 +111,7 @@ ELEMENTS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(ELEMENTS, st.sampled_from([None, "GZIP"]), st.randoms())
 def test_every_form_of_element_comes_back(tmp_path_factory, rows, compression, random):
     folder = tmp_path_factory.mktemp("snapshots")
@@ -292,7 +292,7 @@ def test_a_damaged_element_is_named_by_file_and_offset(file):
         list(Dataset(node))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(st.data())
 def test_a_damaged_file_is_an_error_or_built_anew_never_wrong(tmp_path_factory, data):
     file = tmp_path_factory.mktemp("kept") / "train.cache"

@@ -61,7 +61,7 @@ def build(dataset, steps):
     return dataset
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 12), pipelines(shuffle=False))
 def test_pipelines_do_what_lists_do(n, steps):
     expected = list(range(n))
@@ -74,7 +74,7 @@ def test_pipelines_do_what_lists_do(n, steps):
     assert [plain(x) for x in streamed] == expected
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.integers(1, 12), pipelines())
 def test_reading_in_order_and_by_index_and_from_any_position_agree(n, steps):
     def fresh():

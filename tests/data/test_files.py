@@ -77,7 +77,7 @@ def test_damaged_compression(tmp_path, compression, damage):
         TFRecordDataset(tmp_path / "r", "LZ4")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     st.dictionaries(
         st.text(max_size=3),
@@ -98,7 +98,7 @@ def test_examples_round_trip(features):
         assert list(found[name]) == list(value)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.binary(max_size=60))
 def test_hostile_bytes_are_refused_or_empty(data):
     with suppress(InputError):

@@ -126,7 +126,7 @@ def test_a_rebatched_batch_of_size_0_needs_no_data():
     assert [x.tolist() for x in Dataset.range(3).batch(4).rebatch([2, 0])] == [[0, 1], [], [2]]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.integers(0, 20),
     st.integers(1, 5),

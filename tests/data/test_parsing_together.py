@@ -50,7 +50,7 @@ def plain(value):
     return [plain(each) for each in value] if isinstance(value, list | np.ndarray) else value
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=48)
 @given(st.lists(examples(), min_size=1, max_size=4), st.data())
 def test_a_batch_is_what_its_examples_are_one_by_one(forms, data):
     records = [encode_example(data.draw(st.sampled_from(forms))) for _ in range(12)]
@@ -64,7 +64,7 @@ def test_a_batch_is_what_its_examples_are_one_by_one(forms, data):
     assert batch["name"].dtype == object
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(examples())
 def test_the_quick_way_and_the_careful_one_agree(features):
     record = encode_example(features)
@@ -115,7 +115,7 @@ def test_what_is_wrong_in_all_of_a_form_is_named(features, message):
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.sampled_from([0, 1, 8, 15, 16, 17, 500, 1023, 1024, 1025, 1040, 2100, 70000]), max_size=9))
 def test_checksums_of_parts_together_are_those_of_each(lengths):
     parts = [bytes([number]) * length for number, length in enumerate(lengths)] * 4

@@ -41,7 +41,7 @@ def test_every_number_comes_once(n):
     assert np.array_equal(Permutation(n, (7, 0)).places_of(order), np.arange(n))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 10**12), st.integers(0, 2**32 - 1), st.integers(0, 5), st.data())
 def test_an_index_has_the_number_that_the_definition_gives_it(n, seed, past, data):
     indices = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=4))
@@ -66,7 +66,7 @@ def test_seeds_and_iterations_have_orders_of_their_own():
     assert all((a == b).mean() < 0.02 for i, a in enumerate(orders) for b in orders[:i])
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 120), st.integers(0, 9))
 def test_blocks_come_whole_and_windows_stay_apart(n, block, window, seed):
     order = BlockPermutation(n, block, window, (seed, 0)).at(np.arange(n))
@@ -88,7 +88,7 @@ def test_blocks_come_whole_and_windows_stay_apart(n, block, window, seed):
     assert all(len(group) == blocks_of_window for group in groups[:-1])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(st.lists(st.integers(0, 3 * PIECE_ROWS + 4), min_size=1, max_size=9))
 def test_pieces_give_what_the_order_gives(indices):
     n = 3 * PIECE_ROWS + 5

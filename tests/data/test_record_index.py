@@ -75,7 +75,7 @@ def test_checksums_of_many_lengths_at_once():
     assert masked_crc32c_of_words(words).tolist() == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 10), st.integers(1, 4))
 def test_turns_are_those_of_an_interleave(lengths, cycle, block):
     parts = [[(number, row) for row in range(length)] for number, length in enumerate(lengths)]

@@ -28,7 +28,7 @@ def rows(node, by_number):
     return [np.asarray(found[number]).tolist() for number in sorted(found)]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 30),
     st.integers(1, 7),

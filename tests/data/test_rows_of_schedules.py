@@ -115,7 +115,7 @@ def test_each_row_of_each_pass_counts_once(paths, name):
     kept = [number for number in range(FILES * LINES) if name not in FILTERED or number % 3 != 1]
     expected = Counter(dict.fromkeys(kept, PASSES))
 
-    @settings(deadline=None, max_examples=25)
+    @settings(deadline=None, max_examples=12)
     @given(STORIES)
     def told(story):
         run = Run(make)

@@ -31,7 +31,7 @@ def examples(batches):
     return [x for batch in batches for x in batch]
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=48)
 @given(st.integers(0, 30), st.integers(1, 8), WORKERS, REPLICAS, st.booleans())
 def test_dealt_by_batches_every_example_has_one_replica_and_a_step_is_a_batch(
     count, size, workers, replicas, mapped
@@ -50,7 +50,7 @@ def test_dealt_by_batches_every_example_has_one_replica_and_a_step_is_a_batch(
         assert max(sizes) == -(-len(batch) // (workers * replicas))
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=48)
 @given(st.integers(0, 30), st.integers(1, 8), WORKERS, REPLICAS)
 def test_without_dealing_every_worker_reads_all_in_order(count, size, workers, replicas):
     dataset = Dataset.range(count).batch(size)
@@ -70,7 +70,7 @@ def test_the_sizes_of_a_worker_add_up_and_so_do_those_of_a_step(size, workers, r
         assert sum(of_step) == size
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=6),
     st.integers(1, 4),
@@ -108,7 +108,7 @@ class InMemory(FileRows):
         return iter(self.rows)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 20), st.integers(1, 6), WORKERS, REPLICAS, st.sampled_from(list(AutoShardPolicy)))
 def test_the_steps_of_a_policy_are_those_of_the_shares_and_their_number_is_known(
     count, size, workers, replicas, policy

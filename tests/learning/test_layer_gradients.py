@@ -176,7 +176,7 @@ def test_every_layer_is_checked():
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(data=st.data())
 def test_gradients_agree_with_finite_differences(name, data):
     layer, shape = data.draw(CASES[name])
@@ -216,7 +216,7 @@ def test_contrast():
     check_gradients(layers.RandomContrast(0.3), x, {})
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(groups=st.integers(1, 3), per_group=st.integers(1, 2), bias=booleans)
 def test_grouped_convolution(groups, per_group, bias):
     layer = layers.Conv2D(groups * per_group, 2, groups=groups, use_bias=bias)

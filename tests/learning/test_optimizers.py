@@ -135,7 +135,7 @@ def test_what_clipping_needs_is_said():
     assert not optimizers.SGD(0.1, global_clipnorm=1.0).elementwise
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8))
 def test_duplicate_rows_add_up(ids):
     gradient = SparseRows(np.array(ids), drawn((len(ids), 2), 0))

@@ -172,7 +172,7 @@ NAMES = ("forward", "backward", "drop", "predict", "evaluate", "loss_and_gradien
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(program=st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 5)), min_size=3, max_size=10))
 def test_calls_in_any_order_give_what_they_give_alone(network, program):
     network = network()

@@ -44,7 +44,7 @@ def assert_same(stack, x):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(convolution=convolutions, pool=pairs, channels=st.integers(1, 2), first=st.booleans())
 def test_it_is_the_two_layers(convolution, pool, channels, first):
     def stack():

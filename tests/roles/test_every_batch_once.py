@@ -39,14 +39,14 @@ def play(events, servers, **rules):
 
 
 @given(EVENTS, st.integers(2, 3), RULES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_server_applies_each_batch_once(events, servers, rules):
     game = play(events, servers, **rules)
     assert [sorted(applied) for applied in game.applied] == [list(range(game.max_steps))] * servers
 
 
 @given(EVENTS, st.integers(2, 3), st.integers(0, 2), st.sampled_from(["skip", "retry_same_batch"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_what_is_too_stale_is_dropped_everywhere_or_nowhere(events, servers, max_staleness, on_stale):
     game = play(events, servers, stale_gradients="drop", max_staleness=max_staleness, on_stale=on_stale)
     first = game.applied[0]

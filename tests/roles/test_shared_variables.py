@@ -93,7 +93,7 @@ def test_updates_are_those_of_one_process(count, partitioner):
     assert (int(total), access.iterations) == (15, {"sgd": 10})
 
 
-@every_row("seed", range(150))
+@every_row("seed", range(50))
 def test_closures_of_workers_that_die_anywhere_are_applied_once(seed):
     """Several workers run closures in turns; each may die after any server was asked, and another runs it again."""
     chance = random.Random(seed)

@@ -161,7 +161,7 @@ RULES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=240)
 @given(HISTORY, RULES, st.booleans())
 def test_each_question_is_answered_when_a_look_at_all_of_them_would_answer_it(history, rule, initialised):
     runs = [Run(hand) for hand in two_hands(**rule)]

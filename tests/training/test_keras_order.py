@@ -250,7 +250,7 @@ class Drawn:
         self.thing = Thing(name, self.calls)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.data())
 def test_random_graphs_have_keras_s_order(data):
     inner = [Drawn(data.draw, name, data.draw(st.integers(1, 5))) for name in ("p", "q")]

@@ -132,7 +132,7 @@ def assert_same_blocks(found, expected):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(data=st.data())
 def test_every_message_comes_out_as_it_went_in(kind, data):
     message = data.draw(some_message(kind))
@@ -143,7 +143,7 @@ def test_every_message_comes_out_as_it_went_in(kind, data):
         assert type(frame.message) is kind
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(blocks=some_blocks(), more=some_blocks())
 def test_blocks_come_out_as_they_went_in_one_message_after_another(blocks, more):
     decoder = FrameDecoder(Limits(1 << 26, LIMIT))
@@ -256,7 +256,7 @@ def test_every_prefix_is_refused_or_waits_for_the_rest(length):
     assert decoder.feed(GOOD[length:]).message == PUSH
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_refused(garbage, with_length):
     with contextlib.suppress(PeerRefusedError):
@@ -265,7 +265,7 @@ def test_garbage_is_refused(garbage, with_length):
         )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(
     position=st.integers(0, len(GOOD) - 1),
     byte=st.integers(0, 255),
