@@ -12,6 +12,7 @@ import pytest
 from failed_execs import start_again
 from hypothesis import HealthCheck, settings
 from launching import Launcher
+from warm_commands import start_warm
 
 # A test that passed passes again, also on a busy machine; `pytest --hypothesis-profile searching` draws other
 # examples each time.
@@ -22,6 +23,7 @@ settings.register_profile("searching", deadline=None)
 settings.load_profile("repeatable")
 
 start_again()
+start_warm()
 gc.disable()  # until all tests are collected: what is made meanwhile stays
 
 LONG = (
