@@ -126,9 +126,12 @@ class _Server:
     def fork(self, request: bytes, files: list[int]) -> int:
         """Have a command begin with these standard files; return its pid."""
         with self._lock:
+            assert self._process.poll() is None, (
+                f"the process that forks has ended: {self._process.returncode}"
+            )
             socket.send_fds(self._connection, [request], files)
             answer = self._connection.recv(100)
-        assert answer, "the process that forks commands has ended"
+        assert answer, f"the process that forks has ended: {self._process.wait()}"
         return int(answer)
 
 

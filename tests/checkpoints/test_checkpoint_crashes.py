@@ -187,7 +187,9 @@ def test_two_crashes_at_any_operations_of_two_saves(machines, before, steps):
 
 
 @pytest.mark.parametrize(
-    "beginning", ["a new folder", "the same step twice", "a step before all others, and one between"]
+    "beginning",
+    ["a new folder", "the same step twice"]
+    + ["a step before all others, and one between"] * bool(os.environ.get("DTRAIN_CHAOS")),
 )
 def test_a_crash_after_a_process_was_killed_at_any_operation_of_two_saves(machines, beginning):
     """What the killed process has not synced is seen by the next one, and may still be lost."""
@@ -213,7 +215,7 @@ def test_a_crash_after_a_process_was_killed_at_any_operation_of_two_saves(machin
 STEP, KEEP, CHOICE = st.integers(0, 25), st.sampled_from([1, 2, None]), st.integers(0, 999)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(STEP, KEEP, CHOICE, CHOICE), max_size=6))
 def test_any_story_of_crashes(tmp_path_factory, crashes):
     """Save, crash at a moment with a loss, and so on: each time there is what was reported last, or what was

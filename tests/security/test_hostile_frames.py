@@ -14,7 +14,7 @@ from dtrain.messages import Hello
 from dtrain.wire.frames import FrameDecoder
 from dtrain.wire.memory import MemoryCaller
 
-FRAMES = int(os.environ.get("DTRAIN_HOSTILE", "1500"))
+FRAMES = int(os.environ.get("DTRAIN_HOSTILE", "800"))
 """From each role."""
 SEED = int(os.environ.get("DTRAIN_HOSTILE_SEED", "0"))
 SERVERS, STEPS = 2, 20

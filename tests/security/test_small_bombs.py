@@ -144,13 +144,18 @@ def test_a_model_of_millions_of_unknown_words_takes_no_list_of_them(tmp_path):
         model = dt.Sequential([dt.layers.IntegerLookup(vocabulary=[5, 6], input_shape=(2,))])
         model.save(tmp_path / "model")
     archive = read_archive(tmp_path / "model")
-    for number, said in ((10**8, ""), (3 * 10**8, "num_oov_indices: expected 0 to")):
+    for number in (10**8, 3 * 10**8):
         text = archive.description.replace('"num_oov_indices":1', f'"num_oov_indices":{number}')
         assert text != archive.description
-        write_archive(tmp_path / "bomb", archive.arrays, text)
-        found = in_little_memory("dt.load_model(path / 'bomb')", tmp_path)
-        assert said in found
-        assert bool(said) == bool(found)
+        write_archive(tmp_path / f"bomb-{number}", archive.arrays, text)
+    code = f"""
+        dt.load_model(path / "bomb-{10**8}")
+        print("loaded")
+        dt.load_model(path / "bomb-{3 * 10**8}")
+    """
+    loaded, refused = in_little_memory(code, tmp_path).splitlines()
+    assert loaded == "loaded"
+    assert "num_oov_indices: expected 0 to" in refused
 
 
 def test_a_model_of_too_many_layers_is_refused(tmp_path):
@@ -190,13 +195,13 @@ def test_an_array_is_not_as_large_as_its_header_says(tmp_path):
         read_examples(tmp_path / "x.npy", {}, targets=False)
 
 
-def test_a_spec_of_ten_thousand_mistakes_names_a_hundred(tmp_path):
-    (tmp_path / "spec.yaml").write_text(f"cluster: {{chief: 1, worker: [{'x, ' * 10_000}]}}")
+def test_a_spec_of_two_thousand_mistakes_names_a_hundred(tmp_path):
+    (tmp_path / "spec.yaml").write_text(f"cluster: {{chief: 1, worker: [{'x, ' * 2_000}]}}")
     with pytest.raises(SpecError) as caught:
         read_spec(tmp_path / "spec.yaml")
     lines = str(caught.value).splitlines()
     assert len(lines) == 101
-    assert lines[-1].startswith("and 99")
+    assert lines[-1].startswith("and 19")
     (tmp_path / "spec.yaml").write_text(f"cluster: {{chief: 1}}\n{'k' * 100_000}: 1")
     with pytest.raises(SpecError) as caught:
         read_spec(tmp_path / "spec.yaml")

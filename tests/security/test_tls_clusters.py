@@ -27,7 +27,7 @@ def test_a_launch_makes_certificates_for_its_tasks_restarted_and_joining_ones_in
         "--workers",
         "2",
         "--ps",
-        "2",
+        "1",
         "--no-evaluator",
         *NETWORK,
         "--set",
@@ -65,12 +65,12 @@ def test_a_cluster_by_hand_with_the_certificates_of_the_command(launcher):
     spec = cluster.spec(security=tls, training={"transport": "grpc"})
     assert launcher.dtrain("certificates", spec, "--out", "tls").end() == 0
     assert launcher.dtrain("secret", "secret.txt").end() == 0
+    wrong = ("--tls-cert", "tls/127.0.0.1/worker-0.crt", "--tls-key", "tls/127.0.0.1/worker-0.key")
+    refused = launcher.dtrain("chief", "--spec", spec, *wrong, *WORDS)
     for task in ("ps:0", "worker:0"):
         cluster.start(
             task, "--spec", spec, "--index", task.partition(":")[2], *(WORDS if task[0] == "w" else ())
         )
-    wrong = ("--tls-cert", "tls/127.0.0.1/worker-0.crt", "--tls-key", "tls/127.0.0.1/worker-0.key")
-    refused = launcher.dtrain("chief", "--spec", spec, *wrong, *WORDS)
     assert refused.end() == 2
     run = json.loads(Path(spec).read_text())["cluster"]
     assert "the certificate of chief:0 is that of dtrain://hand-" in refused.err, run

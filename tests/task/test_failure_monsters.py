@@ -2,6 +2,7 @@
 recorder's own.
 """
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +20,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, read_record
 from dtrain.runs.json_file import RESERVE_BYTES
 
 TASK = TaskId.parse("worker:0")
+DRAWN = 300 if "DTRAIN_FUZZ" in os.environ else 30
 
 
 class Unspeakable(Exception):
@@ -111,8 +113,8 @@ MAKERS = {
     "unspeakable": Unspeakable,
     "impatient": Impatient,
     "odd text": OddlyTold,
-    "10 MB": lambda: ValueError("x" * 10_000_000),
-    "many lines": lambda: ValueError("\u2603\n" * 200_000),
+    "1 MB": lambda: ValueError("x" * 1_000_000),
+    "many lines": lambda: ValueError("\u2603\n" * 50_000),
     "controls": lambda: ValueError("\x1b[2J\x00\x07\r"),
     "recursion": recursion,
     "chained to itself": chained_to_itself,
@@ -133,9 +135,20 @@ MAKERS = {
 monsters = st.sampled_from(sorted(MAKERS))
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_each_monster_is_what_is_recorded_and_shown(tmp_path, capsys):
+    for monster in MAKERS:
+        assert_recorded_and_shown(tmp_path, capsys, monster)
+
+
+@settings(
+    max_examples=DRAWN, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(monster=monsters, cause=st.none() | monsters, context=st.none() | monsters, raised=st.booleans())
 def test_whatever_is_raised_is_what_is_recorded_and_shown(tmp_path, capsys, monster, cause, context, raised):
+    assert_recorded_and_shown(tmp_path, capsys, monster, cause, context, raised)
+
+
+def assert_recorded_and_shown(tmp_path, capsys, monster, cause=None, context=None, raised=False):
     error = MAKERS[monster]()
     if cause is not None:
         error.__cause__ = MAKERS[cause]()
@@ -183,7 +196,7 @@ def run_program(folder: Path, program: str) -> subprocess.CompletedProcess:
     (folder / "program.py").write_text(program)
     command = [sys.executable, "-m", "dtrain.task", "program.py"]
     environment = {
-        "PATH": "/usr/bin:/bin",
+        **os.environ,
         "TF_CONFIG": '{"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}',
         "DTRAIN_RUN_DIR": str(folder / "run"),
     }

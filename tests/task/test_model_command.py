@@ -140,30 +140,34 @@ def test_mistakes_are_one_line(order, action, fields, code, said):
     assert message.count("\n") == 1
 
 
-def dtrain(folder, *words, **options):
+def dtrain(folder, *words):
     environment = {
         **os.environ,
         "DTRAIN_RUNS_DIR": str(folder / "runs"),
         "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}',
     }
-    return subprocess.run(
-        [*DTRAIN, *words], cwd=folder, capture_output=True, text=True, env=environment, check=False, **options
+    return subprocess.Popen(
+        [*DTRAIN, *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
 def test_the_command_finds_files_and_runs(folder):
-    in_file = dtrain(folder, "evaluate", "model", "data.npz")
-    of_checkpoint = dtrain(
-        folder, "evaluate", "runs/20260101-000000-mine-0001/checkpoints/ckpt-7", "data.npz"
-    )
-    assert (in_file.returncode, in_file.stderr) == (0, "")
-    assert of_checkpoint.stdout == in_file.stdout
-    of_run = dtrain(folder, "evaluate", "mine", "data.npz")
-    assert of_run.returncode == 1
-    assert "ckpt-9 holds weights and no model" in of_run.stderr
-    nowhere = dtrain(folder, "predict", "nowhere", "data.npz")
-    assert nowhere.returncode == 3
-    assert "nowhere: no such file or folder, and no run with the id, name or path 'nowhere'" in nowhere.stderr
+    """Four commands at once."""
+    checkpoint = "runs/20260101-000000-mine-0001/checkpoints/ckpt-7"
+    commands = [dtrain(folder, "evaluate", model, "data.npz") for model in ("model", checkpoint, "mine")]
+    commands.append(dtrain(folder, "predict", "nowhere", "data.npz"))
+    said = [command.communicate(timeout=60) for command in commands]
+    assert [command.returncode for command in commands] == [0, 0, 1, 3], said
+    (of_file, warned), (of_checkpoint, _), (_, of_run), (_, nowhere) = said
+    assert warned == ""
+    assert of_checkpoint == of_file
+    assert "ckpt-9 holds weights and no model" in of_run
+    assert "nowhere: no such file or folder, and no run with the id, name or path 'nowhere'" in nowhere
 
 
 def test_a_reader_that_goes_away_is_no_error(folder):

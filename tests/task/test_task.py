@@ -238,7 +238,7 @@ def test_what_a_program_forks_dies_of_sigterm(launcher):
             os._exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)
         print(callable(ours), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
         ends = set()
-        for _ in range(200):  # stopped before its first step, as a pool stops a worker that it does not need
+        for _ in range(50):  # stopped before its first step, as a pool stops a worker that it does not need
             if (pid := os.fork()) == 0:
                 while True:
                     signal.pause()

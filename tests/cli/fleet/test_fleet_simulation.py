@@ -19,7 +19,7 @@ from dtrain_cli.agent.lease import Lease
 from dtrain_cli.fleet.hosts_alive import Gone, HostsAlive, LogInAgain, Phase, SendPing
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 
-FIRST, LAST = (int(seed) for seed in os.environ.get("DTRAIN_SEEDS", "0:400").split(":"))
+FIRST, LAST = (int(seed) for seed in os.environ.get("DTRAIN_SEEDS", "0:200").split(":"))
 LANES = 4
 STEP_S = 0.5
 FAULTS_S = 45.0

@@ -25,6 +25,7 @@ export SSH_CONNECTION="127.0.0.1 40000 127.0.0.1 22"
 cd "$STAND_IN" && exec sh -c "$3"
 """
 ON = ("--on", "ssh", "--hosts", "h1,h2", "--workers", "2", "--ps", "1", "--no-evaluator")
+QUICK = ("--set", "restart.worker.backoff_s=0.1")
 TRAINS = """
 import os
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_any_command_gets_its_place_and_the_port_of_a_server_on_the_first_host(o
 
 
 def test_a_killed_agent_costs_an_attempt_and_a_killed_launcher_leaves_nothing(on_hosts, launcher):
-    launch = on_hosts(*ON, launcher.program("status(); forever()"))
+    launch = on_hosts(*ON, *QUICK, launcher.program("status(); forever()"))
     launch.wait_running()
     first = {task["task"]: task["pid"] for task in launch.record()["tasks"]}
     agents = {pid: Path(f"/proc/{pid}/environ").read_text() for pid in launch.pids("dtrain_cli.agent")}
@@ -152,7 +153,7 @@ def test_a_killed_agent_costs_an_attempt_and_a_killed_launcher_leaves_nothing(on
 
 
 def test_orders_to_tasks_go_to_their_hosts(on_hosts, launcher):
-    launch = on_hosts(*ON, launcher.program("status(); forever()"))
+    launch = on_hosts(*ON, *QUICK, launcher.program("status(); forever()"))
     launch.wait_running()
     pid = launch.task("worker:0")["pid"]
     assert launcher.dtrain("chaos", str(launch.run_dir), "kill", "worker:0").end() == 0
@@ -164,20 +165,20 @@ def test_orders_to_tasks_go_to_their_hosts(on_hosts, launcher):
     launch.wait_gone()
 
 
-@pytest.mark.parametrize(
-    ("host", "sentence"),
-    [
-        ("nowhere", "dtrain: nowhere: it is no name that ssh can resolve"),
-        ("asks", "dtrain: asks: it asks for a password or knows no key of yours"),
-        ("other", "dtrain: other: there is no "),
-    ],
-)
-def test_a_host_that_cannot_be_used_is_one_sentence(on_hosts, launcher, host, sentence):
-    launch = on_hosts("--on", "ssh", "--hosts", f"h1,{host}", launcher.program("status(); forever()"))
-    assert launch.end() == 125
-    assert sentence in launch.err
-    assert "Traceback" not in launch.err
-    launch.wait_gone()
+def test_a_host_that_cannot_be_used_is_one_sentence(on_hosts, launcher):
+    """Each of three, in launches of the same time."""
+    sentences = {
+        "nowhere": "dtrain: nowhere: it is no name that ssh can resolve",
+        "asks": "dtrain: asks: it asks for a password or knows no key of yours",
+        "other": "dtrain: other: there is no ",
+    }
+    program = launcher.program("status(); forever()")
+    launches = {host: on_hosts("--on", "ssh", "--hosts", f"h{host},{host}", program) for host in sentences}
+    for host, launch in launches.items():
+        assert launch.end() == 125, launch.err
+        assert sentences[host] in launch.err
+        assert "Traceback" not in launch.err
+        launch.wait_gone()
 
 
 def test_a_login_shell_that_waits_for_an_answer_is_named_with_its_question(on_hosts, launcher):

@@ -35,8 +35,8 @@ def hanging(early):
     return launch
 
 
-@pytest.mark.parametrize("words", [(), ("--set", "success=all_workers")])
-def test_the_leaders_success_is_the_runs(launcher, words):
+def test_the_leaders_success_is_the_runs(launcher):
+    """By both rules of success, in launches of the same time."""
     program = launcher.program(
         """
         status(step=3)
@@ -47,15 +47,16 @@ def test_the_leaders_success_is_the_runs(launcher, words):
             (run_dir / "chief-is-done").touch()
         """
     )
-    launch = launcher.start(*SMALL, *words, program, "--epochs", "3")
-    assert launch.end() == 0, launch.err
-    assert sorted(launch.out.splitlines()) == [
-        "chief:0 | hello from chief:0 ['--epochs', '3']",
-        "worker:0 | hello from worker:0 ['--epochs', '3']",
-    ]
-    assert {task["state"] for task in launch.record()["tasks"]} == {"succeeded"}
-    assert launch.record()["state"] == "succeeded"
-    launch.wait_gone()
+    rules = ((), ("--set", "success=all_workers"))
+    for launch in [launcher.start(*SMALL, *rule, program, "--epochs", "3") for rule in rules]:
+        assert launch.end() == 0, launch.err
+        assert sorted(launch.out.splitlines()) == [
+            "chief:0 | hello from chief:0 ['--epochs', '3']",
+            "worker:0 | hello from worker:0 ['--epochs', '3']",
+        ]
+        assert {task["state"] for task in launch.record()["tasks"]} == {"succeeded"}
+        assert launch.record()["state"] == "succeeded"
+        launch.wait_gone()
 
 
 def test_those_who_never_end_are_stopped_and_count_as_succeeded(launcher):
@@ -69,30 +70,32 @@ def test_those_who_never_end_are_stopped_and_count_as_succeeded(launcher):
     launch.wait_gone()
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "message"),
-    [
+def test_a_failed_task_gives_the_run_its_exit_code(launcher):
+    """Each of four, in launches of the same time."""
+    ends = (
         ("sys.exit(7)", 7, "exited with code 7"),
         ("raise ValueError('seven')", 1, "ValueError: seven"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by SIGKILL (signal 9)"),
         ("sys.modules.pop('dtrain.strategies.interface')", 1, "ended without ever having called dtrain"),
-    ],
-)
-def test_a_failed_task_gives_the_run_its_exit_code(launcher, end, code, message):
-    program = launcher.program(
-        f"status()\nif task == 'chief:0':\n    print('its last words')\n    {end}\nelse:\n    forever()\n"
     )
-    launch = launcher.start(*SMALL, "--set", "restart.chief.policy=never", program)
-    assert launch.end() == code
-    assert launch.record()["exit_code"] == code
-    assert launch.record()["state"] == "failed"
-    assert message in launch.record()["failure"]["message"]
-    assert message in launch.err
-    assert launch.err.rstrip().endswith("╯"), "the box is the last thing on stderr"
-    kept = json.loads((launch.run_dir / "tasks/chief-0/attempt-0/failure.json").read_text())
-    assert kept["last_lines"][0] == "its last words"
-    assert min(kept["monotonic_s"], kept["peak_memory_bytes"]) > 0
-    launch.wait_gone()
+    launches = []
+    for number, (end, _, _) in enumerate(ends):
+        body = (
+            f"status()\nif task == 'chief:0':\n    print('its last words')\n    {end}\nelse:\n    forever()\n"
+        )
+        program = launcher.program(body, f"program_{number}.py")
+        launches.append(launcher.start(*SMALL, "--set", "restart.chief.policy=never", program))
+    for launch, (_, code, message) in zip(launches, ends, strict=True):
+        assert launch.end() == code, launch.err
+        assert launch.record()["exit_code"] == code
+        assert launch.record()["state"] == "failed"
+        assert message in launch.record()["failure"]["message"]
+        assert message in launch.err
+        assert launch.err.rstrip().endswith("╯"), "the box is the last thing on stderr"
+        kept = json.loads((launch.run_dir / "tasks/chief-0/attempt-0/failure.json").read_text())
+        assert kept["last_lines"][0] == "its last words"
+        assert min(kept["monotonic_s"], kept["peak_memory_bytes"]) > 0
+        launch.wait_gone()
 
 
 def test_a_foreign_command_that_fails(launcher):
@@ -205,7 +208,9 @@ def test_the_run_directory_is_private_and_keeps_the_secret(launcher):
 
 def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):
     program = launcher.program("status()\nprint('attempt', attempt, os.environ['DTRAIN_RUN_ID'])\n")
-    words = ("--runs-dir", "runs", "--run-dir", "mine", *SMALL)
+    alone = ("--strategy", "single")
+    words = ("--runs-dir", "runs", "--run-dir", "mine", *alone)
+    nothing = launcher.start("--run-dir", "empty", "--resume", *alone, program)
     first = launcher.start(*words, "--name", "by-hand", program)
     assert first.end() == 0, first.err
     run_id = first.out.split()[-1]
@@ -216,7 +221,7 @@ def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):
 
     for reference in (["--run-dir", "mine", "--resume"], ["--resume", run_id], ["--resume", "by-hand"]):
         resumed = launcher.start(
-            "--runs-dir", "runs", *reference, *SMALL, program, run_dir=launcher.folder / "mine"
+            "--runs-dir", "runs", *reference, *alone, program, run_dir=launcher.folder / "mine"
         )
         assert resumed.end() == 0, resumed.err
         assert run_id in resumed.out
@@ -224,8 +229,6 @@ def test_a_run_goes_on_in_its_directory_only_when_asked_to(launcher):
         assert resumed.record()["name"] == "by-hand"
     assert "chief:0 | attempt 3" in resumed.out
     assert "attempt 0" in resumed.log("chief:0", 0)
-
-    nothing = launcher.start("--run-dir", "empty", "--resume", *SMALL, program)
     assert nothing.end() == 3
 
 

@@ -15,7 +15,7 @@ from launching import wait_until
 PACED = str(Path(__file__).parents[2] / "clusters" / "paced_line.py")
 ALONE = ("--strategy", "single")
 SMALL = ("--ps", "1", "--no-evaluator", "--workers", "1")
-FLOOD_MB = 1000 if os.environ.get("DTRAIN_CHAOS") else 100
+FLOOD_MB = 1000 if os.environ.get("DTRAIN_CHAOS") else 30
 
 
 @pytest.fixture
@@ -89,11 +89,11 @@ def test_a_task_that_forks_into_a_session_of_its_own_and_exits(launcher, foreign
     assert not launch.pids()
 
 
-def test_eighty_tasks_where_64_files_are_suggested(launcher):
+def test_fifty_tasks_where_40_files_are_suggested(launcher):
     program = launcher.program("status()\nforever()\n")
-    few = ("sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh")
+    few = ("sh", "-c", 'ulimit -Sn 40; exec "$@"', "sh")
     launch = launcher.start(
-        "--workers", "80", "--ps", "1", "--no-evaluator", "--start-timeout", "300", program, wrapper=few
+        "--workers", "50", "--ps", "1", "--no-evaluator", "--start-timeout", "300", program, wrapper=few
     )
     launch.wait_running()
     limits = Path(f"/proc/{launch.task('ps:0')['pid']}/limits").read_text()
@@ -105,8 +105,8 @@ def test_eighty_tasks_where_64_files_are_suggested(launcher):
 
 
 def test_the_guardians_of_commands_find_open_files_besides_the_ports(launcher):
-    few = ("sh", "-c", 'ulimit -Sn 48; exec "$@"', "sh")
-    words = ("--set", "cluster.chief=1", "--workers", "24", "--ps", "0", "--", "sh", "-c", "sleep 1000")
+    few = ("sh", "-c", 'ulimit -Sn 32; exec "$@"', "sh")
+    words = ("--set", "cluster.chief=1", "--workers", "15", "--ps", "0", "--", "sh", "-c", "sleep 1000")
     launch = launcher.start(*words, wrapper=few)
     launch.wait_running()
     launch.send(signal.SIGTERM)

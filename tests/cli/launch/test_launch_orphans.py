@@ -41,7 +41,7 @@ def test_an_ordered_stop_takes_everybody(launcher, foreign):
     assert not launch.pids()
 
 
-def test_a_task_that_ignores_sigterm_is_killed_when_the_grace_is_over(launcher):
+def test_a_task_that_ignores_sigterm_says_where_it_stands_and_is_killed_when_the_grace_is_over(launcher):
     program = launcher.program(
         """
         if task == "worker:0":
@@ -53,34 +53,17 @@ def test_a_task_that_ignores_sigterm_is_killed_when_the_grace_is_over(launcher):
             print("saved", flush=True)
         """
     )
-    launch = launcher.start(*SMALL, "--set", "wait.grace_s=1", program)
+    launch = launcher.start(*SMALL, "--grace", "2", program)
     launch.wait_running()
     launch.send(signal.SIGINT)
     assert launch.end() == 130
     assert launch.log("chief:0") == "saved\n", (
         "the chief had its time although the worker before it did not leave"
     )
+    assert "in forever" in launch.log("worker:0"), "its stacks, after half of the grace"
+    assert "worker:0 has not stopped yet; its stacks are in its log" in launch.err
     told = [(event["task"], event["signal"]) for event in launch.events("told to stop")]
     assert told[:2] == [("worker:0", "SIGTERM"), ("chief:0", "SIGTERM")]
-    assert not launch.pids()
-
-
-def test_of_a_task_that_has_not_left_in_half_of_the_grace_it_is_known_where_it_stands(launcher):
-    program = launcher.program(
-        """
-        if task == "worker:0":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        status()
-        forever()
-        """
-    )
-    launch = launcher.start(*SMALL, "--grace", "3", program)
-    launch.wait_running()
-    launch.send(signal.SIGINT)
-    wait_until(lambda: "in forever" in launch.log("worker:0"))
-    launch.send(signal.SIGINT)
-    assert launch.end() == 130
-    assert "worker:0 has not stopped yet; its stacks are in its log" in launch.err
     assert not launch.pids()
 
 

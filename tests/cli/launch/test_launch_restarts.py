@@ -94,15 +94,11 @@ def test_an_exit_code_below_128_is_final(launcher):
 
 def test_a_foreign_command_is_not_restarted_unless_the_spec_says_so(launcher):
     script = 'test "$RANK" = 0 && exec sleep 1000; kill -9 $$'
-    launch = launcher.start(*SMALL, "--ps", "0", "--", "sh", "-c", script)
-    assert launch.end() == 137
-    assert launch.task("worker:0")["restarts"] == 0
-
-    launch = launcher.start(
-        *SMALL, "--ps", "0", *QUICK, "--set", "restart.worker.max=1", "--", "sh", "-c", script
-    )
-    assert launch.end() == 137
-    assert launch.task("worker:0")["restarts"] == 1
+    asked = (*QUICK, "--set", "restart.worker.max=1")
+    launches = [launcher.start(*SMALL, "--ps", "0", *more, "--", "sh", "-c", script) for more in ((), asked)]
+    for launch, restarts in zip(launches, (0, 1), strict=True):
+        assert launch.end() == 137
+        assert launch.task("worker:0")["restarts"] == restarts
 
 
 def test_simulated_kill_and_pause_fire_once(launcher):

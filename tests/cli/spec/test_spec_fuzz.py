@@ -79,7 +79,7 @@ def check(path, data) -> None:
     assert all(line.startswith(f"{path}:") for line in refusal(read_spec, path).splitlines())
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(VALUES)
 @example({"cluster": {"worker": {"a:1": 1}}})
 @example({"simulate": {"kill": [{"task": "worker:0"}], "network": [{"between": ["a", "b", "c"]}]}})
@@ -88,7 +88,7 @@ def test_any_structure(tmp_path_factory, data):
     check(tmp_path_factory.getbasetemp() / "fuzz.json", data)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.sampled_from(list(SECTIONS)), VALUES, max_size=5))
 def test_any_sections(tmp_path_factory, data):
     check(tmp_path_factory.getbasetemp() / "fuzz.json", data)
@@ -114,7 +114,7 @@ def test_any_text(text):
         assert said == "" or said.startswith("file:")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(st.lists(st.sampled_from([*NAMES, "0", "1", "worker:0", ""]), min_size=1, max_size=4), VALUES)
 def test_any_set(keys, value):
     text = f"{'.'.join(keys)}={json.dumps(value)}"
