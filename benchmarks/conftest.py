@@ -7,6 +7,7 @@ import pytest
 from benchmarks.cluster_run import PEERS, TWO_WORKERS, ClusterRun
 from benchmarks.figures import Figure
 from launching import warm_fork_server
+from warm_commands import COLD
 
 FIGURES = pytest.StashKey[list[Figure]]()
 
@@ -15,6 +16,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--real", action="store_true", help="measure with real inputs, and print figures")
     parser.addoption("--runs", type=int, help="how often each figure is measured (--real)")
     parser.addoption("--json", type=Path, metavar="FILE", help="append figures to FILE, a line each (--real)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure commands as a user starts them."""
+    if config.getoption("--real", default=False):
+        os.environ[COLD] = "1"
 
 
 @pytest.fixture(autouse=True)
