@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from warm_python import COMMAND, WarmPython
 
 PATIENCE_S = 60.0
 """Far above any promise: no test may fail because the machine is busy."""
@@ -128,6 +129,8 @@ class Command:
     Attributes:
         wrapper: a command that runs it, such as a shell that first changes a limit.
         warm: whether a launch without a wrapper takes its fork server from `warm_fork_server`.
+        forked: whether it is a `dtrain` command that is forked (`WarmPython`), not started anew.
+        network: a process in whose network namespace a forked command runs, or 0.
     """
 
     folder: Path
@@ -138,15 +141,19 @@ class Command:
     environment: dict[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
     warm: bool = True
+    forked: bool = False
+    network: int = 0
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         own = {"PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(self.folder / "runs"), MARK: self.mark}
         if self.warm and not self.wrapper:
             own["DTRAIN_FORK_SERVER"] = warm_fork_server()
+        words = [*self.wrapper, sys.executable, *self.argv()]
+        popen = functools.partial(WarmPython, network=self.network) if self.forked else subprocess.Popen
         with _heard_hangups():
-            self.process = subprocess.Popen(
-                [*self.wrapper, sys.executable, *self.argv()],
+            self.process = popen(
+                words,
                 cwd=self.folder,
                 env={**os.environ, **own, **self.environment},
                 stdin=self.stdin,
@@ -204,7 +211,7 @@ class Launch(Command):
         if self.run_dir is None:
             self.run_dir = self.folder / f"run-{self.mark[:6]}"
             options = ["--run-dir", str(self.run_dir)] if "--run-dir" not in self.words else []
-        return ["-m", "dtrain_cli.main", "launch", *options, *self.words]
+        return [*COMMAND, "launch", *options, *self.words]
 
     def record(self) -> dict[str, Any]:
         """run.json as it is now."""
@@ -265,6 +272,7 @@ class Launcher:
 
     def start(self, *words: str, **options: Any) -> Launch:
         """Launch with these words after `dtrain launch`."""
+        options = {"forked": "wrapper" not in options, **options}
         launch = Launch(self.folder, [str(word) for word in words], **options)
         self.launches.append(launch)
         return launch
@@ -293,7 +301,7 @@ class Launcher:
 
     def dtrain(self, *words: str, **options: Any) -> Command:
         """Start any other `dtrain` command."""
-        return self.run("-m", "dtrain_cli.main", *words, **options)
+        return self.run(*COMMAND, *words, **{"forked": "wrapper" not in options, **options})
 
     def close(self) -> None:
         """Kill what is left."""

@@ -10,17 +10,22 @@ from typing import Any
 
 import portpicker
 from clusters.watching import report_of
-from launching import Command, Launcher, wait_until
+from launching import COMMAND, Command, Launcher, wait_until
 
 SEQPACKET, CONNECTED = "0005", "03"
 """As /proc/net/unix says it."""
 
 
 class HandCluster:
-    """Addresses for so many tasks of each role, and the commands started so far."""
+    """Addresses for so many tasks of each role, and the commands started so far.
 
-    def __init__(self, launcher: Launcher, **counts: int) -> None:
+    Attributes:
+        forked: whether they are forked (`WarmPython`), not started anew.
+    """
+
+    def __init__(self, launcher: Launcher, *, forked: bool = True, **counts: int) -> None:
         self.launcher = launcher
+        self.forked = forked
         self.addresses = {
             role: [f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(count)]
             for role, count in counts.items()
@@ -44,8 +49,8 @@ class HandCluster:
     def start(self, task: str, *words: str, environment: dict[str, str] | None = None) -> Command:
         """`dtrain ROLE` with these words, the leader with a run directory of its own."""
         options = ["--run-dir", str(self.run_dir)] if task == self.leader else []
-        words = ("-m", "dtrain_cli.main", task.partition(":")[0], *options, *words)
-        return self.start_python(task, *words, environment=environment or {})
+        words = (*COMMAND, task.partition(":")[0], *options, *words)
+        return self.start_python(task, *words, environment=environment or {}, forked=self.forked)
 
     def start_python(self, task: str, *words: str, **options: Any) -> Command:
         """A task by plain Python."""

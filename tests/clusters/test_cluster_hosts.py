@@ -42,9 +42,9 @@ class OverHosts:
         role, _, index = task.partition(":")
         # The program looks for its task there, to die once.
         environment = {"DTRAIN_SECRET": secret, "DTRAIN_TASK": task, "DTRAIN_ATTEMPT": "0"}
-        command = ["-m", "dtrain_cli.main", role, "--spec", str(self.spec), "--index", index, program, *words]
-        wrapper = tuple(self.hosts.on(self.tasks[task]))
-        self.commands[task] = launcher.run(*command, environment=environment, wrapper=wrapper, **options)
+        command = [role, "--spec", str(self.spec), "--index", index, program, *words]
+        network = self.hosts.network(self.tasks[task])
+        self.commands[task] = launcher.dtrain(*command, environment=environment, network=network, **options)
         return self.commands[task]
 
     def start_all(self, *words, **options):

@@ -4,6 +4,7 @@ import json
 
 from clusters.hand import HandCluster
 from clusters.watching import LINE
+from launching import COMMAND
 
 POOLS = {"chief": "workerpool0", "worker": "workerpool1", "ps": "workerpool2", "evaluator": "workerpool3"}
 
@@ -17,8 +18,10 @@ def test_replicas_of_vertex_find_their_places_and_train(launcher):
         role, _, index = task.partition(":")
         place = {"cluster": pools, "task": {"type": POOLS[role], "index": int(index)}, "environment": "cloud"}
         options = ["--run-dir", str(cluster.run_dir)] if task == cluster.leader else []
-        words = ("-m", "dtrain_cli.main", "task", *options, LINE, "--max_steps", "50")
-        return cluster.start_python(task, *words, environment={"CLUSTER_SPEC": json.dumps(place)})
+        words = (*COMMAND, "task", *options, LINE, "--max_steps", "50")
+        return cluster.start_python(
+            task, *words, environment={"CLUSTER_SPEC": json.dumps(place)}, forked=True
+        )
 
     cluster.start_all(start)
     cluster.succeed()
@@ -26,7 +29,7 @@ def test_replicas_of_vertex_find_their_places_and_train(launcher):
 
 
 def test_a_program_that_no_manager_has_started_is_told_what_is_missing(launcher):
-    command = launcher.run("-m", "dtrain_cli.main", "task", LINE)
+    command = launcher.dtrain("task", LINE)
     assert command.end() == 2
     assert "expected one of TF_CONFIG, CLUSTER_SPEC (Vertex AI), SM_HOSTS" in command.process.communicate()[1]
 
@@ -34,7 +37,7 @@ def test_a_program_that_no_manager_has_started_is_told_what_is_missing(launcher)
 def test_the_only_task_of_a_manager_trains_alone_and_keeps_what_it_is_told_to_keep(launcher):
     hosts = {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}
     run_dir = launcher.folder / "run"
-    words = ("-m", "dtrain_cli.main", "task", "--run-dir", str(run_dir), LINE, "--max_steps", "50")
-    command = launcher.run(*words, environment=hosts)
+    words = ("task", "--run-dir", str(run_dir), LINE, "--max_steps", "50")
+    command = launcher.dtrain(*words, environment=hosts)
     assert command.end() == 0, command.process.communicate()
     assert sorted(path.name for path in (run_dir / "checkpoints").glob("ckpt-*"))[-1] == "ckpt-50"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from clusters.hand import HandCluster
 from clusters.watching import LINE, PACED
-from launching import wait_until
+from launching import COMMAND, wait_until
 
 
 class Heard:
@@ -18,7 +18,7 @@ class Heard:
         options = ["--run-dir", str(cluster.run_dir)] if task == cluster.leader else []
         with self.path.open("w") as file:
             role = task.partition(":")[0]
-            cluster.start_python(task, "-m", "dtrain_cli.main", role, *options, *words, stderr=file)
+            cluster.start_python(task, *COMMAND, role, *options, *words, stderr=file, forked=True)
 
     @property
     def lines(self) -> list[str]:

@@ -38,6 +38,10 @@ class SwitchedHosts:
         """Return the words that run a command on a host."""
         return ["nsenter", f"--target={self._holders[number].pid}", "--net"]
 
+    def network(self, number: int) -> int:
+        """Return a process in a host's network namespace."""
+        return self._holders[number].pid
+
     def unplug(self, number: int) -> None:
         """Cut a host's cable: nothing tells either end."""
         self._run(self._switch, "link", "set", f"port{number}", "nomaster")
