@@ -92,6 +92,13 @@ def _server() -> str:
     return path
 
 
+def enter_network(pid: int) -> None:
+    """Have this process, which has one thread, use the network of another one."""
+    with Path(f"/proc/{pid}/ns/net").open() as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+
+
 class Executed(BaseException):
     """What this process executes next, with which variables; it unwinds all that was called before."""
 
@@ -149,9 +156,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     from dtrain.task.forked_task import close_all_but
 
     if request["network"]:
-        with Path(f"/proc/{request['network']}/ns/net").open() as namespace:
-            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
+        enter_network(request["network"])
     for standard, each in enumerate(descriptors):
         os.dup2(each, standard)
     close_all_but({0, 1, 2})

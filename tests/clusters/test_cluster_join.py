@@ -5,6 +5,8 @@ import signal
 import pytest
 from clusters.watching import PACED, report_of, step_of, succeeded, tasks_of
 
+SLOW = (PACED, "--pace_s", "0.03")
+"""Trains until it is stopped."""
 OPTIONS = ("--workers", "1", "--ps", "2", "--no-evaluator")
 
 
@@ -17,8 +19,8 @@ def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
     """The others stop before the last step until it is there: in async it makes steps alone, in sync it takes
     turns with them.
     """
-    words = (PACED, "--steps", "100")
-    launch = launcher.start(*OPTIONS, "--updates", updates, *words, "--wait_for", "go", "--after", "20")
+    words = (PACED, "--steps", "60")
+    launch = launcher.start(*OPTIONS, "--updates", updates, *words, "--wait_for", "go", "--after", "10")
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
     joined = launcher.dtrain("worker", "--join", str(launch.run_dir), *words)
     launch.wait_for(lambda: joined_worker(launch).get(joined_says), "it did not join")
@@ -35,17 +37,17 @@ def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
     assert '"event": "joined", "task": "worker:1"' in (launch.run_dir / "events.jsonl").read_text()
     report = report_of(launch.run_dir)
     tasks = tasks_of(report)
-    assert report["global_step"] == 100
+    assert report["global_step"] == 60
     assert list(tasks) == ["chief:0", "worker:0", "worker:1", "ps:0", "ps:1"]
-    assert (tasks["worker:1"]["state"], tasks["worker:1"]["step"]) == ("succeeded", 100)
+    assert (tasks["worker:1"]["state"], tasks["worker:1"]["step"]) == ("succeeded", 60)
     assert tasks["worker:1"]["loss"] is not None, "it took no part"
     assert not (launch.run_dir / "join.json").exists()
 
 
 def test_a_worker_that_has_joined_may_leave(launcher):
-    launch = launcher.start(*OPTIONS, "--updates", "sync", PACED)
+    launch = launcher.start(*OPTIONS, "--updates", "sync", *SLOW)
     launch.wait_for(lambda: step_of(launch) > 5, "no step")
-    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
+    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), *SLOW)
     launch.wait_for(lambda: joined_worker(launch)["step"], "it did not join")
     joined.send(signal.SIGTERM)
     assert joined.end() == 143, joined.err
@@ -62,9 +64,9 @@ def test_a_worker_that_has_joined_may_leave(launcher):
 
 
 def test_a_worker_that_has_joined_is_killed_started_again_and_stopped_like_all_others(launcher):
-    launch = launcher.start(*OPTIONS, "--updates", "async", PACED)
+    launch = launcher.start(*OPTIONS, "--updates", "async", *SLOW)
     launch.wait_for(lambda: step_of(launch) > 5, "no step")
-    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
+    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), *SLOW)
     launch.wait_for(lambda: joined_worker(launch)["step"], "it did not join")
     chaos = launcher.dtrain("chaos", str(launch.run_dir), "kill", "worker:1")
     assert chaos.end() == 0, chaos.err
@@ -88,9 +90,9 @@ def test_a_worker_that_has_joined_is_killed_started_again_and_stopped_like_all_o
 
 
 def test_a_worker_that_has_joined_dies_with_the_launcher_or_with_its_own_command(launcher):
-    launch = launcher.start(*OPTIONS, "--updates", "async", PACED)
+    launch = launcher.start(*OPTIONS, "--updates", "async", *SLOW)
     launch.wait_for(lambda: step_of(launch) > 5, "no step")
-    first, second = (launcher.dtrain("worker", "--join", str(launch.run_dir), PACED) for _ in range(2))
+    first, second = (launcher.dtrain("worker", "--join", str(launch.run_dir), *SLOW) for _ in range(2))
 
     def steps():
         tasks = tasks_of(report_of(launch.run_dir))
@@ -108,21 +110,10 @@ def test_a_worker_that_has_joined_dies_with_the_launcher_or_with_its_own_command
     launch.wait_gone()
 
 
-def test_what_cannot_be_joined_is_said(launcher):
-    launch = launcher.start(*OPTIONS, PACED, "--steps", "5")
-    succeeded(launch)
-    late = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
-    assert late.end() == 1
-    assert "cannot be joined: its state is succeeded" in late.err
-    both = launcher.dtrain("worker", "--join", str(launch.run_dir), "--index", "3", PACED)
-    assert both.end() == 2
-    assert "give only --runs-dir, --tls-ca, --tls-cert and --tls-key beside it" in both.err
-    nowhere = launcher.dtrain("worker", "--join", "no-such-run", PACED)
-    assert nowhere.end() == 3
-
-
-def test_a_worker_that_has_joined_and_failed_stands_in_the_last_line(launcher):
-    words = (PACED, "--steps", "100", "--wait_for", "go", "--after", "20")
+def test_a_worker_that_has_joined_and_failed_stands_in_the_last_line_and_what_cannot_be_joined_is_said(
+    launcher,
+):
+    words = (PACED, "--steps", "30", "--wait_for", "go", "--after", "10")
     launch = launcher.start(*OPTIONS, "--updates", "async", *words)
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
     (launcher.folder / "broken.py").write_text(
@@ -134,3 +125,11 @@ def test_a_worker_that_has_joined_and_failed_stands_in_the_last_line(launcher):
     (launcher.folder / "go").touch()
     succeeded(launch)
     assert "; worker:1 failed: ValueError: bad batch (log: " in launch.err.splitlines()[-1]
+    late = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
+    both = launcher.dtrain("worker", "--join", str(launch.run_dir), "--index", "3", PACED)
+    nowhere = launcher.dtrain("worker", "--join", "no-such-run", PACED)
+    assert late.end() == 1
+    assert "cannot be joined: its state is succeeded" in late.err
+    assert both.end() == 2
+    assert "give only --runs-dir, --tls-ca, --tls-cert and --tls-key beside it" in both.err
+    assert nowhere.end() == 3

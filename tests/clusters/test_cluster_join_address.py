@@ -15,8 +15,8 @@ from dtrain.errors import WaitTimeoutError
 from dtrain.process.requests.join_request import JoinRequest
 from dtrain.roles.joining import ask_for_place
 
-STEPS = 200
-WORDS = (PACED, "--steps", str(STEPS), "--wait_for", "go", "--after", "20")
+STEPS = 100
+WORDS = (PACED, "--steps", str(STEPS), "--wait_for", "go", "--after", "10")
 
 
 @pytest.fixture
