@@ -64,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
         config.stash[BYTECODE] = folder = Path(tempfile.mkdtemp(prefix="dtrain-bytecode-"))
+        folder.chmod(0o755)  # some tests run a command as another user
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
 

@@ -2,16 +2,13 @@
 left.
 """
 
-import atexit
 import contextlib
 import functools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 import uuid
@@ -21,13 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from warm_python import COMMAND, WarmPython
+from warm_python import COMMAND, SOURCES, WarmPython, server
 
 PATIENCE_S = 60.0
 """Far above any promise: no test may fail because the machine is busy."""
-SOURCES = os.pathsep.join(
-    str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder
-)
 MARK = "DTRAIN_TEST_MARK"
 
 PRELUDE = """
@@ -94,35 +88,9 @@ def _heard_hangups() -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-@functools.cache
 def warm_fork_server() -> str:
-    """The socket of a fork server that has imported everything: one for all launches of this process, with
-    which the kernel ends it.
-    """
-    path = str(Path(tempfile.mkdtemp(prefix="dtrain-warm-")) / "socket")
-    atexit.register(shutil.rmtree, Path(path).parent, ignore_errors=True)
-    die_together = (
-        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, sys.argv[1:])"
-    )
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            die_together,
-            sys.executable,
-            "-P",
-            "-m",
-            "dtrain.task",
-            "--warm-server",
-            path,
-        ],
-        env={**os.environ, "PYTHONPATH": SOURCES},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-    )
-    atexit.register(server.kill)
-    assert server.stdout.readline(), "no warm fork server"
-    return path
+    """The socket of a fork server that has imported everything, for all launches of this process."""
+    return server("-P", "-m", "dtrain.task", "--warm-server")
 
 
 @dataclass
@@ -132,7 +100,7 @@ class Command:
     Attributes:
         wrapper: a command that runs it, such as a shell that first changes a limit.
         warm: whether a launch without a wrapper takes its fork server from `warm_fork_server`.
-        forked: whether it is a `dtrain` command that is forked (`WarmPython`), not started anew.
+        forked: whether it is a `dtrain` command that is forked (`WarmPython`) where it is warm and has no wrapper.
         network: a process in whose network namespace a forked command runs, or 0.
     """
 
@@ -153,7 +121,9 @@ class Command:
         if self.warm and not self.wrapper:
             own["DTRAIN_FORK_SERVER"] = warm_fork_server()
         words = [*self.wrapper, sys.executable, *self.argv()]
-        popen = functools.partial(WarmPython, network=self.network) if self.forked else subprocess.Popen
+        popen = subprocess.Popen
+        if self.forked and self.warm and not self.wrapper:
+            popen = functools.partial(WarmPython, network=self.network)
         with _heard_hangups():
             self.process = popen(
                 words,
@@ -275,8 +245,7 @@ class Launcher:
 
     def start(self, *words: str, **options: Any) -> Launch:
         """Launch with these words after `dtrain launch`."""
-        options = {"forked": "wrapper" not in options, **options}
-        launch = Launch(self.folder, [str(word) for word in words], **options)
+        launch = Launch(self.folder, [str(word) for word in words], **{"forked": True, **options})
         self.launches.append(launch)
         return launch
 
@@ -304,7 +273,7 @@ class Launcher:
 
     def dtrain(self, *words: str, **options: Any) -> Command:
         """Start any other `dtrain` command."""
-        return self.run(*COMMAND, *words, **{"forked": "wrapper" not in options, **options})
+        return self.run(*COMMAND, *words, **{"forked": True, **options})
 
     def close(self) -> None:
         """Kill what is left."""

@@ -8,7 +8,6 @@ that is started anew.
 import atexit
 import contextlib
 import ctypes
-import functools
 import gc
 import importlib
 import json
@@ -32,6 +31,11 @@ IMPORTS = (
     *("dtrain_cli.launch.entry", "dtrain_cli.launch.launcher", "dtrain_cli.launch.join.place"),
     *("dtrain_cli.launch.join.worker", "dtrain_cli.spec.file", "dtrain_cli.main"),
 )
+SOURCES = os.pathsep.join(
+    str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder
+)
+DIE_TOGETHER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, sys.argv[1:])"
+_SERVERS: dict[tuple[str, ...], tuple[subprocess.Popen, str]] = {}
 REQUEST_BYTES = 1 << 18
 CLONE_NEWNET = 0x40000000
 
@@ -46,7 +50,7 @@ class WarmPython(subprocess.Popen):
     def __init__(self, words: list[str], network: int = 0, **options: Any) -> None:
         self.network = network
         self._keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._keeper.connect(_server())
+        self._keeper.connect(server(__file__))
         super().__init__(words, **options)
 
     def _execute_child(self, words, *others: Any) -> None:
@@ -79,16 +83,25 @@ class WarmPython(subprocess.Popen):
         return self.returncode
 
 
-@functools.cache
-def _server() -> str:
-    """The socket of a process that forks commands for this one, and ends with it."""
-    path = str(Path(tempfile.mkdtemp(prefix="dtrain-python-")) / "socket")
-    atexit.register(shutil.rmtree, Path(path).parent, ignore_errors=True)
-    server = subprocess.Popen(
-        [sys.executable, __file__, path, str(os.getpid())], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    )
-    atexit.register(server.kill)
-    assert server.stdout.readline(), "no warm Python"
+def server(*words: str) -> str:
+    """Return the socket at which a Python command serves this process, with which it ends; its last word is the
+    path.
+
+    One that was killed, by a test of what kills all children, is started again.
+    """
+    process, path = _SERVERS.get(words, (None, ""))
+    if process is None or process.poll() is not None:
+        path = str(Path(tempfile.mkdtemp(prefix="dtrain-warm-")) / "socket")
+        atexit.register(shutil.rmtree, Path(path).parent, ignore_errors=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", DIE_TOGETHER, sys.executable, *words, path],
+            env={**os.environ, "PYTHONPATH": SOURCES},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        atexit.register(process.kill)
+        assert process.stdout.readline(), f"nothing serves: {words}"
+        _SERVERS[words] = process, path
     return path
 
 
@@ -169,10 +182,6 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def _as_executed(environment: dict[str, str]) -> None:
     """Set what a new interpreter has, with these variables."""
-    import threadpoolctl
-
-    from dtrain.process.threads import NUMPY_LIMITS
-
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
@@ -180,14 +189,23 @@ def _as_executed(environment: dict[str, str]) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         own = getattr(sys, f"__{name}__")
         stream = open(number, "w", encoding=own.encoding, errors=own.errors, closefd=False)  # noqa: SIM115
-        stream.reconfigure(line_buffering=number == 2 or stream.isatty())
+        at_once = "PYTHONUNBUFFERED" in environment
+        stream.reconfigure(line_buffering=number == 2 or stream.isatty(), write_through=at_once)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os.environ.clear()
     os.environ.update(environment)
     sys.path[0] = os.getcwd()  # noqa: PTH109 - a text
+
+
+def _limit_threads() -> None:
+    """Give numpy's libraries, which were imported with one thread, as many as they would have started."""
+    import threadpoolctl
+
+    from dtrain.process.threads import NUMPY_LIMITS
+
     limits = (os.environ.get(name, "").partition(",")[0] for name in NUMPY_LIMITS)
-    threadpoolctl.threadpool_limits(int(next(filter(str.isdecimal, limits), os.cpu_count())))
+    threadpoolctl.threadpool_limits(int(next(filter(str.isdecimal, limits), len(os.sched_getaffinity(0)))))
 
 
 def _execute(path: str, words: list[str], environment: dict[str, str]) -> None:
@@ -199,9 +217,6 @@ def _execute(path: str, words: list[str], environment: dict[str, str]) -> None:
 
 def main() -> None:
     """Serve; run each request as `python` would."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != int(sys.argv[2]):
-        return
     request, descriptors = _serve(sys.argv[1])
     from dtrain.task import __main__ as task
     from dtrain_cli import main as command
@@ -212,10 +227,11 @@ def main() -> None:
     try:
         command.main()
     except SystemExit as end:
-        code = end.code
+        code = int(end.code or 0)
     except Executed as executed:
         words, environment = executed.args
         _as_executed(environment)
+        _limit_threads()
         code = task.main(words)
     task._end(code)
 

@@ -93,7 +93,8 @@ OTHER_USER = ("setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_UID}", "--clea
 )
 def test_whoever_may_talk_to_a_worker_has_it_run_no_function_but_the_programs(launcher, secret, wrapper):
     """Nor is the chief replaced by another process while it is there; it takes the place of one that has gone."""
-    if wrapper and launcher.run("-c", "import dtrain, numpy", wrapper=wrapper).end() != 0:
+    found = "from importlib.util import find_spec; exit(not all(map(find_spec, ('dtrain', 'numpy'))))"
+    if wrapper and launcher.run("-c", found, wrapper=wrapper).end() != 0:
         pytest.skip("another user cannot read this Python, or dtrain")
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
     secrets = {"DTRAIN_SECRET": secret} if secret else {}

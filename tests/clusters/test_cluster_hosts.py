@@ -141,7 +141,7 @@ def numbers(told):
 @pytest.mark.parametrize(
     ("layout", "dead", "moment"),
     [
-        ((0, 1, 1), "chief:0", ("step", "20")),
+        pytest.param((0, 1, 1), "chief:0", ("step", "20"), marks=MORE),
         pytest.param((0, 1, 2), "chief:0", ("end", "2"), marks=MORE),
         pytest.param((0, 1, 2), "chief:0", ("validation", "5"), marks=MORE),
         pytest.param((0, 0, 1), "worker:0", ("step", "20"), marks=MORE),
@@ -224,7 +224,9 @@ def test_a_table_has_the_bits_of_one_host_although_a_host_is_lost_and_comes_back
     assert numbers(run.told(*run.tasks)) == calm_table[:3]
 
 
-def test_so_it_has_where_the_host_of_the_leader_is_killed(over_hosts, calm_table):
+def test_a_step_is_finished_without_the_host_of_the_leader_that_is_killed_and_a_table_keeps_its_bits(
+    over_hosts, calm_table
+):
     run = over_hosts(0, 1, 2)
     run.start_all("--table", "--die", "chief:0", "step", "20")
     assert numbers(run.told("worker:0", "worker:1")) == calm_table[:3]
