@@ -36,6 +36,7 @@ SOURCES = os.pathsep.join(
 )
 DIE_TOGETHER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, sys.argv[1:])"
 _SERVERS: dict[tuple[str, ...], tuple[subprocess.Popen, str]] = {}
+_set_by_imports: dict[str, str] = {}
 REQUEST_BYTES = 1 << 18
 CLONE_NEWNET = 0x40000000
 
@@ -132,7 +133,9 @@ def _serve(path: str) -> tuple[dict[str, Any], list[int]]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(100)
+    before = {*os.environ}
     _import_all()
+    _set_by_imports.update({name: os.environ[name] for name in {*os.environ} - before})
     gc.collect()
     gc.freeze()
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
@@ -189,12 +192,14 @@ def _as_executed(environment: dict[str, str]) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         own = getattr(sys, f"__{name}__")
         stream = open(number, "w", encoding=own.encoding, errors=own.errors, closefd=False)  # noqa: SIM115
-        at_once = "PYTHONUNBUFFERED" in environment
-        stream.reconfigure(line_buffering=number == 2 or stream.isatty(), write_through=at_once)
+        stream.buffer.raw.name = f"<{name}>"
+        at_once = bool(environment.get("PYTHONUNBUFFERED"))
+        by_line = not at_once and (number == 2 or stream.isatty())
+        stream.reconfigure(line_buffering=by_line, write_through=at_once)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(_set_by_imports | environment)
     sys.path[0] = os.getcwd()  # noqa: PTH109 - a text
 
 
