@@ -46,7 +46,7 @@ def first_steps_s(launcher, workers: int) -> tuple[list[float], float]:
     """
     (launcher.folder / "program.py").write_text(PROGRAM)
     started_s = time.monotonic()
-    launch = launcher.start("--workers", workers, "program.py", forked=False)
+    launch = launcher.start("--workers", workers, "program.py")
     logs = [f"worker:{index}" for index in range(workers)] + ["chief:0"]
     found = launch.wait_for(
         lambda: len(times := _times(launch, logs)) == len(logs) and times, "the first step of every replica"

@@ -42,7 +42,7 @@ def test_nothing_is_left(launcher, figure, real, runs, victim):
         pytest.skip("tests/cli does as much in test_launch_orphans.py: --real")
     seconds = []
     for _ in range(runs):
-        launch = launcher.start_family(foreign=victim in ("launcher of commands", "guardian"), forked=False)
+        launch = launcher.start_family(foreign=victim in ("launcher of commands", "guardian"))
         pid = launch.process.pid
         if victim == "fork server":
             pid = launch.fork_server()

@@ -2,13 +2,16 @@
 left.
 """
 
+import atexit
 import contextlib
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import uuid
@@ -18,10 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from warm_python import COMMAND, SOURCES, WarmPython, server
+from warm_commands import COLD, NETWORK
 
 PATIENCE_S = 60.0
 """Far above any promise: no test may fail because the machine is busy."""
+COMMAND = ("-m", "dtrain_cli.main")
+SOURCES = os.pathsep.join(
+    str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder
+)
 MARK = "DTRAIN_TEST_MARK"
 
 PRELUDE = """
@@ -88,9 +95,32 @@ def _heard_hangups() -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
+@functools.cache
+def _warm_fork_server() -> tuple[subprocess.Popen[bytes], str]:
+    path = str(Path(tempfile.mkdtemp(prefix="dtrain-warm-")) / "socket")
+    atexit.register(shutil.rmtree, Path(path).parent, ignore_errors=True)
+    die_together = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, sys.argv[1:])"
+    )
+    task = [sys.executable, "-P", "-m", "dtrain.task", "--warm-server", path]
+    server = subprocess.Popen(
+        [sys.executable, "-c", die_together, *task],
+        env={**os.environ, "PYTHONPATH": SOURCES},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    atexit.register(server.kill)
+    assert server.stdout.readline(), "no warm fork server"
+    return server, path
+
+
 def warm_fork_server() -> str:
-    """The socket of a fork server that has imported everything, for all launches of this process."""
-    return server("-P", "-m", "dtrain.task", "--warm-server")
+    """The socket of a fork server that has imported everything: one for all launches of this process, with
+    which the kernel ends it. One that a test of what kills all children has killed is started again.
+    """
+    if _warm_fork_server()[0].poll() is not None:
+        _warm_fork_server.cache_clear()
+    return _warm_fork_server()[1]
 
 
 @dataclass
@@ -99,9 +129,9 @@ class Command:
 
     Attributes:
         wrapper: a command that runs it, such as a shell that first changes a limit.
-        warm: whether a launch without a wrapper takes its fork server from `warm_fork_server`.
-        forked: whether it is a `dtrain` command that is forked (`WarmPython`) where it is warm and has no wrapper.
-        network: a process in whose network namespace a forked command runs, or 0.
+        warm: whether a launch without a wrapper takes its fork server from `warm_fork_server`, and whether the
+            command itself is forked (`warm_commands`).
+        network: a process in whose network namespace it runs, or 0; only of a warm one without a wrapper.
     """
 
     folder: Path
@@ -112,21 +142,20 @@ class Command:
     environment: dict[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
     warm: bool = True
-    forked: bool = False
     network: int = 0
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
         own = {"PYTHONPATH": SOURCES, "DTRAIN_RUNS_DIR": str(self.folder / "runs"), MARK: self.mark}
-        if self.warm and not self.wrapper:
+        if not self.warm:
+            own[COLD] = "1"
+        elif not self.wrapper:
             own["DTRAIN_FORK_SERVER"] = warm_fork_server()
-        words = [*self.wrapper, sys.executable, *self.argv()]
-        popen = subprocess.Popen
-        if self.forked and self.warm and not self.wrapper:
-            popen = functools.partial(WarmPython, network=self.network)
+        if self.network:
+            own[NETWORK] = str(self.network)
         with _heard_hangups():
-            self.process = popen(
-                words,
+            self.process = subprocess.Popen(
+                [*self.wrapper, sys.executable, *self.argv()],
                 cwd=self.folder,
                 env={**os.environ, **own, **self.environment},
                 stdin=self.stdin,
@@ -245,7 +274,7 @@ class Launcher:
 
     def start(self, *words: str, **options: Any) -> Launch:
         """Launch with these words after `dtrain launch`."""
-        launch = Launch(self.folder, [str(word) for word in words], **{"forked": True, **options})
+        launch = Launch(self.folder, [str(word) for word in words], **options)
         self.launches.append(launch)
         return launch
 
@@ -273,7 +302,7 @@ class Launcher:
 
     def dtrain(self, *words: str, **options: Any) -> Command:
         """Start any other `dtrain` command."""
-        return self.run(*COMMAND, *words, **{"forked": True, **options})
+        return self.run(*COMMAND, *words, **options)
 
     def close(self) -> None:
         """Kill what is left."""

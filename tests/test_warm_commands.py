@@ -1,4 +1,4 @@
-"""A command that is forked finds itself as one that Python has started."""
+"""A command that is forked, and the task that it becomes, find themselves as those that Python has started."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from clusters.hand import HandCluster
 from warm_commands import COLD
 
 FACTS = """
@@ -54,3 +55,43 @@ def test_a_signal_that_kills_it_is_its_end(tmp_path, monkeypatch, cold):
     monkeypatch.delenv(COLD, raising=False)
     program = f"import os\nos.kill(os.getpid(), {int(signal.SIGKILL)})\n"
     assert ended(tmp_path, program, cold).returncode == -signal.SIGKILL
+
+
+TASK_FACTS = """
+import json, os, signal, sys
+import threadpoolctl
+import dtrain as dt
+
+dt.get_strategy()
+streams = (sys.stdin, sys.stdout, sys.stderr)
+print(json.dumps({
+    "name": [__name__, __file__, sys.argv, os.getcwd(), sys.path[0]],
+    "environment": {name: value for name, value in os.environ.items() if not {*name.split("_")} & {"TEST", "FORK", "RUN", "SPEC", "CONFIG"}},
+    "signals": [(number, str(signal.getsignal(number)).split(" at 0x")[0]) for number in sorted(signal.valid_signals())],
+    "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    "files": sorted(os.readlink(f"/proc/self/fd/{name}").split(":")[0] for name in os.listdir("/proc/self/fd")
+                    if os.path.exists(f"/proc/self/fd/{name}")),
+    "streams": [(each.fileno(), each.name, each.mode, each.encoding, each.errors, each.line_buffering,
+                 each.write_through) for each in streams],
+    "threads": [found["num_threads"] for found in threadpoolctl.threadpool_info()],
+    "umask": os.umask(0o22),
+    "session": os.getsid(0),
+    "group": os.getpgid(0),
+    "limits": open("/proc/self/limits").read(),
+    "executed": [sys.executable, os.path.exists(f"/proc/{os.getpid()}")],
+}), flush=True)
+"""
+
+
+def test_a_forked_task_sees_what_one_sees_that_python_has_started(launcher, tmp_path):
+    (tmp_path / "program.py").write_text(TASK_FACTS)
+    seen = []
+    for warm in (True, False):
+        cluster = HandCluster(launcher, warm=warm, chief=1)
+        spec = cluster.spec(training={"strategy": "mirrored"})
+        command = cluster.start("chief:0", "--spec", spec, "program.py", "a word", environment={"A": "word"})
+        cluster.succeed()
+        seen.append(json.loads(command.out))
+    forked, executed = seen
+    for what in executed:
+        assert forked[what] == executed[what], what

@@ -1,10 +1,13 @@
 """Commands of dtrain that tests start are forked from a process that has imported what they import.
 
-`python -m dtrain_cli.main ...` takes half a second of a processor to import, and the tests start more than a
-thousand. After `start_warm` each is a fork instead, and a child of this process as before: with the words, the
-environment, the folder, the standard files and the end that `subprocess.Popen` promises. A command for which more
-is asked, such as a variable that Python reads as it starts, is started anew; and so is every one where
-DTRAIN_TEST_COLD is set, in the environment of the tests or of that command.
+`python -m dtrain_cli.main ...` takes a quarter of a second of a processor to import, the task that it may become
+half a second more, and the tests start more than a thousand. After `start_warm` each is a fork instead, and a
+child of this process as before: with the words, the environment, the folder, the standard files and the end that
+`subprocess.Popen` promises. A command that executes its task becomes it without an interpreter of its own.
+
+A command for which more is asked, such as a variable that Python reads as it starts, is started anew; and so is
+every one where DTRAIN_TEST_COLD is set, in the environment of the tests or of that command. What differs between
+interpreters (the order of sets) shows only in those.
 """
 
 import ctypes
@@ -17,17 +20,23 @@ import json
 import os
 import pkgutil
 import platform
+import random
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 COLD = "DTRAIN_TEST_COLD"
-COMMANDS = ("dtrain_cli.main", "dtrain.task")
+NETWORK = "DTRAIN_TEST_NETWORK"
+"""Names a process in whose network namespace a forked command runs."""
+TASK = "dtrain.task"
+COMMANDS = ("dtrain_cli.main", TASK)
 NOT_BEFORE = (".main", ".__main__", ".by_library")
 """How modules end that are run as programs, or are large and belong to few commands."""
 READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
@@ -47,7 +56,7 @@ PLAIN = {
 """What a command may not ask of Popen otherwise, to be forked."""
 REQUEST_BYTES_MAX = 100_000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
-CLONE_PARENT = 0x8000
+CLONE_PARENT, CLONE_NEWNET = 0x8000, 0x40000000
 
 # In the process of the tests
 
@@ -112,8 +121,8 @@ class _Server:
         self._connection, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         program = (
-            f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import runpy, warm_commands; "
-            f"del sys.path[0]; runpy._run_module_as_main(warm_commands.serve({there.fileno()}))"
+            f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import warm_commands; "
+            f"del sys.path[0]; warm_commands.run(warm_commands.serve({there.fileno()}))"
         )
         with there:
             self._process = subprocess.Popen(
@@ -126,27 +135,43 @@ class _Server:
     def fork(self, request: bytes, files: list[int]) -> int:
         """Have a command begin with these standard files; return its pid."""
         with self._lock:
-            assert self._process.poll() is None, (
-                f"the process that forks has ended: {self._process.returncode}"
-            )
             socket.send_fds(self._connection, [request], files)
             answer = self._connection.recv(100)
         assert answer, f"the process that forks has ended: {self._process.wait()}"
         return int(answer)
 
+    def has_ended(self) -> bool:
+        """Return whether it was killed, by a test of what kills all children."""
+        return self._process.poll() is not None
+
 
 @functools.cache
-def _server() -> _Server:
+def _first_server() -> _Server:
     return _Server()
+
+
+def _server() -> _Server:
+    if _first_server().has_ended():
+        _first_server.cache_clear()
+    return _first_server()
 
 
 # In the process that forks
 
 
+class Executed(BaseException):
+    """What a command executes next, with which variables; it unwinds all that was called before."""
+
+
+_of_imports: dict[str, str] = {}
+"""Variables that importing sets, as it does in a task."""
+
+
 def serve(descriptor: int) -> str:
     """Fork for each request; return in the children alone, with the name of the module to run."""
-    for module in _modules():
-        importlib.import_module(module)
+    at_the_start, before = _read_at_the_start(os.environ), {*os.environ}
+    _import_all()
+    _of_imports.update({name: value for name, value in os.environ.items() if name not in before})
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "a thread would be missing in the children"
@@ -162,21 +187,43 @@ def serve(descriptor: int) -> str:
             for file in files:
                 os.close(file)
             requests.send(str(pid).encode())
-    return _become(*json.loads(request), files)
+    words, environment, folder = json.loads(request)
+    _become(environment, folder, files)
+    execute = os.execve
+
+    def become_task(path: str, words: list[str], environment: dict[str, str]) -> None:
+        if words[1:3] != ["-m", TASK] or _read_at_the_start(environment) != at_the_start:
+            execute(path, words, environment)
+        raise Executed(words[2:], environment)
+
+    os.execve = become_task  # type: ignore[assignment]
+    sys.argv[:] = words
+    return words[0]  # type: ignore[no-any-return]
 
 
-def _modules() -> list[str]:
-    """Return the modules of the commands, and those that a task has before its program; none has a thread."""
+def run(module: str) -> None:
+    """Run a module as `python -m` does, and then the task that it executes."""
+    try:
+        runpy._run_module_as_main(module)
+    except Executed as executed:
+        sys.argv[:], environment = executed.args
+    _as_executed(_of_imports | environment)
+    _limit_threads()
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    runpy._run_module_as_main(sys.argv[0])
+
+
+def _import_all() -> None:
+    """Import what commands import, and what tasks have before their program."""
     import dtrain_cli
+    from dtrain.task import fork_server
 
+    fork_server.import_all()
     found = [module.name for module in pkgutil.walk_packages(dtrain_cli.__path__, "dtrain_cli.")]
-    task = (
-        "dtrain.process.allocation",
-        "dtrain.process.private_variables",
-        "dtrain.runs.notices",
-        "dtrain.task.program",
-    )
-    return [*task, *(name for name in found if not name.endswith(NOT_BEFORE))]
+    found += [*fork_server.STRATEGY_IMPORTS.values(), *fork_server.GRPC_IMPORTS]
+    for module in found:
+        if not module.endswith(NOT_BEFORE):
+            importlib.import_module(module)
 
 
 def _fork_a_sibling() -> int:
@@ -193,22 +240,50 @@ def _fork_a_sibling() -> int:
     return pid
 
 
-def _become(words: list[str], environment: dict[str, str], folder: str, files: list[int]) -> str:
-    """Make this process what `python -m WORDS` would find itself to be; return the module's name."""
+def _become(environment: dict[str, str], folder: str, files: list[int]) -> None:
+    """Give this process what a new one has."""
+    if network := environment.pop(NETWORK, ""):
+        enter_network(int(network))
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    os.chdir(folder)
+    Path("/proc/self/comm").write_text(f"dtrain-{os.getpid()}")  # by which tests find what it forks
+    random.seed()
+    sys.modules["numpy"].random.seed()  # ruff's NPY002 is about numbers that a program draws
+    _as_executed(environment)
+
+
+def _as_executed(environment: Mapping[str, str]) -> None:
+    """Set what a new interpreter has."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(folder)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path[0] = str(Path.cwd())
-    sys.argv[:] = words
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        stream = _stream(number, getattr(sys, name))
+        stream = _stream(number, getattr(sys, f"__{name}__"))
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    return words[0]
+
+
+def _limit_threads() -> None:
+    """Give numpy's libraries, which were imported with one thread, as many as they would have started."""
+    import threadpoolctl
+
+    from dtrain.process.threads import NUMPY_LIMITS
+
+    limits = (os.environ.get(name, "").partition(",")[0] for name in NUMPY_LIMITS)
+    threadpoolctl.threadpool_limits(int(next(filter(str.isdecimal, limits), len(os.sched_getaffinity(0)))))
+
+
+def enter_network(pid: int) -> None:
+    """Have this process, which has one thread, use the network of another one."""
+    with Path(f"/proc/{pid}/ns/net").open() as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
 
 
 def _stream(number: int, former: io.TextIOWrapper) -> io.TextIOWrapper:

@@ -20,12 +20,12 @@ class HandCluster:
     """Addresses for so many tasks of each role, and the commands started so far.
 
     Attributes:
-        forked: whether they are forked (`WarmPython`), not started anew.
+        warm: whether they are forked, not started anew.
     """
 
-    def __init__(self, launcher: Launcher, *, forked: bool = True, **counts: int) -> None:
+    def __init__(self, launcher: Launcher, *, warm: bool = True, **counts: int) -> None:
         self.launcher = launcher
-        self.forked = forked
+        self.warm = warm
         self.addresses = {
             role: [f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(count)]
             for role, count in counts.items()
@@ -50,7 +50,7 @@ class HandCluster:
         """`dtrain ROLE` with these words, the leader with a run directory of its own."""
         options = ["--run-dir", str(self.run_dir)] if task == self.leader else []
         words = (*COMMAND, task.partition(":")[0], *options, *words)
-        return self.start_python(task, *words, environment=environment or {}, forked=self.forked)
+        return self.start_python(task, *words, environment=environment or {}, warm=self.warm)
 
     def start_python(self, task: str, *words: str, **options: Any) -> Command:
         """A task by plain Python."""

@@ -69,7 +69,7 @@ def test_who_comes_when_the_chief_has_gone_learns_what_came_of_it(launcher):
 
 
 def test_tf_config_in_the_environment_is_enough(launcher):
-    cluster = HandCluster(launcher, forked=False, ps=1, chief=1, worker=1)
+    cluster = HandCluster(launcher, warm=False, ps=1, chief=1, worker=1)
     words = (DIGITS, "--steps", "50")
     cluster.start_all(
         lambda task: cluster.start(task, *words, environment={"TF_CONFIG": cluster.tf_config(task)})

@@ -19,9 +19,7 @@ def test_replicas_of_vertex_find_their_places_and_train(launcher):
         place = {"cluster": pools, "task": {"type": POOLS[role], "index": int(index)}, "environment": "cloud"}
         options = ["--run-dir", str(cluster.run_dir)] if task == cluster.leader else []
         words = (*COMMAND, "task", *options, LINE, "--max_steps", "50")
-        return cluster.start_python(
-            task, *words, environment={"CLUSTER_SPEC": json.dumps(place)}, forked=True
-        )
+        return cluster.start_python(task, *words, environment={"CLUSTER_SPEC": json.dumps(place)})
 
     cluster.start_all(start)
     cluster.succeed()

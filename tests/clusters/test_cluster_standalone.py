@@ -18,7 +18,7 @@ class Heard:
         options = ["--run-dir", str(cluster.run_dir)] if task == cluster.leader else []
         with self.path.open("w") as file:
             role = task.partition(":")[0]
-            cluster.start_python(task, *COMMAND, role, *options, *words, stderr=file, forked=True)
+            cluster.start_python(task, *COMMAND, role, *options, *words, stderr=file)
 
     @property
     def lines(self) -> list[str]:

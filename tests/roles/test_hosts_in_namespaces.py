@@ -9,7 +9,7 @@ import pytest
 from launching import PATIENCE_S, wait_until
 from roles.test_host_steps import STEPS, Replica, trajectory
 from security.three_hosts import SwitchedHosts
-from warm_python import enter_network
+from warm_commands import enter_network
 
 LEASE_S, LONG_LEASE_S = 3.0, 20.0
 """The lease where a cable is cut, and elsewhere: a busy machine may keep a host silent for seconds."""
