@@ -147,11 +147,11 @@ def tear(driver, passes):
 
 
 class Orders:
-    """The orders as one replica finds them in `told`, which all share, and its sums of the only epoch."""
+    """The orders as one replica finds them in `told`, which all share, and its sums of epochs of two steps."""
 
     def __init__(self, told, store):
         self.told, self.store = told, store
-        self.tally = Tally.of(0, 1000, 0, (), {})
+        self.tally = Tally.of(0, 2, 0, (), {})
 
     def count(self, version, sums):
         for each in sums:
@@ -249,14 +249,14 @@ def obey(store, order, version):
 
 
 def judge(scene, arena, seen, tallies=()):
-    """Hold what came out against one process; `tallies` are the sums of the epoch of those who came to its end."""
+    """Hold what came out against one process; `tallies` are the sums of epochs of those who came to its end."""
     served, version, sums = twin(scene)
     of_all_steps = Orders({}, None)
     for step, given in enumerate(sums):
         of_all_steps.count(step, given)
     for tally in tallies:
         assert tally == of_all_steps.tally.open(), (
-            "a replica's sums of the epoch lack a step, or have one twice"
+            "a replica's sums of an epoch lack a step, or have one twice"
         )
     for rank, told in seen.items():
         assert not isinstance(told, str), f"rank {rank}: {told}"

@@ -8,7 +8,7 @@ import pytest
 from row_by_row import every_row
 
 from dtrain.collectives.ledger import HEAD_BYTES, Ledger
-from dtrain.errors import InputError, PeerRefusedError
+from dtrain.errors import InputError, PeerRefusedError, SharedMemoryError
 from dtrain.wire.one_host.growing_memory import GrowingMemory
 
 
@@ -88,6 +88,25 @@ def test_what_finds_no_room_is_refused_and_changes_nothing_for_others():
     with pytest.raises(InputError, match="'weights' most of them"):
         writer.write({"weights": bytes(300)})
     assert reader.read() == {"a": b"1"}
+
+
+def test_where_the_machine_has_no_memory_an_entry_is_refused_before_a_byte_of_it_is_written():
+    """The first write to a page that was not taken would end the process by SIGBUS."""
+    data, words, taken = np.zeros(HEAD_BYTES + 8192, np.uint8), Words([0]), np.zeros(HEAD_BYTES + 8192, bool)
+
+    def need(start, stop):
+        if stop - start > 1000:
+            raise SharedMemoryError("no memory")
+        taken[start:stop] = True
+
+    writer = Ledger(data, words, need)
+    writer.write({"a": b"1"})
+    assert taken[data != 0].all()
+    before = data.copy()
+    with pytest.raises(SharedMemoryError):
+        writer.write({"b": b"1" * 2000})
+    assert data.tobytes() == before.tobytes()
+    assert Ledger(data, words, need).read() == {"a": b"1"}
 
 
 def test_growing_memory_takes_pages_as_they_are_needed_and_two_mappings_share_them():

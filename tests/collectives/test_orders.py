@@ -14,6 +14,7 @@ from dtrain.parameters.placement import plan
 from dtrain.protocol.part_dealer import Dealt, PartDealer
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.driver import CollectiveDriver
+from dtrain.roles.collective.membership import Membership
 from dtrain.roles.collective.rules import Rules
 from dtrain.variables import VariableSpec
 from dtrain.wire.one_host.bells import Bells, pairs
@@ -178,3 +179,16 @@ def test_a_replica_that_is_admitted_goes_on_with_the_batch_of_all_others():
     assert (newcomer.version, tuple(newcomer.members)) == (2, (0, 1, 2))
     ended(in_threads(*(lambda driver=driver: train(driver) for driver in (*drivers, newcomer))))
     assert replicas.values.tolist() == expected(FIRST, range(STEPS), 0.5).tolist()
+
+
+def test_nobody_becomes_a_member_before_every_live_member_can_ring_it():
+    """A member that could not would let it sleep."""
+    replicas, ends = Replicas(), pairs(range(3))
+    views = [Membership(replicas.arena.board, replicas.bells[rank], rank) for rank in (0, 1)]
+    found = []
+    for rank, view in enumerate(views):
+        replicas.bells[rank].offer(2, ends[rank][2])
+        view.publish()
+        views[0].prepare(2, (0, 1))
+        found.append(replicas.members(2))
+    assert found == [(0, 1), (0, 1, 2)]

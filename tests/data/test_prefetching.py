@@ -56,6 +56,8 @@ def test_a_number_of_another_s_lane_leaves_the_forecast_and_one_of_its_own_moves
     forecast.asked(4)
     forecast.asked(2)
     assert forecast.upcoming(9) == [7, 10, 13], "and none beyond the end"
+    forecast.end = 13
+    assert forecast.upcoming(9) == [7, 10], "nor the end itself"
     forecast.asked(1)
     assert forecast.upcoming(2) == [4, 7]
     assert [forecast.awaits(number) for number in (1, 4, 5)] == [False, True, False]
@@ -237,6 +239,23 @@ def test_a_number_that_another_replica_had_begun_is_read_at_once_and_what_is_pas
     assert reader.at(2) == 2, "back"
     reader.close()
     assert reader.held_bytes == 0
+
+
+def test_no_element_is_begun_that_would_be_above_the_budget():
+    held: list[int] = []
+
+    def read(number):
+        if threading.current_thread() in input_threads():
+            held.append(reader.held_bytes + 10)
+        return number
+
+    forecasts = [forecast_of(rank, 2, 2) for rank in range(2)]
+    reader = ReadAhead(read, lambda _: 10, forecasts, Tuning(depth=9), budget_bytes=25)
+    for number in range(50):
+        assert reader.at(number, number % 2) == number
+        wait_until(lambda: reader.held_bytes >= 20, within_s=20)
+    reader.close()
+    assert max(held) == 20, "two of ten bytes are read ahead, and a third one has no room"
 
 
 # Chance

@@ -130,3 +130,15 @@ def test_a_predicate_may_use_modules_that_are_part_of_python(lines):
     scope = {"time": time, "sys": sys}
     exec("def predicate(row): return int(row) < 9 and time and sys.maxsize", scope)
     assert left_over(lines, scope["predicate"]) == list(range(9))
+
+
+def test_a_value_that_cannot_be_seen_in_a_predicate_is_found_by_asking_it_again(lines, tmp_path):
+    limit = str(tmp_path / "limit")
+
+    def below(row):
+        with open(limit) as file:
+            return int(row) < int(file.read())
+
+    for most in (300, 100, 500):
+        (tmp_path / "limit").write_text(str(most))
+        assert left_over(lines, below) == list(range(most))

@@ -15,6 +15,7 @@ from typing import Any
 
 import listed_alive
 import listed_protocol
+import listed_replicas
 import listed_roles
 from copies import Copy, copied
 from drawing import Drawn, draw
@@ -26,7 +27,7 @@ LISTED: dict[str, list[Mutant]] = {
     "lived": listed_alive.LIVED,
     "wider": listed_alive.FOUND_BY_WIDER_TESTS,
     "harmless": listed_alive.HARMLESS,
-    "found": [*listed_protocol.FOUND, *listed_roles.FOUND],
+    "found": [*listed_protocol.FOUND, *listed_roles.FOUND, *listed_replicas.FOUND],
 }
 """By what was known of them when the list was made."""
 

@@ -266,3 +266,28 @@ def test_a_batch_that_was_never_dealt_is_applied_nowhere(part):
     for server in (0, 1):
         hand.push("worker:0", server=server, part=part)
         assert (hand.version(server), hand.servers[server].held.applied.export()) == (0, (0, ()))
+
+
+def test_a_batch_that_another_server_may_lack_is_not_settled():
+    """A server forgets at a checkpoint what is settled, and applies none of it later."""
+    game = Play(max_steps=9)
+    steps = game.hand.servers[0].held.steps
+    for task in TASKS:
+        game.deliver(task, 0)
+        game.deliver(task, 1)
+    game.deliver("chief:0", 0)
+    settled = [steps.settled_below]
+    for task in ("worker:0", "worker:1"):
+        game.deliver(task, 0)
+        game.deliver(task, 1)
+    settled.append(steps.settled_below)
+    game.kill("chief:0")
+    game.lease()
+    settled.append(steps.settled_below)
+    for task in ("worker:0", "worker:1"):
+        game.deliver(task, 0)
+        game.deliver(task, 1)
+    settled.append(steps.settled_below)
+    assert settled == [0, 0, 0, 0], "pushed to ps:0 alone; of a lost replica; being computed again"
+    game.to_the_end()
+    assert steps.settled_below == 9

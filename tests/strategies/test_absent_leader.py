@@ -22,7 +22,7 @@ NOBODY_TRAINS = Meanwhile()
 
 @pytest.fixture
 def replica_run(tmp_path):
-    """The checkpoints of a run that has ended, and its steps."""
+    """The checkpoints of a run that has ended after two calls of `fit`, and the steps of each."""
 
     def build():
         model = dt.Sequential([dt.layers.Dense(1, input_shape=(2,))])
@@ -30,7 +30,12 @@ def replica_run(tmp_path):
         return model
 
     x = np.ones((8, 2), np.float32)
-    ReplicaFleet(tmp_path, 2).run(build, lambda model: model.fit(x, x[:, :1], batch_size=2, verbose=0))
+
+    def fit_twice(model):
+        for _ in range(2):
+            model.fit(x, x[:, :1], batch_size=2, verbose=0)
+
+    ReplicaFleet(tmp_path, 2).run(build, fit_twice)
     return RunFiles(tmp_path).checkpoints, 4
 
 
@@ -100,7 +105,10 @@ def test_without_a_checkpoint_of_the_last_step_nothing_is_over(tmp_path, folder,
 
 def test_a_replica_that_comes_back_when_all_have_gone_finds_the_last_checkpoint(replica_run):
     folder, steps = replica_run
-    for number, last_step, is_over in ((1, steps, True), (1, steps + 1, False), (2, steps, False)):
+    for number, last_step, is_over in (
+        *((2, steps, True), (2, steps + 1, False)),
+        *((1, steps + 1, True), (3, steps, False)),
+    ):
         found, _ = absence(set(), own=2, folder=folder)
         found.begin(number, last_step)
         if is_over:
@@ -146,7 +154,7 @@ def test_another_task_does_once_all_before_it_are_lost_for_good(lost, leads):
 def test_when_all_is_over_nobody_leads(replica_run):
     folder, steps = replica_run
     found, _ = absence(set(), own=0, folder=folder)
-    found.begin(1, steps)
+    found.begin(2, steps)
     with pytest.raises(HasEndedError):
         found.not_leading()
 

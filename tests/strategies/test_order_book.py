@@ -86,13 +86,16 @@ def tally_after(steps):
     return tally
 
 
-def test_what_the_next_round_begins_with_has_the_step_that_is_being_made(replicas):
-    """A replica that dies before that step is made has not counted it, nor has its heir counted it twice."""
-    replicas.leader._state.tally = tally_after(VERSION)
+@pytest.mark.parametrize("version", [19, 20])
+def test_what_the_next_round_begins_with_has_the_step_that_is_being_made(replicas, version):
+    """A replica that dies before that step is made has not counted it, nor has its heir counted it twice. Each step
+    belongs to its own epoch.
+    """
+    replicas.leader._state.tally = tally_after(version)
     given = [Sums(names=("loss",), totals=np.array([1.0, 5.0]).tobytes())]
     for _ in range(2):
-        assert replicas.leader.sums_after(VERSION, given) == tally_after(VERSION + 1).open()
-    assert replicas.leader._state.tally.open() == tally_after(VERSION).open()
+        assert replicas.leader.sums_after(version, given) == tally_after(version + 1).open()
+    assert replicas.leader._state.tally.open() == tally_after(version).open()
 
 
 def test_a_newcomer_leaves_out_the_sums_of_an_epoch_whose_numbers_the_leader_has_recorded(replicas):
