@@ -115,7 +115,8 @@ class Clock:
         self._main.turn.acquire()
 
     def later(self, delay_s: float, act: Callable[..., None], *arguments: Any) -> None:
-        self.at(self.now + delay_s, act, *arguments)
+        self._scheduled += 1
+        heapq.heappush(self._events, (self.now + delay_s, self._scheduled, act, arguments))
 
     def at(self, time_s: float, act: Callable[..., None], *arguments: Any) -> None:
         self._scheduled += 1

@@ -101,8 +101,9 @@ def _rows(cut: Cut, part: int) -> range:
     batch, place = divmod(part, cut.parts)
     first, size = cut.data.first(batch), cut.data.size(batch)
     if cut.even:
-        pieces = [len(piece) for piece in np.array_split(range(size), cut.parts)]
-        return range(first + sum(pieces[:place]), first + sum(pieces[: place + 1]))
+        least, longer = divmod(size, cut.parts)
+        start = first + place * least + min(place, longer)
+        return range(start, start + least + (place < longer))
     block = ceil(size / cut.parts)
     return range(first + min(size, place * block), first + min(size, (place + 1) * block))
 

@@ -124,6 +124,7 @@ class Model:
         ]
         self.rows = rows
         self.examples = examples
+        self._chosen: dict[int, dict[str, Array]] = {}
         self.optimizer = OPTIMIZERS[optimizer]
         self.sparse = {spec.name: spec for spec in variables if spec.sparse}
         slots = self.optimizer.initial_slots(np.zeros(1, np.float32))
@@ -237,12 +238,14 @@ class Model:
 
     def chosen_rows(self, part: int) -> dict[str, Array]:
         """Which rows of every table the step of a part uses; perhaps none."""
-        random = Random(part)
-        numbers = {
-            name: sorted(random.sample(range(spec.shape[0]), random.randint(0, 3)))
-            for name, spec in self.sparse.items()
-        }
-        return {name: np.array(ids, np.int64) for name, ids in numbers.items()}
+        if part not in self._chosen:
+            random = Random(part)
+            numbers = {
+                name: sorted(random.sample(range(spec.shape[0]), random.randint(0, 3)))
+                for name, spec in self.sparse.items()
+            }
+            self._chosen[part] = {name: np.array(ids, np.int64) for name, ids in numbers.items()}
+        return self._chosen[part]
 
     def gradient(self, server: int, cut: Cut, part: int, by_examples: bool) -> list[Array]:
         """One server's dense part of a gradient: numbers whose sum depends on the order, and units of the

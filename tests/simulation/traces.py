@@ -2,6 +2,7 @@
 every message that is sent, for every one that a server hears, and for every event.
 """
 
+import gc
 import json
 import sys
 from typing import Any
@@ -46,5 +47,6 @@ def trace(seed: int) -> list[str]:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(50_000)  # as in the tests: see conftest.py
     for each in map(int, sys.argv[1:]):
         print(json.dumps([each, trace(each)]))

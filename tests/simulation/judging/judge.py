@@ -198,7 +198,7 @@ class Judge:
             made = np.count_nonzero(counts[starts_of(term.cut, len(counts))])
             self.demand(Promise.STEP, made == steps * term.parts, f"{where} contains {made} parts")
         else:
-            made = len(np.unique(batches_of(term.setup.data, len(counts))[counts > 0]))
+            made = np.count_nonzero(np.bincount(batches_of(term.setup.data, len(counts))[counts > 0]))
             self.demand(
                 Promise.STEP,
                 made == steps,
