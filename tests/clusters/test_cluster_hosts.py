@@ -12,6 +12,9 @@ from clusters.test_cluster_leaders import PROGRAM, WORDS, outcome
 from launching import Launcher, wait_until
 from security.three_hosts import SwitchedHosts
 
+from dtrain.process.secret import new_secret
+
+SECRET = new_secret()
 MORE = pytest.mark.skipif(
     "DTRAIN_KILLS" not in os.environ, reason="one of them each time; DTRAIN_KILLS has all"
 )
@@ -35,7 +38,7 @@ class OverHosts:
         said = {"cluster": self.cluster, "training": training, "checkpoint": {"every_steps": 5}}
         self.spec.write_text(json.dumps(said))
 
-    def start(self, task, *words, secret="a secret of this run", program=PROGRAM, **options):
+    def start(self, task, *words, secret=SECRET, program=PROGRAM, **options):
         self.folders[task].mkdir(exist_ok=True)
         launcher = Launcher(self.folders[task])
         self.launchers.append(launcher)
