@@ -1,5 +1,5 @@
 """The judge finds the faults that real runs had: in a family of stories, with one of a few seeds, when a mend
-is taken out.
+is taken out; the seeds that show it today come first.
 """
 
 import re
@@ -17,28 +17,28 @@ PLANTED = [
     (
         planted.settles_what_a_dead_process_pushed,
         stories.dies_while_it_pushes,
-        (13, 23, 28),
+        (23, 13, 28),
         {"ONCE", "ALL", "STEP"},
     ),
-    (planted.forgets_that_a_process_was_started_again, stories.dies_while_it_pushes, (21, 23), {HANGS}),
-    (planted.adds_up_by_rank, stories.turns, (0, 4, 5), {"BITS"}),
+    (planted.forgets_that_a_process_was_started_again, stories.dies_while_it_pushes, (23, 21), {HANGS}),
+    (planted.adds_up_by_rank, stories.turns, (4, 0, 5), {"BITS"}),
     (planted.leaves_due_what_has_come, stories.stands_still, (1, 2, 4), {"ONCE", "ALL", "STEP"}),
     (planted.saves_values_that_are_assigned_in_half, stories.assigns, (0, 4, 5), {"WHOLE"}),
-    (planted.applies_a_batch_again, stories.stands_still_async, (1, 3, 4), {"ONCE", "STEP", "SAME"}),
+    (planted.applies_a_batch_again, stories.stands_still_async, (3, 4, 1), {"ONCE", "STEP", "SAME"}),
     (
         planted.leaves_in_half_what_a_death_has_halved,
         stories.averages_async,
         (12, 23),
         {"SAME", "STEP", "AVERAGES"},
     ),
-    (planted.lets_every_server_drop, stories.drops, (0, 1, 2), {"SAME", "STEP"}),
+    (planted.lets_every_server_drop, stories.drops, (1, 2, 0), {"SAME", "STEP"}),
     (
         planted.takes_a_ticket_that_came_back,
         stories.stands_still_async,
         (3, 4, 7),
         {"ONCE", "ALL", "SAME", "STEP", HANGS},
     ),
-    (planted.numbers_parts_anew, stories.resumed, (4, 5, 6), {"ONCE", "ALL"}),
+    (planted.numbers_parts_anew, stories.resumed, (5, 4, 6), {"ONCE", "ALL"}),
     (planted.reads_a_row_of_the_part_before, stories.dies_while_it_pushes, (4, 5), {"ONCE"}),
     (planted.begins_an_heir_s_pipeline_anew, stories.averages_async, (7, 19), {"ONCE", "VERDICT"}),
     (planted.cuts_as_the_present_cluster_would, stories.recut, (8, 13, 38), {"ONCE", "ALL"}),
@@ -56,6 +56,8 @@ def found(scenario):
 
 @pytest.mark.parametrize(("plant", "story", "seeds", "broken"), PLANTED, ids=NAMES)
 def test_a_fault_is_found_when_its_mend_is_taken_out(plant, story, seeds, broken, monkeypatch):
-    assert [found(story(seed)) for seed in seeds] == [None] * len(seeds)
-    plant(monkeypatch.setattr)
-    assert any(found(story(seed)) in broken for seed in seeds)
+    with monkeypatch.context() as taken_out:
+        plant(taken_out.setattr)
+        shows = next((seed for seed in seeds if found(story(seed)) in broken), None)
+    assert shows is not None
+    assert found(story(shows)) is None, "with the mend the same run keeps every promise"
