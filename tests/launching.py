@@ -30,6 +30,8 @@ SOURCES = os.pathsep.join(
     str(Path(folder).resolve()) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder
 )
 MARK = "DTRAIN_TEST_MARK"
+WARM = "DTRAIN_TEST_FORK_SERVER"
+"""Names the fork server of the process that started this one for a test."""
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time, types
@@ -116,8 +118,11 @@ def _warm_fork_server() -> tuple[subprocess.Popen[bytes], str]:
 
 def warm_fork_server() -> str:
     """The socket of a fork server that has imported everything: one for all launches of this process, with
-    which the kernel ends it. One that a test of what kills all children has killed is started again.
+    which the kernel ends it; or that of the process which started this one for a test. One that a test of what
+    kills all children has killed is started again.
     """
+    if WARM in os.environ:
+        return os.environ[WARM]
     if _warm_fork_server()[0].poll() is not None:
         _warm_fork_server.cache_clear()
     return _warm_fork_server()[1]

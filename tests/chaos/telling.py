@@ -7,6 +7,8 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from launching import WARM, warm_fork_server
+
 AT_ONCE = (os.cpu_count() or 1) + 1
 """Most of a story is waiting."""
 
@@ -16,6 +18,7 @@ class Telling:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._fork_server = warm_fork_server()
         self._children: set[subprocess.Popen[str]] = set()
         self._pool = ThreadPoolExecutor(AT_ONCE)
 
@@ -27,7 +30,10 @@ class Telling:
         folder = self.folder / f"{kind}-{seed}"
         folder.mkdir()
         words = [sys.executable, str(Path(__file__).parent / "tell.py"), kind, str(seed), str(folder)]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        environment = {**os.environ, WARM: self._fork_server}
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        ) as child:
             self._children.add(child)
             out, _ = child.communicate()
         self._children.discard(child)

@@ -16,7 +16,7 @@ from chaos.seeds import seeds
 from clusters.test_cluster_leaders import PROGRAM, REPLICAS, WORDS, outcome, told
 from launching import Launcher
 
-USUAL_RUNS = 2
+USUAL_RUN = 5
 MOMENTS = {"step": 40, "validation": 12, "begin": 6, "end": 6, "saving": 40}
 """How many of each a run has, about."""
 
@@ -43,7 +43,7 @@ def calm(tmp_path_factory):
     launcher.close()
 
 
-@pytest.mark.parametrize("seed", seeds(USUAL_RUNS))
+@pytest.mark.parametrize("seed", seeds(USUAL_RUN))
 def test_whoever_dies_whenever_the_run_is_the_same(launcher, calm, seed):
     deaths, outside = draw(seed)
     words = [word for death in deaths for word in ("--die", *map(str, death))]
