@@ -92,6 +92,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="call fit twice")
     parser.add_argument("--wait_for", default="")
     parser.add_argument("--stuck", default="", help="a task that stands still in its third step")
+    parser.add_argument("--stopped", default="", help="a task whose processes are stopped in its 20th step")
     options = parser.parse_args()
     deaths = Deaths(options.die)
     deaths.moment("start")
@@ -113,11 +114,11 @@ def main():
             deaths.moment("step")
             while steps == 30 and options.wait_for and not Path(options.wait_for).exists():
                 time.sleep(0.02)
-            if steps == 3 and (os.environ.get("DTRAIN_TASK"), os.environ.get("DTRAIN_ATTEMPT")) == (
-                options.stuck,
-                "0",
-            ):
-                time.sleep(3600)
+            if os.environ.get("DTRAIN_ATTEMPT") == "0":
+                if steps == 3 and os.environ.get("DTRAIN_TASK") == options.stuck:
+                    time.sleep(3600)
+                if steps == 20 and os.environ.get("DTRAIN_TASK") == options.stopped:
+                    os.killpg(0, signal.SIGSTOP)
             return super().train_step(step)
 
     strategy = dt.get_strategy()
