@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from clusters.watching import report_of, succeeded, tasks_of
 
 COUNTED = str(Path(__file__).parent / "counted_on_servers.py")
@@ -31,6 +32,13 @@ def steps_of_servers(launch):
     return [tasks[f"ps:{server}"]["step"] for server in (0, 1)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def still_for_long(early):
+    """A run of which a replica stands still for longer than its lease."""
+    pause = ("--set", "simulate.pause=[{task: worker:1, at_step: 10, for_s: 6.5}]")
+    return early.start(*TWO, *pause, COUNTED, "--pace_s", "0.2")
+
+
 def test_a_push_that_a_death_halves_counts_once_on_both_servers(launcher):
     """Whether its task comes back or not; and averages are taken on both. All at the same time."""
     words = (*TWO, *SLOW)
@@ -44,13 +52,6 @@ def test_a_push_that_a_death_halves_counts_once_on_both_servers(launcher):
     assert steps_of_servers(averaged) == [BATCHES, BATCHES]
     for values in counts(averaged).values():
         assert min(values) < 0.9, "an average has half of the last batch at most: these are no weights"
-
-
-def test_a_replica_that_stands_still_for_longer_than_its_lease_counts_every_batch_once(launcher):
-    pause = ("--set", "simulate.pause=[{task: worker:1, at_step: 10, for_s: 6.5}]")
-    launch = launcher.start(*TWO, *pause, COUNTED, "--pace_s", "0.2")
-    succeeded(launch)
-    assert counts(launch) == {"first": [1.0] * BATCHES, "second": [1.0] * BATCHES}
 
 
 def test_a_gradient_is_too_stale_for_both_servers_or_for_none(launcher):
@@ -76,3 +77,8 @@ def test_a_gradient_is_too_stale_for_both_servers_or_for_none(launcher):
         "where batches are dropped, some of the next pass make the last steps"
     )
     assert counts(repeated) == {"first": [1.0] * BATCHES, "second": [1.0] * BATCHES}
+
+
+def test_a_replica_that_stands_still_for_longer_than_its_lease_counts_every_batch_once(still_for_long):
+    succeeded(still_for_long)
+    assert counts(still_for_long) == {"first": [1.0] * BATCHES, "second": [1.0] * BATCHES}

@@ -25,13 +25,6 @@ m = dt.Sequential([dt.layers.Dense(1)]); m.compile(dt.optimizers.SGD(0.01), "mse
 h = m.fit(x, y, epochs=12, steps_per_epoch=2, verbose=0, callbacks=[dt.callbacks.EarlyStopping("loss", patience=1)])
 if m.strategy.is_leader: print("losses", *h.history["loss"])
 """
-MEAN = """
-import numpy as np, dtrain as dt
-x, y = np.arange(96, dtype="f4").reshape(96, 1), np.zeros((96, 1), "f4")
-m = dt.Sequential([dt.layers.Dense(1, kernel_initializer="ones", use_bias=False)]); m.compile(dt.optimizers.SGD(0.0), "mae")
-print("losses", *m.fit(x, y, batch_size=8, shuffle=False, verbose=0).history["loss"])
-"""
-
 LATER = """
 import time
 import numpy as np, dtrain as dt
@@ -94,48 +87,57 @@ def dead_for_good(early):
     return launch
 
 
-@pytest.mark.parametrize(("updates", "in_sync"), [("sync", "3"), ("async", "1")])
-def test_every_task_returns_the_same_history_of_every_fit(launcher, updates, in_sync):
-    launch = launcher.start("--updates", updates, COUNTED, "--fits", "2")
-    succeeded(launch)
-    found = {task: histories(launch.log(task)) for task in TASKS}
-    assert all(found[task] == found["chief:0"] for task in TASKS)
-    assert counts(launch) == ["6.0"]
-    for got, expected in zip(found["chief:0"], (rows(0), rows(3)), strict=True):
-        assert got[0] == expected[0]
-        assert got[1].keys() == expected[1].keys()
-        for name, numbers in expected[1].items():
-            # An asynchronous batch may be applied a few steps after those that were dealt after it, in
-            # another epoch.
-            assert got[1][name] == pytest.approx(numbers, rel=0, abs=0 if updates == "sync" else 0.5), name
-    assert all(re.findall(r"num_replicas_in_sync (.*)", launch.log(task)) == [in_sync] for task in TASKS)
-    assert all("best 0.0" in launch.log(task) for task in TASKS)
+@pytest.fixture(scope="module", autouse=True)
+def still_for_long(early):
+    """Runs of which a worker stands still for longer than its lease."""
+    options = ("--set", "training.partitioner={fixed_shards: 2}", "--no-evaluator")
+    pause = ("--set", "simulate.pause=[{task: worker:1, at_step: 3, for_s: 6.5}]")
+    program = (COUNTED, "--epochs", "2", "--pace_s", "0.1")
+    return [
+        early.start(*SYNC, *options, "--set", f"training.too_few={too_few}", *pause, *program)
+        for too_few in ("wait", "shrink")
+    ]
 
 
 @pytest.mark.parametrize(
-    ("updates", "victims"), [("sync", ("worker:1", "chief:0", "ps:1")), ("async", ("worker:1", "chief:0"))]
+    ("updates", "in_sync", "victims"),
+    [("sync", "3", ("worker:1", "chief:0", "ps:1")), ("async", "1", ("worker:1", "chief:0"))],
 )
-def test_the_history_is_that_of_a_run_without_faults_whoever_was_killed(launcher, updates, victims):
-    """One after the other they are killed in the first epoch; after a server's death all go on from a
-    checkpoint.
+def test_every_task_returns_the_history_of_a_run_without_faults_of_every_fit_whoever_was_killed(
+    launcher, updates, in_sync, victims
+):
+    """Nothing happens in the first fit. One task after the other is killed in the first epoch of the second;
+    after a server's death all go on from a checkpoint.
     """
-    shards = ("--set", "training.partitioner={fixed_shards: 2}", "--set", "checkpoint.every_steps=1")
-    launch = launcher.start("--updates", updates, *SOON, *shards, COUNTED, *GATED, "2")
+    shards = ("--set", "training.partitioner={fixed_shards: 2}", "--set", "checkpoint.every_steps=10")
+    words = ("--updates", updates, *SOON, *shards, COUNTED, "--fits", "2", *GATED, "2")
+    launch = launcher.start(*words)
     launch.wait_for(
-        lambda: step_of(launch) and saved_steps(launch.run_dir)[-1:] > [0], "a step, and its checkpoint"
+        lambda: step_of(launch) > 30 and saved_steps(launch.run_dir)[-1:] > [0], "a step, and a checkpoint"
     )
     for task in victims:
         os.kill(launch.task(task)["pid"], signal.SIGKILL)
         launch.wait_for(lambda task=task: step_of(launch, task, attempt=1) > 0, f"{task} to come again")
     (launcher.folder / "go").touch()
     succeeded(launch)
-    found = {task: histories(last_log(launch, task)) for task in TASKS}
-    assert all(found[task] == found["chief:0"] for task in TASKS)
-    [[epochs, numbers]] = found["chief:0"]
-    assert (epochs, sorted(numbers)) == (rows(0)[0], sorted(rows(0)[1]))
-    if updates == "sync":  # an asynchronous push may be halved by a death
-        assert numbers == rows(0)[1]
-        assert counts(launch) == ["3.0"]
+    for task in TASKS:
+        first = launch.log(task)
+        assert re.findall(r"num_replicas_in_sync (.*)", first) == [in_sync], task
+        assert histories(first)[:1] == histories(launch.log("chief:0"))[:1], task
+        assert histories(last_log(launch, task))[-1:] == histories(last_log(launch, "chief:0"))[-1:], task
+        assert "best 0.0" in last_log(launch, task), task
+    [undisturbed, *_] = histories(launch.log("chief:0"))
+    disturbed = histories(last_log(launch, "chief:0"))[-1]
+    assert undisturbed[0] == disturbed[0] == rows(0)[0]
+    assert undisturbed[1].keys() == disturbed[1].keys() == rows(0)[1].keys()
+    for name, numbers in rows(0)[1].items():
+        # An asynchronous batch may be applied a few steps after those that were dealt after it, in another
+        # epoch.
+        allowed = 0 if updates == "sync" else 0.5
+        assert undisturbed[1][name] == pytest.approx(numbers, rel=0, abs=allowed), name
+    if updates == "sync":  # who computes anew what a dead task has computed counts it in another epoch
+        assert disturbed[1] == rows(3)[1]
+        assert counts(launch) == ["6.0"]
 
 
 def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
@@ -151,15 +153,15 @@ def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
     assert first.end() == 143
     first.wait_gone()
     second = launcher.start(
-        "--resume", *words, "--run-dir", "run", "--workers", "3", COUNTED, *GATED, "0", run_dir=first.run_dir
+        "--resume", *words, "--run-dir", "run", "--workers", "2", COUNTED, *GATED, "0", run_dir=first.run_dir
     )
     second.wait_for(lambda: (second.run_dir / "join.json").exists(), "nothing to join")
     joined = launcher.dtrain("worker", "--join", str(second.run_dir), COUNTED)
-    second.wait_for(lambda: is_there(second, "worker:3"), "it did not join")
+    second.wait_for(lambda: is_there(second, "worker:2"), "it did not join")
     (launcher.folder / "go").touch()
     assert joined.end() == 0, joined.err
     succeeded(second)
-    tasks = ("chief:0", "worker:0", "worker:1", "worker:2")
+    tasks = ("chief:0", "worker:0", "worker:1")
     assert all(histories(last_log(second, task)) == [rows(0)] for task in tasks)
     assert histories(joined.out) == [rows(0)]
     assert counts(second) == ["3.0"]
@@ -167,7 +169,7 @@ def test_a_stopped_run_goes_on_with_more_replicas_and_one_that_joins(launcher):
         re.findall(r"num_replicas_in_sync (.*)", text)
         for text in (joined.out, *(last_log(second, task) for task in tasks))
     ]
-    assert found == [["2"]] * 5, "a program that sizes its batches by it makes those of the beginning"
+    assert found == [["2"]] * 4, "a program that sizes its batches by it makes those of the beginning"
 
 
 def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
@@ -185,23 +187,7 @@ def test_a_batch_whose_push_a_death_has_halved_counts_once(launcher):
     assert counts(launch) == ["1.0"]
 
 
-@pytest.mark.parametrize("too_few", ["wait", "shrink"])
-def test_the_examples_of_a_worker_that_stands_still_for_longer_than_its_lease_count_once(launcher, too_few):
-    """Its part comes back, and with `shrink` is computed by others; then its own push comes after all."""
-    options = (
-        "--set",
-        f"training.too_few={too_few}",
-        "--set",
-        "training.partitioner={fixed_shards: 2}",
-        "--no-evaluator",
-    )
-    pause = ("--set", "simulate.pause=[{task: worker:1, at_step: 3, for_s: 6.5}]")
-    launch = launcher.start(*SYNC, *options, *pause, COUNTED, "--epochs", "2")
-    succeeded(launch)
-    assert counts(launch) == ["2.0"]
-
-
-@pytest.mark.parametrize("run", range(int(os.environ.get("DTRAIN_STALE", "2"))))
+@pytest.mark.parametrize("run", range(int(os.environ.get("DTRAIN_STALE", "1"))))
 def test_no_asynchronous_training_stops_early_while_its_loss_falls(launcher, run):
     """DTRAIN_STALE says how many times."""
     (launcher.folder / "stale.py").write_text(STALE)
@@ -212,13 +198,6 @@ def test_no_asynchronous_training_stops_early_while_its_loss_falls(launcher, run
     ]
     assert len(losses) == 12
     assert losses == sorted(losses, reverse=True)
-
-
-def test_the_loss_of_an_epoch_is_over_the_examples_of_all_replicas(launcher):
-    (launcher.folder / "mean.py").write_text(MEAN)
-    launch = launcher.start(*SYNC, "--no-evaluator", "mean.py")
-    succeeded(launch)
-    assert [float(loss) for loss in re.findall(r"losses (.*)", launch.out)] == [47.5] * 3
 
 
 def test_the_evaluators_numbers_join_the_history_when_they_are_there(launcher):
@@ -241,3 +220,11 @@ def test_the_parts_of_a_worker_that_is_dead_for_good_are_computed_by_the_others(
     assert report_of(dead_for_good.run_dir)["global_step"] == 30
     assert histories(dead_for_good.log("chief:0")) == histories(dead_for_good.log("worker:0")) == [rows(0)]
     assert counts(dead_for_good) == ["3.0"]
+
+
+def test_the_examples_of_a_worker_that_stands_still_for_longer_than_its_lease_count_once(still_for_long):
+    """Its part comes back, and with `shrink` is computed by others; then its own push comes after all."""
+    for launch in still_for_long:
+        succeeded(launch)
+        assert "worker:1 paused for 6.5 s" in launch.err
+        assert counts(launch) == ["2.0"]
