@@ -4,6 +4,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from clusters.watching import report_of, saved_steps, step_of, succeeded, tasks_of
 
 TOLD = str(Path(__file__).parent / "told_line.py")
@@ -17,6 +18,22 @@ def told_by(launch, *tasks):
         task: [line for line in told if line.startswith(("history", "weights"))]
         for task, told in lines.items()
     }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_its_first_two(early):
+    """A run whose leader is killed while the next replica is stopped, which is waited for to the end of its lease."""
+    launch = early.start(
+        *("--strategy", "multi_worker_mirrored", "--no-evaluator", "--workers", "3", "--backup-workers", "2"),
+        *("--set", "restart.chief.policy=never", "--grace", "0.5"),
+        *(TOLD, "--wait_for", "go", "--after", "4", "--counts_versions"),
+    )
+    for task in ("chief:0", "worker:0"):
+        launch.wait_for((early.folder / f"go-{task}").exists, f"4 steps of {task}, which computes")
+    os.kill(launch.task("worker:0")["pid"], signal.SIGSTOP)
+    os.kill(launch.task("chief:0")["pid"], signal.SIGKILL)
+    (early.folder / "go").touch()
+    return launch
 
 
 def test_a_stopped_replica_holds_up_neither_steps_nor_one_that_joins_and_knows_all_when_it_goes_on(launcher):
@@ -46,18 +63,9 @@ def test_a_stopped_replica_holds_up_neither_steps_nor_one_that_joins_and_knows_a
     launch.wait_gone()
 
 
-def test_when_the_leader_dies_while_the_next_one_is_stopped_another_one_leads(launcher):
+def test_when_the_leader_dies_while_the_next_one_is_stopped_another_one_leads(without_its_first_two):
     """It validates, ends the epochs and saves the last step, though the lowest live rank never goes on."""
-    launch = launcher.start(
-        *("--strategy", "multi_worker_mirrored", "--no-evaluator", "--workers", "3", "--backup-workers", "2"),
-        *("--set", "restart.chief.policy=never", "--grace", "0.5"),
-        *(TOLD, "--wait_for", "go", "--after", "4", "--counts_versions"),
-    )
-    for task in ("chief:0", "worker:0"):
-        launch.wait_for((launcher.folder / f"go-{task}").exists, f"4 steps of {task}, which computes")
-    os.kill(launch.task("worker:0")["pid"], signal.SIGSTOP)
-    os.kill(launch.task("chief:0")["pid"], signal.SIGKILL)
-    (launcher.folder / "go").touch()
+    launch = without_its_first_two
     succeeded(launch)
     told = told_by(launch, "worker:1", "worker:2")
     assert told["worker:1"] == told["worker:2"]

@@ -3,6 +3,7 @@
 import signal
 from collections import Counter
 
+import pytest
 from clusters.watching import saved_steps, step_of
 
 PROGRAM = """
@@ -53,33 +54,26 @@ STRATEGIES = {
 part that the lost worker was computing, and asynchronously one that waits to be pushed."""
 
 
-def test_every_example_counts_once_an_epoch_though_a_worker_is_killed_for_good(launcher):
-    (launcher.folder / "program.py").write_text(PROGRAM)
+@pytest.fixture(scope="module", autouse=True)
+def with_one_lost(early):
+    """Runs of which a worker is killed and not started again, by the names of their strategies."""
+    (early.folder / "program.py").write_text(PROGRAM)
     launches = {}
     for name, (words, _, _) in STRATEGIES.items():
-        (launcher.folder / name).mkdir()
-        launches[name] = launcher.start(
+        (early.folder / name).mkdir()
+        launches[name] = early.start(
             *words,
             *(
                 "--workers",
                 "2",
                 "--no-evaluator",
                 "--set",
-                f"environment={{FOLDER: {launcher.folder / name}}}",
+                f"environment={{FOLDER: {early.folder / name}}}",
             ),
             *("--set", 'simulate.kill=[{"task":"worker:1","at_step":7}]'),
             *("--set", "restart.worker.policy=never", "program.py"),
         )
-    for name, launch in launches.items():
-        assert launch.end() == 0, launch.err
-        launch.wait_gone()
-        _, parts, twice = STRATEGIES[name]
-        assert "simulate: worker:1 killed" in launch.err
-        assert f"weight {-4 * SUM_OF_A_PASS / parts}" in launch.out, name
-        noted = [path.read_text() for path in (launcher.folder / name).glob("noted-*")]
-        computed = Counter(int(number) for text in noted for number in text.split())
-        assert set(computed) == set(range(300)), name
-        assert 0 <= sum(computed.values()) - 1200 <= twice, name
+    return launches
 
 
 def test_a_run_that_is_resumed_with_fewer_workers_goes_on_with_the_pipelines_of_its_start(launcher):
@@ -101,3 +95,16 @@ def test_a_run_that_is_resumed_with_fewer_workers_goes_on_with_the_pipelines_of_
     resumed = launcher.start("--resume", *words, "--workers", "1", "program.py", run_dir=first.run_dir)
     assert resumed.end() == 0, resumed.err
     assert f"weight {-4 * SUM_OF_A_PASS}" in resumed.out
+
+
+def test_every_example_counts_once_an_epoch_though_a_worker_is_killed_for_good(with_one_lost, early):
+    for name, launch in with_one_lost.items():
+        assert launch.end() == 0, launch.err
+        launch.wait_gone()
+        _, parts, twice = STRATEGIES[name]
+        assert "simulate: worker:1 killed" in launch.err
+        assert f"weight {-4 * SUM_OF_A_PASS / parts}" in launch.out, name
+        noted = [path.read_text() for path in (early.folder / name).glob("noted-*")]
+        computed = Counter(int(number) for text in noted for number in text.split())
+        assert set(computed) == set(range(300)), name
+        assert 0 <= sum(computed.values()) - 1200 <= twice, name

@@ -9,7 +9,6 @@ from launching import Launcher
 
 WORDS = (TOLD, "--synchronized", "--rows", "97", "--epochs", "2")
 """The last of 9 batches has one example, so that two of three replicas have none of it."""
-STEERED = ("--assign_at", "3", "--stop_at", "13")
 NEVER = tuple(word for role in ("chief", "worker") for word in ("--set", f"restart.{role}.policy=never"))
 THREADS = ("--strategy", "mirrored", "--no-evaluator", "--set", "training.replicas=3", *BITS)
 
@@ -25,13 +24,6 @@ def of_threads(tmp_path_factory):
     launcher = Launcher(tmp_path_factory.mktemp("threads"))
     yield numbers(launcher.start(*THREADS, *WORDS), ["chief:0"])
     launcher.close()
-
-
-def test_the_bits_are_those_of_threads_also_where_the_leader_begins_a_step_again(launcher):
-    alone = launcher.start(*THREADS, *WORDS, *STEERED)
-    replicas = launcher.start("--workers", "2", *REPLICAS, *BITS, *WORDS, *STEERED)
-    tasks = ["chief:0", "worker:0", "worker:1"]
-    assert numbers(replicas, tasks) == numbers(alone, ["chief:0"])
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import signal
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 from clusters.hand import HandCluster
 from clusters.watching import report_of, saved_steps, step_of, succeeded, tasks_of
@@ -40,7 +41,6 @@ def nothing_is_shared(launch):
 def test_the_bits_are_those_of_parameter_servers_also_where_a_worker_and_the_leader_die(launcher):
     servers = ("--strategy", "parameter_server", "--updates", "sync", "--ps", "2", "--no-evaluator")
     reference = launcher.start("--workers", "2", *servers, *BITS, TOLD)
-    quiet = launcher.start("--workers", "2", *REPLICAS, *BITS, TOLD)
     killed = launcher.start(
         "--workers", "2", *REPLICAS, *BITS, *QUICKLY, TOLD, "--wait_for", "go", "--after", "4"
     )
@@ -50,11 +50,10 @@ def test_the_bits_are_those_of_parameter_servers_also_where_a_worker_and_the_lea
     os.kill(killed.task("chief:0")["pid"], signal.SIGKILL)
     killed.wait_for(lambda: killed.task("chief:0")["attempt"] == 1, "a restart of the leader")
     (launcher.folder / "go").touch()
-    for launch in (reference, quiet, killed):
+    for launch in (reference, killed):
         succeeded(launch)
         assert report_of(launch.run_dir)["global_step"] == STEPS
     expected = [told(reference, what) for what in ("history", "weights")]
-    assert [told(quiet, what) for what in ("history", "weights")] == expected
     # One that is started again while the others end may come too late to be told.
     back = [
         task for task in ("chief:0", "worker:1") if re.search("^weights ", killed.log(task, 1), re.MULTILINE)
@@ -65,7 +64,10 @@ def test_the_bits_are_those_of_parameter_servers_also_where_a_worker_and_the_lea
 
 
 def test_changes_in_the_midst_of_an_epoch_hold_as_in_one_process_and_a_second_fit_goes_on(launcher):
-    words = (TOLD, "--assign_at", "3", "--stop_at", "13", "--fits", "2")
+    """Also where `BatchNormalization(synchronized=True)` sums over the replicas, of which two have no example of
+    the last batch, and where the leader begins a step again.
+    """
+    words = (TOLD, "--synchronized", "--rows", "97", "--assign_at", "3", "--stop_at", "13", "--fits", "2")
     alone = launcher.start(
         "--strategy", "mirrored", "--no-evaluator", "--set", "training.replicas=3", *BITS, *words
     )
@@ -74,7 +76,7 @@ def test_changes_in_the_midst_of_an_epoch_hold_as_in_one_process_and_a_second_fi
         succeeded(launch)
     for what in ("history", "weights"):
         assert told(replicas, what) == told(alone, what, ("chief:0",))
-    assert tasks_of(report_of(replicas.run_dir))["worker:1"]["step"] == 13 + STEPS
+    assert tasks_of(report_of(replicas.run_dir))["worker:1"]["step"] == 13 + 27
 
 
 def test_a_checkpoint_goes_on_under_servers_and_on_other_numbers_of_replicas(launcher):
@@ -114,34 +116,30 @@ def test_a_step_of_train_on_batch_is_of_the_leaders_examples_alone(launcher):
     print("weights", model.get_weights()[0].ravel().tolist())
     """
     (launcher.folder / "program.py").write_text(textwrap.dedent(program))
-    alone = launcher.start("--strategy", "single", "program.py")
-    replicas = launcher.start("--workers", "1", *REPLICAS, "program.py")
-    for launch in (alone, replicas):
-        succeeded(launch)
-    (expected,), (found,) = (
-        told(alone, "weights", ["chief:0"]),
-        told(replicas, "weights", ["chief:0", "worker:0"]),
-    )
-    assert json.loads(found) == pytest.approx(json.loads(expected), rel=1e-5)
+    launch = launcher.start("--workers", "1", *REPLICAS, "program.py")
+    succeeded(launch)
+    (found,) = told(launch, "weights", ["chief:0", "worker:0"])
+    x, weights, bias = np.arange(12.0).reshape(6, 2), np.zeros(2), 0.0
+    for _ in range(2):  # as the rule says: the mean of the squares, and a rate of 0.01
+        slopes = 2 * (x @ weights + bias - x.sum(1)) / 6
+        weights, bias = weights - 0.01 * slopes @ x, bias - 0.01 * slopes.sum()
+    assert json.loads(found) == pytest.approx(weights.tolist(), rel=1e-5)
 
 
-def test_workers_join_a_run_that_trains_and_have_its_whole_history(launcher):
+def test_a_worker_joins_a_run_that_trains_and_has_its_whole_history(launcher):
     words = (TOLD, "--wait_for", "go", "--after", "4")
     launch = launcher.start("--workers", "2", *REPLICAS, *BITS, *words)
     launch.wait_for(lambda: step_of(launch, "worker:1") >= 4, "4 steps")
-    joined = [launcher.dtrain("worker", "--join", launch.run_dir, *words) for _ in range(2)]
-    launch.wait_for(
-        lambda: len(list((launch.run_dir / "tasks").glob("worker-[23]/status.json"))) == 2, "two more"
-    )
+    joined = launcher.dtrain("worker", "--join", launch.run_dir, *words)
+    launch.wait_for((launch.run_dir / "tasks" / "worker-2" / "status.json").exists, "one more")
     (launcher.folder / "go").touch()
     succeeded(launch)
-    for command in joined:
-        assert command.end() == 0, command.err
-    assert len(told(launch, "history", ("chief:0", "worker:0", "worker:1", "worker:2", "worker:3"))) == 1
+    assert joined.end() == 0, joined.err
+    assert len(told(launch, "history", ("chief:0", "worker:0", "worker:1", "worker:2"))) == 1
 
 
 def test_by_hand_with_tf_config_alone(launcher):
-    cluster = HandCluster(launcher, worker=3)
+    cluster = HandCluster(launcher, worker=2)
     home = {"XDG_STATE_HOME": str(launcher.folder)}
     for task in cluster.tasks:
         environment = {"TF_CONFIG": cluster.tf_config(task), **home}

@@ -8,7 +8,6 @@ import signal
 from hashlib import sha256
 
 import numpy as np
-import pytest
 from clusters.watching import report_of, saved_steps, step_of, succeeded, tasks_of
 from conformance.one_process import train_as_one
 
@@ -58,8 +57,8 @@ def said(text, word):
 
 def test_a_deterministic_table_equals_that_of_one_process_on_any_servers(launcher):
     (launcher.folder / "table.py").write_text(PROGRAM)
-    alone = launcher.run("table.py", "go back")
-    assert alone.end() == 0, alone.err
+    alone = launcher.start("--strategy", "single", "--no-evaluator", "table.py", "go back")
+    succeeded(alone)
     assert said(alone.out, "table") == ["ndarray (4, 16)"]
     shards = ("--set", "training.partitioner={fixed_shards: 3}", "--set", "checkpoint.every_steps=15")
     launch = launcher.start("--workers", "0", "--ps", "2", *DETERMINISTIC, *shards, "table.py", "go back")
@@ -131,23 +130,14 @@ def summed_in_one_process(replicas):
     return " ".join(sha256(np.ascontiguousarray(value)).hexdigest()[:12] for value in last)
 
 
-@pytest.mark.parametrize(
-    ("workers", "servers", "more"),
-    [
-        (1, 1, ["transport=local"]),
-        (2, 3, ["transport=grpc", "placement=greedy", "partitioner={fixed_shards: 4}"]),
-    ],
-)
-def test_a_deterministic_table_of_several_replicas_is_what_one_process_computes(
-    launcher, workers, servers, more
-):
+def test_a_deterministic_table_of_several_replicas_is_what_one_process_computes(launcher):
+    """The next test does so on shared memory."""
     (launcher.folder / "table.py").write_text(SUMMED + TRAINED)
+    more = ("transport=grpc", "placement=greedy", "partitioner={fixed_shards: 4}")
     sets = [word for each in more for word in ("--set", f"training.{each}")]
-    launch = launcher.start(
-        "--workers", str(workers), "--ps", str(servers), *DETERMINISTIC, *sets, "table.py"
-    )
+    launch = launcher.start("--workers", "2", "--ps", "3", *DETERMINISTIC, *sets, "table.py")
     succeeded(launch)
-    assert set(said(launch.out, "hash")) == {summed_in_one_process(workers + 1)}
+    assert set(said(launch.out, "hash")) == {summed_in_one_process(3)}
 
 
 def test_a_table_is_restored_bit_for_bit_after_its_server_s_death_and_in_a_resumed_run(launcher):
