@@ -102,7 +102,6 @@ def test_whatever_breaks_off_the_result_is_the_same_bit_for_bit(launcher):
     for server, way, cuts in (
         ("", "back", []),
         ("ps:0", "back", CUTS),
-        ("ps:1", "back", CUTS),
         ("ps:1", "forth", CUTS),
     ):
         words = ("training.deterministic=true", "training.transport=grpc", "training.overlap=on")

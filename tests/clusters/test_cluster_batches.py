@@ -19,8 +19,8 @@ DYING = ("--set", "simulate.kill=[{task: worker:0, at_step: 40}]")
 
 
 def test_an_asynchronous_epoch_misses_no_example(launcher, tmp_path):
-    """Undisturbed, with a slow replica, and with one that dies besides: at the same time."""
-    stories = {"undisturbed": (), "slow": SLOW, "dying": (*SLOW, *DYING)}
+    """Undisturbed, and with a slow replica and one that dies: at the same time."""
+    stories = {"undisturbed": (), "dying": (*SLOW, *DYING)}
     launches = {
         name: launcher.start(*OPTIONS, *faults, NOTED, str(tmp_path / name))
         for name, faults in stories.items()

@@ -4,7 +4,7 @@ is undone.
 
 import signal
 
-from clusters.watching import IN_SHARDS, LARGE, PACED, report_of, step_of, tasks_of
+from clusters.watching import IN_SHARDS, PACED, report_of, step_of, tasks_of
 
 
 def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
@@ -20,7 +20,7 @@ def test_servers_and_the_evaluator_are_slowed_paused_and_killed(launcher):
     )
     words = (*words, *IN_SHARDS, "--set", "training.transport=grpc")
     launch = launcher.start(
-        *words, "--set", "restart.ps.backoff_s=0.1", PACED, *LARGE, "--pace_s", "0.02", "--validate"
+        *words, "--set", "restart.ps.backoff_s=0.1", PACED, "--width", "300", "--pace_s", "0.02", "--validate"
     )
 
     def chaos(*order):

@@ -25,7 +25,7 @@ class Gated(dt.Sequential):
     def train_step(self, step):
         global seen
         seen += 1
-        while seen > 100 and not os.path.exists(GATE[0]):
+        while seen > 30 and not os.path.exists(GATE[0]):
             time.sleep(0.01)
         return super().train_step(step)
 
@@ -59,7 +59,7 @@ def test_the_same_results_bit_for_bit(launcher, program):
         ("simulate.network=[{between: [worker:0, ps:0], latency_ms: 1}]",),
     ):
         launch = launcher.start(
-            *DETERMINISTIC, *(part for word in words for part in ("--set", word)), program, "15"
+            *DETERMINISTIC, *(part for word in words for part in ("--set", word)), program, "6"
         )
         succeeded(launch)
         found.add(re.search(r"^weights (\w+)$", launch.log("chief:0"), re.M)[1])
@@ -67,7 +67,7 @@ def test_the_same_results_bit_for_bit(launcher, program):
 
 
 def test_shared_memory_outlives_whoever_is_killed(launcher, program):
-    kills = "simulate.kill=[{task: worker:0, at_step: 20}, {task: ps:0, at_step: 80}]"
+    kills = "simulate.kill=[{task: worker:0, at_step: 10}, {task: ps:0, at_step: 40}]"
     words = (
         "--workers",
         "2",
@@ -79,7 +79,7 @@ def test_shared_memory_outlives_whoever_is_killed(launcher, program):
         "--set",
         kills,
     )
-    launch = launcher.start(*words, "--set", "checkpoint.every_steps=25", *IN_SHARDS, program, "400", "go")
+    launch = launcher.start(*words, "--set", "checkpoint.every_steps=15", *IN_SHARDS, program, "160", "go")
     for task in ("worker:0", "ps:0"):
         launch.wait_for(
             lambda task=task: launch.task(task).get("restarts"), f"{task} is killed and started again"
@@ -87,7 +87,7 @@ def test_shared_memory_outlives_whoever_is_killed(launcher, program):
     (launcher.folder / "go").touch()
     succeeded(launch)
     report = report_of(launch.run_dir)
-    assert report["global_step"] == 400
+    assert report["global_step"] == 160
     restarts = {name: task["restarts"] for name, task in tasks_of(report).items() if task["restarts"]}
     assert restarts == {"worker:0": 1, "ps:0": 1}
     assert {task["state"] for task in tasks_of(report).values()} == {"succeeded"}, (
