@@ -94,7 +94,7 @@ def test_a_missing_program_is_the_commands_fault(launcher, role):
 def test_ctrl_c_during_training(launcher):
     """In a synchronous and in an asynchronous run, at the same time."""
     launches = [
-        launcher.start("--workers", "2", "--ps", "2", "--updates", updates, PACED)
+        launcher.start("--workers", "1", "--ps", "1", "--updates", updates, PACED)
         for updates in ("sync", "async")
     ]
     for launch in launches:

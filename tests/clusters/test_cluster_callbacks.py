@@ -33,7 +33,7 @@ print("weights", *(float(w.ravel()[0]) for w in model.get_weights()))
 @pytest.mark.parametrize("updates", ["sync", "async"])
 def test_the_schedule_holds_and_the_best_weights_are_saved(launcher, updates):
     (launcher.folder / "program.py").write_text(PROGRAM)
-    launch = launcher.start("--updates", updates, "program.py")
+    launch = launcher.start("--workers", "1", "--ps", "1", "--updates", updates, "program.py")
     assert launch.end() == 0, launch.err
     rates = re.findall(r"rate (\d+) (\S+)", launch.log("chief:0"))
     expected = [1e-3] * 3 + [1e-4] * 4 + [1e-5] * 5

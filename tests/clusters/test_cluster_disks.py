@@ -7,23 +7,11 @@ import signal
 import subprocess
 
 import pytest
-from clusters.watching import report_of, succeeded
+from clusters.watching import succeeded
 
 from dtrain.checkpoints import list_checkpoints, open_checkpoint
 
 OPTIONS = ("--workers", "1", "--ps", "2", "--no-evaluator", "--set", "checkpoint.every_steps=10")
-FULL_FOR_A_WHILE = """
-mkdir -p run/checkpoints && mount -t tmpfs -o size=256k none run/checkpoints
-{
-    until [ -e run/checkpoints/ckpt-0 ]; do sleep 0.02; done
-    cat /dev/zero > run/checkpoints/filler
-    touch full
-    until grep -q "no checkpoint of step" run/tasks/chief-0/attempt-0/output.log; do sleep 0.02; done
-    rm run/checkpoints/filler
-    touch free
-} 2>/dev/null >/dev/null &
-"$@"; code=$?; cp -r run/checkpoints kept; exit $code
-"""
 FULL_WITH_ITS_LOGS = """
 run=$PWD/run log=$PWD/run/tasks/chief-0/attempt-0/output.log
 mkdir -p run && mount -t tmpfs -o size=400k,mode=700 none run
@@ -62,23 +50,7 @@ model.fit(lambda context: dt.data.Dataset.from_generator(batches), steps_per_epo
 """
 
 
-def test_a_full_disk_costs_checkpoints_and_not_training(launcher):
-    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets no user have a mount namespace (unshare -rm)")
-    (launcher.folder / "patient.py").write_text(PATIENT)
-    wrapper = ("unshare", "-rm", "sh", "-c", FULL_FOR_A_WHILE, "sh")
-    launch = launcher.start("--run-dir", "run", *OPTIONS, "patient.py", wrapper=wrapper)
-    launch.run_dir = launcher.folder / "run"
-    succeeded(launch)
-    said = next(line for line in (launch.out + launch.err).splitlines() if "no checkpoint of step" in line)
-    assert "No space left on device" in said
-    assert "earlier checkpoints are untouched" in said
-    assert report_of(launch.run_dir)["global_step"] == 200
-    assert list_checkpoints(launcher.folder / "kept")[-1].step == 200
-    assert list((launcher.folder / "kept").glob(".*")) == []
-
-
-def test_the_console_and_status_say_on_a_full_disk_that_nothing_is_saved_any_more(launcher):
+def test_a_full_disk_costs_checkpoints_and_not_training_and_the_console_and_status_say_so(launcher):
     """Also where the task's log, the task's status and the launcher's own record lie on that disk."""
     if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets no user have a mount namespace (unshare -rm)")
@@ -98,7 +70,10 @@ def test_the_console_and_status_say_on_a_full_disk_that_nothing_is_saved_any_mor
     assert "No space left on device" in full["unsaved"]
     assert "can no longer be saved" in (launcher.folder / "while-full.txt").read_text()
     assert after["unsaved"] is None
-    assert list_checkpoints(launcher.folder / "kept" / "checkpoints")[-1].step == 200
+    kept = launcher.folder / "kept"
+    assert json.loads((kept / "run.json").read_text())["state"] == "succeeded"
+    assert after["global_step"] == list_checkpoints(kept / "checkpoints")[-1].step == 200
+    assert list((kept / "checkpoints").glob(".*")) == []
 
 
 def test_a_launch_that_is_killed_while_it_writes_goes_on_from_what_is_whole(launcher):

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+import dtrain as dt
 from dtrain.runs.claims import NAME
+from dtrain.strategies.single import SingleStrategy
 
 SAVING = """
 import sys
@@ -52,12 +54,13 @@ print("all is well", flush=True)
 def test_a_task_reads_what_it_has_saved(launcher):
     folder = launcher.folder
     (folder / "program.py").write_text(SAVING)
-    make = "import dtrain as dt\nm = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])\n"
-    given = launcher.run("-c", make + "m.set_weights([[[7.0]], [0.0]])\nm.save_weights('given')")
-    assert given.end() == 0, given.err
-    launch = launcher.start("--set", "success=all_workers", "program.py")
+    with SingleStrategy().scope():
+        given = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
+    given.set_weights([[[7.0]], [0.0]])
+    given.save_weights(folder / "given")
+    launch = launcher.start("--workers", "1", "--ps", "1", "--set", "success=all_workers", "program.py")
     assert launch.end() == 0, launch.err
-    for task in ("chief:0", "worker:0", "worker:1", "evaluator:0"):
+    for task in ("chief:0", "worker:0", "evaluator:0"):
         assert "all is well" in launch.log(task), launch.err
     launch.wait_gone()
     assert [path.name for path in sorted(folder.glob("[st]/*"))] == ["m", "w", "cp.ckpt"]
@@ -118,28 +121,34 @@ def test_validation_data_without_end_are_refused_at_once(launcher, evaluator):
 
 
 SHARED = """
+import sys
 import numpy as np
 import dtrain as dt
 
 x = np.ones((8, 1))
 model = dt.Sequential([dt.layers.Dense(1)])
 model.compile("sgd", "mse")
-model.fit(x, x, verbose=0, callbacks=CALLBACKS)
-model.save("m")
+paths = set(sys.argv[1:])
+callbacks = [dt.callbacks.ModelCheckpoint("c")] if "c" in paths else []
+callbacks += [dt.callbacks.CSVLogger("l")] if "l" in paths else []
+model.fit(x, x, verbose=0, callbacks=callbacks)
+if "m" in paths:
+    model.save("m")
+"""
+HOLD = """
+from dtrain.runs.claims import claim
+for path in "mcl":
+    claim(path, "first-run")
+print("claimed", flush=True)
+input()
 """
 
 
-@pytest.mark.parametrize(
-    "callbacks", ["[]", "dt.callbacks.ModelCheckpoint('m')", "dt.callbacks.CSVLogger('m')"]
-)
-def test_a_second_run_that_writes_the_same_path_is_refused(launcher, callbacks):
-    (launcher.folder / "program.py").write_text(SHARED.replace("CALLBACKS", callbacks))
-    hold = (
-        "import sys; from dtrain.runs.claims import claim; claim('m', 'first-run'); print('claimed', "
-        "flush=True); input()"
-    )
+def test_a_second_run_that_writes_the_same_path_is_refused(launcher):
+    """Where a program saves a model, and where callbacks write; when the first run has ended none is."""
+    (launcher.folder / "program.py").write_text(SHARED)
     first = subprocess.Popen(
-        [sys.executable, "-c", hold],
+        [sys.executable, "-c", HOLD],
         cwd=launcher.folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -147,14 +156,16 @@ def test_a_second_run_that_writes_the_same_path_is_refused(launcher, callbacks):
     )
     assert first.stdout.readline() == "claimed\n"
     words = ("--workers", "1", "--ps", "1", "--no-evaluator", "program.py")
-    launch = launcher.start(*words)
-    assert launch.end() == 2, launch.err
-    said = rf"RunInUseError: m is written by run first-run \(process {first.pid}\), which has not ended"
-    assert re.search(said, launch.log("chief:0"))
-    assert not (launcher.folder / "m").exists()
+    for path, launch in [(path, launcher.start(*words, path)) for path in "mcl"]:
+        assert launch.end() == 2, launch.err
+        said = (
+            rf"RunInUseError: {path} is written by run first-run \(process {first.pid}\), which has not ended"
+        )
+        assert re.search(said, launch.log("chief:0"))
+        assert not (launcher.folder / path).exists()
     first.communicate("\n")
-    launch = launcher.start(*words)
+    launch = launcher.start(*words, *"mcl")
     assert launch.end() == 0, launch.err
-    assert (launcher.folder / "m").exists()
+    assert all((launcher.folder / path).exists() for path in "mcl")
     assert not (launcher.folder / NAME).exists()
     launch.wait_gone()
