@@ -39,19 +39,12 @@ def still_for_long(early):
     return early.start(*TWO, *pause, COUNTED, "--pace_s", "0.2")
 
 
-def test_a_push_that_a_death_halves_counts_once_on_both_servers(launcher):
-    """Whether its task comes back or not; and averages are taken on both. All at the same time."""
+@pytest.fixture(scope="module", autouse=True)
+def halved(early):
+    """Runs of which a replica dies while a push is under way: its task comes back or not, and averages are taken."""
     words = (*TWO, *SLOW)
-    counted = [launcher.start(*words, *then, COUNTED, "--die", *PACE) for then in (RESTARTED, GONE)]
-    averaged = launcher.start(*words, *RESTARTED, COUNTED, "--die", "--ema", *PACE)
-    for launch in counted:
-        succeeded(launch)
-        assert steps_of_servers(launch) == [BATCHES, BATCHES]
-        assert counts(launch) == {"first": [1.0] * BATCHES, "second": [1.0] * BATCHES}
-    succeeded(averaged)
-    assert steps_of_servers(averaged) == [BATCHES, BATCHES]
-    for values in counts(averaged).values():
-        assert min(values) < 0.9, "an average has half of the last batch at most: these are no weights"
+    counted = [early.start(*words, *then, COUNTED, "--die", *PACE) for then in (RESTARTED, GONE)]
+    return counted, early.start(*words, *RESTARTED, COUNTED, "--die", "--ema", *PACE)
 
 
 def test_a_gradient_is_too_stale_for_both_servers_or_for_none(launcher):
@@ -77,6 +70,19 @@ def test_a_gradient_is_too_stale_for_both_servers_or_for_none(launcher):
         "where batches are dropped, some of the next pass make the last steps"
     )
     assert counts(repeated) == {"first": [1.0] * BATCHES, "second": [1.0] * BATCHES}
+
+
+def test_a_push_that_a_death_halves_counts_once_on_both_servers(halved):
+    """Whether its task comes back or not; and averages are taken on both."""
+    counted, averaged = halved
+    for launch in counted:
+        succeeded(launch)
+        assert steps_of_servers(launch) == [BATCHES, BATCHES]
+        assert counts(launch) == {"first": [1.0] * BATCHES, "second": [1.0] * BATCHES}
+    succeeded(averaged)
+    assert steps_of_servers(averaged) == [BATCHES, BATCHES]
+    for values in counts(averaged).values():
+        assert min(values) < 0.9, "an average has half of the last batch at most: these are no weights"
 
 
 def test_a_replica_that_stands_still_for_longer_than_its_lease_counts_every_batch_once(still_for_long):
