@@ -45,7 +45,7 @@ def batches():
 def data(context):
     return dt.data.Dataset.from_generator(batches)
 
-model.fit(data, epochs=1, steps_per_epoch=200, verbose=0)
+model.fit(data, epochs=1, steps_per_epoch=400, verbose=0)
 if strategy.is_leader:
     kernel, bias = model.get_weights()
     print("learned", round(float(kernel[0, 0])), round(float(bias[0])), kernel[1:].tobytes() == pattern.tobytes())
