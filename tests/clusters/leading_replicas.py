@@ -113,6 +113,7 @@ def main():
             steps += 1
             deaths.moment("step")
             while steps == 30 and options.wait_for and not Path(options.wait_for).exists():
+                Path("held").touch()
                 time.sleep(0.02)
             if os.environ.get("DTRAIN_ATTEMPT") == "0":
                 if steps == 3 and os.environ.get("DTRAIN_TASK") == options.stuck:

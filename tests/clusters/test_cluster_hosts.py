@@ -182,6 +182,7 @@ def test_a_host_that_was_lost_comes_back_and_ends_the_run_alone(over_hosts, calm
     words = [word for death in deaths for word in ("--die", *map(str, death))]
     run.start_all(*words, "--wait_for", "go")
     assert run.commands["worker:1"].process.wait(60) == -signal.SIGKILL
+    wait_until((run.folders["chief:0"] / "held").exists, "the others stand in a step")
     again = run.start("worker:1", *words[4:], stderr=(run.folders["worker:1"] / "said").open("w"))
     said = run.folders["worker:1"] / "said"
     wait_until(lambda: "waits for the other hosts, the end of their step" in said.read_text(), "it asks")
