@@ -67,10 +67,11 @@ def begun(request, tmp_path):
 
 
 def test_a_file_that_was_replaced_is_named_and_refused(begun):
+    kept = begun.read_bytes()  # a file of gzip has the second in which it was written
     write(begun, 20)
     with pytest.raises(CheckpointError, match=f"{begun} has changed since .*: it .*: put the file back, or"):
         fit(begun)
-    write(begun, 10)
+    begun.write_bytes(kept)
     assert fit(begun).epoch == [0, 1, 2, 3]
 
 
