@@ -219,6 +219,7 @@ def test_a_table_has_the_bits_of_one_host_although_a_host_is_lost_and_comes_back
     run = over_hosts(0, 0, 1)
     run.start_all("--table", "--die", "worker:1", "step", "5", "--wait_for", "go")
     assert run.commands["worker:1"].process.wait(60) == -signal.SIGKILL
+    wait_until((run.folders["chief:0"] / "held").exists, "the others stand in a step")
     said = run.folders["worker:1"] / "said"
     again = run.start("worker:1", "--table", stderr=said.open("w"))
     wait_until(lambda: "waits for the other hosts, the end of their step" in said.read_text(), "it asks")
