@@ -11,7 +11,7 @@ from chaos.seeds import seeds
 from chaos.telling import Telling
 
 USUAL_COUNTING, USUAL_BITS, USUAL_INPUT = (0, 3, 13), (0,), (5,)
-"""Those of every day: one process that is killed, and resumed as an asynchronous cluster; backups of which a worker is
+"""The stories that every run of the tests tells: one process that is killed, and resumed as an asynchronous cluster; backups of which a worker is
 killed; an asynchronous leader that is killed twice while its pushes have arrived at one of two servers; a server
 that is restored bit for bit; and a worker that joins replicas of which one is dead for good."""
 

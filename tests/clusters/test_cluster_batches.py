@@ -19,7 +19,7 @@ DYING = ("--set", "simulate.kill=[{task: worker:0, at_step: 40}]")
 
 
 def test_an_asynchronous_epoch_misses_no_example(launcher, tmp_path):
-    """Undisturbed, and with a slow replica and one that dies: at the same time."""
+    """Run two clusters at the same time: an undisturbed one, and one with a slow replica and one that dies."""
     stories = {"undisturbed": (), "dying": (*SLOW, *DYING)}
     launches = {
         name: launcher.start(*OPTIONS, *faults, NOTED, str(tmp_path / name))

@@ -139,8 +139,8 @@ for fit in range(3):
 def test_a_program_of_several_fits_goes_on_in_the_one_under_way_when_its_chief_is_killed_and_when_it_is_resumed(
     launcher,
 ):
-    """Resumed, it is in the one that its newest checkpoint belongs to; and its evaluator is not done when it
-    has seen the last checkpoint of the launch before.
+    """A resumed program goes on in the call of `fit` to which its newest checkpoint belongs. Its evaluator does
+    not end at the last checkpoint of the launch before.
     """
     (launcher.folder / "several.py").write_text(SEVERAL)
     words = ("--run-dir", "several", "--workers", "1", "--ps", "1", "--set", "restart.chief.backoff_s=0.1")

@@ -103,9 +103,7 @@ def still_for_long(early):
     ("updates", "in_sync", "victims"),
     [("sync", "3", ("worker:1", "chief:0", "ps:1")), ("async", "1", ("worker:1", "chief:0"))],
 )
-def test_every_task_returns_the_history_of_a_run_without_faults_of_every_fit_whoever_was_killed(
-    launcher, updates, in_sync, victims
-):
+def test_kills_change_no_history_of_any_fit_in_any_task(launcher, updates, in_sync, victims):
     """Nothing happens in the first fit. One task after the other is killed in the first epoch of the second;
     after a server's death all go on from a checkpoint.
     """

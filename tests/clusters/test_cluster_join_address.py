@@ -68,7 +68,7 @@ def test_workers_join_a_launch_at_any_of_its_servers_and_never_get_one_index(lau
     assert [rows[name]["state"] for name in said[1:]] == ["stopped", "succeeded"]
     for name in names:
         assert launch.err.count(f"dtrain: {name} has joined from ") == 1
-    assert len(list((launcher.folder / "elsewhere").iterdir())) == 2, "each keeps a folder of its own"
+    assert len(list((launcher.folder / "elsewhere").iterdir())) == 2, "each joined worker has its own folder"
 
 
 def test_a_worker_joins_a_cluster_by_hand_at_its_server(launcher, join):

@@ -96,7 +96,9 @@ def test_a_leader_that_dies_at_a_moment_of_its_own_changes_nothing(launcher, cal
 def test_a_first_leader_that_has_come_back_and_leads_again_has_the_sums_of_the_epoch(
     launcher, calm, too_few, moment
 ):
-    """It comes back in the midst of an epoch, then the leader dies, and the rank of the first one is lower."""
+    """The first leader comes back within an epoch. Then its successor dies, and the first leader, whose rank is
+    lower than the others', leads again.
+    """
     deaths = ("--die", "chief:0", "step", "20", "--die", "worker:0", *moment)
     launch = launcher.start(*WORDS, "--set", f"training.too_few={too_few}", PROGRAM, *deaths)
     assert outcome(launcher, launch, {"chief:0": 1, "worker:0": 1}) == calm

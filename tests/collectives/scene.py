@@ -177,8 +177,8 @@ class Orders:
 def train(scene, driver, passes, count=lambda version, sums: None):
     """Train to the end of a scene; return what was seen, by step: (version, sums, verdict, members).
 
-    `passes` is told of points on the way, with the memory that may be left torn there, `count` of the sums of
-    every step.
+    `passes` is called at each point where a process may be killed, with the memory that may be half written
+    then. `count` is called with the sums of every step.
     """
     seen = []
     orders = dict(scene.orders)

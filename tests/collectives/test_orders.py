@@ -181,8 +181,8 @@ def test_a_replica_that_is_admitted_goes_on_with_the_batch_of_all_others():
     assert replicas.values.tolist() == expected(FIRST, range(STEPS), 0.5).tolist()
 
 
-def test_nobody_becomes_a_member_before_every_live_member_can_ring_it():
-    """A member that could not would let it sleep."""
+def test_no_replica_becomes_a_member_before_every_live_member_can_wake_it():
+    """A member that cannot wake it would let it wait for ever."""
     replicas, ends = Replicas(), pairs(range(3))
     views = [Membership(replicas.arena.board, replicas.bells[rank], rank) for rank in (0, 1)]
     found = []

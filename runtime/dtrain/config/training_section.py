@@ -100,10 +100,10 @@ class SynchronousSection(_EverySection, frozen=True, kw_only=True):
 
     @property
     def repeats_late(self) -> bool:
-        """Return whether a part whose gradient came too late is computed again: always without backups.
+        """Return whether a part whose gradient came too late is computed again.
 
-        Without backups a step waits for every replica, but not in a fit that was begun with some: its steps
-        are still made of any parts, and this run is to lose none of them.
+        It always is where this run has no backups. Gradients then come too late only if an earlier launch
+        began the fit with backups: its steps are still made of any parts, and no part may be lost.
         """
         return self.on_stale != OnStale.SKIP or not (self.backup_workers or self.replicas_to_aggregate)
 

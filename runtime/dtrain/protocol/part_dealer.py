@@ -222,7 +222,7 @@ class PartDealer:
         self.due.discard(part)
 
     def late(self, part: int, *, again: bool) -> None:
-        """Record that the gradient of a part came too late: it is computed again, or settled."""
+        """Record that the gradient of a part came too late: compute the part `again`, or settle it."""
         (self.repeat if again else self.settle)(part)
 
     def repeat(self, part: int) -> None:

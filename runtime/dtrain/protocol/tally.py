@@ -87,7 +87,7 @@ class Tally:
         return tally
 
     def holding(self, open_sums: Open) -> "Tally":
-        """Return the account with these sums of open epochs in place of its own."""
+        """Return a copy of this account in which the sums of the open epochs are replaced by these."""
         left = [each for each in open_sums if each[0] > max(self.rows, default=-1)]
         return Tally.of(
             self.first_step, self.steps_per_epoch, self.first_epoch, tuple(left), self.rows, kept=self.kept

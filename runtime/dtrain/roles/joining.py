@@ -126,7 +126,7 @@ class _Waits:
         time.sleep(_PAUSE_S)
 
     def note(self, whom: str, reason: str | None) -> None:
-        """Say once, when it lasts, what is waited for."""
+        """Say once what is waited for, as soon as the wait has lasted `PATIENCE_S`."""
         if reason and self.lasts_s() >= PATIENCE_S and not self._told:
             self._told = True
             self._tell(f"the worker that joins waits for {whom}: {reason}")

@@ -69,7 +69,7 @@ def _listen(path: Path) -> socket.socket:
         if path.is_socket():
             path.unlink()
         listener.bind(str(path))
-        path.chmod(0o600)  # nobody can connect before it listens
+        path.chmod(0o600)  # no client can connect before the socket listens
     except OSError as error:
         raise RunError(
             f"{path}: cannot listen there: {error.strerror or error}; give another SOCKET"

@@ -91,7 +91,9 @@ def test_a_warm_server_of_another_user_gets_nothing(tmp_path, monkeypatch, capfd
 
 
 def test_a_warm_server_that_answers_too_late_gets_no_order(tmp_path, monkeypatch, capfd):
-    """It holds the end of a socket: orders must not reach it and the launcher's own fork server in turn."""
+    """The late server holds one end of the socket for orders. Orders must reach only the fork server that the
+    launcher has started in its place.
+    """
     monkeypatch.setattr(fork_server, "PATIENCE_S", 0.1)
     monkeypatch.setenv(warm_start.VARIABLE, str(tmp_path / "warm"))
     with socket.socket(socket.AF_UNIX) as listener:

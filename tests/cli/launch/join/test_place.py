@@ -139,16 +139,16 @@ def test_on_the_machine_of_the_run_the_worker_is_kept_there(tmp_path, answers, m
 
 
 def test_a_run_that_ends_while_its_server_is_asked_is_waited_for_no_longer(tmp_path, monkeypatch):
-    """Its server has gone, and would be waited for as long as one that is not up yet."""
+    """The server of the run has ended. The worker must not wait for it as for a server that has not started."""
     files = RunFiles(tmp_path)
     files.create()
     living = {"launcher_pid": os.getpid(), "launcher_started": started_s(os.getpid())}
     record = RunRecord("digits", "digits", RunState.RUNNING, **living)
     write_record(files.run, record)
     write_record(files.spec, RunSpec(wait=WaitSection(start_s=20.0)))
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # it does not listen
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # a port at which no process listens
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
         offer_to_join(files, JoinRecord("r-1", True, {"chief": ["127.0.0.1:1"], "ps": [address]}))
 
         def encode_and_end(request):
