@@ -202,11 +202,13 @@ def serve(descriptor: int) -> str:
 
 
 def run(module: str) -> None:
-    """Run a module as `python -m` does, and then the task that it executes."""
+    """Run a module as `python -m` does, and then the task that it executes, if it does."""
     try:
         runpy._run_module_as_main(module)
     except Executed as executed:
         sys.argv[:], environment = executed.args
+    else:
+        return
     _as_executed(_of_imports | environment)
     _limit_threads()
     sys.modules["__main__"] = types.ModuleType("__main__")
