@@ -30,9 +30,7 @@ def spec(tmp_path):
 
 
 def test_the_pools_are_as_reviewed(spec):
-    pools = worker_pool_specs(
-        spec, ("/app/p.py", "--path", "$HOME"), "a-secret-of-enough-characters", {"KEY": "k"}
-    )
+    pools = worker_pool_specs(spec, ("/app/p.py", "--path", "$HOME"), "a-secret-of-enough-characters")
     text = yaml_text([{"workerPoolSpecs": pools}])
     if os.environ.get("DTRAIN_WRITE_GOLDEN"):
         GOLDEN.write_text(text)
@@ -41,7 +39,7 @@ def test_the_pools_are_as_reviewed(spec):
 
 
 def test_each_replica_reads_the_spec_from_its_command_line(spec):
-    pools = worker_pool_specs(spec, ("/app/p.py",), "a-secret-of-enough-characters", {})
+    pools = worker_pool_specs(spec, ("/app/p.py",), "a-secret-of-enough-characters")
     addresses = {
         f"workerpool{i}": [f"p{i}-{j}:2222" for j in range(pool.get("replicaCount", 0))]
         for i, pool in enumerate(pools)

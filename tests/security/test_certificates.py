@@ -191,7 +191,13 @@ def test_each_host_gets_a_folder_with_its_tasks(spec, tmp_path):
         for name in names
         for end in ("crt", "key")
     }
-    assert files == {"ca.crt", "authority/ca.key", *(f"{folder}/ca.crt" for folder in tasks), *named}
+    assert files == {
+        ".gitignore",
+        "ca.crt",
+        "authority/ca.key",
+        *(f"{folder}/ca.crt" for folder in tasks),
+        *named,
+    }
     private = [*out.rglob("*.key"), *(path for path in out.rglob("*") if path.is_dir()), out]
     assert not [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
     leaf = current(out, "_", "ps-0")
@@ -214,7 +220,7 @@ def test_nothing_is_overwritten_and_new_leaves_are_of_the_same_authority(spec, t
     assert {path: path.read_bytes() for path in before} == before
     assert command("--renew", "--days", "7", spec, "--out", out)[0] == 0
     changed = {path for path in before if path.read_bytes() != before[path]}
-    assert changed == {path for path in before if not path.name.startswith("ca.")}
+    assert changed == {path for path in before if not path.name.startswith(("ca.", ".gitignore"))}
     leaf = current(out, "a", "chief-0")
     assert leaf.ends_s - leaf.begins_s < 8 * 86400
     assert "ends in less than 1000 days" in command("--renew", "--days", "1000", spec, "--out", out)[1]

@@ -27,11 +27,13 @@ from dtrain_cli.commands.spec_options import Count
 def certificates(spec: Path, out: Path, days: int, renew: bool) -> None:
     """Make an authority for the cluster of SPEC, which writes addresses, and a certificate for each task.
 
-    DIR gets a folder for each host, which is all that the host needs, and authority/ca.key, which stays here.
+    DIR gets a folder for each host, which is all that the host needs, authority/ca.key, which stays here, and
+    a .gitignore.
     Nothing is overwritten without --renew. Exit code: 2 SPEC gives counts, or files exist.
     """
     from dtrain.process.assignment import run_id_by_hand
     from dtrain_cli.certificates.folder import places, write_certificates
+    from dtrain_cli.code.leaving import keep_from_git
     from dtrain_cli.spec.file import read_spec
 
     cluster = read_spec(spec).cluster
@@ -50,6 +52,7 @@ def certificates(spec: Path, out: Path, days: int, renew: bool) -> None:
     for index in range(cluster.count(Role.EVALUATOR)):
         addresses[TaskId(Role.EVALUATOR, index)] = next(iter(written.get(Role.EVALUATOR, ())), None)
     folders = write_certificates(out, run_id_by_hand(training), places(addresses), days, renew)
+    keep_from_git(out, "*")
     click.echo(f"{out}: certificates of {len(addresses)} tasks for {days} days; copy each host its folder:")
     for folder in folders:
         click.echo(f"  {folder}")

@@ -1,5 +1,6 @@
 """`dtrain secret`: make the secret by which the tasks of a run know each other."""
 
+import re
 from pathlib import Path
 
 import click
@@ -14,10 +15,14 @@ from dtrain.process.secret import write_secret
 )
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 def secret(file: Path) -> None:
-    """Write a new secret of 256 random bits to FILE, which you alone can read. An existing file is never
-    overwritten. Copy it to every machine of the run, and give it to every task by --secret-file.
+    """Write a new secret of 256 random bits to FILE, which you alone can read, and its name to the .gitignore
+    beside it. An existing file is never overwritten. Copy it to every machine of the run, and give it to
+    every task by --secret-file.
     """
+    from dtrain_cli.code.leaving import keep_from_git
+
     write_secret(file)
+    keep_from_git(file.parent, "/" + re.sub(r"([\\*?\[ ])", r"\\\1", file.name))
     click.echo(f"a new secret stands in {file}; give every task --secret-file {file}", err=True)
 
 

@@ -12,6 +12,7 @@ from dtrain.errors import SpecError
 from dtrain.process.private_variables import SECRET
 from dtrain.runs.files import RunFiles, write_record
 from dtrain_cli.code.archive import Archive, pack
+from dtrain_cli.code.leaving import may_leave
 from dtrain_cli.code.listing import code_files
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
@@ -19,7 +20,6 @@ from dtrain_cli.launch import launcher
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.placement.placing import hosts_of_addresses
-from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.runs.where import WhereRecord, where_of
 from dtrain_cli.targets.ssh import Ssh
 
@@ -78,7 +78,7 @@ def fleet_target(
         files=scene.files,
         secrets={name: os.environ[name] for name in spec.secrets},
         digest=hashlib.sha256(program.read_bytes()).hexdigest() if program is not None else None,
-        code=lambda: _packed(spec, workload),
+        code=lambda: _packed(scene),
         folders=folders or {},
         always_sent=spec.code is not None,
     )
@@ -100,12 +100,13 @@ def _where(files: RunFiles, engine: On, hosts: list[str], job: str | None) -> Wh
     return WhereRecord(engine, hosts, job, [host for host in known if host not in hosts])
 
 
-def _packed(spec: RunSpec, workload: Workload) -> tuple[Path, Archive]:
-    section = spec.code or {}
+def _packed(scene: Scene) -> tuple[Path, Archive]:
+    workload, section = scene.workload, scene.spec.code or {}
     folder = _code_folder(workload.program, section.get("from"), workload.cwd)
     if workload.program is not None and not workload.program.absolute().is_relative_to(folder):
         raise SpecError(f"code.from: {folder} does not hold the program {workload.program}")
-    return folder, pack(folder, code_files(folder, section.get("exclude", ())))
+    names = code_files(folder, section.get("exclude", ()))
+    return folder, pack(folder, may_leave(folder, names, scene.spec.security, scene.say))
 
 
 def _code_folder(program: Path | None, said: str | None, cwd: Path) -> Path:

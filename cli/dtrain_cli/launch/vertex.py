@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from dtrain.cluster import Role
-from dtrain.config.task_environment import missing
 from dtrain.errors import SpecError
 from dtrain.process.access import secret_in_file
 from dtrain.process.secret import new_secret
+from dtrain_cli.code.leaving import password_problems
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.targets.kubernetes.manifests import yaml_text
@@ -21,14 +21,13 @@ def plan(options: LaunchOptions) -> int:
     """Print the pools of a job; nothing is sent anywhere.
 
     Raises:
-        SpecError: the spec is wrong, or cannot run there, or a secret is not in the environment.
+        SpecError: the spec is wrong, or cannot run there.
     """
     workload, spec = read_request(options)
     spec = workload.named(spec)
-    if lines := [f"{'.'.join(map(str, path))}: {text}" for path, text in problems(spec)]:
+    found = (*problems(spec), *password_problems(spec, workload.arguments))
+    if lines := [f"{'.'.join(map(str, path))}: {text}" for path, text in found]:
         raise SpecError("\n".join(lines))
-    if reason := missing(spec.secrets, os.environ):
-        raise SpecError(reason)
     command: tuple[str, ...] = ("--", *workload.arguments)
     if workload.program is not None:
         there = Path(spec.vertex.code_in, os.path.relpath(workload.program))
@@ -36,8 +35,7 @@ def plan(options: LaunchOptions) -> int:
     secret = None
     if not options.foreign and not spec.security.insecure:
         secret = secret_in_file(spec.security) or new_secret()
-    secrets = {name: os.environ[name] for name in spec.secrets}
-    job = {"workerPoolSpecs": worker_pool_specs(spec, command, secret, secrets)}
+    job = {"workerPoolSpecs": worker_pool_specs(spec, command, secret)}
     click.echo(json.dumps(job, indent=2) + "\n" if options.json else yaml_text([job]), nl=False)
     for line in (
         f"{spec.cluster} on Vertex AI, image {spec.vertex.image}",

@@ -5,7 +5,7 @@ an empty object. Source: "Distributed training" and "CustomJobSpec" in the docum
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -29,20 +29,20 @@ def problems(spec: RunSpec) -> Iterator[Problem]:
             yield ("cluster", role.value), "expected a count: Vertex AI gives the replicas addresses"
     if spec.cluster.count(Role.CHIEF) == 0:
         yield ("cluster", "chief"), "expected 1: the first pool of a job is one replica, the chief"
+    if spec.secrets:
+        text = "expected none: a job shows its variables; have the program read them from Secret Manager"
+        yield ("secrets",), text
 
 
-def worker_pool_specs(
-    spec: RunSpec, command: tuple[str, ...], secret: str | None, secrets: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def worker_pool_specs(spec: RunSpec, command: tuple[str, ...], secret: str | None) -> list[dict[str, Any]]:
     """Return the pools of a job.
 
     Args:
         spec: one without problems.
         command: behind `dtrain task` and its options, as in `KubernetesRun`.
         secret: the run's; None: there is none.
-        secrets: the values of the spec's `secrets`.
     """
-    variables = {**spec.environment, **secrets}
+    variables = dict(spec.environment)
     if secret is not None:
         variables[SECRET] = secret
     pools = []

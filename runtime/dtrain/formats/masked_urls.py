@@ -5,6 +5,7 @@ import re
 MASKED = "***"
 _USERINFO = re.compile(r'(://)[^/\s"\'\\<>]*@')
 _USERINFO_BYTES = re.compile(_USERINFO.pattern.encode())
+_PASSWORD = re.compile(r'://[^/\s"\'\\<>:@]*:[^/\s"\'\\<>]+@')
 
 
 def masked(text: str) -> str:
@@ -15,3 +16,8 @@ def masked(text: str) -> str:
 def masked_bytes(data: bytes) -> bytes:
     """Return encoded text, such as JSON, likewise."""
     return _USERINFO_BYTES.sub(rb"\1" + MASKED.encode() + b"@", data)
+
+
+def has_password(text: str) -> bool:
+    """Return whether a text shows a URL with a user's password; a name of a user alone is none."""
+    return _PASSWORD.search(text) is not None

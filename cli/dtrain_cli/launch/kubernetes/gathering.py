@@ -19,7 +19,9 @@ from dtrain.process.secret import new_secret
 from dtrain.process.tls_material import TlsMaterial
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS, make_authority
 from dtrain_cli.certificates.leaf_names import LeafNames
+from dtrain_cli.code.leaving import check_texts, may_leave, password_problems
 from dtrain_cli.code.listing import code_files
+from dtrain_cli.console.own_line import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.plan.run_plan import Workload
@@ -46,7 +48,8 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
     """
     workload, spec = read_request(options, environment)
     spec = workload.named(spec)
-    if lines := [f"{'.'.join(map(str, path))}: {text}" for path, text in problems(spec)]:
+    found = (*problems(spec), *password_problems(spec, workload.arguments))
+    if lines := [f"{'.'.join(map(str, path))}: {text}" for path, text in found]:
         raise SpecError("\n".join(lines))
     suffix = "".join(secrets.choice(_LETTERS) for _ in range(SUFFIX_LENGTH))
     code, command = _code(spec, workload)
@@ -55,10 +58,13 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
         return run
     if reason := missing(spec.secrets, environment):
         raise SpecError(f"{reason}; or name a Secret that has them: kubernetes.secret")
+    secret = None if run.foreign else secret_in_file(spec.security) or new_secret()
+    values = {name: environment[name] for name in spec.secrets}
+    check_texts(code.files, [*([secret] if secret else []), *values.values()])
     return replace(
         run,
-        secret=None if run.foreign else secret_in_file(spec.security) or new_secret(),
-        secrets={name: environment[name] for name in spec.secrets},
+        secret=secret,
+        secrets=values,
         certificates={} if run.foreign else _certificates(spec, run.addresses),
     )
 
@@ -82,6 +88,7 @@ def _code(spec: RunSpec, workload: Workload) -> tuple[Code, tuple[str, ...]]:
         names = [workload.program.name]
     else:
         names = [word for word in workload.arguments if word.endswith(".py") and _travels(word)]
+    names = may_leave(folder, names, spec.security, say)
     return Code(there if names else "", {name: _read(folder / name) for name in names}), command
 
 
