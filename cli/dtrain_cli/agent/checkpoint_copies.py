@@ -48,7 +48,7 @@ class ArrivingCheckpoint:
         if self._files is None:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
-            self._files = FetchedFiles(aside, ())
+            self._files = FetchedFiles(aside, 2 * COPIED_BYTES_MAX)
         if isinstance(part, MadePart):
             self._files.take(part)
             return []

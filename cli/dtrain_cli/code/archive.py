@@ -6,7 +6,7 @@ import os
 import posixpath
 import stat
 import tarfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,12 +28,10 @@ class Archive:
     Attributes:
         digest: of the data, in hexadecimal digits.
         data: a tar file, not compressed.
-        names: of its files and links.
     """
 
     digest: str
     data: bytes = field(repr=False)
-    names: Collection[str] = field(repr=False)
 
 
 def digest_of(data: bytes) -> str:
@@ -75,7 +73,7 @@ def pack(folder: Path, names: Sequence[str]) -> Archive:
             f"code: {error.filename or folder} cannot be read: {error.strerror or error}"
         ) from None
     data = buffer.getvalue()
-    return Archive(digest_of(data), data, tuple(looks))
+    return Archive(digest_of(data), data)
 
 
 def _check_sizes(folder: Path, looks: dict[str, os.stat_result]) -> None:

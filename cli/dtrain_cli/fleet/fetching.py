@@ -1,8 +1,16 @@
 """The end of a run on hosts: what the leader has written in its working directory comes to the launcher's."""
 
+import contextlib
+import hashlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from dtrain.errors import RunError
+from dtrain.runs.files import RunFiles, default_runs_dir, read_record
+from dtrain.runs.json_file import replace_json
+from dtrain.runs.ownership import open_own
 from dtrain_cli.agent.made_files import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 from dtrain_cli.fleet.agents import Agents, Ended, Said
@@ -31,7 +39,7 @@ def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInb
         return "the host cannot be reached"
     agents.send(host, Fetch())
     deadline_s = time.monotonic() + SILENCE_S
-    while time.monotonic() < deadline_s:
+    while time.monotonic() < deadline_s and not files.full:
         for news in agents.turn(time.monotonic() + _TICK_S):
             match news:
                 case Said(host=here, answer=MadePart() as part) if here == host:
@@ -47,15 +55,50 @@ def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInb
         for number in signals.read():
             if number in STOP_SIGNALS:
                 return f"{signal_name(number)} ended the fetching"
-    return f"no word of the host's agent for {SILENCE_S:g} s"
+    return None if files.full else f"no word of the host's agent for {SILENCE_S:g} s"
+
+
+def brought_file(cwd: Path) -> Path:
+    """Return this user's record of the files that were fetched into a working directory, and not changed."""
+    digest = hashlib.blake2b(os.fsencode(cwd), digest_size=16).hexdigest()
+    return default_runs_dir().absolute().with_name("fetched") / f"{digest}.json"
+
+
+def earlier(cwd: Path) -> dict[str, str]:
+    """Return the digest of each file that launches have fetched into a working directory."""
+    try:
+        os.close(open_own(brought_file(cwd).parent))
+        return read_record(brought_file(cwd), dict[str, str]) or {}
+    except (OSError, RunError):  # then nothing here is replaced
+        return {}
+
+
+def remember(cwd: Path, brought: Mapping[str, str]) -> None:
+    """Keep the digests of what was fetched, as far as it is still there; a failure costs the next fetch."""
+    path = brought_file(cwd)
+    with contextlib.suppress(OSError, RunError):
+        RunFiles(path.parent).create()
+        there = {name: digest for name, digest in brought.items() if os.path.lexists(cwd / name)}
+        replace_json(path, there, private=True)
+
+
+def apart_text(folder: Path) -> str | None:
+    """Return for the last line of a run which files came to a folder of their own; None: none did."""
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return f"kept apart from files of yours, in {folder}: {_shown(names)}" if names else None
 
 
 def _tell(files: FetchedFiles, host: str, say: Callable[[str], None]) -> None:
     if files.names:
-        shown = ", ".join(files.names[:_SHOWN])
-        more = f" and {len(files.names) - _SHOWN} more" if len(files.names) > _SHOWN else ""
-        say(f"fetched from {host}, {files.nbytes / (1 << 20):.1f} MiB: {shown}{more}")
+        say(f"fetched from {host}, {files.nbytes / (1 << 20):.1f} MiB: {_shown(files.names)}")
+    if files.apart:
+        say(f"fetched from {host}, kept apart from files that no fetch has brought: {_shown(files.apart)}")
     for problem in files.problems[:_SHOWN]:
         say(f"not fetched from {host}: {problem}")
     if len(files.problems) > _SHOWN:
         say(f"not fetched from {host}: {len(files.problems) - _SHOWN} more files")
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -23,6 +23,7 @@ class Locations:
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = hosts
         self._placed: dict[TaskId, Host] = {}
+        self._folders: dict[str, TaskId] = {}
         self._address: dict[TaskId, str] = {}
         self._moved: set[TaskId] = set()
         self._spares = [host for host in hosts if host.spare]
@@ -32,6 +33,7 @@ class Locations:
     def place(self, cluster: ClusterSection, places: Places) -> None:
         """Give every task its host; raise a `SpecError` if they have no room."""
         self._placed = place(cluster, self._hosts, places)
+        self._folders = {f"{task.role}-{task.index}": task for task in self._placed}
 
     @property
     def leader(self) -> TaskId:
@@ -70,6 +72,19 @@ class Locations:
     def training_on(self, host: str) -> int:
         """Return how many tasks train on a host."""
         return sum(task.role in TRAINING_ROLES for task in self.tasks_of(host))
+
+    def may_write(self, host: str, path: str) -> bool:
+        """Return whether a host may write a file of the run directory.
+
+        Its own tasks' it may. Where the run is led it may also write those of the run and of workers that
+        have joined, and the requests to kill. Without servers, every replica may come to lead.
+        """
+        folder = path.removeprefix("tasks/").partition("/")[0]
+        if folder in self._folders and not path.endswith("kill.json"):
+            return self.host_of(self._folders[folder]) == host
+        if any(task.role is Role.PS for task in self._placed):
+            return self.host_of(self.leader) == host
+        return self.training_on(host) > 0
 
     def check_addresses(self) -> None:
         """Refuse addresses of which only some are loopback: those hosts cannot be reached by the others."""

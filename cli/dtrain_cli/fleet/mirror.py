@@ -3,18 +3,28 @@
 import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dtrain.cluster import TaskId
+from dtrain.config import RunSpec
+from dtrain.errors import RunError
+from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain.runs.json_file import overwrite_json
 from dtrain_cli.agent.copied_files import RECORD_BYTES_MAX, grows, is_record
 from dtrain_cli.agent.messages import Appended, Changed, Replaced
 
 _CLOCK = "monotonic_s"
 """The end of the name of every field that holds a moment of a machine's monotonic clock."""
+HOST_BYTES_MAX = 4 << 30
+HOST_FILES_MAX = 100_000
+"""Logs, metrics, traces and records of one host: no more of them is copied."""
+_NO_MORE = b"\ndtrain: no more output of this host is copied to the launcher; the rest is there\n"
 
 
 class HostClock:
@@ -31,8 +41,10 @@ class HostClock:
 class Mirror:
     """The copies of one run: every agent's news are written into the launcher's run directory."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, may_write: Callable[[str, str], bool]) -> None:
+        """Copy nothing yet; `may_write` says whether a host may write the file of a name."""
         self._run_dir = run_dir
+        self._may_write = may_write
         self._said: dict[str, dict[str, Any]] = {}
         self._targets: dict[str, Path] = {}
         self.sizes: dict[str, dict[str, int]] = {}
@@ -43,25 +55,39 @@ class Mirror:
         return self._said.get(f"tasks/{task.role}-{task.index}/status.json")
 
     def take(self, host: str, news: Replaced | Changed | Appended, clock: HostClock) -> None:
-        """Write what an agent sends. Other names than tasks' are ignored; a full disk costs the copy."""
+        """Write what an agent sends, unless its host may not write there, or has sent too much already.
+
+        A full disk costs the copy.
+        """
+        sizes = self.sizes.setdefault(host, {})
+        nbytes = sum(sizes.values())
+        if not self._may_write(host, news.path) or nbytes > HOST_BYTES_MAX or len(sizes) > HOST_FILES_MAX:
+            return
         with contextlib.suppress(OSError):
             match news:
                 case Appended(path=path, data=data) if grows(path):
-                    sizes = self.sizes.setdefault(host, {})
                     sizes[path] = sizes.get(path, 0) + len(data)
-                    target = self._made(path)
-                    with open(target, "ab") as file:
-                        file.write(data)
+                    with open(self._made(path), "ab") as file:
+                        file.write(data if nbytes + len(data) <= HOST_BYTES_MAX else _NO_MORE)
                 case Replaced(path=path, data=data) if is_record(path) and len(data) <= RECORD_BYTES_MAX:
+                    sizes.setdefault(path, 0)
                     self._replace(path, data, clock)
                 case Changed(path=path, fields=fields) if path in self._said:
-                    self._said[path] |= fields
-                    self._overwrite(path, self._said[path], clock)
+                    said = self._said[path] | fields
+                    if len(json.dumps(said)) <= RECORD_BYTES_MAX:
+                        self._said[path] = said
+                        self._overwrite(path, said, clock)
 
     def _replace(self, path: str, data: bytes, clock: HostClock) -> None:
+        files = RunFiles(self._run_dir)
         try:
             said = json.loads(data)
-        except ValueError:
+            if path == files.spec.name:  # the launcher's own, but for what the leader's program wishes
+                told = msgspec.json.decode(data, type=RunSpec)
+                if (own := read_record(files.spec, RunSpec)) is not None:
+                    write_record(files.spec, replace(own, training=told.training))
+                return
+        except (ValueError, RunError):
             return
         if isinstance(said, dict):
             if path.endswith("/status.json"):

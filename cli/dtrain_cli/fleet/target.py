@@ -29,7 +29,7 @@ from dtrain_cli.agent.messages import (
 )
 from dtrain_cli.code.archive import Archive
 from dtrain_cli.fleet.agents import Agents, Ended, News, Said
-from dtrain_cli.fleet.fetching import SILENCE_S, fetch
+from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
 from dtrain_cli.fleet.hosts_alive import Gone, HeardAgain, Phase, Silent
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.locations import Locations
@@ -110,15 +110,14 @@ class FleetTarget:
             say: prints a line for the user, before there is a console.
         """
         self._run = run
-        self._mirror = Mirror(run.files.directory)
+        self._locations = Locations(run.hosts)
+        self._mirror = Mirror(run.files.directory, self._locations.may_write)
         self._lease_s = max(LEASE_S, run.spec.wait.server_s)
         self._agents = Agents(opener, self._begin, self._mirror, self._lease_s)
         self._preparation = Preparation(self._agents, signals, say)
         self._signals = signals
         self._say = say
-        self._locations = Locations(run.hosts)
         self._places: dict[str, RemotePlace] = {}
-        self._sent: set[Path] = set()
         self._moving: dict[str, Gone] = {}
         self._second: SecondPlace | None = None
         self._queued: list[Event] = []
@@ -171,7 +170,6 @@ class FleetTarget:
                 lacking.append(host)
         if lacking:
             folder, archive = self._run.code()
-            self._sent = {folder / name for name in archive.names}
             for host, work in self._preparation.send_code(lacking, archive).items():
                 self._places[host] = replace(self._places[host], cwd=work, code=folder)
 
@@ -235,8 +233,10 @@ class FleetTarget:
             self.events(until_s)
         host = self._locations.host_of(self._locations.leader)
         if (place := self._places.get(host)) is not None and place.code is not None:
-            files = FetchedFiles(self._run.workload.cwd.absolute(), self._sent)
+            here = self._run.workload.cwd.absolute()
+            files = FetchedFiles(here, second=self._run.files.fetched, brought=earlier(here))
             fetch(self._agents, host, files, self._signals, say)
+            remember(here, files.brought)
         self.close()
 
     def release_addresses(self) -> None:
@@ -364,6 +364,10 @@ class FleetTarget:
 
     def _hear(self, host: str, answer: Answer) -> None:
         match answer:
+            case Started() | Exited() | Refused() if answer.task not in map(
+                str, self._locations.tasks_of(host)
+            ):
+                return  # a host has no word about tasks of others
             case Started():
                 self._queued.append(answer)
             case Exited() | Refused():

@@ -41,6 +41,7 @@ from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.outlet import Outlet
 from dtrain_cli.console.own_line import say
 from dtrain_cli.console.run_console import RunConsole
+from dtrain_cli.fleet.fetching import apart_text
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.policies.outcome import Outcome
 from dtrain_cli.launch.policies.patience import Limits
@@ -214,6 +215,8 @@ def _supervise(
         last_word += f"; {text}"
     if there := target.left_there(plan.leader):
         last_word += f"; its files are {there}"
+    if apart := apart_text(files.fetched):
+        last_word += f"; {apart}"
     why = None if outcome.failure is None else outcome.failure.kind
     may_go_on = outcome.state == RunState.STOPPED or why in (FailureKind.HOST_LOST, FailureKind.LAUNCHER)
     resumable = may_go_on and record.saved is not None

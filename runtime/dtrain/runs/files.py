@@ -12,6 +12,7 @@
         reserve-run.json-0 ...      room on a full disk for the last record of that name; absent after the end
         metrics.jsonl               the chief's metrics: one line a report
         checkpoints/                ckpt-<step>/
+        fetched/                    of a run on hosts: what may not replace files of the working directory
         data_index/                 indexes of data that cannot have them beside it, of filters, and what
                                     layers have learned by `adapt`
         tasks/worker-0/
@@ -48,7 +49,7 @@ from dtrain.runs.states import FailureKind, RunState, TaskState
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 
 _OWN_NAME = re.compile(
-    r"lock|(run|join|spec|plan|target|moved|stop)\.json|(events|metrics)\.jsonl|checkpoints|tasks|data_index|reserve-.+"
+    r"lock|(run|join|spec|plan|target|moved|stop)\.json|(events|metrics)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
     r"|left_behind\.txt|\.(run|join|spec|plan|target|stop)\.json\.\d+"
 )
 
@@ -243,6 +244,11 @@ class RunFiles:
     def checkpoints(self) -> Path:
         """The folder of ``ckpt-<step>`` folders."""
         return self.directory / "checkpoints"
+
+    @property
+    def fetched(self) -> Path:
+        """The folder for files of a leader's host that may not come to the working directory."""
+        return self.directory / "fetched"
 
     @property
     def newest_step(self) -> int | None:

@@ -26,8 +26,8 @@ def here(tmp_path):
     return tmp_path / "here"
 
 
-def fetched(work, here, spared=()):
-    files = FetchedFiles(here, spared)
+def fetched(work, here):
+    files = FetchedFiles(here)
     for part in made_parts(work):
         part = decode_answer(encode(part).strip())
         if isinstance(part, AllMade):
@@ -67,19 +67,16 @@ def test_a_file_of_the_code_is_never_replaced(work, here):
     (here / "train.py").write_text("program")
     (work / "train.py").unlink()
     (work / "train.py").write_text("written by the program")
-    (work / "result").write_text("new")
-    (here / "result").write_text("of an earlier run")
-    files = fetched(work, here, {here / "train.py"})
-    assert files.problems == ["train.py is a file of the code, which is not replaced"]
+    files = fetched(work, here)
+    assert files.problems == ["train.py cannot be written: a file is there that no fetch has brought"]
     assert (here / "train.py").read_text() == "program"
-    assert (here / "result").read_text() == "new"
 
 
 @pytest.mark.parametrize(
     "name", ["../out", "/etc/out", "a/../../out", ".hidden", "a//b", "", "a\0b", ".git/config"]
 )
 def test_no_name_leads_out_of_the_folder_whatever_an_agent_says(here, name):
-    files = FetchedFiles(here, ())
+    files = FetchedFiles(here)
     files.take(MadePart(name, b"x", last=False))
     files.take(MadePart(name, b"x", last=True))
     files.drop()
@@ -91,7 +88,7 @@ def test_no_name_leads_out_of_the_folder_whatever_an_agent_says(here, name):
 
 def test_half_a_file_leaves_the_one_that_was_there(here):
     (here / "model").write_text("whole")
-    files = FetchedFiles(here, ())
+    files = FetchedFiles(here)
     files.take(MadePart("model", b"ha", last=False))
     files.drop()
     assert [path.read_text() for path in here.iterdir()] == ["whole"]
@@ -99,7 +96,7 @@ def test_half_a_file_leaves_the_one_that_was_there(here):
 
 def test_what_cannot_be_written_is_said_once_and_the_rest_arrives(here):
     (here / "a").write_text("a file")
-    files = FetchedFiles(here, ())
+    files = FetchedFiles(here)
     for last in (False, True):
         files.take(MadePart("a/b", b"x", last))
     files.take(MadePart("c", b"x", last=True))

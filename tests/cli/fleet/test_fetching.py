@@ -44,7 +44,7 @@ class Agents:
 def test_it_ends_with_whole_files_and_the_reason_in_words(tmp_path, turns, numbers, said):
     lines: list[str] = []
     inbox = SimpleNamespace(read=lambda: numbers)
-    fetch(Agents(*turns), "h1", FetchedFiles(tmp_path, ()), inbox, lines.append)
+    fetch(Agents(*turns), "h1", FetchedFiles(tmp_path), inbox, lines.append)
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
     assert lines[0] == "fetched from h1, 0.0 MiB: whole"
     assert lines[1:] == ([f"not fetched from h1: {said}"] if said else [])
@@ -53,6 +53,6 @@ def test_it_ends_with_whole_files_and_the_reason_in_words(tmp_path, turns, numbe
 def test_a_host_that_is_lost_is_not_asked(tmp_path):
     lines: list[str] = []
     agents = Agents(phase=Phase.LOST)
-    fetch(agents, "h1", FetchedFiles(tmp_path, ()), SimpleNamespace(read=list), lines.append)
+    fetch(agents, "h1", FetchedFiles(tmp_path), SimpleNamespace(read=list), lines.append)
     assert lines == ["not fetched from h1: the host cannot be reached"]
     assert agents.sent == []

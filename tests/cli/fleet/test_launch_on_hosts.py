@@ -42,7 +42,9 @@ x = np.ones((64, 1), np.float32)
 model.fit(x, 2 * x, batch_size=8, epochs=3, verbose=0)
 print("secret", os.environ["HUSH"], "open", os.environ["SHOWN"], "in", os.getcwd())
 if strategy.is_leader:
-    Path("made").write_text("by the leader")
+    for name in ("made", "own"):
+        Path("aside").write_text("by the leader")
+        Path("aside").replace(name)
 """
 
 
@@ -68,6 +70,7 @@ def on_hosts(launcher, variables):
 
 def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, tmp_path):
     (tmp_path / "program.py").write_text(TRAINS)
+    (tmp_path / "own").write_text("by the user")
     tells = ("--set", "secrets=[HUSH]", "--set", "environment.SHOWN=yes", "--set", "code.from=.")
     launch = on_hosts(*ON, *tells, "program.py")
     assert launch.end() == 0, launch.err
@@ -76,7 +79,10 @@ def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, 
     (work,) = where.glob("*/work")
     assert f"chief:0 | secret not for everybody open yes in {work}" in launch.out
     assert (work / "made").read_text() == "by the leader"
-    assert "fetched from h1, 0.0 MiB: made" in launch.err, launch.err
+    assert "fetched from h1, 0.0 MiB: made\n" in launch.err, launch.err
+    assert (tmp_path / "own").read_text() == "by the user"
+    assert (launch.run_dir / "fetched" / "own").read_text() == "by the leader"
+    assert f"kept apart from files of yours, in {launch.run_dir}/fetched: own" in launch.err.splitlines()[-1]
     assert (tmp_path / "made").read_text() == "by the leader"
     assert not (tmp_path / "program.py").is_symlink()
     tasks = {task["task"]: task["host"] for task in launch.record()["tasks"]}
@@ -93,9 +99,11 @@ def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, 
     more = ("--run-dir", str(launch.run_dir), "--resume", "--on", "ssh", "--hosts")
     copy = launch.run_dir / "checkpoints" / "ckpt-24"
     assert (copy / "manifest.json").exists()
-    elsewhere = on_hosts(*more, "h2,h1", *ON[4:], *tells[:4], "program.py")
+    without = ("--set", "code.exclude=[h1, h2, runs]")
+    elsewhere = on_hosts(*more, "h2,h1", *ON[4:], *tells, *without, "program.py")
     assert elsewhere.end() == 0, elsewhere.err
     assert "goes on from step 24\n" in elsewhere.err
+    assert "fetched from h2, 0.0 MiB: made\n" in elsewhere.err  # it was sent as code, and is a fetch's own
     assert (
         tmp_path / "h2" / "dtrain" / "hosts" / "h2" / work.parent.name / "checkpoints" / "ckpt-24"
     ).is_dir()

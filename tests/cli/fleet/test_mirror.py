@@ -10,7 +10,7 @@ STATUS = "tasks/worker-0/status.json"
 
 
 def test_moments_are_told_by_the_clock_of_the_launcher(tmp_path):
-    mirror = Mirror(tmp_path)
+    mirror = Mirror(tmp_path, lambda *_: True)
     clock = HostClock(said_s=5000.0, now_s=100.0)
     clock.heard(5001.0, 100.9)  # a faster answer
     said = {"step": 3, "monotonic_s": 5002.0, "waiting_monotonic_s": None, "progress_monotonic_s": 0.0}
@@ -33,7 +33,7 @@ def test_the_time_of_a_failure_is_that_of_this_machine():
 def test_an_agent_writes_nothing_but_a_tasks_files(tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    mirror = Mirror(run_dir)
+    mirror = Mirror(run_dir, lambda *_: True)
     clock = HostClock(0.0, 0.0)
     for path in ("../stolen", "run.json", "join.json", "tasks/ps-0/attempt-0/../../../run.json"):
         mirror.take("h1", Replaced(path, b"{}"), clock)
@@ -44,7 +44,7 @@ def test_an_agent_writes_nothing_but_a_tasks_files(tmp_path):
 
 
 def test_pieces_of_a_log_are_joined_and_counted(tmp_path):
-    mirror = Mirror(tmp_path)
+    mirror = Mirror(tmp_path, lambda *_: True)
     log = "tasks/ps-0/attempt-0/output.log"
     for piece in (b"one ", b"two"):
         mirror.take("h1", Appended(log, piece), HostClock(0.0, 0.0))
