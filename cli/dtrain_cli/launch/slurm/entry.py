@@ -51,7 +51,7 @@ def launch(options: LaunchOptions) -> int:
 
 def plan(options: LaunchOptions) -> int:
     """Print the script that `launch` would submit, and what it means on stderr; nothing is submitted."""
-    ready = submission(options, datetime.now())
+    ready = _submission(options)
     script = ready.script
     print(script.text(), end="")  # noqa: T201
     nodes = f"{script.nodes} {'node' if script.nodes == 1 else 'nodes'}"
@@ -63,8 +63,17 @@ def plan(options: LaunchOptions) -> int:
     return 0
 
 
-def _submit(options: LaunchOptions) -> tuple[str, Submission]:
+def _submission(options: LaunchOptions) -> Submission:
     ready = submission(options, datetime.now())
+    slurm = ready.script.spec.slurm
+    if slurm.notice_s < slurm.grace_s:
+        few = f"slurm.time is {slurm.time_s} s, too little for slurm.grace_s of {slurm.grace_s} s"
+        say(f"{few}: the job is told to save and stop {slurm.notice_s} s before its end")
+    return ready
+
+
+def _submit(options: LaunchOptions) -> tuple[str, Submission]:
+    ready = _submission(options)
     script = ready.script
     try:
         script.out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,7 +103,7 @@ def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
     wishes = scenes[0].spec.slurm if scenes else SlurmSection()
     stopped = bool(scenes) and user_has_stopped(scenes[0].files)
     if code == _TERMINATED and allocation.batch and wishes.requeue and not stopped:
-        _begin_again(allocation.job, wishes.grace_s)
+        _begin_again(allocation.job, wishes.notice_s)
     return code
 
 

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from dtrain.cluster.host_lists import compress_hosts
+from dtrain.config.targets.slurm_section import EARLY_S
 from dtrain.errors import RunError
 from dtrain_cli.targets.slurm.job_report import JobReport, read_job, read_node_addresses
 
 _COMMAND_S = 60.0
 _WORDS_MAX = 300
-_EARLY_S = 60.0
-"""By so much Slurm may give notice of the end earlier than it was asked to (--signal in sbatch(1))."""
 _NO_JOB = "Invalid job id"
 _JOB = re.compile(r"([0-9]+)(?:;.*)?")
 
@@ -86,7 +85,7 @@ def run_on_node(job: str, node: str, command: Sequence[str], wait_s: float) -> s
 def is_ending(job: str, grace_s: float) -> bool:
     """Return whether a running job is at the end of its time, as far as Slurm says."""
     report = show(job)
-    return report is not None and report.is_ending(datetime.now(), grace_s + _EARLY_S)
+    return report is not None and report.is_ending(datetime.now(), grace_s + EARLY_S)
 
 
 def node_addresses(nodes: Sequence[str]) -> dict[str, str]:

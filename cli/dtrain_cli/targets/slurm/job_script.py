@@ -83,7 +83,7 @@ class JobScript:
             f"--error={self.err}",
             "--open-mode=append",
             "--requeue" if slurm.requeue else "--no-requeue",
-            f"--signal=B:TERM@{slurm.grace_s}",
+            f"--signal=B:TERM@{slurm.notice_s}",
         ]
 
     def _machines(self, tasks_per_node: int, partition: str | None, more: Sequence[str]) -> list[str]:

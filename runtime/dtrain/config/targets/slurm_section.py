@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from dtrain.config.problems import Problem, at_least
 
 _TIME = re.compile(r"[0-9]+(-[0-9]{1,2}(:[0-9]{1,2}){0,2}|(:[0-9]{1,2}){0,2})")
+EARLY_S = 60
+"""By so much Slurm may signal a job earlier than it was asked to (--signal in sbatch(1))."""
 _WORD = re.compile(r"[A-Za-z0-9_.,:+@/-]+")
 _OWN = {
     "--nodes": "slurm.nodes",
@@ -79,6 +81,24 @@ class SlurmSection:
     grace_s: int = 120
     options: tuple[str, ...] = ()
     servers: ServerNodesSection | None = None
+
+    @property
+    def time_s(self) -> int:
+        """Return the time limit in seconds; 0: it is the partition's, or there is none."""
+        days, dash, rest = str(self.time or 0).rpartition("-")
+        numbers = [int(number) for number in rest.split(":")]
+        units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
+        return int(days or 0) * 86400 + sum(n * unit for n, unit in zip(numbers, units, strict=False))
+
+    @property
+    def notice_s(self) -> int:
+        """Return how long before the time limit Slurm is asked to signal the job.
+
+        That is `grace_s`, but at most a quarter of a time that is hardly longer: the job would be told to
+        stop as soon as it has begun.
+        """
+        short = 0 < self.time_s <= self.grace_s + EARLY_S
+        return min(self.grace_s, max(1, self.time_s // 4)) if short else self.grace_s
 
     def problems(self) -> Iterator[Problem]:
         """Yield the mistakes that types do not exclude."""
