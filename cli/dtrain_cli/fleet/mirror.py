@@ -14,7 +14,7 @@ import msgspec
 from dtrain.cluster import TaskId
 from dtrain.config import RunSpec
 from dtrain.errors import RunError
-from dtrain.runs.files import RunFiles, read_record, write_record
+from dtrain.runs.files import read_record, write_record
 from dtrain.runs.json_file import overwrite_json
 from dtrain_cli.agent.copied_files import RECORD_BYTES_MAX, grows, is_record
 from dtrain_cli.agent.messages import Appended, Changed, Replaced
@@ -23,7 +23,7 @@ _CLOCK = "monotonic_s"
 """The end of the name of every field that holds a moment of a machine's monotonic clock."""
 HOST_BYTES_MAX = 4 << 30
 HOST_FILES_MAX = 100_000
-"""Logs, metrics, traces and records of one host: no more of them is copied."""
+"""Bytes of logs, metrics and traces of one host, and files of it: no more of them is copied."""
 _NO_MORE = b"\ndtrain: no more output of this host is copied to the launcher; the rest is there\n"
 
 
@@ -61,14 +61,15 @@ class Mirror:
         """
         sizes = self.sizes.setdefault(host, {})
         nbytes = sum(sizes.values())
-        if not self._may_write(host, news.path) or nbytes > HOST_BYTES_MAX or len(sizes) > HOST_FILES_MAX:
+        if not self._may_write(host, news.path) or (news.path not in sizes and len(sizes) >= HOST_FILES_MAX):
             return
         with contextlib.suppress(OSError):
             match news:
-                case Appended(path=path, data=data) if grows(path):
+                case Appended(path=path, data=data) if grows(path) and nbytes <= HOST_BYTES_MAX:
                     sizes[path] = sizes.get(path, 0) + len(data)
+                    last = _NO_MORE if path.endswith(".log") else b""
                     with open(self._made(path), "ab") as file:
-                        file.write(data if nbytes + len(data) <= HOST_BYTES_MAX else _NO_MORE)
+                        file.write(data if nbytes + len(data) <= HOST_BYTES_MAX else last)
                 case Replaced(path=path, data=data) if is_record(path) and len(data) <= RECORD_BYTES_MAX:
                     sizes.setdefault(path, 0)
                     self._replace(path, data, clock)
@@ -79,13 +80,12 @@ class Mirror:
                         self._overwrite(path, said, clock)
 
     def _replace(self, path: str, data: bytes, clock: HostClock) -> None:
-        files = RunFiles(self._run_dir)
         try:
             said = json.loads(data)
-            if path == files.spec.name:  # the launcher's own, but for what the leader's program wishes
+            if path == "spec.json":  # the launcher's own, but for what the leader's program wishes
                 told = msgspec.json.decode(data, type=RunSpec)
-                if (own := read_record(files.spec, RunSpec)) is not None:
-                    write_record(files.spec, replace(own, training=told.training))
+                if (own := read_record(self._run_dir / path, RunSpec)) is not None:
+                    write_record(self._run_dir / path, replace(own, training=told.training))
                 return
         except (ValueError, RunError):
             return

@@ -1,5 +1,6 @@
 """A host of a run may write what is its own: nothing of the user's, of the launcher's, or of other hosts' tasks."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -226,9 +227,13 @@ def test_a_hosts_logs_and_records_have_bounds(tmp_path, monkeypatch):
         copies.take("h1", Appended(str(log.relative_to(tmp_path)), b"x" * 99 + b"\n"), CLOCK)
     assert log.read_bytes().count(b"\n") == 12
     assert log.read_text().splitlines()[-1].startswith("dtrain: no more output of this host is copied")
+    copies.take("h1", Appended("metrics.jsonl", b"{}\n"), CLOCK)
+    assert not (tmp_path / "metrics.jsonl").exists()
+    copies.take("h1", Replaced("tasks/ps-0/status.json", b'{"step": 1}'), CLOCK)  # what is small still comes
+    assert json.loads((tmp_path / "tasks/ps-0/status.json").read_text()) == {"step": 1}
     for number in range(20):
         copies.take("h2", Replaced(f"tasks/ps-0/attempt-{number}/failure.json", b"{}"), CLOCK)
-    assert len(list(tmp_path.glob("tasks/ps-0/attempt-*/failure.json"))) == 7
+    assert len(list(tmp_path.glob("tasks/ps-0/attempt-*/failure.json"))) == 6
     status = "tasks/ps-1/status.json"
     copies.take("h3", Replaced(status, b'{"step": 1}'), CLOCK)
     for number in range(20):
