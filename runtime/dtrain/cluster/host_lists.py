@@ -1,53 +1,64 @@
 """Slurm's compressed lists of hosts, ``n[001-003,7],login``, and of counts, ``2(x3),1``."""
 
+import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 
 from dtrain.errors import SpecError
 
 HOSTS_MAX = 100_000
+NAME_MAX = 255
+PARTS_MAX = 128
+"""Parts of a heterogeneous job, of which Slurm knows no more."""
 _NAMES = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _COUNT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
-def expand_hosts(text: str) -> list[str]:
+def expand_hosts(text: str, hosts_max: int = HOSTS_MAX) -> list[str]:
     """Return the names of a compressed list, in its order; numbers keep their leading zeros.
 
     Raises:
-        SpecError: it is no such list, or has more than `HOSTS_MAX` hosts.
+        SpecError: it is no such list, or has more than `hosts_max` hosts, counted before one is made.
     """
-    if not text or ",".join(_NAMES.findall(text)) != text:
+    names = _NAMES.findall(text)
+    if not text or ",".join(names) != text:
         raise SpecError(f"expected a list of hosts such as n[001-003,7],login, found {text[:80]!r}")
-    hosts: list[str] = []
-    for name in _NAMES.findall(text):
-        hosts += _expand(name, text)
-        if len(hosts) > HOSTS_MAX:
+    parts = []
+    for name in names:
+        pieces = _BRACKETS.split(name)  # what stands in brackets is every second one
+        ranges = [[_range(part, text) for part in inner.split(",")] for inner in pieces[1::2]]
+        longest = sum(max(digits for _, digits in each) for each in ranges)
+        if sum(map(len, pieces[::2])) + longest > NAME_MAX:
+            raise SpecError(f"expected names of at most {NAME_MAX} characters, found {name[:80]!r}")
+        hosts_max -= math.prod(sum(len(numbers) for numbers, _ in each) for each in ranges)
+        if hosts_max < 0:
             raise SpecError(f"expected at most {HOSTS_MAX} hosts, found more in {text[:80]!r}")
-    return hosts
+        parts.append((pieces, ranges))
+    return [host for pieces, ranges in parts for host in _made(pieces, ranges)]
 
 
-def _expand(name: str, text: str) -> list[str]:
-    found = _BRACKETS.search(name)
-    if found is None:
-        return [name]
-    before, after = name[: found.start()], name[found.end() :]
-    numbers = [number for part in found[1].split(",") for number in _numbers(part, text)]
-    endings = _expand(after, text)
-    if len(numbers) * len(endings) > HOSTS_MAX:
-        raise SpecError(f"expected at most {HOSTS_MAX} hosts, found more in {text[:80]!r}")
-    return [f"{before}{number}{ending}" for number in numbers for ending in endings]
+_Range = tuple[range, int]
+"""Numbers, and the digits that each has at least."""
 
 
-def _numbers(part: str, text: str) -> Iterator[str]:
+def _range(part: str, text: str) -> _Range:
     found = _RANGE.fullmatch(part)
     if found is None:
         raise SpecError(f"expected numbers such as 001-003 in brackets, found {part[:40]!r} in {text[:80]!r}")
     first, last = found[1], found[2] or found[1]
-    if not 0 <= int(last) - int(first) < HOSTS_MAX:
+    if int(last) < int(first):
         raise SpecError(f"expected a range from a smaller to a larger number, found {part[:40]!r}")
-    return (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+    return range(int(first), int(last) + 1), len(first)
+
+
+def _made(pieces: Sequence[str], ranges: Sequence[Sequence[_Range]]) -> Iterator[str]:
+    """Yield the names that a list has for one of its parts; the last numbers change first."""
+    numbers = [[f"{each:0{digits}}" for those, digits in part for each in those] for part in ranges]
+    for chosen in itertools.product(*numbers):
+        yield "".join(map("".join, zip(pieces[::2], (*chosen, ""), strict=True)))
 
 
 def compress_hosts(hosts: Sequence[str]) -> str:
@@ -83,10 +94,9 @@ def expand_counts(text: str) -> list[int]:
     Raises:
         SpecError: it is no such list.
     """
-    counts: list[int] = []
-    for part in text.split(","):
-        found = _COUNT.fullmatch(part)
-        if found is None or int(found[2] or 1) > HOSTS_MAX:
-            raise SpecError(f"expected counts such as 2(x3),1, found {text[:80]!r}")
-        counts += [int(found[1])] * int(found[2] or 1)
-    return counts
+    found = [_COUNT.fullmatch(part) for part in text.split(",")]
+    counts = [(int(each[1]), int(each[2] or 1)) for each in found if each is not None]
+    nodes, tasks = sum(times for _, times in counts), sum(count * times for count, times in counts)
+    if len(counts) < len(found) or max(nodes, tasks) > HOSTS_MAX:
+        raise SpecError(f"expected counts such as 2(x3),1, at most {HOSTS_MAX} in all, found {text[:80]!r}")
+    return [count for count, times in counts for _ in range(times)]

@@ -6,7 +6,6 @@ inside the 12 bytes before a record's data ends silently; any other damage is an
 """
 
 import gzip
-import io
 import os
 import struct
 import zlib
@@ -20,7 +19,7 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.formats.crc32c import masked_crc32c, masked_crc32c_of_each, masked_crc32c_of_words
-from dtrain.formats.expansion import room_for
+from dtrain.formats.expansion import decompressed, room_for
 from dtrain.formats.regular_file import open_regular
 
 HEADER = struct.Struct("<QI")
@@ -71,7 +70,7 @@ def records_from(file: BinaryIO, where: str, compression: str = "") -> Iterator[
     file.seek(0)
     room = room_for(nbytes) if compression else nbytes
     try:
-        yield from _records(_decompressed(file, compression), where, room, grows=bool(compression))
+        yield from _records(decompressed(file, compression, where), where, room, grows=bool(compression))
     except (EOFError, zlib.error) as error:
         raise InputError(f"{where}: expected {compression} data, found damage: {error}.") from error
 
@@ -124,35 +123,6 @@ def check_compression(compression: str) -> None:
     """Raise an `InputError` for a compression that is not in COMPRESSIONS."""
     if compression not in COMPRESSIONS:
         raise InputError(f"compression_type: expected '', GZIP or ZLIB, found {compression!r}.")
-
-
-class _ZlibReader(io.RawIOBase):
-    """The decompressed bytes of a zlib file."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._decompressor = zlib.decompressobj()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
-        data = b""
-        while not data and not self._decompressor.eof:
-            compressed = self._decompressor.unconsumed_tail or self._file.read(CHUNK_BYTES)
-            if not compressed:
-                raise EOFError("the file ends in the middle of the stream")
-            data = self._decompressor.decompress(compressed, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def _decompressed(file: BinaryIO, compression: str) -> BinaryIO:
-    if compression == "GZIP":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
-    if compression == "ZLIB":
-        return cast(BinaryIO, io.BufferedReader(_ZlibReader(file), CHUNK_BYTES))
-    return file
 
 
 def _records(stream: BinaryIO, where: str, room: int, *, grows: bool) -> Iterator[bytes]:
@@ -238,6 +208,9 @@ def records_in(frames: Sequence[bytes], offsets: Sequence[int], where: str) -> l
     Raises:
         InputError: a length or data are damaged.
     """
+    for frame, offset in zip(frames, offsets, strict=True):
+        if len(frame) < FRAME_BYTES:
+            raise InputError(_damaged_length(where, offset))
     data = [frame[HEADER.size : -CHECKSUM.size] for frame in frames]
     framing = b"".join([frame[: HEADER.size] + frame[-CHECKSUM.size :] for frame in frames])
     return list(_sound(data, np.frombuffer(framing, _FRAMING), offsets, 0, where))

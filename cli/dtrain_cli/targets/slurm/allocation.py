@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dtrain.cluster.host_lists import expand_hosts
+from dtrain.cluster.host_lists import HOSTS_MAX, PARTS_MAX, expand_hosts
 from dtrain.config import ROLES, ClusterSection, Host
 from dtrain.config.targets.hosts import Places
 from dtrain.errors import SpecError
@@ -93,11 +93,12 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
     job = environment.get(JOB)
     if not job:
         return None
-    parts = _number(environment, "SLURM_HET_SIZE", 1)
+    parts = _number(environment, "SLURM_HET_SIZE", 1, PARTS_MAX)
     endings = [f"_HET_GROUP_{part}" for part in range(parts)] if parts > 1 else [""]
-    nodes = tuple(
-        tuple(expand_hosts(_text(environment, f"SLURM_JOB_NODELIST{ending}"))) for ending in endings
-    )
+    nodes: tuple[tuple[str, ...], ...] = ()
+    for ending in endings:
+        room = HOSTS_MAX - sum(map(len, nodes))
+        nodes += (tuple(expand_hosts(_text(environment, f"SLURM_JOB_NODELIST{ending}"), room)),)
     slots = tuple(_number(environment, f"SLURM_NTASKS_PER_NODE{ending}", 0) or None for ending in endings)
     return Allocation(
         job=job,
@@ -114,8 +115,8 @@ def _text(environment: Mapping[str, str], name: str) -> str:
     return text
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+def _number(environment: Mapping[str, str], name: str, default: int, largest: int = 10**9) -> int:
     text = environment.get(name, "")
-    if text and not text.isdecimal():
-        raise SpecError(f"{name}: expected a number, found {text[:40]!r}")
+    if text and (not text.isdecimal() or len(text) > 12 or int(text) > largest):
+        raise SpecError(f"{name}: expected a number up to {largest}, found {text[:40]!r}")
     return int(text) if text else default

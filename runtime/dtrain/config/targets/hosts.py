@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dtrain.cluster.host_lists import HOSTS_MAX, expand_hosts
+from dtrain.cluster.host_lists import HOSTS_MAX, NAME_MAX, expand_hosts
 from dtrain.config.problems import Problem
 from dtrain.errors import SpecError
 
 SPREAD = "spread"
 PACK = "pack"
-NAME_MAX = 255
 _SLOTS = r"(?::(?P<slots>[0-9]{1,6}))?"
 _WORD = re.compile(r"(?P<names>(?:[^,:\[\]]|\[[^\[\]]*\])+)" + _SLOTS)
 _IPV6 = re.compile(r"\s*(?P<user>[^,:\[\]\s]+@)?\[(?P<address>[0-9A-Fa-f:.]*:[^,\[\]]*)\]\s*" + _SLOTS)
@@ -48,21 +47,21 @@ Places = str | dict[Literal["chief", "worker", "ps", "evaluator"], str | tuple[s
 """For all roles, or for each: `spread`, `pack`, the name of a host, or a list of names."""
 
 
-def read_hosts(written: WrittenHosts) -> list[Host]:
+def read_hosts(written: WrittenHosts, hosts_max: int = HOSTS_MAX) -> list[Host]:
     """Return the hosts that a spec or an option names, in its order.
 
     Raises:
-        SpecError: it is no such list, or a host stands there twice.
+        SpecError: it is no such list, has more than `hosts_max` hosts, or a host stands there twice.
     """
     entries = (written,) if isinstance(written, str) else written
     hosts: list[Host] = []
     for entry in entries:
-        hosts += _read_words(entry) if isinstance(entry, str) else [entry]
+        hosts += _read_words(entry, hosts_max - len(hosts)) if isinstance(entry, str) else [entry]
     for problem in map(_host_problem, hosts):
         if problem is not None:
             raise SpecError(problem)
-    if len(hosts) > HOSTS_MAX:
-        raise SpecError(f"expected at most {HOSTS_MAX} hosts, found {len(hosts)}")
+    if len(hosts) > hosts_max:
+        raise SpecError(f"expected at most {HOSTS_MAX} hosts, found more")
     seen: set[str] = set()
     for host in hosts:
         if host.host in seen:
@@ -94,14 +93,15 @@ def hosts_problems(written: WrittenHosts, place: Places) -> Iterator[Problem]:
 
 
 def _entry_problems(entries: Sequence[str | Host]) -> Iterator[Problem]:
+    room = HOSTS_MAX
     for index, entry in enumerate(entries):
         try:
-            read_hosts((entry,))
+            room -= len(read_hosts((entry,), room))
         except SpecError as error:
             yield ("hosts", index), str(error)
 
 
-def _read_words(text: str) -> Iterator[Host]:
+def _read_words(text: str, hosts_max: int) -> Iterator[Host]:
     place = 0
     while True:
         found = _IPV6.match(text, place) or _WORD.match(text, place)
@@ -111,9 +111,11 @@ def _read_words(text: str) -> Iterator[Host]:
             raise SpecError(f"expected hosts such as {_EXAMPLE}, found {text[:80]!r}{brackets}")
         slots = None if found["slots"] is None else int(found["slots"])
         if found.re is _IPV6:
-            yield Host(f"{found['user'] or ''}{found['address']}", slots)
+            hosts = [f"{found['user'] or ''}{found['address']}"]
         else:
-            yield from (Host(name, slots) for name in expand_hosts(found["names"].strip()))
+            hosts = expand_hosts(found["names"].strip(), hosts_max)
+        hosts_max -= len(hosts)
+        yield from (Host(name, slots) for name in hosts)
         if end == len(text):
             return
         place = end + 1

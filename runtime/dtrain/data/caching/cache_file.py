@@ -24,9 +24,12 @@ from dtrain.data.prefetching.plain_elements import decode, encode
 from dtrain.data.stores.local import OpenFile
 from dtrain.data.structure import Element
 from dtrain.errors import InputError
+from dtrain.formats.expansion import inflated, room_for
 
 MAGIC = b"DTCACHE1"
 OFFSET_BYTES = 8
+ELEMENTS_FREE_BYTES = 1 << 20
+"""What the elements of any file may grow to: a byte may stand for an object of 64."""
 HEADER_BYTES_MAX = 4096
 READ_BYTES_MAX = 8 << 20
 FLUSHED_AFTER_S = 1.0
@@ -72,6 +75,10 @@ class CacheFile:
     def __len__(self) -> int:
         return self._header.elements
 
+    def stat(self) -> os.stat_result:
+        """Return what the system knows of the open file, its owner among it."""
+        return os.fstat(self._file.descriptor)
+
     @property
     def together(self) -> int:
         """Return how many elements in a row are worth one read."""
@@ -99,16 +106,23 @@ class CacheFile:
             raise self._damaged(first, offsets[0], "the offsets of elements are not in order")
         data = memoryview(self._file.read(offsets[0], offsets[-1] - offsets[0]))
         parts = [data[begin - offsets[0] : end - offsets[0]] for begin, end in itertools.pairwise(offsets)]
-        return [self._decoded(first + place, offsets[place], part) for place, part in enumerate(parts)]
+        room = room_for(self._header.offsets_at, ELEMENTS_FREE_BYTES)
+        found = []
+        for place, part in enumerate(parts):
+            element, grown = self._decoded(first + place, offsets[place], part, room)
+            found.append(element)
+            room -= grown
+        return found
 
-    def _decoded(self, number: int, offset: int, part: memoryview) -> Element:
+    def _decoded(self, number: int, offset: int, part: memoryview, room: int) -> tuple[Element, int]:
         if len(part) < _CHECKSUM.size:
             raise self._damaged(number, offset, f"it has {len(part)} bytes")
         data = part[_CHECKSUM.size :]
         if _checksum(number, data) != _CHECKSUM.unpack_from(part)[0]:
             raise self._damaged(number, offset, "its checksum does not fit")
         try:
-            return decode(zlib.decompress(data) if self._header.compression else bytes(data))
+            plain = inflated(data, room) if self._header.compression else bytes(data)
+            return decode(plain), len(plain)
         except _DAMAGES as error:
             raise self._damaged(number, offset, str(error)[:200]) from None
 
@@ -186,12 +200,17 @@ class _Writer:
         self._pending = bytearray(MAGIC)
         self._flushed_s = time.monotonic()
         self._at = len(MAGIC)
+        self._grown = 0
         self._offsets: list[int] = []
 
     def append(self, data: bytes) -> None:
         """Append an element."""
         if self._compressed:
-            data = zlib.compress(data, _FLATE_LEVEL)
+            packed = zlib.compress(data, _FLATE_LEVEL)
+            self._grown += len(data)
+            if self._grown > room_for(self._at + len(packed), ELEMENTS_FREE_BYTES):
+                packed = zlib.compress(data, 0)  # so that the elements of no file grow beyond what is read
+            data = packed
         number = len(self._offsets)
         self._offsets.append(self._at)
         self._pending += _CHECKSUM.pack(_checksum(number, data))

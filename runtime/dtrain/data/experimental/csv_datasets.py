@@ -1,8 +1,8 @@
 """Datasets of .csv files. Source: `CsvDataset` and `make_csv_dataset` of `tf.data.experimental` 2.15.1."""
 
 import csv
-import gzip
 import io
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -18,6 +18,7 @@ from dtrain.data.stores.opening import open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import TensorSpec
 from dtrain.errors import InputError, InvalidArgumentError
+from dtrain.formats.expansion import decompressed
 from dtrain.formats.tfrecord import check_compression
 
 
@@ -241,10 +242,10 @@ class _Files:
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
         try:
             with open_stream(path) as file:
-                data: Any = gzip.GzipFile(fileobj=file) if self.compression == "GZIP" else file
+                data: Any = decompressed(file, self.compression, where)
                 with io.TextIOWrapper(data, encoding=self.encoding, newline="") as text:
                     yield from csv.reader(text, delimiter=self.delimiter, quoting=quoting)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{where}: cannot be read: {error}") from error
         except (csv.Error, UnicodeDecodeError) as error:
             raise InvalidArgumentError(f"{where}: expected comma-separated text: {error}") from error

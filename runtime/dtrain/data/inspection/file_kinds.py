@@ -2,8 +2,8 @@
 
 import csv
 import glob
-import gzip
 import io
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -19,6 +19,7 @@ from dtrain.data.stores.opening import open_file, open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.errors import InputError
 from dtrain.formats.crc32c import masked_crc32c
+from dtrain.formats.expansion import decompressed
 from dtrain.formats.remote_files import is_url
 from dtrain.formats.tfrecord import HEADER
 
@@ -142,10 +143,13 @@ def _batches_of_csv(files: list[DataFile], rows: int) -> Dataset:
     first = files[0]
     names = None
     if not first.header:
-        with open_stream(first.path) as file:
-            data: Any = gzip.GzipFile(fileobj=file) if first.compression else file
-            text = io.TextIOWrapper(data, newline="", errors="replace")
-            names = [str(number) for number in range(len(next(csv.reader(text), [])))]
+        try:
+            with open_stream(first.path) as file:
+                data: Any = decompressed(file, first.compression, shown(first.path))
+                text = io.TextIOWrapper(data, newline="", errors="replace")
+                names = [str(number) for number in range(len(next(csv.reader(text), [])))]
+        except (OSError, EOFError, csv.Error, zlib.error) as error:
+            raise InputError(f"{shown(first.path)}: expected comma-separated text: {error}") from error
     return make_csv_dataset(
         [file.path if is_url(file.path) else glob.escape(file.path) for file in files],
         rows,

@@ -1,5 +1,6 @@
 """Elements as bytes, for helper processes and files: nests of arrays, text, bytes; nothing is executed."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import numpy as np
 from dtrain.data.structure import Element
 from dtrain.errors import InputError
 
+_DTYPE = re.compile(r"[<>|=][a-zA-Z][0-9]*(\[\w+\])?")
 SCALARS = (bytes, str, int, float, bool, type(None))
 
 
@@ -66,6 +68,8 @@ def _element(plain: list[Any]) -> Any:
         return array.reshape(shape)
     if kind in "as":
         dtype, shape, data = rest
+        if not _DTYPE.fullmatch(dtype):  # numpy would parse others as an expression
+            raise ValueError(f"expected the dtype of an array, found {dtype[:40]!r}")
         found = np.frombuffer(bytearray(data), dtype).reshape(shape)
         return found[()] if kind == "s" else found
     return rest[0]

@@ -1,6 +1,5 @@
 """Files of comma-separated rows, with the rules of TensorFlow's `CsvDataset`."""
 
-import gzip
 import io
 import re
 import zlib
@@ -18,6 +17,7 @@ from dtrain.data.stores.opening import RowReader, open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError, InvalidArgumentError
+from dtrain.formats.expansion import decompressed
 
 QUOTE, LINE_FEED, CARRIAGE_RETURN = b'"\n\r'
 DTYPES = ("int32", "int64", "float32", "float64", "string")
@@ -102,12 +102,7 @@ class CsvRows:
         where = shown(path)
         try:
             with open_stream(path) as file:
-                if self._compression == "GZIP":
-                    stream: Any = gzip.GzipFile(fileobj=file)
-                elif self._compression == "ZLIB":
-                    stream = io.BytesIO(zlib.decompress(file.read()))
-                else:
-                    stream = file
+                stream = decompressed(file, self._compression, where)
                 for number, row in enumerate(self._rows(stream, where)):
                     if number or not self._header:
                         yield self.row(row, where, offset)

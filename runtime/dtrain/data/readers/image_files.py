@@ -8,12 +8,17 @@ import numpy as np
 from dtrain.data.stores.opening import read_whole
 from dtrain.data.stores.remote import shown
 from dtrain.errors import InputError
+from dtrain.formats.expansion import check_growth
 from dtrain.types import Array
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 MODES = {"grayscale": ("L", 1), "rgb": ("RGB", 3), "rgba": ("RGBA", 4)}
 INTERPOLATIONS = ("bilinear", "nearest")
 FILE_BYTES_MAX = 1 << 30
+FORMATS = ("BMP", "GIF", "JPEG", "PNG")
+"""The only ones that are looked for: Pillow hands some others to other programs."""
+PIXEL_BYTES = 5
+"""Pillow's 4, and a part of the copies that are made of them: 13 megapixels are free."""
 
 
 def read_image(path: str, color_mode: str) -> Array:
@@ -30,7 +35,9 @@ def read_image(path: str, color_mode: str) -> Array:
             f"{where}: reading images needs Pillow: `pip install dtrain[images]` brings it"
         ) from None
     try:
-        with Image.open(io.BytesIO(read_whole(path, FILE_BYTES_MAX))) as image:
+        data = read_whole(path, FILE_BYTES_MAX)
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            check_growth(image.width * image.height * PIXEL_BYTES, len(data), where)
             pixels = np.asarray(image.convert(MODES[color_mode][0]))
     except InputError:
         raise

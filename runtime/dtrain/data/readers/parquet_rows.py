@@ -13,8 +13,12 @@ from dtrain.data.stores.opening import open_file
 from dtrain.data.stores.streams import RangeStream
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
+from dtrain.formats.expansion import check_growth
 from dtrain.types import Array
 
+TEXT = "BYTE_ARRAY"
+VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, TEXT: 8}
+"""Bytes of a decoded value of a physical type; of a text those of its place."""
 GROUPS_KEPT = 4
 """Groups of rows, decoded, that stay in memory for each file."""
 
@@ -51,6 +55,7 @@ class ParquetRows(FileSource):
         lengths = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self._ends = np.cumsum(np.array([0, *lengths], np.int64))
         self.cardinality = int(self._ends[-1])
+        self._texts = self._checked_texts()
         self._groups: OrderedDict[int, dict[str, Array]] = OrderedDict()
 
     @property
@@ -82,6 +87,22 @@ class ParquetRows(FileSource):
                 found[name][chosen] = rows
         return found
 
+    def _checked_texts(self) -> list[str]:
+        """Return the columns in which equal texts stand once; raise an `InputError` for too much growth."""
+        wanted, metadata = set(self._columns), self._file.metadata
+        texts: set[str] = set()
+        grown = 0
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for number in range(metadata.num_columns):
+                chunk = group.column(number)
+                if chunk.path_in_schema.partition(".")[0] in wanted:
+                    nbytes = VALUE_BYTES.get(chunk.physical_type) or metadata.schema.column(number).length
+                    grown += chunk.num_values * nbytes + max(0, chunk.total_uncompressed_size)
+                    if chunk.physical_type == TEXT and any("DICTIONARY" in each for each in chunk.encodings):
+                        texts.add(chunk.path_in_schema)
+        check_growth(grown, self._state[0], self._where)
+        return sorted(texts)
+
     def _group(self, number: int) -> dict[str, Array]:
         kept = self._groups.get(number)
         if kept is not None:
@@ -92,7 +113,9 @@ class ParquetRows(FileSource):
                 "again"
             )
         try:
-            table = self._opened().read_row_group(number, columns=self._columns)  # a reader serves one thread
+            table = self._opened(self._texts).read_row_group(
+                number, columns=self._columns
+            )  # a reader serves one thread
         except InputError:
             raise
         except (OSError, ValueError) as error:
@@ -103,7 +126,7 @@ class ParquetRows(FileSource):
             self._groups.popitem(last=False)
         return group
 
-    def _opened(self) -> Any:
+    def _opened(self, texts: Sequence[str] = ()) -> Any:
         try:
             from pyarrow import parquet  # 40 MB and half a second, so only where such a file is read
         except ImportError:
@@ -112,9 +135,10 @@ class ParquetRows(FileSource):
             ) from None
         try:
             if self._open.descriptor is not None:
-                return parquet.ParquetFile(f"/proc/self/fd/{self._open.descriptor}")
+                return parquet.ParquetFile(f"/proc/self/fd/{self._open.descriptor}", read_dictionary=texts)
             ranges = RangeStream(self._open.read, self._open.state()[0])
-            return parquet.ParquetFile(ranges, pre_buffer=True)  # columns beside each other by one request
+            # pre_buffer: columns beside each other by one request
+            return parquet.ParquetFile(ranges, pre_buffer=True, read_dictionary=texts)
         except InputError:
             raise
         except (OSError, ValueError) as error:
@@ -139,6 +163,10 @@ def _decoded(column: Any, path: str, name: str) -> Array:
         if rows and array.value_lengths().unique().to_pylist() != [lengths]:
             raise InputError(f"{path}: column {name!r}: expected lists of one length, found several")
         return values.reshape(rows, lengths, *values.shape[1:])
+    if pa.types.is_dictionary(kind):
+        texts = _decoded(pa.chunked_array([array.dictionary]), path, name)
+        each: Array = texts.take(array.indices.to_numpy())
+        return each
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         array = array.cast(pa.large_binary())
     if _array(kind, path, name) == "string":

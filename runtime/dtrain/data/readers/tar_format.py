@@ -5,9 +5,11 @@ Source: the format of WebDataset. A member is taken as bytes and never written t
 
 import io
 import tarfile
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from dtrain.data.stores.opening import RowReader, open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
+from dtrain.formats.expansion import decompressed
 
 MEMBER_BYTES_MAX = (1 << 31) - 1
 KEY = "__key__"
@@ -51,54 +54,32 @@ class TarExamples:
         held: dict[str, bytes] = {}
         start = 0
         where = shown(path)
-        try:
-            with (
-                open_stream(path) as file,
-                tarfile.open(fileobj=file, mode="r|gz" if self._compressed else "r|") as archive,
-            ):
-                for member in archive:
-                    if not member.isfile():
-                        continue
-                    found, suffix = _key_of(member.name)
-                    if key is not None and found != key:
-                        yield self._example(key, held, where, start)
-                        held = {}
-                    if not held:
-                        key, start = found, member.offset
-                    held[suffix] = _content(archive, member, where)
-                    archive.members = []  # type: ignore[attr-defined] # else all that were seen stay in memory
-                if key is not None:
+        with _archive_at(path, compressed=self._compressed) as archive:
+            for member in _files(archive, where):
+                found, suffix = _key_of(member.name)
+                if key is not None and found != key:
                     yield self._example(key, held, where, start)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        except (tarfile.TarError, EOFError) as error:
-            raise InputError(f"{where}: expected a .tar archive, found damage: {error}") from error
+                    held = {}
+                if not held:
+                    key, start = found, member.offset
+                held[suffix] = _content(archive, member, where)
+            if key is not None:
+                yield self._example(key, held, where, start)
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
         """Hop from member to member."""
         offsets: list[int] = []
         key: str | None = None
         end = 0
-        try:
-            with (
-                file.stream() as opened,
-                tarfile.open(fileobj=opened, mode="r:") as archive,
-            ):
-                for member in archive:
-                    if not member.isfile():
-                        continue
-                    if member.offset_data + member.size > nbytes:
-                        raise InputError(
-                            f"{file.path}: the file ends inside the member at byte {member.offset}"
-                        )
-                    found, _ = _key_of(member.name)
-                    if found != key:
-                        key = found
-                        offsets.append(member.offset)
-                    end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-                    archive.members = []  # type: ignore[attr-defined] # else all that were seen stay in memory
-        except tarfile.TarError as error:
-            raise InputError(f"{file.path}: expected a .tar archive, found damage: {error}") from error
+        with file.stream() as opened, _archive(opened, "r:", file.path) as archive:
+            for member in _files(archive, file.path):
+                if member.offset_data + member.size > nbytes:
+                    raise _ends_inside(file.path, member)
+                found, _ = _key_of(member.name)
+                if found != key:
+                    key = found
+                    offsets.append(member.offset)
+                end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
         return np.array([*offsets, min(end, nbytes)], np.uint64)
 
     def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
@@ -107,13 +88,13 @@ class TarExamples:
 
     def row(self, data: bytes, path: str, offset: int) -> Element:
         """Return the example that stands in a part of an archive."""
-        try:
-            with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-                members = [member for member in archive if member.isfile()]
-                held = {_key_of(member.name)[1]: _content(archive, member, path) for member in members}
-        except (tarfile.TarError, EOFError, OSError) as error:
-            raise InputError(f"{path}: the example at byte {offset} is damaged: {error}") from error
-        return self._example(_key_of(members[0].name)[0], held, path, offset)
+        key, held = "", {}
+        with _archive(io.BytesIO(data), "r:", f"{path}: the example at byte {offset}") as archive:
+            for member in _files(archive, path):
+                name, suffix = _key_of(member.name)
+                key = key or name
+                held[suffix] = _content(archive, member, path)
+        return self._example(key, held, path, offset)
 
     def _example(self, key: str, held: dict[str, bytes], path: str, offset: int) -> Element:
         missing = [suffix for suffix in self._suffixes if suffix not in held]
@@ -132,21 +113,52 @@ def suffixes_of_first(path: str, *, compressed: bool) -> tuple[str, ...]:
         InputError: it cannot be read, or is no archive.
     """
     found: list[tuple[str, str]] = []
+    with _archive_at(path, compressed=compressed) as archive:
+        for member in _files(archive, shown(path)):
+            found.append(_key_of(member.name))
+            if found[-1][0] != found[0][0]:
+                break
+    return tuple(suffix for key, suffix in found if key == found[0][0])
+
+
+@contextmanager
+def _archive_at(path: str, *, compressed: bool) -> Iterator[tarfile.TarFile]:
+    """Open the archive at a path, to be read from the front."""
+    where = shown(path)
     try:
         with (
             open_stream(path) as file,
-            tarfile.open(fileobj=file, mode="r|gz" if compressed else "r|") as archive,
+            _archive(decompressed(file, "GZIP" if compressed else "", where), "r|", where) as archive,
         ):
-            for member in archive:
-                if member.isfile():
-                    found.append(_key_of(member.name))
-                    if found[-1][0] != found[0][0]:
-                        break
+            yield archive
     except OSError as error:
         raise unreadable(path, error) from error
-    except (tarfile.TarError, EOFError) as error:
-        raise InputError(f"{shown(path)}: expected a .tar archive, found damage: {error}") from error
-    return tuple(suffix for key, suffix in found if key == found[0][0])
+
+
+@contextmanager
+def _archive(file: BinaryIO, mode: Literal["r|", "r:"], where: str) -> Iterator[tarfile.TarFile]:
+    """Open an archive; whatever is found damaged while it is in use becomes an `InputError`."""
+    try:
+        with tarfile.open(fileobj=file, mode=mode) as archive:
+            yield archive
+    except InputError:
+        raise
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, zlib.error) as error:
+        raise InputError(f"{where}: expected a .tar archive, found damage: {error}") from error
+
+
+def _files(archive: tarfile.TarFile, where: str) -> Iterator[tarfile.TarInfo]:
+    """Yield the files of an archive; raise an `InputError` for a member that is no run of its bytes."""
+    for member in archive:
+        if member.issparse() or not 0 <= member.size <= MEMBER_BYTES_MAX:
+            holes = " with holes" if member.issparse() else ""
+            raise InputError(
+                f"{where}: the member {member.name[:80]!r} at byte {member.offset} has {member.size} "
+                f"bytes{holes}; expected at most 2 GiB, all of which stand in the archive"
+            )
+        if member.isfile():
+            yield member
+        archive.members = []  # type: ignore[attr-defined] # else all that were seen stay in memory
 
 
 def _key_of(name: str) -> tuple[str, str]:
@@ -157,12 +169,12 @@ def _key_of(name: str) -> tuple[str, str]:
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes:
-    if member.size > MEMBER_BYTES_MAX:
-        raise InputError(
-            f"{path}: the member {member.name!r} has {member.size} bytes, expected at most 2 GiB"
-        )
     file = archive.extractfile(member)
     data = b"" if file is None else file.read()
     if len(data) < member.size:
-        raise InputError(f"{path}: the file ends inside the member at byte {member.offset}")
+        raise _ends_inside(path, member)
     return data
+
+
+def _ends_inside(path: str, member: tarfile.TarInfo) -> InputError:
+    return InputError(f"{path}: the file ends inside the member at byte {member.offset}")

@@ -9,7 +9,7 @@ page srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
 from collections.abc import Mapping, Sequence
 
-from dtrain.cluster.host_lists import expand_counts, expand_hosts
+from dtrain.cluster.host_lists import HOSTS_MAX, PARTS_MAX, expand_counts, expand_hosts
 from dtrain.config import ClusterSection
 from dtrain.errors import SpecError
 from dtrain.process.engines.place import Place, place_by_number
@@ -64,10 +64,13 @@ def _parts(environment: Mapping[str, str], nodes: Sequence[str]) -> list[Sequenc
     A step may be over some of the parts (`srun --het-group`). Slurm sorts its nodes, whatever their parts.
     """
     parts: list[Sequence[int]] = []
-    for part in range(_number(environment, PARTS) if environment.get(PARTS) else 0):
-        names = expand_hosts(environment.get(f"{NODES[1]}_HET_GROUP_{part}", ""))
-        if set(names) <= set(nodes):
-            parts.append([nodes.index(name) for name in names])
+    places = {node: place for place, node in enumerate(nodes)}
+    room = HOSTS_MAX
+    for part in range(_number(environment, PARTS, PARTS_MAX) if environment.get(PARTS) else 0):
+        names = expand_hosts(environment.get(f"{NODES[1]}_HET_GROUP_{part}", ""), room)
+        room -= len(names)
+        if places.keys() >= set(names):
+            parts.append([places[name] for name in names])
     whole = sorted(place for part in parts for place in part) == list(range(len(nodes)))
     return parts if whole else [range(len(nodes))]
 
@@ -108,8 +111,8 @@ def _first(environment: Mapping[str, str], names: Sequence[str]) -> str:
     raise SpecError(f"{NUMBER} is in the environment, and {names[0]} is not; start the task with srun")
 
 
-def _number(environment: Mapping[str, str], name: str) -> int:
+def _number(environment: Mapping[str, str], name: str, largest: int = 10**12) -> int:
     value = environment.get(name, "")
-    if not value.isdecimal() or len(value) > 12:
-        raise SpecError(f"{name} in the environment: expected a number, found {value[:80]!r}")
+    if not value.isdecimal() or len(value) > 12 or int(value) > largest:
+        raise SpecError(f"{name} in the environment: expected a number up to {largest}, found {value[:80]!r}")
     return int(value)
