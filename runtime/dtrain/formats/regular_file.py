@@ -42,6 +42,16 @@ def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None, fol
     return descriptor
 
 
+def is_trusted(facts: os.stat_result, *neighbours: os.stat_result) -> bool:
+    """Return whether this user, root, or the owner of a neighbour has written a file.
+
+    Args:
+        facts: of the file.
+        neighbours: the folder in which it lies, and the data that it is about: who may change those.
+    """
+    return facts.st_uid in (os.geteuid(), 0, *(each.st_uid for each in neighbours))
+
+
 def read_regular(path: str | os.PathLike[str], bytes_max: int, *, follow: bool = True) -> bytes:
     """Return the bytes of a regular file; raise an `OSError` as `open_regular`, or above `bytes_max`."""
     descriptor = open_regular(path, follow=follow)

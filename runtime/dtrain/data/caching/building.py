@@ -18,6 +18,7 @@ from dtrain.data.caching.cache_file import CacheFile, cannot_be_written, opened_
 from dtrain.data.record_index.locking import holder, locked
 from dtrain.data.structure import Element
 from dtrain.errors import InputError, WaitTimeoutError
+from dtrain.formats.regular_file import is_trusted
 
 WAIT_S = 60.0
 """The longest wait for another process that looks into the folder."""
@@ -89,6 +90,11 @@ class _Aside:
 
 def _of_pipeline(path: Path, fingerprint: str) -> CacheFile | None:
     found = opened_cache(path)
+    if found is not None and not is_trusted(facts := found.stat(), path.parent.stat()):
+        raise InputError(
+            f"{path}: the cache was written by another user (uid {facts.st_uid}), who may have put anything "
+            "into it; name another path, or copy the file there, if you trust that user"
+        )
     return found if found is not None and found.fingerprint == fingerprint else None
 
 

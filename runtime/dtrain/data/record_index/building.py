@@ -210,7 +210,7 @@ def _kept(file: ReadableFile, scanner: Scanner, places: list[Path]) -> RecordInd
     for place in places:
         if place.exists():
             facts = facts or file.facts()
-            if (offsets := read_index(place, scanner.kind, facts)) is not None:
+            if (offsets := read_index(place, scanner.kind, facts, file.descriptor)) is not None:
                 return RecordIndex(file.path, facts, offsets, place)
     return None
 

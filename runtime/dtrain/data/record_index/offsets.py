@@ -13,13 +13,15 @@ import msgspec
 import numpy as np
 
 from dtrain.data.stores.local import FileFacts
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.regular_file import is_trusted, open_regular
 
 SUFFIX = ".dtidx"
 MAGIC = b"DTIDX001"
 _LENGTH = struct.Struct("<I")
 HEADER_BYTES_MAX = 4096
 OFFSET_BYTES = 8
+CHECKED_OFFSETS = 64
+"""Offsets, spread over an index, that have to ascend; each is checked when it is used."""
 ASIDE_BYTES = 6
 """Bytes of chance in the name of an index that is being written."""
 
@@ -50,15 +52,26 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(kind=kind, records=records, **asdict(facts))
 
 
-def read_index(path: Path, kind: str, facts: FileFacts) -> Offsets | None:
-    """Return the offsets in an index, mapped from the file; None if it is not the index of that file."""
+def read_index(path: Path, kind: str, facts: FileFacts, data: int | None = None) -> Offsets | None:
+    """Return the offsets in an index, mapped from the file; None if it is not the index of that file.
+
+    Args:
+        path: of the index; another user's is none, unless the data or the folder are that user's, too.
+        kind: of the records.
+        facts: of the file with them.
+        data: the descriptor of that file, if it is open on this host.
+    """
     try:
         descriptor = open_regular(path)
     except OSError:
         return None
     with open(descriptor, "rb") as file:
         head = file.read(len(MAGIC) + _LENGTH.size + HEADER_BYTES_MAX)
-        nbytes = os.fstat(file.fileno()).st_size
+        found = os.fstat(file.fileno())
+        beside = [] if data is None else [os.fstat(data)]
+        if not is_trusted(found, path.parent.stat(), *beside):
+            return None
+        nbytes = found.st_size
         begin = len(MAGIC) + _LENGTH.size
         if len(head) < begin or not head.startswith(MAGIC):
             return None
@@ -72,7 +85,9 @@ def read_index(path: Path, kind: str, facts: FileFacts) -> Offsets | None:
             return None
         if nbytes != start + (header.records + 1) * OFFSET_BYTES:
             return None
-        return np.memmap(file, "<u8", "r", start, (header.records + 1,))
+        offsets = np.memmap(file, "<u8", "r", start, (header.records + 1,))
+        some = offsets[np.linspace(0, header.records, CHECKED_OFFSETS).astype(np.int64)]
+        return offsets if (some[1:] >= some[:-1]).all() and some[-1] <= facts.nbytes else None
 
 
 def write_index(path: Path, kind: str, facts: FileFacts, offsets: Offsets) -> None:
