@@ -8,6 +8,8 @@ from pathlib import Path
 from dtrain.cluster import Role
 from dtrain.cluster.host_lists import compress_hosts
 from dtrain.config import ROLES, RunSpec, read_hosts
+from dtrain.errors import SpecError
+from dtrain.process.plain_text import plain, plain_line
 from dtrain_cli.placement.placing import place
 
 _NEXT_PART = "#SBATCH hetjob\n"
@@ -69,6 +71,8 @@ class JobScript:
     def text(self) -> str:
         """Return the script: its shell becomes the launch, so that signals reach it."""
         parts = ("".join(f"#SBATCH {_quoted(option)}\n" for option in part) for part in self.parts())
+        for word in self.command:
+            _check_plain(word)
         return f"#!/bin/sh\n{_NEXT_PART.join(parts)}\nexec {shlex.join(self.command)}\n"
 
     @property
@@ -115,8 +119,18 @@ def _name(option: str) -> str:
 
 def _quoted(option: str) -> str:
     """Return an option as a line of #SBATCH has it: sbatch takes quotes as a shell does."""
+    _check_plain(option)
     name, equals, value = option.partition("=")
     if not any(letter.isspace() or letter in "\"'\\#" for letter in value):
         return option
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'{name}{equals}"{escaped}"'
+
+
+def _check_plain(text: str) -> None:
+    """Raise a `SpecError` for control characters: sbatch takes what follows a line break for another line."""
+    if "\n" in text or plain(text) != text:
+        raise SpecError(
+            "slurm: expected text without line breaks and control characters in the script of a job, found "
+            f"{plain_line(text)[:200]!r}; rename the folder, or put the text into a file"
+        )
