@@ -20,6 +20,8 @@ from dtrain.formats.regular_file import open_regular
 BYTES_MAX = 256 * 1024
 DEPTH_MAX = 32
 """Levels of lists and mappings. No key of a spec lies deeper than six, and deep nesting is slow to scan."""
+_ODD_VALUES = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+"""What ruamel raises for a value that does not fit its tag, or a mapping as a key."""
 TOO_DEEP = f"nested too deeply; expected at most {DEPTH_MAX} lists and mappings within each other"
 
 
@@ -59,8 +61,8 @@ class SpecTree:
                 raise SpecError(f"{override.label}: {place} is {node!r}, which has no {last!r} below it")
         if isinstance(node, dict):
             node[str(last)] = override.value
-        elif str(last).isdecimal() and int(last) < len(node):
-            node[int(last)] = override.value
+        elif (index := _index(last, node)) is not None:
+            node[index] = override.value
         else:
             place = ".".join(map(str, above))
             raise SpecError(
@@ -99,10 +101,16 @@ class SpecTree:
 def _child(node: Any, key: str | int) -> Any:
     """Return the value below a key, for going further down; an absent or empty one becomes a section."""
     if isinstance(node, list):
-        return node[int(key)] if str(key).isdecimal() and int(key) < len(node) else None
+        return None if (index := _index(key, node)) is None else node[index]
     if is_none(node.get(key)):
         node[key] = {}
     return node[key]
+
+
+def _index(key: str | int, items: list[Any]) -> int | None:
+    """Return the place of an item as a key names it; None where there is no such item."""
+    text = str(key)
+    return int(text) if text.isdecimal() and len(text) <= 9 and int(text) < len(items) else None
 
 
 def read_tree(path: Path) -> SpecTree:
@@ -134,7 +142,7 @@ def _read_text(path: Path) -> str:
 def parse_toml(text: str, source: str) -> SpecTree:
     """Read TOML. Only mistakes of syntax have a line and column there."""
     try:
-        return SpecTree(source, tomllib.loads(text))
+        return SpecTree(source, _plain(tomllib.loads(text), (), {}))
     except ValueError as error:  # also for a number of thousands of digits
         raise SpecError(f"{source}: not TOML: {error}") from None
     except RecursionError:
@@ -189,8 +197,9 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
         mark = error.problem_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         raise SpecError(f"{place}: not YAML that a spec can use: {_reason(error)}") from None
-    except (YAMLError, ValueError, TypeError) as error:  # a TypeError for a mapping as a key
-        raise SpecError(f"{source}: not YAML that a spec can use: {str(error).splitlines()[0]}") from None
+    except (YAMLError, *_ODD_VALUES) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise SpecError(f"{source}: not YAML that a spec can use: {said}") from None
     except RecursionError:
         raise SpecError(f"{source}: {TOO_DEEP}") from None
     return plain
@@ -213,6 +222,10 @@ def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) 
         return [_plain(value, (*path, index), positions) for index, value in enumerate(node)]
     for kind in (bool, int, float):  # bool first: it is an int
         if isinstance(node, kind):
+            if kind is int and abs(node) >= 1 << 63:
+                raise ValueError(
+                    f"{'.'.join(map(str, path))[:80]}: expected a number of 64 bits, found a longer one"
+                )
             return kind(node)
     return None if node is None else _text(node)
 
@@ -220,6 +233,8 @@ def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) 
 def _places(node: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
     """Yield the keys of a mapping, or the indices of a list, each with its line and column in the file."""
     is_mapping = isinstance(node, dict)
+    if not hasattr(node, "lc"):
+        return  # TOML has none
     place_of = node.lc.key if is_mapping else node.lc.item
     for key in node if is_mapping else range(len(node)):
         with contextlib.suppress(KeyError):  # merged from elsewhere

@@ -17,6 +17,6 @@ def at_least(section: Any, minimum: float, *names: str) -> Iterator[Problem]:
 
 def too_little(value: float | None, minimum: float) -> str | None:
     """Return what is wrong with a number that may not be less; None is none."""
-    if value is None or (math.isfinite(value) and value >= minimum):
+    if value is None or minimum <= value < math.inf:
         return None
     return f"expected a number of at least {minimum}, found {value}"

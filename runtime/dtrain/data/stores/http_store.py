@@ -2,10 +2,10 @@
 
 import re
 import time
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from typing import Any, cast
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from dtrain.data.stores.found import Found, RefusedError
 
@@ -54,7 +54,7 @@ class HttpStore:
     def _asked(self, start: int, end: int, timeout_s: float) -> Any:
         headers = {"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"}
         try:
-            return urlopen(Request(self._url, headers=headers), timeout=timeout_s)
+            return build_opener(_Redirects).open(Request(self._url, headers=headers), timeout=timeout_s)
         except HTTPError as error:
             if error.code == OUT_OF_RANGE and "content-range" in error.headers:
                 return error  # an empty file, or one that has become shorter
@@ -66,8 +66,22 @@ class HttpStore:
             raise OSError(f"the server answers {error.code} {error.reason}") from None
         except URLError as error:
             raise OSError(f"{error.reason}") from None
+        except (InvalidURL, ValueError) as error:
+            raise RefusedError(f"it is no URL: {error}") from None
         except HTTPException as error:
             raise OSError(f"{type(error).__name__}: {error}") from None
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows a web server to another address of the web, and from TLS to TLS alone."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        schemes = ("https",) if req.type == "https" else ("http", "https")
+        if (scheme := newurl.partition(":")[0].lower()) not in schemes:
+            raise RefusedError(
+                f"the server sends to {newurl[:200]}: expected {' or '.join(schemes)}, found {scheme}"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _found(answer: Any) -> Found:

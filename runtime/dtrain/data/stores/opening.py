@@ -13,6 +13,7 @@ from dtrain.errors import InputError
 from dtrain.formats.masked_urls import masked
 from dtrain.formats.regular_file import open_regular, read_regular
 from dtrain.formats.remote_files import is_url
+from dtrain.process.plain_text import plain
 
 OPEN_FILES_MAX = 64
 
@@ -148,5 +149,5 @@ def _listed(url: str, root: str, ask: Any) -> list[str]:
     try:
         return [before + str(path) for path in ask(root)]
     except Exception as error:  # drivers raise whatever their store's library does
-        said = masked(f"{type(error).__name__}: {error}")
+        said = plain(masked(f"{type(error).__name__}: {error}"))
         raise InputError(f"{shown(url)}: cannot be listed: {said}") from error

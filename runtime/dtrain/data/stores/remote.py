@@ -171,7 +171,7 @@ class RemoteFile:
                     said = True
                     with suppress(OSError, ValueError):
                         sys.stderr.write(
-                            plain(f"dtrain: waiting for the store of {self.path}: {_said(error)}") + "\n"
+                            f"dtrain: waiting for the store of {plain(self.path)}: {_said(error)}\n"
                         )
                 if waited_s + pause_s >= deadline_s:
                     times = "once" if attempts == 1 else f"{attempts} times"
@@ -194,7 +194,7 @@ def _store_of(url: str) -> "HttpStore | FsspecStore":
 
 
 def _said(error: OSError) -> str:
-    return shown_within(str(error) or type(error).__name__)[:300]
+    return plain(shown_within(str(error) or type(error).__name__)[:300])
 
 
 def shown(url: str) -> str:
