@@ -4,7 +4,7 @@ import io
 from contextlib import redirect_stderr
 from pathlib import Path
 
-from security.data_readers import data_files
+from security.data_readers import data_files, row_files
 from security.readers import Reader
 from security.run_readers import environments, records, specs
 from security.trained_readers import changed_checkpoint, models, read_checkpoint, saved_run
@@ -18,6 +18,7 @@ def all_readers(folder: Path) -> dict[str, Reader]:
             **dict(models(folder)),
             "checkpoints": Reader(sound, changed_checkpoint, read_checkpoint),
             **dict(data_files(folder)),
+            **dict(row_files(folder)),
             **dict(environments(folder)),
             "records": records(folder),
             "specs": specs(folder),

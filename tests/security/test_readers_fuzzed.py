@@ -26,6 +26,7 @@ DEFAULT = 250
 """Cases of each kind: together they take 4 s of a processor."""
 NAMES = (
     *("models", "weights", "checkpoints", "npz", "npy", "csv", "tfrecord"),
+    *("tar", "caches", "rows of csv", "hosts", "indexes"),
     *("TF_CONFIG", "DTRAIN_SPEC", "records", "specs"),
 )
 
