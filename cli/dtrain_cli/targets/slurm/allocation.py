@@ -118,5 +118,5 @@ def _text(environment: Mapping[str, str], name: str) -> str:
 def _number(environment: Mapping[str, str], name: str, default: int, largest: int = 10**9) -> int:
     text = environment.get(name, "")
     if text and (not text.isdecimal() or len(text) > 12 or int(text) > largest):
-        raise SpecError(f"{name}: expected a number up to {largest}, found {text[:40]!r}")
+        raise SpecError(f"{name}: expected a number, found {text[:40]!r}, at most {largest}")
     return int(text) if text else default

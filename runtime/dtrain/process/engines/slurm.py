@@ -114,5 +114,6 @@ def _first(environment: Mapping[str, str], names: Sequence[str]) -> str:
 def _number(environment: Mapping[str, str], name: str, largest: int = 10**12) -> int:
     value = environment.get(name, "")
     if not value.isdecimal() or len(value) > 12 or int(value) > largest:
-        raise SpecError(f"{name} in the environment: expected a number up to {largest}, found {value[:80]!r}")
+        found = f"found {value[:80]!r}, at most {largest}"
+        raise SpecError(f"{name} in the environment: expected a number, {found}")
     return int(value)
