@@ -52,16 +52,19 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-BYTECODE = pytest.StashKey[Path]()
+BYTECODE, STATE = pytest.StashKey[Path](), pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the interpreters that tests start one folder for bytecode where PYTHONDONTWRITEBYTECODE keeps the
-    tree free of it.
+    """Give tests a state folder of their own, where the secret of their user lies, and the interpreters that
+    they start one for bytecode where PYTHONDONTWRITEBYTECODE keeps the tree free of it.
 
-    Without any, each of the hundreds of processes would compile dtrain anew: a third of what a small launch
-    takes.
+    Without the latter, each of the hundreds of processes would compile dtrain anew: a third of what a small
+    launch takes.
     """
+    config.stash[STATE] = state = Path(tempfile.mkdtemp(prefix="dtrain-state-"))
+    os.environ["XDG_STATE_HOME"] = str(state)
+    os.environ.pop("XDG_RUNTIME_DIR", None)
     if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
         config.stash[BYTECODE] = folder = Path(tempfile.mkdtemp(prefix="dtrain-bytecode-"))
         folder.chmod(0o755)  # some tests run a command as another user
@@ -70,7 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the folder for bytecode, in the process that made it."""
+    """Remove the folders, in the process that made them."""
+    shutil.rmtree(config.stash[STATE], ignore_errors=True)
     if folder := config.stash.get(BYTECODE, None):
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         del os.environ["PYTHONPYCACHEPREFIX"]

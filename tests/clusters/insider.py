@@ -1,4 +1,4 @@
-"""What somebody does who may talk to the tasks of a run: a holder of its secret, or without one any user of the machine.
+"""What somebody does who may talk to the tasks of a run: a holder of its secret, or where none is asked for any user of the machine.
 
 `python insider.py first PROGRAM FOLDER` is chief:0 before the real one comes, and has the worker call functions that are not
 the program's. `python insider.py beside ADDRESS` says to ps:0 that chief:0 serves at an address of its own.

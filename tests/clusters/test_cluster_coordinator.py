@@ -82,42 +82,43 @@ OTHER_USER = ("setpriv", f"--reuid={OTHER_UID}", f"--regid={OTHER_UID}", "--clea
 
 
 @pytest.mark.parametrize(
-    ("secret", "wrapper"),
+    ("said", "wrapper"),
     [
-        ("the secret of this very run", ()),
+        ({"DTRAIN_SECRET": "the secret of this very run"}, ()),
         pytest.param(
-            None, OTHER_USER, marks=pytest.mark.skipif(os.getuid() != 0, reason="changes the user as root")
+            {"DTRAIN_INSECURE": "1"},
+            OTHER_USER,
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="changes the user as root"),
         ),
     ],
-    ids=["a holder of the secret", "another user of the machine"],
+    ids=["a holder of the secret", "another user where none is asked for"],
 )
-def test_whoever_may_talk_to_a_worker_has_it_run_no_function_but_the_programs(launcher, secret, wrapper):
+def test_whoever_may_talk_to_a_worker_has_it_run_no_function_but_the_programs(launcher, said, wrapper):
     """Nor is the chief replaced by another process while it is there; it takes the place of one that has gone."""
     found = "from importlib.util import find_spec; exit(not all(map(find_spec, ('dtrain', 'numpy'))))"
     if wrapper and launcher.run("-c", found, wrapper=wrapper).end() != 0:
         pytest.skip("another user cannot read this Python, or dtrain")
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
-    secrets = {"DTRAIN_SECRET": secret} if secret else {}
     words = (PROGRAM, str(launcher.folder))
 
     def start(task):
         place = {"TF_CONFIG": cluster.tf_config(task), "DTRAIN_INDEX": "0", "DTRAIN_ATTEMPT": "0"}
-        return cluster.start(task, *words, environment=secrets | place)
+        return cluster.start(task, *words, environment=said | place)
 
     def insider(*words):
         with tempfile.TemporaryDirectory() as home:  # pytest's folders are closed to other users
             if wrapper:
                 os.chown(home, OTHER_UID, OTHER_UID)
             place = {"TF_CONFIG": cluster.tf_config("chief:0"), "HOME": home, "DTRAIN_RUNS_DIR": home}
-            command = launcher.run(INSIDER, *words, environment=secrets | place, wrapper=wrapper)
+            command = launcher.run(INSIDER, *words, environment=said | place, wrapper=wrapper)
             assert command.end() == 0, command.err
             return command.out
 
     start("ps:0")
     start("worker:0")
-    said = insider("first", *words)
-    assert re.findall("^REFUSED (\\w+) ", said, re.M) == ["eval", "system", "getoutput", "load"], said
-    assert "HAS RUN" not in said
+    told = insider("first", *words)
+    assert re.findall("^REFUSED (\\w+) ", told, re.M) == ["eval", "system", "getoutput", "load"], told
+    assert "HAS RUN" not in told
     chief = start("chief:0")
     wait_until(lambda: set(launcher.folder.glob("in-*")), "a closure of the real chief")
     assert insider("beside", "127.0.0.1:1") == "NotReady\n"

@@ -11,6 +11,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import SpecError
 from dtrain.formats.masked_urls import masked
 from dtrain.process import private_variables
+from dtrain.process.access import proven_secret
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.runs.files import JoinRecord
@@ -66,10 +67,8 @@ def test_plain_python_refuses_it_too_and_names_the_variables(tmp_path):
     ],
 )
 def test_who_may_start(cluster, said):
-    from dtrain.process.access import check_access
-
     found = TaskAssignment.from_environment({"TF_CONFIG": tf_config(cluster), **said})
-    check_access(cluster, found.secret, found.spec.security, by_command=False)
+    proven_secret(cluster, found.secret, found.spec.security, by_command=False)
 
 
 def test_the_secret_file_of_a_spec_holds_for_plain_programs(tmp_path):

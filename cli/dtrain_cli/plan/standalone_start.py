@@ -16,7 +16,7 @@ from typing import Any
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
-from dtrain.process.access import check_access, secret_in_file
+from dtrain.process.access import proven_secret, secret_in_file
 from dtrain.process.assignment import BIND, TF_CONFIG, TaskAssignment, checked_bind, run_id_by_hand
 from dtrain.process.engines.found import EXPECTED, find_place
 from dtrain.process.engines.vertex import CHECKPOINTS
@@ -83,7 +83,7 @@ class StandaloneStart:
         spec = found.spec.secured(environment)
         secret = secret_in_file(spec.security) or said_secret(environment.get(SECRET))
         if not self.foreign:
-            check_access(found.cluster, secret, spec.security, by_command=True)
+            secret = proven_secret(found.cluster, secret, spec.security, by_command=True)
         run_dir = self.run_dir.absolute() if self.run_dir else found.run_dir
         bind = checked_bind(self.bind, "--bind") or checked_bind(environment.get(BIND), BIND)
         return replace(found, spec=spec, run_dir=run_dir, secret=secret, bind=bind)

@@ -6,7 +6,7 @@ from dtrain.cluster import ClusterSpec
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import SecuritySection
 from dtrain.errors import SpecError
-from dtrain.process.secret import read_secret
+from dtrain.process.secret import read_secret, users_secret
 
 
 def secret_in_file(security: SecuritySection) -> str | None:
@@ -19,24 +19,29 @@ def secret_in_file(security: SecuritySection) -> str | None:
     return None if file is None else read_secret(Path(file).expanduser())
 
 
-def check_access(
-    cluster: ClusterSpec, secret: str | None, security: SecuritySection, *, by_command: bool
-) -> None:
-    """Make sure that strangers on a network cannot talk to the tasks of a cluster.
+def proven_secret(
+    cluster: ClusterSpec, given: str | None, security: SecuritySection, *, by_command: bool
+) -> str | None:
+    """Return the secret that a task proves, so that strangers cannot talk to the tasks of its cluster.
 
     Args:
         cluster: the addresses.
-        secret: of the run.
+        given: the secret that the spec, an option or the environment gives.
         security: of the spec, with what the environment says.
         by_command: whether a command of dtrain starts the task, which has options; else plain Python does.
 
+    Returns:
+        The given one; without one, on loopback, the secret of this user. None: the user says that none is
+        needed, or the task is alone.
+
     Raises:
-        SpecError: an address is not loopback, there is no secret, and nothing says that none is needed.
+        SpecError: there is no secret, nothing says that none is needed, and an address is not loopback, or
+            this user's secret cannot be used.
     """
-    if secret is not None or security.insecure:
-        return
     tasks = list(cluster.tasks())
-    for task in tasks if len(tasks) > 1 else ():
+    if given is not None or security.insecure or len(tasks) < 2:
+        return given
+    for task in tasks:
         address = cluster.address(task)
         if address is not None and not is_loopback(address):
             give, trust = (
@@ -49,3 +54,4 @@ def check_access(
                 f"model: make a secret with `dtrain secret FILE` and give every task {give}, or say {trust} "
                 "if you trust that network"
             )
+    return users_secret()

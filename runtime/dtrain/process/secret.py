@@ -1,12 +1,20 @@
-"""The secret of a run: how it is made, recognised, read and written."""
+"""The secret of a run: how it is made, recognised, read and written, and the one that each user has.
 
+Tasks of clusters on loopback that are started by hand and given no secret prove that of their user. It is one
+for all clusters, as a worker that joins knows an address and no cluster. See
+docs/design/protocol.md#authentication.
+"""
+
+import contextlib
 import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from dtrain.errors import SpecError
+from dtrain.process.user_folders import state_home
 
 SHORTEST_CHARACTERS = 16
 _LONGEST_BYTES = 4096
@@ -63,13 +71,70 @@ def write_secret(path: Path) -> None:
         SpecError: the file exists already, or cannot be written.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f"{new_secret()}\n")
+        _write_new(path)
     except FileExistsError:
         raise SpecError(f"{path} exists already; a secret is never overwritten") from None
     except OSError as error:
         raise SpecError(f"{path}: cannot write the secret: {error.strerror}") from None
+
+
+def _write_new(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{new_secret()}\n")
+
+
+def users_secret() -> str:
+    """Return the secret of this user; make it if there is none yet. Tasks that start at once agree on one.
+
+    Raises:
+        SpecError: there is no place for it, or what lies there is another user's, can be read by others, or
+            is no secret that dtrain has made.
+    """
+    problem = "this user has neither a home nor an XDG_RUNTIME_DIR"
+    for folder in _folders():
+        try:
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            return _secret_in(folder)
+        except OSError as error:
+            problem = f"{folder}: {error.strerror}"
+    raise SpecError(
+        f"{problem}: the secret cannot be kept that tasks on loopback prove if they are given none; "
+        "make one with `dtrain secret FILE` and give every task the same --secret-file FILE or DTRAIN_SECRET"
+    )
+
+
+def _folders() -> Iterator[Path]:
+    """Yield the folder of this user's secret, and the one to take where it cannot be kept there.
+
+    The runtime folder comes second: not every session has one, and it goes with the last session of a user
+    whose tasks go on.
+    """
+    with contextlib.suppress(RuntimeError):
+        yield state_home() / "dtrain" / "loopback"
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime) / "dtrain"
+
+
+def _secret_in(folder: Path) -> str:
+    """Return the secret in a folder; raise an `OSError` if it cannot be kept there."""
+    path, facts = folder / "secret", folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+        raise SpecError(f"{folder}: expected a folder, no link, that belongs to you and has mode 0700")
+    if path.is_symlink():
+        raise SpecError(f"{path}: expected a file with the secret of this user, found a link; remove it")
+    if not path.exists():
+        whole = folder / secrets.token_hex(8)
+        try:
+            _write_new(whole)
+            with contextlib.suppress(FileExistsError):  # another task was faster
+                os.link(whole, path)
+        finally:
+            whole.unlink(missing_ok=True)
+    secret = read_secret(path)
+    if not is_random(secret):
+        raise SpecError(f"{path}: expected a secret as dtrain makes it, found something else; remove it")
+    return secret
 
 
 def _checked(secret: str, where: str) -> str:

@@ -41,6 +41,7 @@ from typing import Any
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain.process.tls_material import TlsMaterial
+from dtrain.process.user_folders import state_home
 from dtrain.runs.json_file import FULL, overwrite_json, replace_json
 from dtrain.runs.json_file import read_record as read_record
 from dtrain.runs.ownership import PRIVATE, make_private
@@ -395,5 +396,4 @@ def default_runs_dir() -> Path:
     """Return the directory of runs: DTRAIN_RUNS_DIR, else XDG's (``~/.local/state/dtrain/runs``)."""
     if chosen := os.environ.get(RUNS_DIR):
         return Path(chosen).expanduser()  # ~ stays where no shell has expanded it
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "dtrain" / "runs"
+    return state_home() / "dtrain" / "runs"

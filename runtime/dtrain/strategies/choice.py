@@ -22,7 +22,7 @@ from dtrain.config import (
 from dtrain.config.wishes import checked_wishes, different_wish, refuse_new_layout
 from dtrain.data.stores.remote import wait_for_stores
 from dtrain.errors import SpecError
-from dtrain.process.access import check_access
+from dtrain.process.access import proven_secret
 from dtrain.process.allocation import keep_freed_memory
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.private_variables import own_environment
@@ -167,15 +167,15 @@ def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] 
     assignment = TaskAssignment.from_environment(environment)
     if assignment is None and (found := read_classic_flags(sys.argv[1:]) or place):
         assignment = TaskAssignment.by_hand(*found, environment)
-    if assignment is not None:
-        check_access(assignment.cluster, assignment.secret, assignment.spec.security, by_command=False)
     if assignment is None:
         strategy = _alone(with_program(RunSpec(), {**_of_this_machine(wishes), **wishes}, who).training)
     else:
+        security = assignment.spec.security
+        secret = proven_secret(assignment.cluster, assignment.secret, security, by_command=False)
         spec = with_program(assignment.spec, wishes, who)
         if assignment.launched:
             refuse_new_layout(assignment.spec, wishes, who, sys.argv[0])
-        assignment = replace(assignment, spec=spec)
+        assignment = replace(assignment, spec=spec, secret=secret)
         _write_down(assignment, wishes)
         wait_for_stores(spec.wait.server_s)
         strategy = strategy_of(assignment)

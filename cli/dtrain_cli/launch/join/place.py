@@ -28,7 +28,7 @@ from dtrain.process.access import secret_in_file
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.private_variables import SECRET
 from dtrain.process.requests.join_request import JoinRequest, encode, read_answer
-from dtrain.process.secret import said_secret
+from dtrain.process.secret import said_secret, users_secret
 from dtrain.process.tensorflow.tf_config import read_tf_config
 from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, read_record
@@ -130,6 +130,8 @@ def joining_address(
             f"{address} is on a network, and there is no secret: give the run's own by --secret-file FILE, "
             "or say --insecure if the run has none"
         )
+    if secret is None and not section.insecure:
+        secret = users_secret()
     request = JoinRequest(
         parent=os.getpid(),
         server=SERVER,

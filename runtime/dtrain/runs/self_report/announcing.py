@@ -22,6 +22,7 @@ LONGEST_OF_OTHERS_S = 600.0
 STALE_S = 5.0
 """The time without repetition after which a reason is dropped: its thread no longer tries."""
 NAMED_MAX = 3
+_ON_LOOPBACK = "no other user of this machine has it, unless all give one by --secret-file or DTRAIN_SECRET"
 
 
 class Unreached(NamedTuple):
@@ -123,7 +124,7 @@ def introduction(assignment: TaskAssignment, pid: int) -> str:
 
 
 def exposure(assignment: TaskAssignment, *, encrypted: bool) -> str | None:
-    """Return a line on what protects a task's connections; None where no address is of a network.
+    """Return a line on what protects a task's connections; None for a task that is alone on loopback.
 
     Args:
         assignment: the task's.
@@ -132,17 +133,19 @@ def exposure(assignment: TaskAssignment, *, encrypted: bool) -> str | None:
     cluster = assignment.cluster
     addresses = [cluster.address(task) for task in cluster.tasks()]
     outside = [address for address in addresses if address is not None and not is_loopback(address)]
-    if not outside:
+    if not outside and len(addresses) < 2:
         return None
     if assignment.secret is not None:
+        rest = "without TLS a listener on the network can read the model" if outside else _ON_LOOPBACK
         return (
             "connections have TLS, and tasks prove the secret"
             if encrypted
-            else "tasks prove the secret; without TLS a listener on the network can read the model"
+            else f"tasks prove the secret; {rest}"
         )
+    reaching = f"program that reaches {outside[0]}" if outside else "user of this machine"
     whom, may = (
         ("holder of a certificate of the same authority", "is let in")
         if encrypted
-        else (f"program that reaches {outside[0]}", "may read and change the model")
+        else (reaching, "may read and change the model")
     )
     return f"warning: without a secret every {whom} {may}"
