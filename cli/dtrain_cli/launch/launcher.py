@@ -87,7 +87,7 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextMana
             cluster = target.hold_addresses(spec.cluster)
             saved = _checkpoint_to_resume(options, spec, files, earlier, target)
             identity = _identity(options, spec, files, run_id)
-            plan = _plan(spec, cluster, files, identity, workload, target, options.stall_timeout)
+            plan = _plan(spec, cluster, files, identity, workload, target)
             if not spec.hold_ports:
                 target.release_addresses()
             return _supervise(options, plan, files, target, signals, saved)
@@ -163,12 +163,11 @@ def _plan(
     identity: RunIdentity,
     workload: Workload,
     target: Target,
-    stall_s: float,
 ) -> RunPlan:
     """Lay out the tasks, each as its first attempt that has left nothing yet, and write the plan down."""
     master = target.master() if workload.foreign else None
     machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, master, target.shares())
-    plan = build_plan(spec, cluster, identity, workload, machine, stall_s)
+    plan = build_plan(spec, cluster, identity, workload, machine)
     tasks = [launch.for_attempt(max(files.attempts(launch.task), default=-1) + 1) for launch in plan.tasks]
     plan = replace(plan, tasks=tuple(tasks))
     write_record(files.spec, plan.spec)

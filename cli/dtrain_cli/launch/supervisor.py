@@ -79,7 +79,7 @@ class Supervisor:
         self._success = Success(self.spec, spec_file, plan.leader, self.foreign, self.lives)
         self._ends = TaskEnds(self.spec, self._success, self.foreign, self.lives)
         self._standing: Standing | None = None
-        self._patience = Patience(limits, self.lives, self.started_s)
+        self._patience = Patience(limits, self.lives, self.started_s, plan.spec)
         self._faults = FaultSchedule(plan.spec.simulate)
 
     def run(self) -> Outcome:
@@ -121,6 +121,7 @@ class Supervisor:
         elif isinstance(event, StopAsked):
             self._signalled(event.number, now_s, event.host)
         elif isinstance(event, HostNews):
+            self._patience.news_of_host(event, now_s)
             self._console.say(event.text)
             self._journal.event("host", host=event.host, what=event.kind)
         else:
@@ -215,7 +216,7 @@ class Supervisor:
             self._next_status_s = now_s + STATUS_EVERY_S
             self._changed = True
             self._read_statuses()
-            self._carry_out_kill_requests()
+            self._kill_those_that_stand_still(now_s)
         self._restart_those_due(now_s)
         if self._order is None:
             self._bring_about_faults(now_s)
@@ -263,9 +264,21 @@ class Supervisor:
             self._console.say(news.text)
             self._journal.event(news.kind, **news.facts)
 
-    def _carry_out_kill_requests(self) -> None:
+    def _kill_those_that_stand_still(self, now_s: float) -> None:
+        """Kill replicas that are stuck, and servers that the leader has asked to be killed."""
+        stuck = self._patience.stuck(now_s)
         for life in self.lives.values():
-            if life.state == TaskState.RUNNING and (request := life.kill_request()):
+            if life.state != TaskState.RUNNING:
+                continue
+            found, attempt = stuck.get(str(life.task)), life.launch.attempt
+            if found is None:
+                life.stuck.pop(attempt, None)
+            elif attempt not in life.stuck:
+                life.stuck[attempt] = found
+                self._ask_for_stacks([life])  # it has until the next look to write them
+                continue
+            if (request := found or life.kill_request()) is not None:
+                life.state = TaskState.STOPPING
                 self._console.say(f"{life.task} is killed: {request.reason}")
                 self._journal.event("kill order", task=str(life.task), reason=request.reason)
                 life.signal(signal.SIGKILL)

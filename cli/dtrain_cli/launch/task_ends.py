@@ -119,7 +119,8 @@ class TaskEnds:
         self, life: TaskLife, end: Exited, failure: FailureRecord | None, now_s: float
     ) -> Restart | None:
         error_type = None if failure is None else failure.error_type
-        ran_s = now_s - life.started_s
+        stuck = life.stuck.get(life.launch.attempt)
+        ran_s = (stuck.since_s if stuck else now_s) - life.started_s  # what is stuck is not healthy
         return restart_policy.decide(
             self.rule(life.task), end.status, life.restarts_used, ran_s, now_s, error_type
         )
@@ -127,7 +128,7 @@ class TaskEnds:
     def _failure(self, life: TaskLife, end: Exited) -> FailureRecord | None:
         failure = None
         if end.status != 0:
-            failure = failure_of(life.launch, end)
+            failure = failure_of(life.launch, end, life.stuck_text)
         elif life.task.trains and self._left_early(life):
             failure = self._early_end(life)
         if failure is not None:

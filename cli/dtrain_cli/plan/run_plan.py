@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.certificate_names import task_name
 from dtrain.cluster.loopback import is_loopback
-from dtrain.config import MultiWorkerMirroredSection, RunSpec, ServerSection
+from dtrain.config import RunSpec, ServerSection
 from dtrain.config.choices import On, Transport
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
@@ -157,7 +157,6 @@ def build_plan(
     run: RunIdentity,
     workload: Workload,
     machine: Machine,
-    stall_s: float | None = None,
 ) -> RunPlan:
     """Lay out every task of a launch on this machine.
 
@@ -167,7 +166,6 @@ def build_plan(
         run: the run's identity.
         workload: what the tasks run.
         machine: what they run on.
-        stall_s: how long a replica may do nothing while others wait for it; None: as long as it likes.
     """
     tasks = [
         *addresses.tasks(),
@@ -194,7 +192,6 @@ def build_plan(
             secret=None if workload.foreign else run.secret,
             launched=True,
             tls=run.certificate(task_name(task)),
-            stall_s=stall_s if isinstance(spec.training, MultiWorkerMirroredSection) else None,
         )
         environment = _environment(assignment, workload, machine, machine.limits(task, spec))
         launches.append(

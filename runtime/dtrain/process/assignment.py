@@ -29,7 +29,6 @@ ATTEMPT = "DTRAIN_ATTEMPT"
 JOINED = "DTRAIN_JOINED"
 MOVED_TO = "DTRAIN_MOVED_TO"
 BIND = "DTRAIN_BIND"
-STALL_TIMEOUT = "DTRAIN_STALL_TIMEOUT"
 TF_CONFIG = "TF_CONFIG"
 TASK = "DTRAIN_TASK"
 ROLE = "DTRAIN_ROLE"
@@ -56,8 +55,6 @@ class TaskAssignment:
         launched: whether a launcher owns this process.
         moved_to: the address at which this task serves, if that is not the cluster's.
         tls: the certificate that a launcher has made for this task.
-        stall_s: after how long a replica that others wait for, and that does nothing, is to be killed; None:
-            no launcher would do it.
         bind: the host, or ``host:port``, at which it listens; None: as its address says.
     """
 
@@ -72,7 +69,6 @@ class TaskAssignment:
     moved_to: str | None = None
     tls: TlsMaterial | None = None
     bind: str | None = None
-    stall_s: float | None = None
 
     @property
     def on_one_host(self) -> bool:
@@ -111,7 +107,6 @@ class TaskAssignment:
             ),
             tls=TlsMaterial.from_text(handed) if (handed := environment.get(HANDED_OVER)) else None,
             bind=checked_bind(environment.get(BIND), BIND),
-            stall_s=_read_seconds(environment.get(STALL_TIMEOUT)),
         )
 
     @classmethod
@@ -180,8 +175,6 @@ class TaskAssignment:
             environment[MOVED_TO] = self.moved_to
         if self.bind is not None:
             environment[BIND] = self.bind
-        if self.stall_s is not None:
-            environment[STALL_TIMEOUT] = f"{self.stall_s:g}"
         if self.run_dir is not None:
             environment[RUN_DIR] = str(self.run_dir)
         return environment
@@ -249,15 +242,3 @@ def _read_attempt(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise SpecError(f"{ATTEMPT} in the environment: expected a number, found {text[:80]!r}")
     return int(text)
-
-
-def _read_seconds(text: str | None) -> float | None:
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not seconds > 0:
-        raise SpecError(f"{STALL_TIMEOUT} in the environment: expected seconds, found {text[:80]!r}")
-    return seconds

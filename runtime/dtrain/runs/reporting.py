@@ -49,7 +49,6 @@ class Reporter:
             None: it has none.
         trace: what happens to the task, and what it spends its time on.
         activity: whether it works, for those that wait for it.
-        on_wait: called twice a second with the tasks that this one waits for, and for how many seconds.
     """
 
     def __init__(self, assignment: TaskAssignment) -> None:
@@ -70,7 +69,6 @@ class Reporter:
         self.certificate: Callable[[], tuple[float, float] | None] = lambda: None
         self._certificate_life = CertificateLife()
         self.activity = Activity()
-        self.on_wait: Callable[[str, float], None] = lambda whom, waited_s: None
         self.bytes_moved: Callable[[], tuple[int, int]] | None = None
         self._waiting: tuple[str, float] | None = None
         self._behind: dict[str, str | None] = {}
@@ -119,6 +117,7 @@ class Reporter:
         """Record that a call of `fit` begins; until it ends the task has steps to make."""
         self.status.fits_begun += 1
         self.status.in_loop = False
+        self.activity.beat()
 
     def fit_ends(self) -> None:
         """Record that the call of `fit` has ended, and write at once: the process may end next."""
@@ -289,7 +288,6 @@ class Reporter:
         while not self._stopped.wait(INTERVAL_S):
             self._read_order()
             self._announce_waits()
-            self._look_at_wait()
             self._look_at_certificate()
             self.trace.flush()
             now_s = time.monotonic()
@@ -301,10 +299,6 @@ class Reporter:
                 self.write()
                 last = news
                 last_s = now_s
-
-    def _look_at_wait(self) -> None:
-        if (waiting := self._waiting) is not None:
-            self.on_wait(waiting[0], time.monotonic() - waiting[1])
 
     def _look_at_certificate(self) -> None:
         if (valid := self.certificate()) is not None:

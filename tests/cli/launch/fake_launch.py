@@ -10,7 +10,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, SavedRecord, write_record
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, SavedRecord, read_record, write_record
 from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.supervisor import Supervisor
@@ -23,6 +23,7 @@ from dtrain_cli.targets.target import HostLost
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
 FOR_EVER = float("inf")
+REPORT_EVERY_S = 4.0
 
 
 @dataclass
@@ -39,6 +40,7 @@ class TaskScript:
         waits: whether it never says that it has begun to train.
         record: why it failed, as it has written down itself, so many seconds after its start.
         error_type: the class of the exception of that record.
+        silent: whether it is stopped after its start, and reports nothing more.
     """
 
     lasts_s: float = FOR_EVER
@@ -53,6 +55,7 @@ class TaskScript:
     waits: bool = False
     record: tuple[float, str, str] | None = None
     error_type: str | None = None
+    silent: bool = False
 
 
 @dataclass
@@ -102,6 +105,8 @@ class FakeTarget:
     reported: set[str] = field(default_factory=set)
     inbox: FakeInbox = field(default_factory=FakeInbox)
     _coming: list[tuple[float, object]] = field(default_factory=list)
+    _reports: dict[str, Path] = field(default_factory=dict)
+    _next_report_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._coming = [(self.now_s + at_s, number) for at_s, number in self.signals_to_launcher]
@@ -171,6 +176,7 @@ class FakeTarget:
         path = RunFiles(launch.run_dir).status(launch.task)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_record(path, status)
+        self._reports[name] = path
         self._coming.append((self.now_s + 0.01, Started(name, launch.attempt, 42)))
         if script.lasts_s != FOR_EVER:
             self._coming.append(
@@ -190,6 +196,7 @@ class FakeTarget:
         self._coming.sort(key=lambda entry: entry[0])
         self.now_s = min([until_s, *(at_s for at_s, _ in self._coming[:1])])
         assert self.now_s < 3000, "the run never ends"
+        self._report()
         due = [event for at_s, event in self._coming if at_s <= self.now_s]
         self._coming = [entry for entry in self._coming if entry[0] > self.now_s]
         heard = []
@@ -207,6 +214,17 @@ class FakeTarget:
                 self.reported.add(event.task)
             heard.append(event)
         return heard
+
+    def _report(self) -> None:
+        """Let every task that is not stopped say that it is there, about as often as real ones do."""
+        if self.now_s < self._next_report_s:
+            return
+        self._next_report_s = self.now_s + REPORT_EVERY_S
+        for name, attempt in self.alive.items():
+            if not self._script(name, attempt).silent:
+                said = read_record(self._reports[name], TaskStatus)
+                said.monotonic_s = self.now_s
+                write_record(self._reports[name], said)
 
     def finish(self, say) -> None:
         self.close()

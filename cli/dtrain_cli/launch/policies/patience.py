@@ -1,9 +1,11 @@
 """Deadlines of a launch: for tasks to be up, for the next step, for the end. Pure: time is an argument."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dtrain.cluster import TaskId
+from dtrain.config import RunSpec
 from dtrain.messages.status import TaskStatus
 from dtrain.runs.states import FailureKind, TaskState
 from dtrain_cli.launch.policies.awaited_watch import AwaitedWatch
@@ -11,7 +13,9 @@ from dtrain_cli.launch.policies.input_watch import InputWatch
 from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.stall_watch import StallWatch
 from dtrain_cli.launch.policies.start_watch import StartWatch
-from dtrain_cli.launch.tasks.task_life import TaskLife
+from dtrain_cli.launch.policies.stuck_watch import StuckWatch, silence_limit_s
+from dtrain_cli.launch.tasks.task_life import Stuck, TaskLife
+from dtrain_cli.targets.target import HostNews
 
 TIMEOUT = 124
 START_TIMEOUT = 125
@@ -48,12 +52,17 @@ class Late:
 class Patience:
     """The judge of what takes too long, by the lives of the tasks."""
 
-    def __init__(self, limits: Limits, lives: Mapping[TaskId, TaskLife], started_s: float) -> None:
+    def __init__(
+        self, limits: Limits, lives: Mapping[TaskId, TaskLife], started_s: float, spec: RunSpec
+    ) -> None:
         self._limits = limits
         self._lives = lives
         self._started_s = started_s
         self._start_watch = StartWatch(limits.start_timeout_s, started_s)
         self._stall_watch = StallWatch(limits.stall_timeout_s)
+        silence_s = silence_limit_s(spec, limits.stall_timeout_s)
+        self._stuck_watch = StuckWatch(limits.stall_timeout_s, silence_s)
+        self._cut_s: dict[str | None, float] = {}
         self._awaited_watch = AwaitedWatch()
         self._input_watch = InputWatch()
 
@@ -100,6 +109,24 @@ class Patience:
     def stall(self, now_s: float) -> str | None:
         """Return what to say about a stall that has just become one."""
         return self._stall_watch.look(self._running(), now_s)
+
+    def stuck(self, now_s: float) -> dict[str, Stuck]:
+        """Return the replicas that are stuck, by name."""
+        for life in self._lives.values():
+            if life.status and life.status.monotonic_s > self._cut_s.get(life.host, math.inf):
+                del self._cut_s[life.host]
+        heard = {task: said for task, said in self._running().items() if self._is_heard(task)}
+        return self._stuck_watch.look(heard, now_s)
+
+    def _is_heard(self, task: str) -> bool:
+        return self._lives[TaskId.parse(task)].host not in self._cut_s
+
+    def news_of_host(self, news: HostNews, now_s: float) -> None:
+        """Note that a host is not heard, or is again: what its tasks do meanwhile is not known."""
+        if news.kind in ("silent", "cut"):
+            self._cut_s[news.host] = now_s
+        elif news.kind in ("heard again", "back", "lost"):
+            self._cut_s.pop(news.host, None)
 
     def awaited(self, now_s: float, *, replicas_alone: bool) -> str | None:
         """Return what to say about what a task waits for, when it is time to.

@@ -22,14 +22,20 @@ LINE_MAX = 400
 _TAIL_BYTES = 1 << 16
 
 
-def failure_of(launch: TaskLaunch, end: Exited) -> FailureRecord:
-    """Keep and return the record of a failed attempt: its own, else one made here, with its last output."""
+def failure_of(launch: TaskLaunch, end: Exited, why: str | None = None) -> FailureRecord:
+    """Keep and return the record of a failed attempt: its own, else one made here, with its last output.
+
+    Args:
+        launch: the attempt.
+        end: of its process.
+        why: it was killed by this launcher; None: it was not.
+    """
     record = own_record(launch)
     if record is None or (end.status < 0 and record.kind is FailureKind.SIGNAL):
         killed_for_memory = end.killed_for_memory and end.exit_code == 128 + signal.SIGKILL
         record = FailureRecord(
             task=str(launch.task),
-            message=describe(end, killed_for_memory),
+            message=why or describe(end, killed_for_memory),
             kind=FailureKind.SIGNAL if end.status < 0 else FailureKind.EXIT,
             time=now_text(),
             monotonic_s=time.monotonic(),

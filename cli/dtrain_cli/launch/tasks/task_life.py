@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dtrain.cluster import TaskId
@@ -12,6 +12,21 @@ from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, 
 from dtrain.runs.states import ENDED, HAS_PROCESS, TaskState
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.target import TaskHandle
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A replica that is stuck.
+
+    Attributes:
+        place: where it was stuck, ``in its input at step 7``.
+        reason: how that is known, for people.
+        since_s: since when, by the monotonic clock.
+    """
+
+    place: str
+    reason: str
+    since_s: float
 
 
 @dataclass
@@ -31,6 +46,7 @@ class TaskLife:
         restart_s: when it is to be started again; None: it is not.
         restarts_used: since it was last healthy; `restarts` counts all.
         failure: of the last attempt that failed.
+        stuck: by attempt, where it was stuck, of those that were killed for it.
         lost: why it will not run again although it has not come to a good end; None: it has, or still runs.
     """
 
@@ -49,6 +65,7 @@ class TaskLife:
     restarts_used: int = 0
     failure: FailureRecord | None = None
     lost: FailureRecord | None = None
+    stuck: dict[int, Stuck] = field(default_factory=dict)
     _paths: tuple[TaskLaunch, Path, Path] | None = None
     _seen: tuple[int, int, int] | None = None
 
@@ -113,6 +130,14 @@ class TaskLife:
             files = RunFiles(self.launch.run_dir)
             self._paths = (self.launch, files.status(self.task), files.kill(self.task, self.launch.attempt))
         return self._paths[1:]
+
+    @property
+    def stuck_text(self) -> str | None:
+        """Return why the present attempt was killed, ``was stuck 3 times, now in its input at step 7``."""
+        if (stuck := self.stuck.get(self.launch.attempt)) is None:
+            return None
+        times = f" {len(self.stuck)} times, now" if len(self.stuck) > 1 else ""
+        return f"was stuck{times} {stuck.place}, and was killed"
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the present attempt."""

@@ -6,6 +6,7 @@ import traceback
 from dtrain.errors import OutOfRangeError, ProgramError
 from dtrain.messages import Closure, Failure
 from dtrain.roles.coordinator.access import Access
+from dtrain.runs.self_report.activity import NO_ACTIVITY, Activity
 from dtrain.strategies.coordinator.functions import ProgramNames
 from dtrain.strategies.coordinator.per_worker import OwnValues
 from dtrain.strategies.coordinator.plain_data import decode, encode, has_none
@@ -18,11 +19,11 @@ TOLD_TO_STOP = 128 + signal.SIGTERM
 class Execution:
     """Runs the closures of one session in a worker."""
 
-    def __init__(self, names: ProgramNames, access: Access) -> None:
-        """Begin; `access` is told in which closure the program is."""
+    def __init__(self, names: ProgramNames, access: Access, activity: Activity = NO_ACTIVITY) -> None:
+        """Begin; `access` is told in which closure the program is, `activity` of each batch that is read."""
         self._names = names
         self._access = access
-        self._own = OwnValues(names)
+        self._own = OwnValues(names, activity)
 
     def run(self, closure: Closure, arguments: bytes) -> bytes | Failure:
         """Run a closure; see `roles.coordinator.attendant.Run`. Every exception is the closure's own."""

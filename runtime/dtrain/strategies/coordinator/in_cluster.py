@@ -142,7 +142,7 @@ def serve(place: Place, names: ProgramNames, values: ProgramValues) -> NoReturn:
         values.check(plan)
         access = Access(servers.ask, plan, attended.session)
         values.use(lambda: access, access.as_of)
-        running[:] = [Execution(names, access)]
+        running[:] = [Execution(names, access, place.reporter.activity)]
 
     def run(closure: Closure, arguments: bytes) -> bytes | Failure:
         begun_s = place.reporter.begins()

@@ -6,6 +6,7 @@ from typing import Any
 
 from dtrain.data.dataset import Dataset
 from dtrain.errors import ContextError, InputError, NotSupportedError, OutOfRangeError
+from dtrain.runs.self_report.activity import NO_ACTIVITY, Activity
 from dtrain.strategies.coordinator.functions import ProgramNames
 from dtrain.strategies.coordinator.plain_data import Reference
 
@@ -82,12 +83,12 @@ class OwnDataset:
 class OwnIterator(Iterator[Any]):
     """A worker's own iterator in a closure."""
 
-    def __init__(self, dataset: Any) -> None:
-        self._elements = iter(dataset)
+    def __init__(self, dataset: Any, activity: Activity) -> None:
+        self._next = activity.reading(iter(dataset).__next__)
 
     def __next__(self) -> Any:
         """Return the next element."""
-        return next(self._elements)
+        return self._next()
 
     def get_next(self) -> Any:
         """Return the next element.
@@ -95,16 +96,18 @@ class OwnIterator(Iterator[Any]):
         Raises:
             OutOfRangeError: there is none.
         """
-        for element in self._elements:
-            return element
-        raise OutOfRangeError("get_next: the dataset of this worker is at its end")
+        try:
+            return self._next()
+        except StopIteration:
+            raise OutOfRangeError("get_next: the dataset of this worker is at its end") from None
 
 
 class OwnValues:
     """The datasets and iterators of one worker, in one session."""
 
-    def __init__(self, names: ProgramNames) -> None:
+    def __init__(self, names: ProgramNames, activity: Activity = NO_ACTIVITY) -> None:
         self._names = names
+        self._activity = activity
         self._datasets: dict[int, Any] = {}
         self._iterators: dict[int, OwnIterator] = {}
 
@@ -117,7 +120,7 @@ class OwnValues:
         match reference:
             case (kind, int(iterator), *rest) if kind == ITERATOR:
                 if iterator not in self._iterators:
-                    self._iterators[iterator] = OwnIterator(self._dataset(tuple(rest)))
+                    self._iterators[iterator] = OwnIterator(self._dataset(tuple(rest)), self._activity)
                 return self._iterators[iterator]
             case (kind, *_) if kind == DATASET:
                 return OwnDataset()

@@ -199,7 +199,7 @@ class DistributedIterator(Iterator[Any]):
             )
         batches: list[Any] = []
         for stream, replicas in self._streams:
-            batches += _of_replicas(stream, replicas)
+            batches += self._workers.activity.reading(_of_replicas)(stream, replicas)
         count = sum(batch is not None for batch in batches)
         if self._agrees and fills:
             count = self._workers.total(count)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.input_context import InputContext
+from dtrain.runs.self_report.activity import NO_ACTIVITY, Activity
 from dtrain.strategies.reduction import ReduceOp
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.strategies.replicas.values import PerReplica
@@ -23,6 +24,7 @@ class InputWorkers:
         reduce: `Strategy.reduce`, for what the workers agree on; None where there is nothing to agree on.
         per_replica: whether a function makes a dataset for each replica. As in TensorFlow it stays so once it
             was asked for.
+        activity: told of each batch that is read.
     """
 
     workers: int = 1
@@ -30,6 +32,7 @@ class InputWorkers:
     replicas: int = 1
     reduce: Callable[[ReduceOp, Any, None], Any] | None = None
     per_replica: bool = False
+    activity: Activity = NO_ACTIVITY
 
     @classmethod
     def of(cls, loops: Loops) -> "InputWorkers":

@@ -21,7 +21,6 @@ from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.rules import PATIENCE_S, Waits
-from dtrain.roles.collective.stuck import StuckReplicas
 from dtrain.roles.finding_leader import LeaderFinder
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
@@ -113,7 +112,9 @@ class MultiWorkerMirrored(Strategy):
     def _make_input_workers(self) -> InputWorkers:
         """Return all tasks that train: each reads its share of a dataset, for its own replica."""
         workers = self.num_replicas_in_sync
-        return InputWorkers(workers, max(0, self.context.rank) % workers, 1, self.reduce)
+        return InputWorkers(
+            workers, max(0, self.context.rank) % workers, 1, self.reduce, activity=self.context.activity
+        )
 
     def wait_at_most(self, timeout_s: float) -> None:
         """See `Strategy.wait_at_most`."""
@@ -193,8 +194,6 @@ class MultiWorkerMirrored(Strategy):
         self._reporter.status.max_steps = training.state.store.max_steps
         self._reporter.progress(training.global_step)
         self._reporter.running()
-        if self._task.run_dir is not None and (stall_s := self.assignment.stall_s) is not None:
-            self._reporter.on_wait = StuckReplicas(self._task.run_dir, self.assignment.task, stall_s).look
         training.wait_for_order()
         return training
 
@@ -349,7 +348,6 @@ class MultiWorkerMirrored(Strategy):
 
     def _closed(self, training: ReplicaTraining, error: BaseException | None) -> None:
         """Keep what a call of `fit` that ends leaves to the next one."""
-        self._reporter.on_wait = lambda whom, waited_s: None
         if self._beginnings.number > self._ended:
             driver = training.driver
             elsewhere = driver.across.elsewhere if driver.across is not None else set()
