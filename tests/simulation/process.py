@@ -74,6 +74,11 @@ class Process:
         self.network.say(f"{self.task} is paused for {for_s:.3f} s")
         self.life.pause(for_s)
 
+    def stick(self, slowness: float) -> None:
+        """Compute the next part for ever; heartbeats go on."""
+        self.network.say(f"{self.task} is stuck")
+        self.slowness = slowness
+
     def isolate(self, for_s: float) -> None:
         """Reach no task."""
         self.network.say(f"{self.task} is cut off for {for_s:.3f} s")

@@ -32,8 +32,9 @@ class Fault:
 
     Attributes:
         kind: ``break`` a connection, ``crash`` a replica that is started again, let one ``die`` for good,
-            ``pause`` it, cut it off from all others (``partition``), make it ``slow``; ``stall`` a server, let
-            it ``fall`` and be started again, or ``hang`` until it is killed.
+            ``pause`` it, cut it off from all others (``partition``), make it ``slow``, let it ``stick``: it beats
+            and does nothing until it is killed and started again; ``stall`` a server, let it ``fall`` and be
+            started again, or ``hang`` until it is killed.
         target: index of the replica or server; -1: the evaluator.
         for_s: until the task is back; a factor for ``slow``; for ``break`` it chooses the connection.
     """
@@ -158,7 +159,25 @@ def draw(seed: int) -> Scenario:
     scenario = _with_data(Random(f"data {seed}"), replace(scenario, faults=_draw_faults(random, scenario)))
     scenario = _with_changes(Random(f"changes {seed}"), scenario)
     scenario = _with_absences(Random(f"absences {seed}"), scenario)
-    return _with_evaluator(Random(f"evaluator {seed}"), scenario)
+    scenario = _with_evaluator(Random(f"evaluator {seed}"), scenario)
+    return _with_stuck(Random(f"stuck {seed}"), scenario)
+
+
+def _with_stuck(random: Random, scenario: Scenario) -> Scenario:
+    """In some runs replicas beat and do nothing, until the launcher kills them."""
+    if random.random() > 0.12:
+        return scenario
+    length_s = scenario.max_steps * scenario.fits * scenario.compute_s
+    faults = [
+        Fault(
+            random.uniform(0.0, length_s),
+            "stick",
+            random.randrange(scenario.tasks),
+            random.uniform(1.0, 15.0),
+        )
+        for _ in range(random.randint(1, 3))
+    ]
+    return replace(scenario, faults=tuple(sorted((*scenario.faults, *faults), key=lambda fault: fault.at_s)))
 
 
 def _with_evaluator(random: Random, scenario: Scenario) -> Scenario:

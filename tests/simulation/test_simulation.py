@@ -69,6 +69,24 @@ def test_a_run_that_is_resumed_soon_after_its_failure_trains_to_its_end():
     assert story.endswith("=> None")
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        training_section(updates="sync"),
+        training_section(updates="sync", backup_workers=1, on_stale="retry_same_batch"),
+        training_section(),
+        training_section(staleness_bound=1),
+    ],
+    ids=["sync", "backups", "async", "bounded"],
+)
+def test_replicas_that_beat_and_do_nothing_hold_up_nobody_for_longer_than_until_they_are_killed(rule):
+    faults = Fault(2.0, "stick", 0, 9.0), Fault(14.0, "stick", 1, 9.0)
+    scenario = Scenario(1, 3, 2, 60, rule, mean_delay_s=0.005, compute_s=0.5, nan_rate=0.0, faults=faults)
+    story = whole_story(scenario)
+    assert story.endswith("=> None")
+    assert "chief:0 is stuck" in story
+
+
 def test_an_evaluator_that_ps_0_never_told_of_the_directory_says_so_in_the_end():
     faults = Fault(0.6, "pause", -1, 8.0), Fault(4.0, "fall", 0, 0.5)
     rule = training_section(updates="sync")

@@ -30,7 +30,9 @@ IN_PIECES = 3
 """Modulo 8, the seeds in which the leader sends and reads arrays in pieces."""
 
 STORY_LINES = 120
-REPLICAS = ("crash", "die", "pause", "partition", "slow")
+REPLICAS = ("crash", "die", "pause", "partition", "slow", "stick")
+FOR_EVER = 1e6
+"""Times as long as a step takes is for ever."""
 """Faults of replicas; the others are those of servers and connections."""
 
 
@@ -146,9 +148,10 @@ class World:
         elif process is None or not process.alive:
             return
         elif fault.kind == "crash":
-            process.crash()
-            self.starting.add(process.task)
-            self.clock.later(RESTART_S + fault.for_s, self._start, process.task, self.setup)
+            self._crash(process, fault.for_s)
+        elif fault.kind == "stick":
+            process.stick(FOR_EVER)
+            self.clock.later(fault.for_s, self._crash, process, 0.0)
         elif fault.kind == "die":
             process.crash()
         elif fault.kind == "pause":
@@ -157,6 +160,13 @@ class World:
             process.isolate(fault.for_s)
         else:
             process.slowness = fault.for_s
+
+    def _crash(self, process: Process, away_s: float) -> None:
+        """A replica dies, or the launcher has seen that it is stuck and kills it; it is started again."""
+        if process.alive:
+            process.crash()
+            self.starting.add(process.task)
+            self.clock.later(RESTART_S + away_s, self._start, process.task, self.setup)
 
     def run(self) -> None:
         """To the end; raises AssertionError if a rule is broken or it does not come."""
