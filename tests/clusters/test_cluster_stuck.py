@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = str(Path(__file__).parent / "stuck_replicas.py")
 WORDS = (
-    *("--workers", "2", "--ps", "1", "--no-evaluator", "--stall-timeout", "4", "--timeout", "300"),
+    *("--workers", "2", "--ps", "1", "--no-evaluator", "--stall-timeout", "6", "--timeout", "300"),
     *(word for role in ("chief", "worker") for word in ("--set", f"restart.{role}.backoff_s=0.1")),
 )
 SYNC = ("--updates", "sync")

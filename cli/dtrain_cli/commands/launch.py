@@ -55,7 +55,7 @@ SECONDS = Seconds(0)
     default=300.0,
     show_default=True,
     metavar="S",
-    help="Without a step for so long, tasks log their stacks.",
+    help="Without a step for so long, tasks log their stacks; a replica that holds up the others is killed.",
 )
 @click.option("--detach", is_flag=True, help="On an engine that owns the tasks: submit, do not follow.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final status as the last line of stdout.")

@@ -22,7 +22,8 @@ class LaunchOptions:
         resume: None: start anew; "": resume the newest run of this name; else the run to resume.
         from_scratch: whether a run that is resumed may begin at step 0 where its checkpoints are not.
         timeout: seconds until the run is stopped; None for never.
-        stall_timeout: seconds without progress after which the tasks show their stacks.
+        stall_timeout: seconds without progress after which the tasks show their stacks, and for which others
+            wait for a replica that is stuck.
         detach: submit the run and leave it; only where an engine owns the tasks.
         json: print the final status as the last line of stdout.
         given: all of this as it was written, for a command line that goes on with the run.

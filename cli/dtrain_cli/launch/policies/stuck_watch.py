@@ -6,7 +6,7 @@ every task reports. Rule *No silent wait* (docs/design/protocol.md#no-silent-wai
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dtrain.cluster import TaskId
@@ -59,28 +59,27 @@ class StuckWatch:
         before = self._seen_s if now_s - self._looked_s < AWAY_S else {}
         self._seen_s = {task: before.get(task, now_s) for task in statuses}
         self._looked_s = now_s
-        fresh = [said for said in statuses.values() if now_s - said.monotonic_s < SILENT_S]
+        fresh = {task: said for task, said in statuses.items() if now_s - said.monotonic_s < SILENT_S}
         awaited = self._awaited(fresh)
         found = {
-            task: self._judged(said, awaited.get(task), now_s)
+            task: self._judged(said, max(said.monotonic_s, self._seen_s[task]), awaited.get(task), now_s)
             for task, said in statuses.items()
             if fresh and TaskId.parse(task).trains and said.phase is TaskPhase.RUNNING
         }
         return {task: stuck for task, stuck in found.items() if stuck is not None}
 
-    def _awaited(self, fresh: Iterable[TaskStatus]) -> dict[str, str]:
+    def _awaited(self, fresh: Mapping[str, TaskStatus]) -> dict[str, str]:
         """Return the tasks for which others have waited for the stall timeout, each with who has."""
         awaited: dict[str, str] = {}
-        for said in fresh:
-            waited_s = said.monotonic_s - max(said.waiting_monotonic_s or math.inf, self._seen_s[said.task])
+        for task, said in fresh.items():
+            waited_s = said.monotonic_s - max(said.waiting_monotonic_s or math.inf, self._seen_s[task])
             if waited_s >= self.stall_s:
-                why = f"{said.task} has waited {waited_s:.0f} s for {said.waiting_for}, and it "
+                why = f"{task} has waited {waited_s:.0f} s for {said.waiting_for}, and it "
                 awaited |= dict.fromkeys(tasks_in(said.waiting_for or ""), why)
         return awaited
 
-    def _judged(self, said: TaskStatus, awaited: str | None, now_s: float) -> Stuck | None:
+    def _judged(self, said: TaskStatus, heard_s: float, awaited: str | None, now_s: float) -> Stuck | None:
         step = f"at step {said.step or 0}"
-        heard_s = max(said.monotonic_s, self._seen_s[said.task])
         if now_s - heard_s >= self.silence_s:
             silent = f"it has not reported for {now_s - heard_s:.0f} s"
             return Stuck(f"{step}, where its process stood still", silent, heard_s)
