@@ -77,14 +77,15 @@ class Locations:
         """Return whether a host may write a file of the run directory.
 
         Its own tasks' it may. Where the run is led it may also write those of the run and of workers that
-        have joined, and the requests to kill. Without servers, every replica may come to lead.
+        have joined, and the requests to kill servers. Without servers, every replica may come to lead.
         """
         folder = path.removeprefix("tasks/").partition("/")[0]
-        if folder in self._folders and not path.endswith("kill.json"):
+        kills = path.endswith("kill.json")
+        if folder in self._folders and not kills:
             return self.host_of(self._folders[folder]) == host
         if any(task.role is Role.PS for task in self._placed):
             return self.host_of(self.leader) == host
-        return self.training_on(host) > 0
+        return not kills and self.training_on(host) > 0
 
     def check_addresses(self) -> None:
         """Refuse addresses of which only some are loopback: those hosts cannot be reached by the others."""

@@ -1,28 +1,23 @@
-"""The statuses of tasks on other hosts, for those who order that a task be killed which does not answer.
+"""The statuses of servers on other hosts, for the chief, who orders that one be killed which does not answer.
 
-A leader looks at a server's status, and a replica at that of another replica for which it waits, before it
-orders so. On one machine they read each other's files; here the launcher passes on the fields that they read.
+On one machine the chief reads the server's file; here the launcher passes on the fields that it reads.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dtrain.cluster import TRAINING_ROLES, Role, TaskId
+from dtrain.cluster import Role, TaskId
 from dtrain_cli.agent.messages import Put
 from dtrain_cli.fleet.mirror import HostClock, rebased
 
 SERVERS_EVERY_S = 1.0
 """Well below the lease at a control host, after which a silent server may be killed."""
-REPLICAS_EVERY_S = 5.0
-FIELDS = (
-    *("task", "pid", "host", "attempt", "phase", "monotonic_s"),
-    *("active_monotonic_s", "busy_with", "waiting_for"),
-)
+FIELDS = ("task", "pid", "host", "attempt", "phase", "monotonic_s")
 
 
 class SharedStatuses:
-    """The passing on of statuses in one run."""
+    """The passing on of servers' statuses in one run."""
 
     def __init__(self) -> None:
         self._next_s = 0.0
@@ -45,14 +40,9 @@ class SharedStatuses:
         """
         if now_s < self._next_s:
             return
-        shared = [task for task in places if task.role is Role.PS]
-        self._next_s = now_s + (SERVERS_EVERY_S if shared else REPLICAS_EVERY_S)
+        self._next_s = now_s + SERVERS_EVERY_S
         readers = {host for task, host in places.items() if task.role is Role.CHIEF}
-        if not shared or not readers:
-            replicas = [task for task in places if task.role in TRAINING_ROLES]
-            shared = shared or replicas
-            readers = {places[task] for task in replicas}
-        for task in shared:
+        for task in [task for task in places if task.role is Role.PS]:
             status = said(task)
             if status is None or places[task] not in clocks:
                 continue

@@ -4,7 +4,7 @@ import json
 
 from dtrain.cluster import TaskId
 from dtrain_cli.fleet.mirror import HostClock
-from dtrain_cli.fleet.shared_statuses import REPLICAS_EVERY_S, SERVERS_EVERY_S, SharedStatuses
+from dtrain_cli.fleet.shared_statuses import SERVERS_EVERY_S, SharedStatuses
 
 CHIEF, WORKER, SERVER = (TaskId.parse(name) for name in ("chief:0", "worker:0", "ps:0"))
 CLOCKS = {"h1": HostClock(1000.0, 0.0), "h2": HostClock(5000.0, 0.0)}
@@ -23,15 +23,6 @@ def test_servers_are_told_to_the_chiefs_host_alone_and_only_what_is_new():
     assert list(shared.due(SERVERS_EVERY_S / 2, lambda task: says(task, 5011.0), places, CLOCKS)) == []
     assert list(shared.due(SERVERS_EVERY_S, says, places, CLOCKS)) == []
     assert len(list(shared.due(2 * SERVERS_EVERY_S, lambda task: says(task, 5012.0), places, CLOCKS))) == 1
-
-
-def test_replicas_without_servers_are_told_to_each_other():
-    places = {CHIEF: "h1", WORKER: "h2"}
-    told = list(SharedStatuses().due(REPLICAS_EVERY_S, says, places, CLOCKS))
-    assert {(host, put.path) for host, put in told} == {
-        ("h1", "tasks/worker-0/status.json"),
-        ("h2", "tasks/chief-0/status.json"),
-    }
 
 
 def test_a_host_that_is_not_up_is_told_nothing():
