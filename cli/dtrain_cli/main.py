@@ -7,8 +7,9 @@ import signal
 import sys
 from typing import NoReturn
 
-if os.getpid() == 1:  # of a container: the kernel drops SIGTERM for it while no handler is there
-    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
+for number in (signal.SIGTERM, signal.SIGHUP):  # before what takes long to import: what was started is ended
+    if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 try:
     import click

@@ -11,11 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from dtrain.process import start_protocol
+from dtrain.process import life_line, start_protocol
 from dtrain.process.living import peer_process
 from dtrain.process.warm_start import PATIENCE_S, VARIABLE, Differs, Forked, WarmStart, surroundings
 
@@ -85,6 +86,7 @@ def _cold(line: LifeLine) -> tuple[subprocess.Popen[bytes], socket.socket]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C in the terminal is the launcher's business alone
+            preexec_fn=partial(life_line.die_with_parent, os.getpid()),  # until it can read its life line
         )
     return process, ours
 
@@ -92,9 +94,9 @@ def _cold(line: LifeLine) -> tuple[subprocess.Popen[bytes], socket.socket]:
 class ForkServer:
     """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
 
-    def __init__(self, life_line: LifeLine) -> None:
+    def __init__(self, line: LifeLine) -> None:
         self._process: _WarmProcess | subprocess.Popen[bytes]
-        self._process, self._socket = _warm(life_line) or _cold(life_line)
+        self._process, self._socket = _warm(line) or _cold(line)
         self._socket.setblocking(False)
         self._lines = start_protocol.Lines()
         self._heard: list[start_protocol.Report] = []

@@ -36,6 +36,11 @@ def die_with_parent(parent: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
 
+def outlive_parent() -> None:
+    """Undo `die_with_parent`."""
+    _prctl(PR_SET_PDEATHSIG, 0)
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent dies, instead of init."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -68,6 +68,7 @@ def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
     # engine ends a job by a SIGTERM to every process: tasks act on it, as soon as they can.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
     import_all()
+    life_line.outlive_parent()  # from here on the end of its orders tells it
     life_line.adopt_orphans()
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
