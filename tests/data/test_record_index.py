@@ -337,7 +337,7 @@ def test_of_two_leaders_one_builds_the_index(tmp_path, monkeypatch):
 
 
 def test_a_wait_for_another_task_ends_and_names_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("dtrain.data.record_index.locking.SAID_AFTER_S", 0.0)
+    monkeypatch.setattr("dtrain.process.file_lock.SAID_AFTER_S", 0.0)
     name = write_lines(tmp_path / "x", values(9))
     held = os.open(name, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)

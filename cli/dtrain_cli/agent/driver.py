@@ -1,7 +1,6 @@
 """The loop of an agent: orders, the ends of tasks, changed files and the lease, in one place."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.formats.regular_file import read_regular
+from dtrain.process.file_lock import lock
 from dtrain.process.start_protocol import Exited, Refused
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import host_facts, port_range, reach
@@ -302,19 +302,13 @@ def _locked(path: Path, wait_s: float) -> int:
     Without its launcher an earlier one ends within `wait_s`.
 
     Raises:
-        RunError: an earlier one does not end.
+        RunError: the disk of the run's files has no locks.
+        WaitTimeoutError: an earlier one does not end.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    deadline_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                os.close(descriptor)
-                raise RunError("an earlier agent of this run has not ended there") from None
-            time.sleep(0.05)
+    if not lock(descriptor, wait_s, "end, an earlier agent of this run"):
+        raise RunError(f"{path} cannot be locked; let runs be kept on another disk there")
+    return descriptor
 
 
 def _content(path: str, nbytes: int) -> bytes | None:

@@ -43,7 +43,7 @@ def remove(leftovers: Leftovers) -> Removed:
         except BlockingIOError:
             problems[run] = "its agent is still there"
         except OSError as error:
-            problems[run] = f"{error.filename or folder} cannot be removed: {error.strerror}"
+            problems[run] = f"{error.filename or folder} cannot be removed: {error.strerror or error}"
     return Removed(found, problems)
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dtrain.errors import RunError
+from dtrain.errors import DtrainError
 from dtrain_cli.agent.messages import CodePart, CodeThere, WantCode
 from dtrain_cli.agent.run_folders import WORK, code_store
 from dtrain_cli.code import users
@@ -35,7 +35,7 @@ class SentCode:
                 link_farm(store / order.digest, work, store)
                 users.use(store, order.digest, run_dir)
                 return CodeThere(str(work))
+        except DtrainError as error:
+            return CodeThere(None, str(error))
         except OSError as error:
             return CodeThere(None, f"the code cannot be written to {store}: {error.strerror}")
-        except RunError as error:
-            return CodeThere(None, str(error))

@@ -5,27 +5,33 @@ are one disk on many clusters, so that the runs of several hosts use one store.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from dtrain.process import file_lock
 from dtrain_cli.code.unpacking import discard
 
 _USERS = ".users"
 _LOCK = ".lock"
+LOCK_S = 25.0
+"""Less than a launcher waits for the answer."""
 
 
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[None]:
-    """Be the only one that lays out code of a store, or removes some."""
+    """Be the only one that lays out code of a store, or removes some.
+
+    Raises:
+        WaitTimeoutError: another process has held the store for longer than `LOCK_S`.
+    """
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(store / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        with file_lock.locked(descriptor, LOCK_S, f"lay out or remove code in {store}"):
+            yield
     finally:
         os.close(descriptor)
 

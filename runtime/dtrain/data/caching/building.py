@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dtrain.data.caching.cache_file import CacheFile, cannot_be_written, opened_cache, write_elements
-from dtrain.data.record_index.locking import holder, locked
 from dtrain.data.structure import Element
 from dtrain.errors import InputError, WaitTimeoutError
 from dtrain.formats.regular_file import is_trusted
+from dtrain.process.file_lock import holder, locked
 
 WAIT_S = 60.0
 """The longest wait for another process that looks into the folder."""

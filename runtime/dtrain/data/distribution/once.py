@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import msgspec
 
 from dtrain.data.record_index.building import FOLDER
-from dtrain.data.record_index.locking import locked
 from dtrain.errors import InputError
 from dtrain.formats.regular_file import read_regular
 from dtrain.process.assignment import RUN_DIR
+from dtrain.process.file_lock import locked
 
 ADAPTED = "adapted"
 WAIT_S = 3600.0

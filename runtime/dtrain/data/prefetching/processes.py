@@ -27,6 +27,12 @@ from dtrain.process.life_line import die_with_parent
 Compute = Callable[[Any], Element]
 _LENGTH = struct.Struct("<BQ")
 _RESULT, _ERROR = 0, 1
+SILENT_S = 300.0
+"""The longest time for one element: that of a stall (`--stall-timeout`), unless another is given."""
+SILENT = (
+    f"map: helper process {{}} has computed one element for {SILENT_S:g} s, and is waited for no longer; "
+    "does its function wait for a lock that a thread of the program had when the process was forked?"
+)
 LOST = "map: a helper process was killed while it computed an element; is there enough memory?"
 
 
@@ -43,7 +49,7 @@ class Helpers:
         """Begin without a process; `compute` turns a request, a nest of plain values, into an element."""
         self._compute = compute
         self._count = count
-        self._idle: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[tuple[socket.socket, int] | None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._end: threading.Event | None = None
 
@@ -56,18 +62,18 @@ class Helpers:
         if _Place.helps:
             return self._compute(request)
         self._start()
-        channel = self._idle.get()
-        if channel is None:
+        if (helper := self._idle.get()) is None:
             self._idle.put(None)
             raise InputError(LOST)
+        channel, pid = helper
         try:
             _send(channel, _RESULT, encode(request))
             kind, data = _receive(channel)
-        except (OSError, EOFError):
+        except (OSError, EOFError) as error:
             channel.close()
             self._idle.put(None)  # else the next caller would wait for a helper that has died
-            raise InputError(LOST) from None
-        self._idle.put(channel)
+            raise InputError(SILENT.format(pid) if isinstance(error, TimeoutError) else LOST) from None
+        self._idle.put(helper)
         if kind == _ERROR:
             told = data.decode().rstrip()
             raise InputError(f"map, in a helper process: {told.splitlines()[-1]}\n{told}")
@@ -88,7 +94,8 @@ class Helpers:
             )
             keeper.name = "dtrain-map-helpers"
             keeper.start()
-            started.wait()
+            if not started.wait(SILENT_S):
+                raise InputError(f"map: its {self._count} helper processes were not forked in {SILENT_S:g} s")
             self._end = end
             weakref.finalize(self, _finish, end, keeper)
 
@@ -102,7 +109,7 @@ def _finish(end: threading.Event, keeper: threading.Thread) -> None:
 def _keep(
     compute: Compute,
     count: int,
-    idle: "queue.SimpleQueue[socket.socket | None]",
+    idle: "queue.SimpleQueue[tuple[socket.socket, int] | None]",
     started: threading.Event,
     end: threading.Event,
 ) -> None:
@@ -120,7 +127,8 @@ def _keep(
             if pid == 0:
                 _help(compute, its, parent)
             its.close()
-            idle.put(own)
+            own.settimeout(SILENT_S)
+            idle.put((own, pid))
             pids.append(pid)
     finally:
         for _ in range(count - len(pids)):

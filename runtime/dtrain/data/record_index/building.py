@@ -18,7 +18,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
-from dtrain.data.record_index.locking import locked
 from dtrain.data.record_index.offsets import SUFFIX, Offsets, read_index, remove_remnants, write_index
 from dtrain.data.stores.local import BLOCK_BYTES, FileFacts
 from dtrain.data.stores.opening import ReadableFile, RowReader, open_file
@@ -26,6 +25,7 @@ from dtrain.data.stores.remote import shown
 from dtrain.errors import InputError
 from dtrain.formats.remote_files import is_url
 from dtrain.process.assignment import RUN_DIR
+from dtrain.process.file_lock import locked
 
 WAIT_S = 60.0
 """The longest wait for another task's index of a small file."""

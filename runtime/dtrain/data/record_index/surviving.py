@@ -16,10 +16,10 @@ from dtrain.data.grouping import call
 from dtrain.data.node import Node
 from dtrain.data.record_index.building import FOLDER, WAIT_S
 from dtrain.data.record_index.fingerprint import NoFingerprintError, fingerprint
-from dtrain.data.record_index.locking import locked
 from dtrain.data.record_index.offsets import SUFFIX, Offsets, read_index, remove_remnants, write_index
 from dtrain.data.stores.local import FileFacts
 from dtrain.process.assignment import RUN_DIR
+from dtrain.process.file_lock import locked
 
 ROWS_PER_S = 1000
 """The speed that is expected of a task that computes the positions."""

@@ -47,6 +47,7 @@ class Saver:
 
     Attributes:
         generation: what is saved.
+        directory: where checkpoints are written.
         until: no version is made beyond this one before the leader allows it; None: there is no such limit.
         step: says the newest global step.
         lineage: of the present term; written into every checkpoint.
@@ -82,7 +83,7 @@ class Saver:
         self._holder = holder
         self.generation = generation
         self._section = section
-        self._directory = directory
+        self.directory = directory
         self._clock = clock
         self._copies = CopiesThread.of(section, directory, warn, clock)
         self.step = step
@@ -98,7 +99,7 @@ class Saver:
         """Save a beginning from the leader's own memory; raise a `CheckpointError` on a failing disk."""
         self.lineage = start.lineage
         if self.generation.number > 1:
-            checkpoints.keep_final(self._directory, self.generation.number - 1)
+            checkpoints.keep_final(self.directory, self.generation.number - 1)
         arrays = {name: _streamed(value) for name, value in start.values.items()}
         for slot, by_variable in start.slots.items():
             arrays.update(
@@ -209,7 +210,7 @@ class Saver:
         )
         try:
             checkpoints.save(
-                self._directory, cut.version, arrays, state.to_json(), final=final, now=self._clock.wall()
+                self.directory, cut.version, arrays, state.to_json(), final=final, now=self._clock.wall()
             )
         except CheckpointError as error:
             self._tried(cut.version, str(error))
@@ -217,7 +218,7 @@ class Saver:
         self.saved_step = cut.version
         self._tried(cut.version, None)
         checkpoints.rotate(
-            self._directory,
+            self.directory,
             keep=self._section.keep,
             keep_every_n_hours=self._section.keep_every_n_hours,
             now=self._clock.wall(),

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dtrain.errors import DtrainError
-from dtrain.process.clock import SYSTEM, Clock, Event, Running
+from dtrain.process.clock import LOOK_S, SYSTEM, Clock, Event, Running
+from dtrain.process.file_lock import SAID_AFTER_S
 from dtrain.roles.chief.keeper.machine import Action, GiveUp, Keeping, Note, Reason, Request, Save, Tell, Warn
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start
@@ -99,7 +100,11 @@ class KeeperThread:
         self._carry_out(self._machine.ask(request, self._clock.now()))
         self._wake.set()
         if self._machine.failure is None:
-            done.wait()
+            begun_s, said_s = self._clock.now(), SAID_AFTER_S
+            while not done.wait(LOOK_S):
+                if (waited_s := self._clock.now() - begun_s) >= said_s:
+                    said_s = 2 * waited_s
+                    self._warn(f"waits for its checkpoint in {self._saver.directory}, {waited_s:.0f} s")
         self._raise_failure()
         return self._outcomes[request]
 

@@ -29,12 +29,12 @@ def locked(descriptor: int, wait_s: float, work: str) -> Iterator[bool]:
     Args:
         descriptor: of it.
         wait_s: how long another process may hold it.
-        work: the purpose, in words that follow "to".
+        work: what the other process does, in words that follow "to".
 
     Raises:
         WaitTimeoutError: another process has held it for longer.
     """
-    holds = _lock(descriptor, wait_s, work)
+    holds = lock(descriptor, wait_s, work)
     try:
         yield holds
     finally:
@@ -43,7 +43,8 @@ def locked(descriptor: int, wait_s: float, work: str) -> Iterator[bool]:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def _lock(descriptor: int, wait_s: float, work: str) -> bool:
+def lock(descriptor: int, wait_s: float, work: str) -> bool:
+    """Lock an open file for as long as it is open, as `locked` does; return whether it could be locked."""
     begun_s = time.monotonic()
     said = False
     while True:
