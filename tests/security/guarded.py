@@ -1,6 +1,7 @@
 """A watch over code that reads hostile files: no other code runs, nothing is opened elsewhere, no time or memory is lost."""
 
 import contextlib
+import os
 import signal
 import sys
 import sysconfig
@@ -47,21 +48,29 @@ _FORBIDDEN = (
     *("os.remove", "os.rename", "os.rmdir", "os.chmod", "os.chown", "os.symlink", "os.link", "os.truncate"),
     *("os.putenv", "code.__new__", "sys.addaudithook", "ftplib.", "http.", "urllib.", "sqlite3."),
 )
-_watch: dict[str, Any] = {"folder": None, "seen": []}
+_CHANGES = ("os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
+_watch: dict[str, Any] = {"folder": None, "seen": [], "writes": False}
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     folder = _watch["folder"]
     if folder is None:
         return
-    if event.startswith(_FORBIDDEN):
+    if event.startswith(_CHANGES) and _watch["writes"]:
+        paths = [os.fspath(each) for each in arguments if isinstance(each, str | bytes | Path)]
+        named = all(str(each).startswith(folder) for each in paths)
+        if not named and not (isinstance(arguments[-1], int) and arguments[-1] >= 0):  # else below a folder
+            _watch["seen"].append((event, repr(arguments)[:200]))
+    elif event.startswith(_FORBIDDEN):
         _watch["seen"].append((event, repr(arguments)[:200]))
     elif event == "exec" and not arguments[0].co_filename.startswith(_READABLE):
         _watch["seen"].append((event, arguments[0].co_filename))
     elif event == "open" and isinstance(arguments[0], str | bytes):
         path = arguments[0].decode(errors="replace") if isinstance(arguments[0], bytes) else arguments[0]
         flags = arguments[2] if isinstance(arguments[2], int) else 0
-        inside = path.startswith(folder)
+        inside = path.startswith(folder) or (
+            _watch["writes"] and "/" not in path
+        )  # by the folder's descriptor
         if not inside and (flags & 3 or not path.startswith(_READABLE)) and not path.isdecimal():
             _watch["seen"].append((event, path))
 
@@ -74,9 +83,12 @@ class Late(BaseException):
 
 
 @contextlib.contextmanager
-def watched(folder: Path) -> Iterator[None]:
-    """Fail if the code within does what no reader of a file below `folder` has to do."""
-    _watch["folder"], _watch["seen"] = str(folder), []
+def watched(folder: Path, writes: bool = False) -> Iterator[None]:
+    """Fail if the code within does what no reader of a file below `folder` has to do.
+
+    With `writes` it may change and remove files there.
+    """
+    _watch["folder"], _watch["seen"], _watch["writes"] = str(folder), [], writes
     try:
         yield
     finally:

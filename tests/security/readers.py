@@ -22,12 +22,14 @@ class Reader:
         sound: files that it reads without an error.
         changed: one of them, changed.
         read: reads the files of a folder; every DtrainError is let through.
+        writes: whether it may also change and remove files beside that folder.
     """
 
     sound: list[Case]
     changed: Callable[[Case, Random], Case]
     read: Callable[[Path], object]
     taken: int = field(default=0)
+    writes: bool = False
 
 
 def of_bytes(sound: list[Case], structured: Callable[[str, bytes, Random], bytes] | None = None) -> Any:

@@ -120,7 +120,9 @@ class CopiedFiles:
         stamp = self._stamp(path)
         if stamp is None or stamp == self._records[path] or stamp[2] > RECORD_BYTES_MAX:
             return
-        with contextlib.suppress(OSError, ValueError):  # in the midst of being written: the next look has it
+        with contextlib.suppress(
+            OSError, ValueError, OverflowError
+        ):  # in the midst of being written: the next look has it
             data = (self._files.directory / path).read_bytes()
             said = json.loads(data)
             self._records[path] = stamp

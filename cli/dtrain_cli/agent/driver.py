@@ -28,6 +28,7 @@ from dtrain_cli.agent.messages import (
     CodePart,
     Failed,
     Fetch,
+    FileOrder,
     HoldPorts,
     Listen,
     Listening,
@@ -102,9 +103,9 @@ class Agent:
             self._answers.pump()
             try:
                 self._turn()
-            except (RunError, ValueError, OSError) as error:
+            except (RunError, ValueError, OSError, OverflowError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
-                self._answers.send(Failed(f"its agent failed: {reason}"))
+                self._answers.send(Failed(f"its agent failed: {reason:.1000}"))
                 self._answers.finish(_LAST_WORD_S)
                 break
         self._target.close()
@@ -164,6 +165,9 @@ class Agent:
         return self._lease.order is not None and not self._tasks
 
     def _obey(self, order: Order) -> None:
+        begun = self._run_dir is not None
+        if isinstance(order, Begin) if begun else isinstance(order, FileOrder | StartOrder):
+            raise RunError(f"an order is out of turn: {order!s:.80}")
         match order:
             case Ping(heard_s=heard_s):
                 self._lease.renew(heard_s)
@@ -183,7 +187,7 @@ class Agent:
             case Put():
                 self._put(order)
 
-    def _obey_about_files(self, order: WantCode | CodePart | Fetch | MadePart | AllMade) -> None:
+    def _obey_about_files(self, order: FileOrder) -> None:
         if isinstance(order, Fetch):
             assert self._run_dir is not None, "Begin comes first"
             checkpoints = RunFiles(self._run_dir).checkpoints

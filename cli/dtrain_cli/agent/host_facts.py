@@ -31,7 +31,7 @@ def welcome(environment: Mapping[str, str]) -> Welcome:
 def reached_at(connection: str) -> str | None:
     """Return the server's address in SSH_CONNECTION (ssh(1)): client, its port, server, its port."""
     words = connection.split()
-    return words[2].partition("%")[0] if len(words) == 4 else None
+    return words[2].partition("%")[0] if len(words) == 4 and words[2] != "UNKNOWN" else None
 
 
 def _no_room() -> str | None:

@@ -6,15 +6,27 @@ base64. A path is relative to the run's directory, and only the names that `agen
 written.
 """
 
-from typing import Any
+import ipaddress
+from itertools import chain
+from typing import Annotated, Any
 
 import msgspec
 
-from dtrain.process.start_protocol import Exited, Refused, Started
+from dtrain.config import RunSpec
+from dtrain.messages.status import Moment, TaskStatus
+from dtrain.process.start_protocol import Count, Exited, Refused, Started, Text
+from dtrain.runs.files import FailureRecord, KillRequest
+from dtrain.runs.joined import JoinedRecord
 
 MAGIC = b"dtrain-agent 1"
 PING_S = 1.0
 """The time between two pings of a launcher."""
+_RECORDS: dict[str, type[Any]] = {"spec.json": RunSpec, "status.json": TaskStatus, "kill.json": KillRequest}
+_RECORDS |= {"joined.json": JoinedRecord, "failure.json": FailureRecord}
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_Ports = Annotated[list[_Port], msgspec.Meta(max_length=100_000)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+_Field = None | bool | int | float | str | dict[str, int | float] | list[dict[str, int | float]]
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
@@ -35,7 +47,7 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     program: str | None
     digest: str | None
     cwd: str
-    lease_s: float
+    lease_s: _Seconds
     known: dict[str, int] = {}
 
 
@@ -66,10 +78,10 @@ class HoldPorts(msgspec.Struct, frozen=True, tag="hold"):
     """
 
     address: str
-    count: int
-    first: int = 0
-    last: int = 0
-    wanted: list[int] = []
+    count: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+    first: _Port = 0
+    last: _Port = 0
+    wanted: _Ports = []
     loose: bool = False
 
 
@@ -87,14 +99,14 @@ class Try(msgspec.Struct, frozen=True, tag="try"):
     """An order to connect to each of these addresses, for so many seconds at most."""
 
     addresses: list[str]
-    timeout_s: float
+    timeout_s: _Seconds
 
 
 class StartOrder(msgspec.Struct, frozen=True, tag="start"):
     """An order to start one attempt of a task; see `TaskLaunch`. Its private variables are never shown."""
 
     task: str
-    attempt: int
+    attempt: Count
     address: str | None
     program: str | None
     command: list[str]
@@ -113,8 +125,8 @@ class SignalOrder(msgspec.Struct, frozen=True, tag="signal"):
     """An order to signal every process of one attempt of a task."""
 
     task: str
-    attempt: int
-    number: int
+    attempt: Count
+    number: Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
 class Put(msgspec.Struct, frozen=True, tag="put"):
@@ -127,7 +139,7 @@ class Put(msgspec.Struct, frozen=True, tag="put"):
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """A sign of life; `heard_s` is the newest moment of the agent's clock that the launcher has heard of."""
 
-    heard_s: float
+    heard_s: Moment
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
@@ -145,15 +157,19 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
         no_room: why a run's files cannot be kept there; None: they can.
     """
 
-    version: str
-    python: str
-    executable: str
-    host: str
-    monotonic_s: float
-    cores: int
-    reached_at: str | None = None
-    addresses: dict[str, list[str]] = {}
-    no_room: str | None = None
+    version: Text
+    python: Text
+    executable: Text
+    host: Text
+    monotonic_s: Moment
+    cores: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    reached_at: Text | None = None
+    addresses: dict[Text, list[Text]] = {}
+    no_room: Text | None = None
+
+    def __post_init__(self) -> None:
+        for entry in chain([self.reached_at or "::"], *self.addresses.values()):
+            ipaddress.ip_interface(entry)
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -166,9 +182,9 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
         newest_step: of the run's newest checkpoint on this host; None: it has none.
     """
 
-    run_dir: str
+    run_dir: Text
     in_place: bool
-    newest_step: int | None = None
+    newest_step: Count | None = None
 
 
 class CodeThere(msgspec.Struct, frozen=True, tag="code_there"):
@@ -179,15 +195,20 @@ class CodeThere(msgspec.Struct, frozen=True, tag="code_there"):
         problem: why it cannot be laid out.
     """
 
-    work: str | None
-    problem: str | None = None
+    work: Text | None
+    problem: Text | None = None
 
 
 class Held(msgspec.Struct, frozen=True, tag="held"):
     """The ports of one `HoldPorts`, or why there are none."""
 
-    ports: list[int]
-    problem: str | None = None
+    ports: _Ports
+    problem: Text | None = None
+
+    def lacking(self, count: int) -> str | None:
+        """Return why these are not so many ports; None: they are."""
+        found = len(self.ports)
+        return self.problem or (None if found == count else f"it holds {found} ports instead of {count}")
 
 
 class Listening(msgspec.Struct, frozen=True, tag="listening"):
@@ -197,46 +218,66 @@ class Listening(msgspec.Struct, frozen=True, tag="listening"):
 class Tried(msgspec.Struct, frozen=True, tag="tried"):
     """The answer to `Try`: why each address that did not answer cannot be reached."""
 
-    problems: dict[str, str]
+    problems: dict[Text, Text]
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
     """The answer to a ping: the host's monotonic clock."""
 
-    monotonic_s: float
+    monotonic_s: Moment
 
 
 class Replaced(msgspec.Struct, frozen=True, tag="replaced"):
     """The whole content of a small file."""
 
-    path: str
+    path: Text
     data: bytes
+
+    def __post_init__(self) -> None:
+        self.record()
+
+    def record(self) -> Any:
+        """Return what the file holds, of the type that its name says; None for another name.
+
+        Raises:
+            ValueError: it holds something else.
+            OverflowError: it holds a number of more than 64 bits.
+        """
+        kind = _RECORDS.get(self.path.rpartition("/")[2])
+        return None if kind is None else _sound(msgspec.json.decode(self.data, type=kind))
 
 
 class Changed(msgspec.Struct, frozen=True, tag="changed"):
     """The fields of a JSON file that differ from its last content."""
 
-    path: str
-    fields: dict[str, Any]
+    path: Text
+    fields: dict[Text, _Field]
+
+    def __post_init__(self) -> None:
+        self.on_top_of({"task": "", "pid": 1, "host": ""})
+
+    def on_top_of(self, before: dict[str, Any]) -> Any:
+        """Return a status with these fields in the place of its own; raise as `Replaced.record` does."""
+        return _sound(msgspec.json.decode(msgspec.json.encode(before | self.fields), type=TaskStatus))
 
 
 class Appended(msgspec.Struct, frozen=True, tag="appended"):
     """Bytes at the end of a file that grows."""
 
-    path: str
+    path: Text
     data: bytes
 
 
 class Signalled(msgspec.Struct, frozen=True, tag="signalled"):
     """A signal that the agent itself has got from its host or engine."""
 
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=1, le=15)]
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The agent can go on no more; the reason is a sentence without its host."""
 
-    reason: str
+    reason: Text
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
@@ -244,7 +285,7 @@ class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
     directory of the run's sent code.
     """
 
-    step: int | None = None
+    step: Count | None = None
 
 
 class MadePart(msgspec.Struct, frozen=True, tag="made_part"):
@@ -261,8 +302,8 @@ class MadePart(msgspec.Struct, frozen=True, tag="made_part"):
 class AllMade(msgspec.Struct, frozen=True, tag="all_made"):
     """The end of those files, and why some of them were not sent; `step` is that of a checkpoint."""
 
-    problems: list[str]
-    step: int | None = None
+    problems: list[Text]
+    step: Count | None = None
 
 
 class AskClock(msgspec.Struct, frozen=True, tag="ask_clock"):
@@ -272,7 +313,7 @@ class AskClock(msgspec.Struct, frozen=True, tag="ask_clock"):
 class Clock(msgspec.Struct, frozen=True, tag="clock"):
     """The time of day on the agent's host, in seconds since 1970."""
 
-    wall_s: float
+    wall_s: Moment
 
 
 class Look(msgspec.Struct, frozen=True, tag="look"):
@@ -295,8 +336,8 @@ class Serve(msgspec.Struct, frozen=True, tag="serve"):
 
     address: str
     token: bytes
-    first: int = 0
-    last: int = 0
+    first: _Port = 0
+    last: _Port = 0
 
     def __repr__(self) -> str:
         """Return the address alone: the token is a secret."""
@@ -306,8 +347,8 @@ class Serve(msgspec.Struct, frozen=True, tag="serve"):
 class Serving(msgspec.Struct, frozen=True, tag="serving"):
     """The port for measurements, or why there is none."""
 
-    port: int
-    problem: str | None = None
+    port: _Port
+    problem: Text | None = None
 
 
 class Measure(msgspec.Struct, frozen=True, tag="measure"):
@@ -315,7 +356,7 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
 
     address: str
     token: bytes
-    timeout_s: float
+    timeout_s: _Seconds
 
     def __repr__(self) -> str:
         """Return the address alone: the token is a secret."""
@@ -325,16 +366,17 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
 class Measured(msgspec.Struct, frozen=True, tag="measured"):
     """The latency (from a byte to its echo) and the bandwidth to an address, or why there are none."""
 
-    address: str
-    latency_s: float
-    bytes_per_s: float
-    problem: str | None = None
+    address: Text
+    latency_s: _Seconds
+    bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+    problem: Text | None = None
 
 
 SurveyOrder = AskClock | Look | Serve | Measure
 PortOrder = HoldPorts | Listen | Release | Try
 TaskOrder = StartOrder | SignalOrder | Put
-Order = Begin | WantCode | CodePart | PortOrder | TaskOrder | SurveyOrder | Fetch | MadePart | AllMade | Ping
+FileOrder = WantCode | CodePart | Fetch | MadePart | AllMade
+Order = Begin | FileOrder | PortOrder | TaskOrder | SurveyOrder | Ping
 Answer = (
     Welcome
     | Ready
@@ -359,20 +401,16 @@ Answer = (
     | Refused
 )
 
-_ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
-_ANSWERS: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
+ANSWERS: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+
+
+def _sound(record: Any) -> Any:
+    """Return a record as plain data; raise an `OverflowError` if a number in it has more than 64 bits."""
+    msgspec.msgpack.encode(record)
+    return msgspec.to_builtins(record)
 
 
 def encode(message: Order | Answer) -> bytes:
     """Return a message as one line."""
     return msgspec.json.encode(message) + b"\n"
-
-
-def decode_order(line: bytes) -> Order:
-    """Read one line of a launcher; raise a `ValueError` if it is none."""
-    return _ORDERS.decode(line)
-
-
-def decode_answer(line: bytes) -> Answer:
-    """Read one line of an agent; raise a `ValueError` if it is none."""
-    return _ANSWERS.decode(line)

@@ -5,8 +5,8 @@ import select
 import time
 from collections import deque
 
-from dtrain.process.start_protocol import Lines
-from dtrain_cli.agent.messages import MAGIC, Answer, Order, decode_order, encode
+from dtrain.process.start_protocol import ORDER_BYTES_MAX, Lines
+from dtrain_cli.agent.messages import MAGIC, ORDERS, Answer, Order, encode
 
 _READ_BYTES = 1 << 18
 
@@ -17,7 +17,7 @@ class Orders:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         os.set_blocking(descriptor, False)
-        self._lines = Lines()
+        self._lines = Lines(ORDERS.decode, ORDER_BYTES_MAX)
         self.over = False
 
     def fileno(self) -> int:
@@ -33,7 +33,7 @@ class Orders:
         except ConnectionError:
             data = b""
         self.over = not data
-        return [decode_order(line) for line in self._lines.feed(data)]
+        return self._lines.feed(data)
 
 
 class Answers:

@@ -166,18 +166,20 @@ class Agents:
             return []
         news: list[News] = []
         try:
-            answers = link.read()
+            for answer in link.read():
+                news += self._take(link.host, member, answer)
         except HostError as error:
             link.kill()
             member.why = str(error)
-            answers = []
-        for answer in answers:
-            news += self._take(link.host, member, answer)
         if link.over:
             news += self._ended(link, member)
         return news
 
     def _take(self, host: str, member: Member, answer: Answer) -> list[News]:
+        if isinstance(answer, Welcome) != (member.welcome is None):
+            raise HostError(
+                f"{host}: its agent is not heard any more: it has said {answer!s:.80} out of turn"
+            )
         now_s = time.monotonic()
         said_s = answer.monotonic_s if isinstance(answer, Pong | Welcome) else None
         news: list[News] = [*self.alive.heard(host, now_s, said_s)]  # type: ignore[list-item]
@@ -192,7 +194,7 @@ class Agents:
                     member.link.close()
                 else:
                     self.send(host, self._begin(host))
-            case Ready() if member.welcome is not None:
+            case Ready() if member.ready is None and member.welcome is not None:
                 member.ready = answer
                 for action in self.alive.ready(host, member.welcome.monotonic_s, now_s):
                     news += self._act(action)

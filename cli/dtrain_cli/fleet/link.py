@@ -8,9 +8,10 @@ from typing import Protocol
 
 from dtrain.errors import DtrainError
 from dtrain.process.start_protocol import Lines
-from dtrain_cli.agent.messages import MAGIC, Answer, Order, decode_answer, encode
+from dtrain_cli.agent.messages import ANSWERS, MAGIC, Answer, Order, encode
 
 _READ_BYTES = 1 << 18
+_READS_MAX = 16
 _BANNER_BYTES_MAX = 1 << 16
 _WORDS_BYTES = 4096
 _END_S = 2.0
@@ -55,7 +56,7 @@ class Link:
         self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
         for stream in (self._in, self._out, self._err):
             os.set_blocking(stream.fileno(), False)
-        self._lines = Lines()
+        self._lines = Lines(ANSWERS.decode)
         self._banner: bytes | None = b""
         self._words = b""
         self._waiting: deque[bytes] = deque()
@@ -123,9 +124,9 @@ class Link:
         if self._banner is not None:
             data = self._behind_banner(data)
         try:
-            return [decode_answer(line) for line in self._lines.feed(data)]
+            return self._lines.feed(data)
         except ValueError as error:
-            raise HostError(f"{self.host}: its agent does not speak as this one does: {error}") from None
+            raise HostError(f"{self.host}: its agent is not heard any more: it has said {error}") from None
 
     def exit_code(self) -> int:
         """Return the exit code of the process whose stream has ended."""
@@ -150,8 +151,8 @@ class Link:
 
     def _read_words(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            while data := os.read(self._err.fileno(), _READ_BYTES):
-                self._words = (self._words + data)[-_WORDS_BYTES:]
+            for _ in range(_READS_MAX):
+                self._words = (self._words + os.read(self._err.fileno(), _READ_BYTES))[-_WORDS_BYTES:]
 
     def _behind_banner(self, data: bytes) -> bytes:
         """Skip what a login shell prints before the agent's first line."""

@@ -13,7 +13,6 @@ import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.config import RunSpec
-from dtrain.errors import RunError
 from dtrain.runs.files import read_record, write_record
 from dtrain.runs.json_file import overwrite_json
 from dtrain_cli.agent.copied_files import RECORD_BYTES_MAX, grows, is_record
@@ -72,27 +71,22 @@ class Mirror:
                         file.write(data if nbytes + len(data) <= HOST_BYTES_MAX else last)
                 case Replaced(path=path, data=data) if is_record(path) and len(data) <= RECORD_BYTES_MAX:
                     sizes.setdefault(path, 0)
-                    self._replace(path, data, clock)
-                case Changed(path=path, fields=fields) if path in self._said:
-                    said = self._said[path] | fields
+                    self._replace(path, news.record(), clock)
+                case Changed(path=path) if path in self._said:
+                    said = news.on_top_of(self._said[path])
                     if len(json.dumps(said)) <= RECORD_BYTES_MAX:
                         self._said[path] = said
                         self._overwrite(path, said, clock)
 
-    def _replace(self, path: str, data: bytes, clock: HostClock) -> None:
-        try:
-            said = json.loads(data)
-            if path == "spec.json":  # the launcher's own, but for what the leader's program wishes
-                told = msgspec.json.decode(data, type=RunSpec)
-                if (own := read_record(self._run_dir / path, RunSpec)) is not None:
-                    write_record(self._run_dir / path, replace(own, training=told.training))
-                return
-        except (ValueError, RunError):
+    def _replace(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
+        if path == "spec.json":  # the launcher's own, but for what the leader's program wishes
+            if (own := read_record(self._run_dir / path, RunSpec)) is not None:
+                told = msgspec.convert(said, RunSpec)
+                write_record(self._run_dir / path, replace(own, training=told.training))
             return
-        if isinstance(said, dict):
-            if path.endswith("/status.json"):
-                self._said[path] = said
-            self._write(path, said, clock)
+        if path.endswith("/status.json"):
+            self._said[path] = said
+        self._write(path, said, clock)
 
     def _write(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
         target = self._made(path)

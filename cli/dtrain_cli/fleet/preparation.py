@@ -112,8 +112,8 @@ class Preparation:
         """
         held = self.ask(orders, Held)
         for host, answer in held.items():
-            if answer.problem is not None:
-                raise HostError(f"{host}: {answer.problem}")
+            if (reason := answer.lacking(orders[host].count)) is not None:
+                raise HostError(f"{host}: {reason}")
         return {host: answer.ports for host, answer in held.items()}
 
     def try_pairs(self, addresses: Mapping[str, Mapping[str, str]], names: Mapping[str, str]) -> None:
@@ -134,7 +134,7 @@ class Preparation:
         tried = self.ask(tries, Tried)
         self.ask({host: Listen(False) for host in addresses}, Listening)
         problems = [
-            f"{host} ({names[host]}) cannot reach {addresses[host][address]} at {address}: {why}"
+            f"{host} ({names[host]}) cannot reach {addresses[host].get(address)} at {address}: {why}"
             for host, answer in tried.items()
             for address, why in answer.problems.items()
         ]

@@ -376,7 +376,7 @@ class FleetTarget:
             case MadePart() | AllMade() if self._second is not None:
                 if why := self._second.take(host, answer):
                     self._tell("no copy", host, why)
-            case Held():
+            case Held() if host in self._moving:
                 self._resume_moves(host, answer)
             case Signalled(number=number):
                 self._queued.append(StopAsked(number, host))
@@ -413,13 +413,11 @@ class FleetTarget:
         self._agents.send(host, self._hold(host, ports))
 
     def _resume_moves(self, host: str, held: Held) -> None:
-        gone = self._moving.pop(host)
-        if held.problem is not None:
-            self._locations.stranded |= dict.fromkeys(
-                self._locations.tasks_of(host), f"{host}: {held.problem}"
-            )
+        gone, serving = self._moving.pop(host), self._locations.serving(host)
+        if (reason := held.lacking(len(serving))) is not None:
+            self._locations.stranded |= dict.fromkeys(self._locations.tasks_of(host), f"{host}: {reason}")
         else:
-            for task, port in zip(self._locations.serving(host), held.ports, strict=True):
+            for task, port in zip(serving, held.ports, strict=True):
                 self._locations.change_port(task, port)
             self._tell_addresses()
         if not gone.usable and self._locations.host_of(self._locations.leader) == host:

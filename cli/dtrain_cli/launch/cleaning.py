@@ -76,7 +76,7 @@ def _visited(order: Leftovers, python: str) -> Removed | str:
         if magic:
             try:
                 return msgspec.json.decode(answer, type=Removed)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return f"{order.host}: its answer is not one of this version: {error}"
         words = (before + b"\n" + done.stderr).decode(errors="replace")
         reason, again = explained(order.host, done.returncode, words, python)

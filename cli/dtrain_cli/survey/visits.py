@@ -5,6 +5,7 @@ import os
 import secrets
 import selectors
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +42,7 @@ ANSWER_S = 10.0
 CONNECT_S = 5.0
 _TICK_S = 0.1
 _CLOCK_LOOKS = 3
+_KEPT = 16
 
 
 class Visit:
@@ -51,7 +53,7 @@ class Visit:
         self.begun_s = time.monotonic()
         self.welcome: Welcome | None = None
         self.heard_s = 0.0
-        self.answers: list[Answer] = []
+        self.answers: deque[Answer] = deque(maxlen=_KEPT)
 
 
 class Visits:

@@ -98,7 +98,7 @@ class ForkServer:
         self._process: _WarmProcess | subprocess.Popen[bytes]
         self._process, self._socket = _warm(line) or _cold(line)
         self._socket.setblocking(False)
-        self._lines = start_protocol.Lines()
+        self._lines = start_protocol.Lines(start_protocol.REPORTS.decode)
         self._heard: list[start_protocol.Report] = []
         self.pid = self._process.pid
         self.alive = True
@@ -146,4 +146,4 @@ class ForkServer:
             data = b""
         if not data:
             self.alive = False
-        self._heard += [start_protocol.decode_report(line) for line in self._lines.feed(data)]
+        self._heard += self._lines.feed(data)

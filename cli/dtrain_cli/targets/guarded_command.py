@@ -19,7 +19,7 @@ class GuardedCommand:
         self._task = str(launch.task)
         self._attempt = launch.attempt
         self._reading_end, writing_end = os.pipe()
-        self._lines = start_protocol.Lines()
+        self._lines = start_protocol.Lines(start_protocol.REPORTS.decode)
         fds: tuple[int, ...] = (line.reading_end, writing_end)
         names = (*map(str, fds), str(launch.task), str(launch.attempt))
         environment = {**os.environ, **launch.environment}
@@ -49,7 +49,7 @@ class GuardedCommand:
     def reports(self) -> list[Report]:
         """Return the reports that have arrived; to be called when `fileno()` can be read."""
         data = os.read(self._reading_end, 1 << 16)
-        reports = [start_protocol.decode_report(line) for line in self._lines.feed(data)]
+        reports = self._lines.feed(data)
         if not data:  # it was killed: its command died with it, and this process has adopted what that left
             reports.append(Exited(self._task, self._attempt, -signal.SIGKILL, 0))
         self.ended = any(isinstance(report, Exited | Refused) for report in reports)

@@ -3,9 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Annotated
+
+import msgspec
 
 from dtrain.cluster import Role
 
+Moment = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
+"""A moment of a clock in seconds, perhaps by that of a machine which has begun later."""
 NEXT_CHECKPOINT = "the next checkpoint"
 """The wait of an idle evaluator: it waits for a file and not for a task."""
 
@@ -59,8 +64,8 @@ class TaskStatus:
     host: str
     attempt: int = 0
     phase: TaskPhase = TaskPhase.STARTING
-    monotonic_s: float = 0.0
-    progress_monotonic_s: float = 0.0
+    monotonic_s: Moment = 0.0
+    progress_monotonic_s: Moment = 0.0
     step: int | None = None
     max_steps: int | None = None
     loss: float | None = None
@@ -74,7 +79,7 @@ class TaskStatus:
     waiting_for: str | None = None
     waiting_share: float | None = None
     input_share: float | None = None
-    reading_monotonic_s: float | None = None
+    reading_monotonic_s: Moment | None = None
     evaluation: dict[str, int | float] | None = None
     evaluations: list[dict[str, int | float]] = field(default_factory=list)
     fits_begun: int = 0
@@ -85,8 +90,8 @@ class TaskStatus:
     message: str | None = None
     hosts_control: bool = False
     certificate_ends: str | None = None
-    waiting_monotonic_s: float | None = None
-    active_monotonic_s: float = 0.0
+    waiting_monotonic_s: Moment | None = None
+    active_monotonic_s: Moment = 0.0
     busy_with: str | None = None
     leads: bool = False
     cpu_percent: float | None = None

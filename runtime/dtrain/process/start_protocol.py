@@ -5,7 +5,24 @@ The launcher sends a `StartTask`; the fork server (or, for one foreign command, 
 an earlier attempt is recognised.
 """
 
+from collections.abc import Callable
+from typing import Annotated, Generic, TypeVar
+
 import msgspec
+
+from dtrain.process.plain_text import plain_line
+
+LINE_BYTES_MAX = 4 << 20
+"""The longest line that a host may send."""
+ORDER_BYTES_MAX = 64 << 20
+"""The longest line of a launcher, whose orders hold variables and lists of files."""
+_SHOWN = 80
+
+Message = TypeVar("Message")
+TaskName = Annotated[str, msgspec.Meta(pattern=r"^(chief|worker|ps|evaluator):[0-9]{1,9}\Z")]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Attempt = Annotated[int, msgspec.Meta(ge=0, le=999_999_999)]
+Text = Annotated[str, msgspec.Meta(max_length=3_000)]
 
 
 class StartTask(msgspec.Struct, frozen=True):
@@ -39,9 +56,9 @@ class StartTask(msgspec.Struct, frozen=True):
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The task runs, as the leader of a session and process group of its own."""
 
-    task: str
-    attempt: int
-    pid: int
+    task: TaskName
+    attempt: Attempt
+    pid: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
@@ -52,10 +69,10 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
         killed_for_memory: whether the kernel killed a process for memory at about that time.
     """
 
-    task: str
-    attempt: int
-    status: int
-    peak_memory_bytes: int
+    task: TaskName
+    attempt: Attempt
+    status: Annotated[int, msgspec.Meta(ge=-64, le=255)]
+    peak_memory_bytes: Count
     killed_for_memory: bool = False
 
     @property
@@ -67,15 +84,15 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The task could not be started."""
 
-    task: str
-    attempt: int
-    reason: str
+    task: TaskName
+    attempt: Attempt
+    reason: Text
 
 
 Report = Started | Exited | Refused
 
-_REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
-_STARTS = msgspec.json.Decoder(StartTask)
+REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+STARTS = msgspec.json.Decoder(StartTask)
 
 
 def encode(message: StartTask | Report) -> bytes:
@@ -83,23 +100,45 @@ def encode(message: StartTask | Report) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
-class Lines:
-    """A stream of bytes, cut into whole lines."""
+class Lines(Generic[Message]):
+    """A stream of bytes, of which each line is one message."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, decode: Callable[[bytes], Message], bytes_max: int = LINE_BYTES_MAX) -> None:
+        """Begin with nothing.
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes; return the lines that are complete now."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return lines
+        Args:
+            decode: reads one line, and raises a `ValueError` if it is no message.
+            bytes_max: of a line.
+        """
+        self._decode = decode
+        self._bytes_max = bytes_max
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Add bytes; return the messages that are complete now.
+
+        Raises:
+            ValueError: what has come is no message; the text quotes its beginning, and says why.
+        """
+        *ends, rest = data.split(b"\n")
+        messages = []
+        for end in ends:
+            self._rest += end
+            messages.append(self._message(bytes(self._rest)))
+            self._rest.clear()
+        self._rest += rest
+        if len(self._rest) > self._bytes_max:
+            raise ValueError(f"{_quoted(self._rest)}, a line of more than {self._bytes_max} bytes")
+        return messages
+
+    def _message(self, line: bytes) -> Message:
+        try:
+            return self._decode(line)
+        except (ValueError, RecursionError, OverflowError) as error:  # msgspec's own errors are ValueErrors
+            reason = plain_line(f"{error!s:.200}")
+            raise ValueError(f"{_quoted(line)}, which is no message of this version: {reason}") from None
 
 
-def decode_report(line: bytes) -> Report:
-    """Read one line of a fork server or guardian."""
-    return _REPORTS.decode(line)
-
-
-def decode_start(line: bytes) -> StartTask:
-    """Read one line of the launcher."""
-    return _STARTS.decode(line)
+def _quoted(line: bytes | bytearray) -> str:
+    more = "..." if len(line) > _SHOWN else ""
+    return repr(line[:_SHOWN].decode(errors="replace")) + more

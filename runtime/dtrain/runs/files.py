@@ -40,6 +40,7 @@ from typing import Any
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
+from dtrain.messages.status import Moment
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.process.user_folders import state_home
 from dtrain.runs.json_file import FULL, overwrite_json, replace_json
@@ -92,7 +93,7 @@ class FailureRecord:
     message: str
     kind: FailureKind = FailureKind.EXCEPTION
     time: str = ""
-    monotonic_s: float = 0.0
+    monotonic_s: Moment = 0.0
     attempt: int = 0
     traceback: str | None = None
     exit_code: int | None = None

@@ -77,7 +77,7 @@ def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
     gc.freeze()  # a garbage collection in a child must not write to shared pages
 
     launcher = socket.socket(fileno=launcher_fd)
-    lines = start_protocol.Lines()
+    lines = start_protocol.Lines(start_protocol.STARTS.decode, start_protocol.ORDER_BYTES_MAX)
     running: dict[int, StartTask] = {}
     gate: Gate | None = None
     waiting: list[StartTask] = []
@@ -91,7 +91,7 @@ def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
             data = _receive(launcher)
             if not data:
                 _end(running)
-            waiting += map(start_protocol.decode_start, lines.feed(data))
+            waiting += lines.feed(data)
             more = bool(select.select([launcher_fd], [], [], 0)[0])
             for start in _due(waiting, more):
                 gate = gate or Gate()

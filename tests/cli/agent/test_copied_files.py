@@ -28,14 +28,14 @@ def write(path, **fields):
 def test_a_status_is_told_once_and_then_what_changes(files):
     copied = CopiedFiles(files.directory, {})
     copied.follow(WORKER, 0)
-    write(files.status(WORKER), attempt=0, step=1, loss=2.0)
+    write(files.status(WORKER), task=str(WORKER), pid=1, host="", attempt=0, step=1, loss=2.0)
     (first,) = copied.news()
     assert isinstance(first, Replaced)
     assert first.path == "tasks/worker-1/status.json"
     assert list(copied.news()) == []
-    write(files.status(WORKER), attempt=0, step=2, loss=2.0)
+    write(files.status(WORKER), task=str(WORKER), pid=1, host="", attempt=0, step=2, loss=2.0)
     assert list(copied.news()) == [Changed("tasks/worker-1/status.json", {"step": 2})]
-    write(files.status(WORKER), attempt=1, step=2, loss=2.0)
+    write(files.status(WORKER), task=str(WORKER), pid=1, host="", attempt=1, step=2, loss=2.0)
     assert isinstance(next(copied.news()), Replaced)
 
 

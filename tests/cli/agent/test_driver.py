@@ -15,6 +15,7 @@ from dtrain_cli.agent import driver
 from dtrain_cli.agent.lease import GRACE_S, LEASE_S, REST_S
 from dtrain_cli.agent.made_files import PART_BYTES
 from dtrain_cli.agent.messages import (
+    ORDERS,
     AllMade,
     Begin,
     Fetch,
@@ -24,7 +25,6 @@ from dtrain_cli.agent.messages import (
     Ready,
     SignalOrder,
     StartOrder,
-    decode_order,
     encode,
 )
 
@@ -187,9 +187,9 @@ def test_a_checkpoint_goes_from_one_host_to_another(stage, tmp_path, monkeypatch
     other.begin(LEASE_S)
     (there,) = [word.run_dir for word in other.said if isinstance(word, Ready)]
     for part in parts[:-1]:
-        other.turn(decode_order(encode(part)))
+        other.turn(ORDERS.decode(encode(part)))
         assert RunFiles(Path(there)).newest_step is None, "it has not arrived as a whole"
-    other.turn(decode_order(encode(parts[-1])))
+    other.turn(ORDERS.decode(encode(parts[-1])))
     assert RunFiles(Path(there)).newest_step == 7
     for path in checkpoint.iterdir():
         assert Path(there, "checkpoints", "ckpt-7", path.name).read_bytes() == path.read_bytes()

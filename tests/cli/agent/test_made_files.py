@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dtrain_cli.agent.made_files import PART_BYTES, FetchedFiles, made_parts
-from dtrain_cli.agent.messages import AllMade, MadePart, decode_answer, encode
+from dtrain_cli.agent.messages import ANSWERS, AllMade, MadePart, encode
 from dtrain_cli.code.unpacking import link_farm
 
 
@@ -29,7 +29,7 @@ def here(tmp_path):
 def fetched(work, here):
     files = FetchedFiles(here)
     for part in made_parts(work):
-        part = decode_answer(encode(part).strip())
+        part = ANSWERS.decode(encode(part).strip())
         if isinstance(part, AllMade):
             files.problems += part.problems
         else:

@@ -3,6 +3,9 @@
 import json
 import time
 
+import msgspec
+
+from dtrain.messages.status import TaskStatus
 from dtrain_cli.agent.messages import Appended, Changed, Replaced
 from dtrain_cli.fleet.mirror import HostClock, Mirror, rebased
 
@@ -13,8 +16,8 @@ def test_moments_are_told_by_the_clock_of_the_launcher(tmp_path):
     mirror = Mirror(tmp_path, lambda *_: True)
     clock = HostClock(said_s=5000.0, now_s=100.0)
     clock.heard(5001.0, 100.9)  # a faster answer
-    said = {"step": 3, "monotonic_s": 5002.0, "waiting_monotonic_s": None, "progress_monotonic_s": 0.0}
-    mirror.take("h1", Replaced(STATUS, json.dumps(said).encode()), clock)
+    said = TaskStatus("worker:0", 7, "h1", step=3, monotonic_s=5002.0)
+    mirror.take("h1", Replaced(STATUS, msgspec.json.encode(said)), clock)
     copy = json.loads((tmp_path / STATUS).read_text())
     assert round(copy["monotonic_s"], 3) == 101.9
     assert copy["waiting_monotonic_s"] is None

@@ -9,8 +9,9 @@ import pytest
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import ClusterSection, MultiWorkerMirroredSection, RunSpec, read_hosts
+from dtrain.messages.status import TaskStatus
 from dtrain.process.start_protocol import Exited
-from dtrain.runs.files import RunFiles, read_record, write_record
+from dtrain.runs.files import FailureRecord, RunFiles, read_record, write_record
 from dtrain_cli.agent import made_files
 from dtrain_cli.agent.made_files import FetchedFiles, made_parts
 from dtrain_cli.agent.messages import Appended, Changed, MadePart, Replaced
@@ -211,8 +212,10 @@ def test_no_agent_replaces_the_launchers_spec_but_its_training(tmp_path):
     copies = Mirror(tmp_path, lambda *_: True)
     wished = MultiWorkerMirroredSection()
     told = RunSpec(name="other", python="/x/evil", environment={"LD_PRELOAD": "/x/evil"}, training=wished)
-    for data in (msgspec.json.encode(told), b"{", b"[]", b'{"training": 7}', b'{"python": 7}'):
-        copies.take("h1", Replaced("spec.json", data), CLOCK)
+    copies.take("h1", Replaced("spec.json", msgspec.json.encode(told)), CLOCK)
+    for data in (b"{", b"[]", b'{"training": 7}', b'{"python": 7}'):
+        with pytest.raises(ValueError, match=r"JSON|truncated|Expected"):
+            Replaced("spec.json", data)
     found = read_record(files.spec, RunSpec)
     assert (found.name, found.python, found.environment) == ("mine", "/usr/bin/python3", {})
     assert isinstance(found.training, MultiWorkerMirroredSection)
@@ -229,13 +232,16 @@ def test_a_hosts_logs_and_records_have_bounds(tmp_path, monkeypatch):
     assert log.read_text().splitlines()[-1].startswith("dtrain: no more output of this host is copied")
     copies.take("h1", Appended("metrics.jsonl", b"{}\n"), CLOCK)
     assert not (tmp_path / "metrics.jsonl").exists()
-    copies.take("h1", Replaced("tasks/ps-0/status.json", b'{"step": 1}'), CLOCK)  # what is small still comes
-    assert json.loads((tmp_path / "tasks/ps-0/status.json").read_text()) == {"step": 1}
+    said = msgspec.json.encode(TaskStatus("ps:0", 1, "h1", step=1))
+    copies.take("h1", Replaced("tasks/ps-0/status.json", said), CLOCK)  # what is small still comes
+    assert json.loads((tmp_path / "tasks/ps-0/status.json").read_text())["step"] == 1
+    failure = msgspec.json.encode(FailureRecord("ps:0", "boom"))
     for number in range(20):
-        copies.take("h2", Replaced(f"tasks/ps-0/attempt-{number}/failure.json", b"{}"), CLOCK)
+        copies.take("h2", Replaced(f"tasks/ps-0/attempt-{number}/failure.json", failure), CLOCK)
     assert len(list(tmp_path.glob("tasks/ps-0/attempt-*/failure.json"))) == 6
     status = "tasks/ps-1/status.json"
-    copies.take("h3", Replaced(status, b'{"step": 1}'), CLOCK)
+    copies.take("h3", Replaced(status, said), CLOCK)
     for number in range(20):
-        copies.take("h3", Changed(status, {f"field{number}": "x" * 100_000, "step": number}), CLOCK)
+        fields = {f"field{number}": "x" * 100_000, "message": "x" * 100_000 * number, "step": number}
+        copies.take("h3", Changed(status, fields), CLOCK)
     assert (tmp_path / status).stat().st_size <= mirror.RECORD_BYTES_MAX

@@ -59,14 +59,14 @@ def test_an_order_that_is_quoted_shows_no_secret():
 @pytest.mark.timeout(30)
 def test_orders_are_sent_while_the_other_end_only_reports(warm):
     server, other = warm
-    sent = [Started(f"worker:{number}", 0, number) for number in range(REPORTS)]
+    sent = [Started(f"worker:{number}", 0, number + 1) for number in range(REPORTS)]
     taken = []
 
     def report_first_and_then_take_orders():
         other.sendall(b"".join(map(start_protocol.encode, sent)))
-        lines = start_protocol.Lines()
+        lines = start_protocol.Lines(start_protocol.STARTS.decode)
         while len(taken) < ORDERS:
-            taken.extend(map(start_protocol.decode_start, lines.feed(other.recv(1 << 16))))
+            taken.extend(lines.feed(other.recv(1 << 16)))
 
     thread = threading.Thread(target=report_first_and_then_take_orders, daemon=True)
     thread.start()

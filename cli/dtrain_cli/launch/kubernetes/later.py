@@ -68,7 +68,7 @@ def _lay_over(report: dict[str, Any], told: Mapping[str, Any]) -> None:
     report |= {name: told[name] for name in _OF_RUN if told.get(name) is not None}
     said = told.get("tasks")
     found = [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
-    by_name = {each.get("task"): each for each in found}
+    by_name = {str(each.get("task")): each for each in found}
     for task in report["tasks"]:
         more = by_name.get(task["task"], {})
         task |= {name: more[name] for name in _OF_TASK if more.get(name) is not None}

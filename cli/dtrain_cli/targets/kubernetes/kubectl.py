@@ -51,7 +51,7 @@ class Kubectl:
         answer = self._run(["get", kinds, "-l", self._label, "-o", "json"])
         try:
             return view_of(json.loads(answer)["items"], self.place.leading)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise RunError("kubectl get: expected objects in JSON, found something else") from None
 
     def follow(self, pod: str, log: Path) -> subprocess.Popen[bytes]:
@@ -82,7 +82,7 @@ class Kubectl:
         words = ["dtrain", "status", "--json", self.place.directory]
         try:
             found = json.loads(self._run(["exec", pod, "-c", CONTAINER, "--", *words]))
-        except (RunError, ValueError):
+        except (RunError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 

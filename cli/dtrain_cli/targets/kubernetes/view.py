@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import SpecError
 from dtrain.runs.states import RunState, TaskState
@@ -123,7 +125,7 @@ def _pod(found: Mapping[str, Any]) -> PodView | None:
         state = TaskState.STOPPED
     elif state == TaskState.RUNNING and "deletionTimestamp" in metadata:
         state = TaskState.STOPPING
-    return PodView(
+    pod = PodView(
         task,
         metadata["name"],
         metadata["uid"],
@@ -133,6 +135,7 @@ def _pod(found: Mapping[str, Any]) -> PodView | None:
         exit_code,
         _why(status, container, ended),
     )
+    return msgspec.convert(msgspec.to_builtins(pod), PodView)
 
 
 def _why(

@@ -65,7 +65,7 @@ def read_job(text: str) -> JobReport | None:
         reason=fields.get("Reason", "None"),
         code=exit_code,
         ends=_moment(fields.get("EndTime", "")),
-        restarts=int(restarts) if restarts.isdecimal() else 0,
+        restarts=int(restarts) if restarts.isdecimal() and len(restarts) < 10 else 0,
     )
 
 
@@ -81,6 +81,6 @@ def read_node_addresses(text: str) -> dict[str, str]:
 
 def _moment(text: str) -> datetime | None:
     try:
-        return datetime.fromisoformat(text)
+        return datetime.fromisoformat(text).replace(tzinfo=None)
     except ValueError:  # "Unknown", "NONE", "n/a"
         return None

@@ -1,0 +1,293 @@
+"""The readers of what hosts say to their launcher, and of what a launcher says to an agent, for the fuzzer."""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import msgspec
+from security.mutations import some_json
+from security.readers import Case, Reader, of_bytes
+
+from dtrain.cluster import TaskId
+from dtrain.config import ClusterSection, RunSpec, read_hosts
+from dtrain.errors import RunError
+from dtrain.messages.status import TaskStatus
+from dtrain.process.start_protocol import Exited, Lines, Refused, Started
+from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, read_record, write_record
+from dtrain.runs.joined import JoinedRecord
+from dtrain_cli.agent import driver
+from dtrain_cli.agent import messages as told
+from dtrain_cli.agent.streams import Answers, Orders
+from dtrain_cli.code.archive import Archive
+from dtrain_cli.fleet import preparation, welcomes
+from dtrain_cli.fleet.hosts_alive import Phase
+from dtrain_cli.fleet.link import HostError
+from dtrain_cli.fleet.target import FleetRun, FleetTarget
+from dtrain_cli.fleet.welcomes import HERE
+from dtrain_cli.plan.run_plan import Workload
+from dtrain_cli.targets.target import HostNews
+
+WORKER = TaskId.parse("worker:0")
+FOLDER = "tasks/worker-0"
+PIPE_BYTES = 1 << 20
+"""Room for the lines of one case: nobody reads while they are written."""
+TURNS = 12
+WELCOME = told.Welcome(
+    version("dtrain"), HERE, "/python", "h", 9.0, 4, "10.0.0.1", {"eth0": ["10.0.0.1/24", "::1/64"]}
+)
+
+
+def agent_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
+    """Yield the readers of both ends of an agent's stream."""
+    said = [sound_answers()]
+
+    def changed(case: Case, chance: Random) -> Case:  # every other time in the news, which have most kinds
+        part = {"news": case["news"]} if chance.random() < 0.5 else case
+        return {**case, **of_bytes(said, changed_lines)(part, chance)}
+
+    yield "words of hosts", Reader(said, changed, read_host, writes=True)
+    orders = [{"orders": _orders()}]
+    yield "orders to hosts", Reader(orders, of_bytes(orders, changed_lines), read_orders, writes=True)
+
+
+def changed_lines(name: str, data: bytes, chance: Random) -> bytes:
+    """Change the lines of a stream: the data of one, what it carries, how long it is, their number and order."""
+    every = data.splitlines(keepends=True)
+    number = chance.randrange(len(every))
+    match chance.randrange(6):
+        case 0:
+            more = (every, [b'{"type":"x'], [b"[" * 5000 + b"\n"], [b"9" * 9000, b"\n"])
+            every[number:number] = chance.choice(more)
+        case 1:
+            chance.shuffle(every)
+        case 2:
+            every[number] = every[number].rstrip() * chance.choice((1, 2, 300)) + chance.choice((b"", b"\n"))
+        case _:
+            every[number] = _changed_line(every[number], chance)
+    return b"".join(every)
+
+
+def _changed_line(line: bytes, chance: Random) -> bytes:
+    if not line.startswith(b"{"):
+        return line
+    said = msgspec.json.decode(line)
+    if "data" in said and chance.random() < 0.7:
+        with contextlib.suppress(ValueError):  # it carries no JSON
+            said["data"] = some_json(msgspec.convert(said["data"], bytes), chance)
+            return msgspec.json.encode(said) + b"\n"
+    return some_json(line, chance) + b"\n"
+
+
+def _emptied(folder: Path) -> Path:
+    """Remove all files below a folder; its folders stay, because removing them is slow."""
+    for left in folder.rglob("*"):
+        if left.is_file():
+            left.unlink()
+    return folder
+
+
+def _lines(*messages: Any) -> bytes:
+    return b"".join(map(told.encode, messages))
+
+
+# What a host says
+
+
+def sound_answers(host: str = "h1") -> Case:
+    """Return what a sound host says, by the order that it answers; `news` come by themselves."""
+    beat, port = time.monotonic(), {"h1": 2222, "h2": 3333}[host]
+    status = TaskStatus(str(WORKER), 7, host, step=3, saved_step=3, monotonic_s=beat, evaluation={"loss": 1})
+    status.staleness_counts = {1: 2}
+    records = {
+        f"{FOLDER}/status.json": status,
+        f"{FOLDER}/attempt-0/failure.json": FailureRecord(str(WORKER), "boom", monotonic_s=beat),
+        f"{FOLDER}/attempt-0/kill.json": KillRequest("silent"),
+        "tasks/worker-7/joined.json": JoinedRecord(1, 0.5, TaskRecord("worker:7", host=host)),
+        "spec.json": RunSpec(),
+    }
+    welcome = msgspec.structs.replace(WELCOME, host=host, monotonic_s=beat)
+    return {
+        "welcome": told.MAGIC + b"\n" + _lines(welcome),
+        "begin": _lines(told.Ready("/runs/h", False, 2)),
+        "want_code": _lines(told.CodeThere("/runs/h/work")),
+        "hold": _lines(told.Held([port])),
+        "listen": _lines(told.Listening()),
+        "try": _lines(told.Tried({})),
+        "fetch": _lines(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 3)),
+        "news": _lines(
+            *(told.Replaced(path, msgspec.json.encode(record)) for path, record in records.items()),
+            told.Changed(f"{FOLDER}/status.json", {"step": 4, "monotonic_s": beat, "evaluation": None}),
+            told.Appended(f"{FOLDER}/attempt-0/output.log", b"epoch 1\n"),
+            told.Appended("metrics.jsonl", b"{}\n"),
+            *(told.Pong(beat), told.Signalled(15), told.Failed("its disk is full")),
+            *(Started(str(WORKER), 0, 7), Refused(str(WORKER), 0, "no fork"), Exited(str(WORKER), 0, 0, 1)),
+        ),
+    }
+
+
+class Hosts:
+    """The way to h1, which says what a case holds, and to h2, which says what a host should."""
+
+    def __init__(self, said: dict[str, Case]) -> None:
+        self.said = said
+        self._theirs: list[int] = []
+        self._answers: dict[str, int] = {}
+
+    def open(self, host: str) -> Any:
+        (orders, stdin), (stdout, answers), (stderr, words) = os.pipe(), os.pipe(), os.pipe()
+        fcntl.fcntl(answers, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(answers, False)
+        self._theirs += [orders, answers, words]
+        self._answers[host] = answers
+        self.say(host, "welcome")
+        return SimpleNamespace(
+            stdin=os.fdopen(stdin, "wb", buffering=0),
+            stdout=os.fdopen(stdout, "rb", buffering=0),
+            stderr=os.fdopen(stderr, "rb", buffering=0),
+            kill=lambda: None,
+            wait=lambda timeout=None: 255,
+        )
+
+    def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
+        return f"{host}: its stream has ended", True
+
+    def say(self, host: str, name: str) -> None:
+        with contextlib.suppress(OSError):  # it is full, or nobody reads it any more
+            os.write(self._answers[host], self.said[host].get(name, b""))
+
+    def close(self) -> None:
+        for end in self._theirs:
+            os.close(end)
+
+
+def read_host(path: Path) -> None:
+    """Do what a launcher does with what h1 says, from the login to the news of its task.
+
+    Nothing of it reaches h2, or a task there; the loss of h1 is raised, as what is said to the user about it.
+    """
+    files = RunFiles(_emptied(path.parent / "run"))
+    files.create()
+    write_record(files.spec, RunSpec())
+    hosts = Hosts(
+        {"h1": {each.name: each.read_bytes() for each in path.iterdir()}, "h2": sound_answers("h2")}
+    )
+    cluster = ClusterSection(chief=0, worker=2, ps=0, evaluator=0)
+    workload = Workload(Path("p.py"), (), path.parent)
+    code = (Path("/code"), Archive("d" * 64, b""))
+    spec = RunSpec(cluster=cluster)
+    run = FleetRun("run", spec, read_hosts("h1:1,h2:1"), workload, files, {}, "d", lambda: code)
+    signals = os.eventfd(0)
+    target = FleetTarget(run, hosts, SimpleNamespace(read=list, fileno=lambda: signals), lambda text: None)
+    send = target._agents.send
+
+    def send_and_answer(host: str, order: Any) -> None:
+        send(host, order)
+        hosts.say(host, order.__struct_config__.tag)
+
+    target._agents.send = send_and_answer
+    try:
+        seconds = SimpleNamespace(
+            monotonic=itertools.count().__next__
+        )  # a second passes at each look at the clock
+        with (
+            mock.patch.object(preparation, "time", seconds),
+            mock.patch.object(welcomes, "version", return_value=WELCOME.version),
+        ):  # it reads files
+            target.hold_addresses(cluster)
+        target._agents.alive.started(WORKER, 0, "h1")
+        hosts.say("h1", "news")
+        events = [event for _ in range(TURNS) for event in target.events(0.0)]
+        assert target._agents.alive.phase("h2") is Phase.UP
+        assert {event.task for event in events if hasattr(event, "task")} <= {str(WORKER)}
+        read_record(files.status(WORKER), TaskStatus)
+        read_record(files.failure(WORKER, 0), FailureRecord)
+        for event in events:
+            if isinstance(event, HostNews) and event.kind == "cut":
+                raise HostError(event.text)
+    finally:
+        hosts.close()
+        target.close()
+        os.close(signals)
+
+
+# What a launcher says
+
+
+def _orders() -> bytes:
+    status = msgspec.json.encode(TaskStatus("worker:1", 7, "h2"))
+    return _lines(
+        told.Begin("run", "h1", "/p.py", "d", "/", 8.0, {"metrics.jsonl": 3}),
+        *(told.Ping(time.monotonic()), told.WantCode("d"), told.CodePart("d", b"tar", True)),
+        *(told.HoldPorts("127.0.0.1", 2, 1, 9, [5]), told.Listen(True), told.Try(["127.0.0.1:9"], 0.1)),
+        told.Release(),
+        told.StartOrder("worker:0", 0, "h1:1", "/p.py", ["true"], [], {"A": "b"}, {}, "/", False),
+        *(
+            told.Put(f"{FOLDER}/status.json", status),
+            told.Put("moved.json", b"{}"),
+            told.Put("moved.json", None),
+        ),
+        *(told.SignalOrder("worker:0", 0, 15), told.Fetch(), told.Fetch(7)),
+        *(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 7)),
+        *(
+            told.AskClock(),
+            told.Look("/x", b"x"),
+            told.Serve("h1", b"t" * 16),
+            told.Measure("h2:1", b"t", 1.0),
+        ),
+    )
+
+
+def read_orders(path: Path) -> None:
+    """Do what an agent does with a launcher's orders, but for sockets, processes and archives of code.
+
+    The reason that it tells when it goes on no more is raised; a launcher takes each of its answers.
+    """
+    state = _emptied(path.parent / "state")
+    (reading, orders), (answers, writing) = os.pipe(), os.pipe()
+    for end in (orders, writing):
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    os.set_blocking(orders, False)
+    os.write(orders, (path / "orders").read_bytes())
+    os.close(orders)
+    nothing = SimpleNamespace(
+        serve=lambda order: told.Serving(0), measure=lambda order: None, done=list, close=lambda: None
+    )
+    processes = SimpleNamespace(
+        wake_on=lambda source: None,
+        start=lambda launch: SimpleNamespace(attempt=launch.attempt, signal=lambda number: None),
+        events=lambda until_s: [],
+        close=lambda: None,
+    )
+    stand_ins = {
+        "SignalInbox": lambda: SimpleNamespace(read=list),
+        "Measuring": lambda: nothing,
+        "SentCode": lambda: SimpleNamespace(take=lambda order, run_dir: told.CodeThere(None)),
+        "reach": SimpleNamespace(unreachable=lambda addresses, timeout_s: {}),
+        "port_range": SimpleNamespace(hold=lambda order, held: told.Held([])),
+        "host_facts": SimpleNamespace(welcome=lambda environment: WELCOME),
+        "_content": lambda path, nbytes: None,
+        "_holds": lambda program, digest: True,
+        "_LAST_WORD_S": 0.0,
+    }
+    environment = {"XDG_STATE_HOME": str(state), "DTRAIN_RUNS_DIR": ""}
+    with mock.patch.multiple(driver, **stand_ins), mock.patch.object(os, "environ", environment):
+        agent = driver.Agent(Orders(reading), Answers(writing), processes)
+        try:
+            agent.run()
+        finally:
+            for end in (reading, writing, *([agent._lock] if agent._lock is not None else [])):
+                os.close(end)
+    with os.fdopen(answers, "rb") as said:
+        _, _, words = said.read().partition(told.MAGIC + b"\n")
+    for answer in Lines(told.ANSWERS.decode).feed(words):
+        if isinstance(answer, told.Failed):
+            raise RunError(answer.reason)
