@@ -49,6 +49,7 @@ ODD = {
     "a signal that is none": b'{"type":"signalled","number":999}',
     "a port that is none": b'{"type":"held","ports":[70000]}',
     "a second welcome": encode(WELCOME).strip(),
+    "lists without end": b"[" + b"[]," * 310_000 + b"[]]",
     "a text without end": b'{"type":"failed","reason":"' + b"x" * 5000 + b'"}',
 }
 

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import msgspec
 
 from dtrain.config import RunSpec
-from dtrain.messages.status import Moment, TaskStatus
-from dtrain.process.start_protocol import Count, Exited, Refused, Started, Text
+from dtrain.formats.json_text import Count, Moment, Text
+from dtrain.messages.status import TaskStatus
+from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, KillRequest
 from dtrain.runs.joined import JoinedRecord
 

@@ -11,7 +11,6 @@ from dtrain.process.start_protocol import Lines
 from dtrain_cli.agent.messages import ANSWERS, MAGIC, Answer, Order, encode
 
 _READ_BYTES = 1 << 18
-_READS_MAX = 16
 _BANNER_BYTES_MAX = 1 << 16
 _WORDS_BYTES = 4096
 _END_S = 2.0
@@ -151,7 +150,7 @@ class Link:
 
     def _read_words(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            for _ in range(_READS_MAX):
+            for _ in range(16):  # it may be printed faster than it is read
                 self._words = (self._words + os.read(self._err.fileno(), _READ_BYTES))[-_WORDS_BYTES:]
 
     def _behind_banner(self, data: bytes) -> bytes:

@@ -1,12 +1,21 @@
-"""The size of JSON that another program has written, looked at before it is decoded.
+"""Bounds of JSON that another program has written: its size, before it is decoded, and what stands in it.
 
 Decoding makes objects: a list of two bytes (`[]`) takes 64 bytes of memory, and as much time as a long text.
 """
+
+from typing import Annotated
+
+import msgspec
 
 JSON_BYTES_MAX = 16 << 20
 """Bytes of one text: a model with a vocabulary of a million words has about 12 MiB."""
 CONTAINERS_MAX = 300_000
 """Lists and objects in one text. A safetensors header has three for each array, so this allows 100,000."""
+
+Moment = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
+"""A moment of a clock in seconds, perhaps by that of a machine which has begun later."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Text = Annotated[str, msgspec.Meta(max_length=3_000)]
 
 
 def oversized(text: bytes) -> str | None:

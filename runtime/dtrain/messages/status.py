@@ -3,14 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated
-
-import msgspec
 
 from dtrain.cluster import Role
+from dtrain.formats.json_text import Moment
 
-Moment = Annotated[float, msgspec.Meta(ge=-1e10, le=1e10)]
-"""A moment of a clock in seconds, perhaps by that of a machine which has begun later."""
 NEXT_CHECKPOINT = "the next checkpoint"
 """The wait of an idle evaluator: it waits for a file and not for a task."""
 

@@ -10,19 +10,17 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
+from dtrain.formats.json_text import Count, Text, oversized
 from dtrain.process.plain_text import plain_line
 
 LINE_BYTES_MAX = 4 << 20
 """The longest line that a host may send."""
-ORDER_BYTES_MAX = 64 << 20
+ORDER_BYTES_MAX = 16 << 20
 """The longest line of a launcher, whose orders hold variables and lists of files."""
 _SHOWN = 80
 
 Message = TypeVar("Message")
 TaskName = Annotated[str, msgspec.Meta(pattern=r"^(chief|worker|ps|evaluator):[0-9]{1,9}\Z")]
-Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-Attempt = Annotated[int, msgspec.Meta(ge=0, le=999_999_999)]
-Text = Annotated[str, msgspec.Meta(max_length=3_000)]
 
 
 class StartTask(msgspec.Struct, frozen=True):
@@ -57,7 +55,7 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     """The task runs, as the leader of a session and process group of its own."""
 
     task: TaskName
-    attempt: Attempt
+    attempt: Count
     pid: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
 
 
@@ -70,7 +68,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     """
 
     task: TaskName
-    attempt: Attempt
+    attempt: Count
     status: Annotated[int, msgspec.Meta(ge=-64, le=255)]
     peak_memory_bytes: Count
     killed_for_memory: bool = False
@@ -85,7 +83,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The task could not be started."""
 
     task: TaskName
-    attempt: Attempt
+    attempt: Count
     reason: Text
 
 
@@ -133,10 +131,12 @@ class Lines(Generic[Message]):
 
     def _message(self, line: bytes) -> Message:
         try:
+            if reason := oversized(line):
+                raise ValueError(reason)
             return self._decode(line)
         except (ValueError, RecursionError, OverflowError) as error:  # msgspec's own errors are ValueErrors
-            reason = plain_line(f"{error!s:.200}")
-            raise ValueError(f"{_quoted(line)}, which is no message of this version: {reason}") from None
+            why = plain_line(f"{error!s:.200}")
+            raise ValueError(f"{_quoted(line)}, which is no message of this version: {why}") from None
 
 
 def _quoted(line: bytes | bytearray) -> str:

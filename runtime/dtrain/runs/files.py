@@ -40,7 +40,7 @@ from typing import Any
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
-from dtrain.messages.status import Moment
+from dtrain.formats.json_text import Moment
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.process.user_folders import state_home
 from dtrain.runs.json_file import FULL, overwrite_json, replace_json

@@ -29,10 +29,7 @@ _LENGTH = struct.Struct("<BQ")
 _RESULT, _ERROR = 0, 1
 SILENT_S = 300.0
 """The longest time for one element: that of a stall (`--stall-timeout`), unless another is given."""
-SILENT = (
-    f"map: helper process {{}} has computed one element for {SILENT_S:g} s, and is waited for no longer; "
-    "does its function wait for a lock that a thread of the program had when the process was forked?"
-)
+SILENT = "map: helper process {} has computed one element for {:g} s; does it wait for a lock of a thread?"
 LOST = "map: a helper process was killed while it computed an element; is there enough memory?"
 
 
@@ -72,7 +69,8 @@ class Helpers:
         except (OSError, EOFError) as error:
             channel.close()
             self._idle.put(None)  # else the next caller would wait for a helper that has died
-            raise InputError(SILENT.format(pid) if isinstance(error, TimeoutError) else LOST) from None
+            told = SILENT.format(pid, SILENT_S) if isinstance(error, TimeoutError) else LOST
+            raise InputError(told) from None
         self._idle.put(helper)
         if kind == _ERROR:
             told = data.decode().rstrip()
