@@ -2,6 +2,10 @@
 
 flood.py ADDRESS OPEN RATE      OPEN connections; RATE new ones a second, each with a call that never ends, and
                                 the others silent
+flood.py ADDRESS OPEN RATE silent
+                                RATE new connections a second, of which the newest OPEN stay open; one half says
+                                nothing, the other one HTTP/2's preface and nothing more; at the end says how
+                                many there were, on stderr
 flood.py sink                   listens at a port of its own, prints it, reads what comes and answers nothing
 """
 
@@ -9,11 +13,15 @@ import collections
 import os
 import selectors
 import socket
+import struct
 import sys
 import threading
 import time
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+
+SINK_OPEN = 10_000
+MADE = [0]
 
 
 def call(path: bytes) -> bytes:
@@ -39,15 +47,38 @@ def connected(place: tuple[str, int], said: bytes) -> socket.socket:
     return connection
 
 
+def silent(place: tuple[str, int], number: int, rate: float) -> None:
+    """Go on until the process is ended; a connection is closed without a trace, so that no port is held."""
+    opened: collections.deque[socket.socket] = collections.deque()
+    begun_s, made = time.monotonic(), 0
+    while True:
+        connection = socket.socket()
+        connection.settimeout(5)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        opened.append(connection)
+        try:
+            connection.connect(place)
+            connection.sendall(PREFACE if made % 2 else b"")
+        except OSError:
+            time.sleep(0.001)  # the server has closed it, or no port was free
+        made += 1
+        MADE[0] = made
+        if made == 1:
+            print("ready", flush=True)
+        if len(opened) > number:
+            opened.popleft().close()
+        time.sleep(max(0.0, begun_s + made / rate - time.monotonic()))
+
+
 def flood(place: tuple[str, int], number: int, rate: float) -> None:
     """Go on until the process is ended."""
-    silent: collections.deque[socket.socket] = collections.deque()
+    quiet: collections.deque[socket.socket] = collections.deque()
     calling: collections.deque[socket.socket] = collections.deque()
     begun_s, made = time.monotonic(), 0
     while True:
         try:
-            while len(silent) + len(calling) < number:
-                silent.append(connected(place, PREFACE))
+            while len(quiet) + len(calling) < number:
+                quiet.append(connected(place, PREFACE))
             calling.append(connected(place, PREFACE + call(b"/dtrain.Task/Meet")))
         except OSError:
             time.sleep(0.01)
@@ -58,21 +89,30 @@ def flood(place: tuple[str, int], number: int, rate: float) -> None:
             begun_s = time.monotonic()
         if len(calling) > min(rate, number // 2):
             calling.popleft().close()
-        silent.rotate()
-        silent[0].setblocking(False)
+        quiet.rotate()
+        quiet[0].setblocking(False)
         try:
-            while silent[0].recv(4096):
+            while quiet[0].recv(4096):
                 pass
-            silent.popleft().close()  # the server has closed it: another one comes
+            quiet.popleft().close()  # the server has closed it: another one comes
         except BlockingIOError:
             pass
         except OSError:
-            silent.popleft().close()
+            quiet.popleft().close()
         time.sleep(max(0.0, begun_s + made / rate - time.monotonic()))
 
 
+def ended(connection: socket.socket) -> bool:
+    """Read what has come; whether the other end has closed it."""
+    try:
+        return not connection.recv(4096)
+    except OSError:
+        return True
+
+
 def sink() -> None:
-    """Take everything, in one thread."""
+    """Take everything, in one thread; of more connections than it may have open the oldest are closed."""
+    opened: collections.deque[socket.socket] = collections.deque()
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     print(f"127.0.0.1:{listener.getsockname()[1]}", flush=True)
     selector = selectors.DefaultSelector()
@@ -82,15 +122,26 @@ def sink() -> None:
             if key.fileobj is listener:
                 connection, _ = listener.accept()
                 selector.register(connection, selectors.EVENT_READ)
-            elif isinstance(key.fileobj, socket.socket) and not key.fileobj.recv(4096):
+                opened.append(connection)
+                if len(opened) > SINK_OPEN and (oldest := opened.popleft()).fileno() >= 0:
+                    selector.unregister(oldest)
+                    oldest.close()
+            elif isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() >= 0 and ended(key.fileobj):
                 selector.unregister(key.fileobj)
                 key.fileobj.close()
 
 
+def until_the_end_of_input() -> None:
+    """End the process once nobody waits for it."""
+    sys.stdin.read()
+    print(MADE[0], "connections", file=sys.stderr, flush=True)
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    threading.Thread(target=until_the_end_of_input, daemon=True).start()
     os.nice(19)
     if sys.argv[1] == "sink":
         sink()
     host, _, port = sys.argv[1].rpartition(":")
-    flood((host, int(port)), int(sys.argv[2]), float(sys.argv[3]))
+    (silent if "silent" in sys.argv else flood)((host, int(port)), int(sys.argv[2]), float(sys.argv[3]))

@@ -1,5 +1,6 @@
 """The methods, the metadata key and the channel options of both gRPC ends, with their reasons."""
 
+from dtrain.process.pending_limits import GRPC
 from dtrain.wire.frames import CHUNK_BYTES, SMALL_BYTES
 
 METHOD_SERVICE = "dtrain.Task"
@@ -55,7 +56,8 @@ SERVER = (
     ("grpc.http2.max_ping_strikes", 0),
     # A client has one call at a time on a connection; a stranger's costs memory until it is refused.
     ("grpc.max_concurrent_streams", 4),
-    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_metadata_size", GRPC.message_bytes),
+    ("grpc.server_handshake_timeout_ms", round(1000 * GRPC.wait_s)),
     # A connection that has no call for so long is no task's.
-    ("grpc.max_connection_idle_ms", 15_000),
+    ("grpc.max_connection_idle_ms", round(1000 * GRPC.wait_s)),
 )

@@ -15,6 +15,7 @@ import grpc
 
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
+from dtrain.process.pending_limits import GRPC
 from dtrain.types import Array
 from dtrain.wire.by_grpc.encryption import add_port, names_of
 from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, SERVER, TALK
@@ -102,7 +103,11 @@ class GrpcService:
         self._local_name = local_name
         self._traffic = Traffic()
         self._pool = ThreadPoolExecutor(connections + _STRANGERS, thread_name_prefix="connection")
-        options = (*SERVER, ("grpc.so_reuseport", int(share_port)))
+        options = (
+            *SERVER,
+            ("grpc.so_reuseport", int(share_port)),
+            ("grpc.max_allowed_incoming_connections", connections + GRPC.connections),
+        )
         calls = connections + _STRANGERS + _CALLS_WAITING
         self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=calls)
         methods = {
