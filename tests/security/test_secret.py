@@ -54,6 +54,17 @@ def test_the_command_writes_a_private_file_and_never_overwrites(tmp_path):
     assert read_secret(path) == secret
 
 
+def test_who_chose_a_secret_is_warned_once_where_the_file_is_read(file, tmp_path, capfd):
+    assert read_secret(file) == read_secret(file) == "the secret of a run"
+    assert capfd.readouterr().err == (
+        f"dtrain: {file}: a person's secret can be guessed by whoever stands at the address; "
+        "`dtrain secret FILE` makes one that cannot\n"
+    )
+    write_secret(tmp_path / "made.secret")
+    read_secret(tmp_path / "made.secret")
+    assert capfd.readouterr().err == ""
+
+
 def test_a_link_is_not_followed_to_write(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SpecError, match="exists already"):

@@ -6,10 +6,12 @@ docs/design/protocol.md#authentication.
 """
 
 import contextlib
+import functools
 import os
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def said_secret(said: str | None) -> str | None:
 
 
 def read_secret(path: Path) -> str:
-    """Return the secret in a file that its owner alone can read.
+    """Return the secret in a file that its owner alone can read; warn once of one that a person chose.
 
     Raises:
         SpecError: the file cannot be read, belongs to another user, can be read by others, or holds no such
@@ -61,7 +63,18 @@ def read_secret(path: Path) -> str:
     if len(data) > _LONGEST_BYTES or not secret:
         found = "more than 4 KiB" if secret else "an empty file"
         raise SpecError(f"{path}: expected the run's secret, found {found}")
-    return _checked(secret, str(path))
+    if not is_random(_checked(secret, str(path))):
+        _warn_once(path)
+    return secret
+
+
+@functools.cache
+def _warn_once(path: Path) -> None:
+    print(  # noqa: T201
+        f"dtrain: {path}: a person's secret can be guessed by whoever stands at the address; "
+        "`dtrain secret FILE` makes one that cannot",
+        file=sys.stderr,
+    )
 
 
 def write_secret(path: Path) -> None:
