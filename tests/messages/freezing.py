@@ -15,7 +15,7 @@ from typing import get_args, get_origin
 import msgspec
 
 from dtrain.config import choices
-from dtrain.messages import AnyMessage, Challenge, Opening, Proof
+from dtrain.messages import AnyMessage, Challenge, Opening, Proof, Proven
 from dtrain.messages.between_hosts import Direction, HostState, Record, StepCall, Welcome
 from dtrain.wire.ahead import Ahead
 
@@ -26,7 +26,7 @@ BETWEEN_HOSTS = (HostState, Direction, Record, StepCall, Welcome)
 def described() -> dict[str, list[str]]:
     """Return, of every message and of every type within one, its fields in their order with types and defaults."""
     found: dict[str, list[str]] = {}
-    waiting: list[object] = [*get_args(AnyMessage), Ahead, Opening, Challenge, Proof, *BETWEEN_HOSTS]
+    waiting: list[object] = [*get_args(AnyMessage), Ahead, Opening, Challenge, Proof, Proven, *BETWEEN_HOSTS]
     while waiting:
         kind = waiting.pop()
         waiting += get_args(kind)

@@ -23,7 +23,7 @@ def test_the_messages_have_the_form_that_is_written_down():
 def test_the_version_is_the_first_thing_that_either_end_says():
     opening = Opening(task="worker:0", nonce=b"")
     assert msgspec.to_builtins(opening)[:2] == ["Opening", PROTOCOL_VERSION]
-    challenge = Challenge(salt=b"", nonce=b"", proof=b"")
+    challenge = Challenge(salt=b"", nonce=b"")
     assert msgspec.to_builtins(challenge)[:2] == ["Challenge", PROTOCOL_VERSION]
 
 

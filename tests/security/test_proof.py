@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dtrain.cluster import JOINING
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import Challenge, Hello, Opening, Proof
+from dtrain.messages import Challenge, Hello, Opening, Proof, Proven
 from dtrain.wire.security import proof
 from dtrain.wire.security.keys import SALT_BYTES, Keyring
 
@@ -26,7 +26,10 @@ class Server:
     def challenge(self, opening, now_s=100.0):
         self.asked += 1
         random = self.asked.to_bytes(proof.RANDOM_BYTES, "big")
-        return self.examiner.challenge(opening, self.salt, self.keyring.key, random, now_s)
+        return self.examiner.challenge(opening, self.salt, random, now_s)
+
+    def prove(self, answer, now_s=100.5):
+        return self.examiner.prove(answer, self.keyring.key, now_s)
 
     def admit(self, answer, now_s=101.0):
         return self.examiner.admit(answer, self.keyring.key, now_s)
@@ -37,8 +40,13 @@ def opening(nonce=b"c" * proof.NONCE_BYTES, task="worker:1"):
 
 
 def answered(server, secret=SECRET, peer="ps:0", hello=HELLO, said=None):
-    said = said or opening(task=hello.task)
-    return proof.answer(hello, peer, said, server.challenge(said), Keyring(secret, SALT).key)
+    """The client's last proof; None: the server has not proven itself to the client's satisfaction."""
+    said, key_of = said or opening(task=hello.task), Keyring(secret, SALT).key
+    challenge = server.challenge(said)
+    first = proof.answer(said, peer, challenge, key_of)
+    if not proof.is_proven(first, peer, server.prove(first), key_of):
+        return None
+    return proof.answer(said, peer, challenge, key_of, hello)
 
 
 @pytest.mark.parametrize("secret", [None, SECRET])
@@ -48,14 +56,46 @@ def test_two_ends_with_one_key_let_each_other_in(secret):
 
 
 @pytest.mark.parametrize(("here", "there"), [(SECRET, OTHER), (SECRET, None), (None, SECRET)])
-def test_a_client_says_nothing_more_to_a_server_with_another_key(here, there):
-    with pytest.raises(PeerRefusedError, match=f"^{proof.STRANGER}$"):
-        answered(Server(secret=there), here)
+def test_neither_end_says_more_to_one_with_another_key(here, there):
+    server, said, key_of = Server(secret=there), opening(), Keyring(here, SALT).key
+    first = proof.answer(said, "ps:0", server.challenge(said), key_of)
+    assert first.hello is None
+    with pytest.raises(PeerRefusedError, match="its secret is another"):
+        server.prove(first)
+    made_up = Proven(proof=proof._server_proof(server.keyring.key(SALT), b"whatever"))
+    assert not proof.is_proven(first, "ps:0", made_up, key_of)
+
+
+def test_a_challenge_says_nothing_of_the_key():
+    """Nobody who has proven nothing can try secrets without asking this server each time."""
+    said = opening()
+    own, other = (Server(secret=secret).challenge(said) for secret in (SECRET, OTHER))
+    assert own == other
+
+
+def test_a_first_proof_lets_nobody_in():
+    server, said = Server(), opening()
+    first = proof.answer(said, "ps:0", server.challenge(said), server.keyring.key)
+    for claimed in (None, HELLO):
+        with pytest.raises(PeerRefusedError):
+            server.admit(msgspec.structs.replace(first, hello=claimed))
+
+
+def test_a_hello_of_another_task_than_the_opening_s_is_refused():
+    server, said = Server(), opening(task="worker:2")
+    answer = proof.answer(said, "ps:0", server.challenge(said), server.keyring.key, HELLO)
+    with pytest.raises(PeerRefusedError, match="no hello of its task"):
+        server.admit(answer)
 
 
 def test_a_server_of_the_run_cannot_pass_for_another_one():
-    with pytest.raises(PeerRefusedError, match=proof.STRANGER):
+    """Neither believes the other one: what they have told differs."""
+    with pytest.raises(PeerRefusedError, match="its secret is another"):
         answered(Server("ps:1"), peer="ps:0")
+    said, server = opening(), Server("ps:1")
+    challenge, key_of = server.challenge(said), server.keyring.key
+    there = server.prove(proof.answer(said, "ps:1", challenge, key_of))
+    assert not proof.is_proven(proof.answer(said, "ps:0", challenge, key_of), "ps:0", there, key_of)
 
 
 def test_a_worker_that_joins_knows_no_server_and_takes_any_of_the_run():
@@ -63,10 +103,12 @@ def test_a_worker_that_joins_knows_no_server_and_takes_any_of_the_run():
     server = Server("ps:1")
     answer = answered(server, hello=hello, peer="the server")
     assert server.admit(answer) == hello
-    with pytest.raises(PeerRefusedError, match=proof.STRANGER):
+    with pytest.raises(PeerRefusedError, match="its secret is another"):
         answered(Server("ps:1", OTHER), hello=hello, peer="the server")
-    with pytest.raises(PeerRefusedError, match="answers no challenge"):
+    with pytest.raises(PeerRefusedError, match="its secret is another"):
         server.admit(msgspec.structs.replace(answer, hello=HELLO))
+    with pytest.raises(PeerRefusedError, match="answers no challenge"):
+        server.admit(msgspec.structs.replace(answer, hello=HELLO, task=HELLO.task))
 
 
 def test_a_proof_for_one_server_opens_no_other_one():
@@ -81,10 +123,12 @@ def test_a_proof_for_one_server_opens_no_other_one():
 def test_a_server_s_own_proof_is_not_one_of_a_client():
     server = Server()
     said = opening()
-    challenge = server.challenge(said)
-    answer = proof.answer(HELLO, "ps:0", said, challenge, server.keyring.key)
+    first = proof.answer(said, "ps:0", server.challenge(said), server.keyring.key)
+    theirs = server.prove(first).proof
     with pytest.raises(PeerRefusedError, match="its secret is another"):
-        server.admit(msgspec.structs.replace(answer, proof=challenge.proof))
+        server.prove(msgspec.structs.replace(first, proof=theirs))
+    with pytest.raises(PeerRefusedError, match="its secret is another"):
+        server.admit(msgspec.structs.replace(first, proof=theirs, hello=HELLO))
 
 
 def test_a_proof_is_good_once_and_not_for_long():
@@ -106,14 +150,14 @@ def test_a_server_remembers_used_proofs_only_as_long_as_they_could_be_used_again
     for second in range(100):
         said = opening()
         challenge = server.challenge(said, float(second))
-        server.admit(proof.answer(HELLO, "ps:0", said, challenge, server.keyring.key), float(second))
+        server.admit(proof.answer(said, "ps:0", challenge, server.keyring.key, HELLO), float(second))
     assert len(server.examiner._taken) <= proof.PROOF_LIMIT_S + 1
 
 
 def test_a_server_keeps_nothing_for_those_who_have_proven_nothing():
     server = Server()
     for _ in range(100):
-        answer = answered(server, SECRET)
+        answer = answered(server, SECRET)  # this far every task comes that is then refused
         with pytest.raises(PeerRefusedError):
             server.admit(msgspec.structs.replace(answer, proof=b"x" * 32))
     assert not server.examiner._taken
@@ -137,17 +181,24 @@ def test_a_changed_proof_is_refused(data):
 
 
 @given(salt=st.binary(max_size=40), nonce=st.binary(max_size=80), said=st.binary(max_size=40))
-def test_no_made_up_challenge_is_believed(salt, nonce, said):
-    made_up = Challenge(salt=salt, nonce=nonce, proof=said)
-    with pytest.raises(PeerRefusedError, match=proof.STRANGER):
-        proof.answer(HELLO, "ps:0", opening(), made_up, Keyring(SECRET, SALT).key)
+@example(salt=SALT, nonce=b"n" * 40, said=b"p" * 32)
+def test_no_made_up_server_is_believed(salt, nonce, said):
+    key_of = Keyring(SECRET, SALT).key
+    made_up = Challenge(salt=salt, nonce=nonce)
+    if (len(salt), len(nonce)) != (SALT_BYTES, 40):
+        with pytest.raises(PeerRefusedError, match=proof.STRANGER):
+            proof.answer(opening(), "ps:0", made_up, key_of)
+    else:
+        first = proof.answer(opening(), "ps:0", made_up, key_of)
+        assert not proof.is_proven(first, "ps:0", Proven(proof=said), key_of)
 
 
 @given(nonce=st.binary(max_size=80), proved=st.binary(max_size=40), salt=st.binary(max_size=20))
 def test_no_made_up_proof_lets_anybody_in(nonce, proved, salt):
-    made_up = Proof(hello=HELLO, salt=salt, challenge=nonce, nonce=b"c" * 32, proof=proved)
-    with pytest.raises(PeerRefusedError):
-        Server().admit(made_up)
+    made_up = Proof(task=HELLO.task, hello=HELLO, salt=salt, challenge=nonce, nonce=b"c" * 32, proof=proved)
+    for claim in (Server().admit, Server().prove):
+        with pytest.raises(PeerRefusedError):
+            claim(made_up)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import grpc
 import msgspec
@@ -14,14 +15,14 @@ import pytest
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Pull
+from dtrain.process import pending_limits
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
 from dtrain.wire.connecting import connect
 from dtrain.wire.frames import Limits
-from dtrain.wire.handshake import Door, encode_greeting, opening_of, proof_for, refusal
-from dtrain.wire.one_host import lobby
+from dtrain.wire.handshake import Door, encode_greeting, last_proof, refusal
 from dtrain.wire.one_host.local import LocalChannel, LocalService
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.proof import STRANGER
@@ -172,10 +173,13 @@ def test_the_server_s_own_log_has_the_details_in_few_lines(address, raw, capfd):
 def test_a_stranger_writes_neither_escapes_nor_lines_nor_much_into_the_log_of_a_run_without_a_secret(capfd):
     door = Door(credentials("ps:0", None), Echo().refuse)
     own = credentials("worker:0", None, "\x1b]0;OWNED\x07\ndtrain: worker:0 has joined" + "x" * 3000)
-    opening = opening_of(own)
-    challenge = encode_greeting(door.challenge(encode_greeting(opening), "ipv4:1.2.3.4:5"))
+
+    def ask(greeting):
+        return encode_greeting(door.answer(greeting, "ipv4:1.2.3.4:5"))
+
+    said = last_proof("ps:0", "", own, ask)
     with pytest.raises(PeerRefusedError, match=f"^{STRANGER}$"):
-        door.admit(encode_greeting(proof_for("ps:0", "", own, opening, challenge)), "ipv4:1.2.3.4:5")
+        door.admit(said, "ipv4:1.2.3.4:5")
     log = capfd.readouterr().err
     assert "belongs to run \\x1b]0;OWNED\\x07\\ndtrain" in log
     assert log.count("\n") == 1
@@ -203,7 +207,7 @@ def test_without_a_secret_the_run_is_not_told_either(address):
 
 
 def test_connections_to_the_socket_that_say_nothing_keep_no_task_out(address, local, monkeypatch):
-    monkeypatch.setattr(lobby, "PLACES", 4)
+    monkeypatch.setattr(pending_limits, "ONE_HOST", replace(pending_limits.ONE_HOST, connections=4))
     mute = []
     for _ in range(40):
         mute.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -219,7 +223,7 @@ def test_connections_to_the_socket_that_say_nothing_keep_no_task_out(address, lo
 
 
 def test_a_connection_that_says_nothing_ends_after_its_time(monkeypatch):
-    monkeypatch.setattr(lobby, "STAY_S", 0.05)
+    monkeypatch.setattr(pending_limits, "ONE_HOST", replace(pending_limits.ONE_HOST, wait_s=0.05))
     service = LocalService(Echo(), credentials("ps:0"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mute:
         mute.settimeout(TIMEOUT_S)
@@ -261,24 +265,46 @@ class Rogue:
 def test_a_rogue_at_a_server_s_address_gets_no_secret_and_cannot_pass_for_it(address, raw):
     def relayed(said):
         """Ask the real server, and change one bit of its proof: the best that a rogue without the key can do."""
-        challenge = raw.unary_unary(f"/{METHOD_SERVICE}/{MEET}")(b"", metadata=((HELLO_KEY, said),))
-        return challenge[:-1] + bytes([challenge[-1] ^ 1])
+        answer = raw.unary_unary(f"/{METHOD_SERVICE}/{MEET}")(b"", metadata=((HELLO_KEY, said),))
+        proven = msgspec.msgpack.decode(said)[0] == "Proof"
+        return answer[:-1] + bytes([answer[-1] ^ 1]) if proven else answer
 
     def of_its_own(said):
-        return msgspec.msgpack.encode(["Challenge", PROTOCOL_VERSION, b"s" * 16, b"n" * 40, b"p" * 32])
+        if msgspec.msgpack.decode(said)[0] == "Proof":
+            return msgspec.msgpack.encode(["Proven", b"p" * 32])
+        return msgspec.msgpack.encode(["Challenge", PROTOCOL_VERSION, b"s" * 16, b"n" * 40])
 
-    for answer in (relayed, of_its_own, lambda said: b"", lambda said: bytes(1 << 20), lambda said: said):
+    def its_own_proof(said):
+        """Send the client's proof back."""
+        told = msgspec.msgpack.decode(said)
+        return msgspec.msgpack.encode(["Proven", told[-1]]) if told[0] == "Proof" else of_its_own(said)
+
+    longest = 0
+    for answer in (
+        relayed,
+        of_its_own,
+        its_own_proof,
+        lambda said: b"",
+        lambda said: bytes(1 << 20),
+        lambda said: said,
+    ):
         rogue = Rogue(answer)
         try:
             with pytest.raises(PeerRefusedError, match="ps:0 at 127"):
                 GrpcChannel("ps:0", rogue.address, credentials("worker:0"), TIMEOUT_S)
-            [(request, said)] = rogue.heard
+            requests, said = zip(*rogue.heard, strict=True)
         finally:
             rogue.stop()
-        assert request == b""
-        opening = msgspec.msgpack.decode(said)
+        assert not any(requests)
+        opening, *proofs = map(msgspec.msgpack.decode, said)
         assert [opening[0], opening[2]] == ["Opening", "worker:0"], "a name and a nonce, and nothing more"
         assert len(opening) == 4
+        for proof in proofs:
+            assert [proof[0], proof[2], proof[6]] == ["Proof", "worker:0", None], "its hello comes later"
+        assert RUN.encode() not in b"".join(said)
+        assert HASH.encode() not in b"".join(said)
+        longest = max(longest, len(said))
+    assert longest == 2, "a proof was asked for, and nothing was said after it"
 
 
 def test_the_secret_is_on_no_wire(address):

@@ -11,14 +11,12 @@ import pytest
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello
 from dtrain.wire import handshake
-from dtrain.wire.by_grpc import client
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.frames import Limits
 from dtrain.wire.handshake import read_greeting, refusal
 from dtrain.wire.memory import MemoryChannel
-from dtrain.wire.one_host import local
 from dtrain.wire.one_host.local import LocalChannel, LocalService
 from dtrain.wire.security.credentials import Credentials
 
@@ -75,11 +73,10 @@ def later(monkeypatch):
     """A client whose protocol is one version later."""
     opening = handshake.opening_of
 
-    def later(credentials):
-        return msgspec.structs.replace(opening(credentials), version=PROTOCOL_VERSION + 1)
+    def later(task):
+        return msgspec.structs.replace(opening(task), version=PROTOCOL_VERSION + 1)
 
-    monkeypatch.setattr(client, "opening_of", later)
-    monkeypatch.setattr(local, "opening_of", later)
+    monkeypatch.setattr(handshake, "opening_of", later)
 
 
 def test_a_server_refuses_another_version_over_grpc(address, later):
@@ -124,7 +121,7 @@ def test_a_task_refuses_a_server_of_another_version_on_its_host(data):
             opening.result()
         connection.close()
     assert names_both(str(refused.value), msgspec.msgpack.decode(data)[1])
-    assert str(refused.value).startswith("ps:0 speaks version")
+    assert str(refused.value).startswith("ps:0: it speaks version")
 
 
 def test_the_twin_in_memory_refuses_in_the_same_words():

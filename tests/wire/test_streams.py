@@ -15,11 +15,11 @@ from dtrain.cluster import ClusterSpec
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Refusal
-from dtrain.wire.by_tcp import lobby
+from dtrain.process import pending_limits
 from dtrain.wire.by_tcp.greetings import Packets, packed
 from dtrain.wire.by_tcp.listener import Listener
 from dtrain.wire.by_tcp.opening import open_stream
-from dtrain.wire.handshake import encode_greeting, opening_of, proof_for, read_greeting, refusal
+from dtrain.wire.handshake import encode_greeting, last_proof, read_greeting, refusal
 from dtrain.wire.security.certificates import Certificates
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.proof import STRANGER
@@ -228,16 +228,19 @@ def test_a_proof_is_good_once(listen):
         proofs = []
         for connection in (first, second):
             connection.settimeout(PATIENCE_S)
-            packets, opening = Packets(connection), opening_of(own)
-            connection.sendall(packed(encode_greeting(opening)))
-            proofs.append(proof_for("worker:0", "worker:0", own, opening, packets.next()))
-            connection.sendall(packed(encode_greeting(proofs[0])) + packed(b"sum"))
-            answers = read_greeting(packets.next())
-        assert answers.reason == STRANGER
+            packets = Packets(connection)
+
+            def ask(greeting, connection=connection, packets=packets):
+                connection.sendall(packed(greeting))
+                return packets.next()
+
+            proofs.append(last_proof("worker:0", "worker:0", own, ask))
+            answer = read_greeting(ask(proofs[0]))
+        assert answer.reason == STRANGER
 
 
 def test_connections_that_say_nothing_keep_no_task_out(listen, pair, monkeypatch):
-    monkeypatch.setattr(lobby, "PLACES", 4)
+    monkeypatch.setattr(pending_limits, "STREAMS", dataclasses.replace(pending_limits.STREAMS, connections=4))
     listener = listen()
     silent = [socket.create_connection(listener.address.split(":")) for _ in range(12)]
     stream = open_stream("worker:0", listener.address, "sum", credentials("worker:1"), PATIENCE_S)

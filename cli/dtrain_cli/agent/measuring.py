@@ -1,4 +1,7 @@
-"""Latency and bandwidth from this host to others, each measurement in a thread of its own."""
+"""Latency and bandwidth from this host to others, each measurement in a thread of its own.
+
+Another host measures as soon as it has said the token; until then one thread hears all.
+"""
 
 import contextlib
 import hmac
@@ -6,11 +9,16 @@ import socket
 import threading
 import time
 from collections import deque
+from functools import partial
 
+from dtrain.errors import PeerRefusedError
+from dtrain.process import pending_limits
+from dtrain.process.acceptor import Acceptor, Examination, when_ready
 from dtrain_cli.agent.messages import Measure, Measured, Serve, Serving
 
 PINGS = 10
-TOKEN_BYTES = 16
+TOKEN_BYTES = pending_limits.MEASURING.message_bytes
+STOP_LIMIT_S = 0.5
 _PING = b"p"
 _BULK = b"b"
 _SIZE_BYTES = 8
@@ -26,16 +34,17 @@ class Measuring:
 
     def __init__(self) -> None:
         self._done: deque[Measured] = deque()
-        self._listener: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
 
     def serve(self, order: Serve) -> Serving:
         """Answer measurements of other hosts that know the token, until `close`."""
         try:
-            self._listener = _listener(order)
+            listener = _listener(order)
         except OSError as error:
             return Serving(0, f"cannot listen on {order.address}: {error.strerror}")
-        threading.Thread(target=_accept, args=(self._listener, order.token), daemon=True).start()
-        return Serving(self._listener.getsockname()[1])
+        port = listener.getsockname()[1]
+        self._acceptor = Acceptor(listener, pending_limits.MEASURING, partial(_examine, order.token))
+        return Serving(port)
 
     def measure(self, order: Measure) -> None:
         """Begin a measurement."""
@@ -47,8 +56,8 @@ class Measuring:
 
     def close(self) -> None:
         """Serve no more."""
-        if self._listener is not None:
-            self._listener.close()
+        if self._acceptor is not None:
+            self._acceptor.stop(STOP_LIMIT_S)
 
     def _measure(self, order: Measure) -> None:
         try:
@@ -95,23 +104,24 @@ def _transfer(link: socket.socket, nbytes: int) -> float:
     return nbytes / (time.perf_counter() - begun_s)
 
 
-def _accept(listener: socket.socket, token: bytes) -> None:
-    while True:
-        try:
-            link, _ = listener.accept()
-        except OSError:  # closed
-            return
-        threading.Thread(target=_answer, args=(link, token), daemon=True).start()
+def _examine(token: bytes, connection: socket.socket) -> Examination:
+    """Hear the token of a host that would like to measure; it is let go as soon as it says anything else."""
+    said = b""
+    while len(said) < len(token):
+        said += (piece := (yield from when_ready(partial(connection.recv, len(token) - len(said)))))
+        if not piece:
+            raise ConnectionResetError
+    if not hmac.compare_digest(said, token):
+        raise PeerRefusedError("it does not know the token")
+    return threading.Thread(target=_answer, args=(connection,), daemon=True).start
 
 
-def _answer(link: socket.socket, token: bytes) -> None:
-    """Serve one measurement; a stranger without the token is let go."""
+def _answer(link: socket.socket) -> None:
+    """Serve one measurement."""
     with link:
         try:
             link.settimeout(30.0)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if not hmac.compare_digest(_receive(link, TOKEN_BYTES), token):
-                return
             while kind := link.recv(1):
                 if kind == _BULK:
                     left = min(_BULK_BYTES_MAX, int.from_bytes(_receive(link, _SIZE_BYTES), "big"))

@@ -8,8 +8,8 @@ arrives can be anything but one of them.
 
 The life of a run, in messages:
 
-    every task -> every server   Opening / Challenge, then Proof on opening a connection; the server refuses
-                                 or lets in
+    every task -> every server   Opening / Challenge, Proof / Proven, then Proof with Hello on opening a
+                                 connection; the server refuses or lets in
     leader     -> every server   Initialise (plan, optimizer, values), answered by Initialised; again, in a
                                  new *term*, when a server died
     new worker -> any server     Join / Place, where it is to become a task of a run that trains
@@ -56,7 +56,7 @@ from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatR
 from dtrain.messages.message import Message, Refusal, RefusalKind
 from dtrain.messages.opening import PROTOCOL_VERSION, Hello, Initialise, Initialised, Lineage, Row
 from dtrain.messages.orders import AskLearned, Control, Controlled, Hold, Holding, Learned
-from dtrain.messages.proving import Challenge, Opening, Proof
+from dtrain.messages.proving import Challenge, Opening, Proof, Proven
 from dtrain.messages.replicas import Bell, Enter, Entered, Over
 from dtrain.messages.snapshots import Mark, Marked, Snapshot, SnapshotReply, SnapshotRows
 from dtrain.messages.steps import NotReady, Pull, Push, Reply, Sums, Values
@@ -159,6 +159,7 @@ __all__ = [
     "Over",
     "Place",
     "Proof",
+    "Proven",
     "Pull",
     "Push",
     "Record",

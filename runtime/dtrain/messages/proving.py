@@ -19,34 +19,40 @@ class Opening(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Challenge(Message, frozen=True, gc=False, kw_only=True):
-    """Server to client: the answer to an opening, which proves that the server has the run's key.
+    """Server to client: the answer to an opening. It proves nothing yet.
 
     Attributes:
         version: as in `Opening`.
-        salt: by which the key was made of the secret; it is the first that a client believes of a server.
+        salt: by which the key is made of the secret; a client believes any.
         nonce: of the server; it recognises it, and takes it once.
-        proof: see `wire.security.proof`.
     """
 
     version: int = PROTOCOL_VERSION
     salt: bytes
     nonce: bytes
-    proof: bytes
 
 
 class Proof(Message, frozen=True, gc=False, kw_only=True):
-    """Client to server: the task says which run it belongs to, and proves that it has the run's key.
+    """Client to server: the task proves that it has the run's key; the second time it says its run as well.
 
     Attributes:
         version: as in `Opening`.
+        task, nonce: of the client's opening.
         salt, challenge: of the server's challenge.
-        nonce: of the client's opening.
+        hello: None until the server has proven itself.
         proof: see `wire.security.proof`.
     """
 
     version: int = PROTOCOL_VERSION
-    hello: Hello
+    task: str
     salt: bytes
     challenge: bytes
     nonce: bytes
+    hello: Hello | None = None
+    proof: bytes
+
+
+class Proven(Message, frozen=True, gc=False, kw_only=True):
+    """Server to client: the answer to a first proof that is right; now the server has proven itself."""
+
     proof: bytes

@@ -9,23 +9,25 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof, Refusal
+from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof, Proven, Refusal
 from dtrain.process.assignment import run_id_of
+from dtrain.process.pending_limits import GREETING_LIMIT_BYTES
 from dtrain.wire.security import proof
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.strangers import Strangers
 
-Greeting = Opening | Challenge | Proof | Hello | Refusal
+Greeting = Opening | Challenge | Proof | Proven | Hello | Refusal
 """What may come on a connection before its client is let in."""
 
-GREETING_LIMIT_BYTES = 4096
+Expected = TypeVar("Expected", bound=Greeting)
+
 _FIRST_SAID = {kind.__name__ for kind in (Hello, Opening, Challenge)}
 _decoder: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
 _decode_any = msgspec.msgpack.Decoder(list[Any]).decode
@@ -129,21 +131,55 @@ class Door:
         if keyring.is_slow:
             threading.Thread(target=keyring.key, args=(keyring.salt,), name="key", daemon=True).start()
 
-    def challenge(self, data: bytes, peer: str) -> Challenge:
-        """Answer the opening of a connection.
+    def answer(self, data: bytes, peer: str) -> Challenge | Proven:
+        """Answer what a client says before its hello: an opening, or its first proof.
 
         Raises:
-            PeerRefusedError: it is none, or of another version.
+            PeerRefusedError: it is neither, or of another version, or does not prove the key.
         """
-        opening = self._read(data, peer)
+        said = self._read(data, peer)
+        keyring, now_s = self._keyring, time.monotonic()
         try:
-            if not isinstance(opening, Opening):
-                raise PeerRefusedError(f"it opened with a {type(opening).__name__}")
-            random = secrets.token_bytes(proof.RANDOM_BYTES)
-            keyring = self._keyring
-            return self._examiner.challenge(opening, keyring.salt, keyring.key, random, time.monotonic())
+            if isinstance(said, Opening):
+                return self._examiner.challenge(
+                    said, keyring.salt, secrets.token_bytes(proof.RANDOM_BYTES), now_s
+                )
+            if isinstance(said, Proof) and said.hello is None:
+                return self._examiner.prove(said, keyring.key, now_s)
+            raise PeerRefusedError(f"it opened with a {type(said).__name__}")
         except PeerRefusedError as error:
             raise self._stranger(peer, error) from None
+
+    def hear(
+        self,
+        receive: Callable[[], Generator[None, None, bytes]],
+        send: Callable[[bytes], object],
+        peer: str,
+        names: Sequence[str] | None = None,
+    ) -> Generator[None, None, Hello]:
+        """Hear a client on a transport of packets, until its hello is returned and it is told so.
+
+        Args:
+            receive: waits for a packet, as an `Examination` does.
+            send: sends a packet.
+            peer, names: as of `admit`.
+
+        Raises:
+            PeerRefusedError: it is not let in, and was told why.
+        """
+        packet = b""
+        try:
+            for _ in range(2):
+                packet = yield from receive()
+                send(encode_greeting(self.answer(packet, peer)))
+            packet = yield from receive()
+            hello = self.admit(packet, peer, names)
+            send(encode_greeting(hello))
+            return hello
+        except PeerRefusedError as error:
+            with contextlib.suppress(OSError):
+                send(encode_greeting(refused(packet, error)))
+            raise
 
     def admit(self, data: bytes, peer: str, names: Sequence[str] | None = None) -> Hello:
         """Return the hello of a client that has proven itself and belongs to this run.
@@ -186,35 +222,41 @@ class Door:
         return PeerRefusedError(proof.STRANGER)
 
 
-def opening_of(credentials: Credentials) -> Opening:
-    """Return the first message of a client."""
-    return Opening(task=credentials.hello.task, nonce=secrets.token_bytes(proof.NONCE_BYTES))
-
-
-def proof_for(peer: str, place: str, credentials: Credentials, opening: Opening, data: bytes) -> Proof:
-    """Return a client's answer to what the server at a peer's address has said to its opening.
+def last_proof(peer: str, place: str, credentials: Credentials, ask: Callable[[bytes], bytes]) -> bytes:
+    """Return what a client says last, with its hello, to a server that has proven itself.
 
     Args:
         peer: the task that is expected there.
         place: the peer, and where it is, for messages.
         credentials: of the client.
-        opening: that the client has sent.
-        data: what came back.
+        ask: sends a greeting, and returns what answers it.
 
     Raises:
         PeerRefusedError: the server has not proven that it is this peer; nothing it said is believed.
     """
+    keyring, hello = credentials.keyring, credentials.hello
+    opening = opening_of(hello.task)
     try:
-        challenge = read_greeting(data)
-        if isinstance(challenge, Refusal):
-            raise PeerRefusedError(challenge.reason)
-        if isinstance(challenge, Challenge):
-            keyring = credentials.keyring
-            answer = proof.answer(credentials.hello, peer, opening, challenge, keyring.key)
-            keyring.adopt(challenge.salt)
-            return answer
+        challenge = _expected(Challenge, ask(encode_greeting(opening)))
+        first = proof.answer(opening, peer, challenge, keyring.key)
+        proven = _expected(Proven, ask(encode_greeting(first)))
+        if not proof.is_proven(first, peer, proven, keyring.key):
+            raise PeerRefusedError(proof.STRANGER)
     except PeerRefusedError as error:
         raise PeerRefusedError(f"{place}: {error}") from None
-    if isinstance(challenge, Hello) and challenge.version != PROTOCOL_VERSION:
-        raise PeerRefusedError(other_version(peer, challenge.version))
-    raise PeerRefusedError(f"{place}: {proof.STRANGER}")
+    keyring.adopt(challenge.salt)
+    return encode_greeting(proof.answer(opening, peer, challenge, keyring.key, hello))
+
+
+def opening_of(task: str) -> Opening:
+    """Return the first message of a client."""
+    return Opening(task=task, nonce=secrets.token_bytes(proof.NONCE_BYTES))
+
+
+def _expected(kind: type[Expected], data: bytes) -> Expected:
+    said = read_greeting(data)
+    if isinstance(said, kind):
+        return said
+    if isinstance(said, Hello) and said.version != PROTOCOL_VERSION:
+        raise PeerRefusedError(other_version("it", said.version))
+    raise PeerRefusedError(said.reason if isinstance(said, Refusal) else proof.STRANGER)

@@ -16,7 +16,7 @@ from dtrain.wire.by_grpc.encryption import open_channel
 from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.channel import silent
 from dtrain.wire.frames import UNKNOWN, Frame, FrameDecoder, encode, encode_ahead
-from dtrain.wire.handshake import encode_greeting, opening_of, proof_for
+from dtrain.wire.handshake import last_proof
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import not_reached, silence
 from dtrain.wire.security.credentials import Credentials
@@ -196,15 +196,18 @@ def _open(peer: str, address: str, credentials: Credentials, timeout_s: float) -
 def _proof(
     channel: grpc.Channel, peer: str, address: str, credentials: Credentials, deadline_s: float
 ) -> bytes:
-    opening = opening_of(credentials)
     meet = channel.unary_unary(f"/{METHOD_SERVICE}/{MEET}")
-    challenge: bytes = meet(
-        b"",
-        metadata=((HELLO_KEY, encode_greeting(opening)),),
-        timeout=max(0.0, deadline_s - time.monotonic()),
-        wait_for_ready=True,
-    )
-    return encode_greeting(proof_for(peer, f"{peer} at {address}", credentials, opening, challenge))
+
+    def ask(greeting: bytes) -> bytes:
+        answer: bytes = meet(
+            b"",
+            metadata=((HELLO_KEY, greeting),),
+            timeout=max(0.0, deadline_s - time.monotonic()),
+            wait_for_ready=True,
+        )
+        return answer
+
+    return last_proof(peer, f"{peer} at {address}", credentials, ask)
 
 
 def _translated(error: grpc.RpcError, peer: str, address: str) -> PeerLostError | PeerRefusedError:

@@ -7,7 +7,8 @@ METHOD_SERVICE = "dtrain.Task"
 TALK = "Talk"
 MEET = "Meet"
 HELLO_KEY = "dtrain-hello-bin"
-"""What a client says before it is let in: its opening to `Meet`, its proof to `Talk`."""
+"""What a client says before it is let in: its opening and its first proof to `Meet`, the last
+one to `Talk`."""
 LOCAL_KEY = "dtrain-local-bin"
 """In what the server says to whom it lets in: the name of its socket for tasks on its host."""
 

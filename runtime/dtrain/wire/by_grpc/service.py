@@ -131,9 +131,11 @@ class GrpcService:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _meet(self, _unread: Iterator[bytes], context: Any) -> bytes:
-        """Answer an opening. The request is never read: a stranger's may be of any size, or never end."""
+        """Answer an opening, or a first proof. The request is never read: a stranger's may be of any size, or
+        never end.
+        """
         try:
-            return encode_greeting(self._door.challenge(_said(context), context.peer()))
+            return encode_greeting(self._door.answer(_said(context), context.peer()))
         except PeerRefusedError as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise

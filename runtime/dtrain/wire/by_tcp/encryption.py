@@ -2,17 +2,22 @@
 
 import socket
 import ssl
+from collections.abc import Generator
 from typing import Any
 
+from dtrain.process.acceptor import WAITS, when_ready
 from dtrain.wire.security.certificates import Certificate, context
 from dtrain.wire.security.tls import Tls
 
-WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""Raised by a connection that does not block and needs more bytes."""
-
 
 class ServerEnd:
-    """The serving end's context, made again where files were replaced."""
+    """The serving end's context, made again where files were replaced.
+
+    Attributes:
+        waits: raised by a connection that does not block and needs more bytes.
+    """
+
+    waits = (*WAITS, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -26,11 +31,12 @@ class ServerEnd:
             self._used = now
         return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
-
-def names_of(connection: ssl.SSLSocket) -> list[str]:
-    """Return the names in the certificate of a client."""
-    said: dict[str, Any] = dict(connection.getpeercert() or {})
-    return [name for _, name in said.get("subjectAltName", ())]
+    def agreed(self, connection: socket.socket) -> Generator[None, None, list[str]]:
+        """Return the names in the certificate of a client, once TLS has been agreed upon."""
+        assert isinstance(connection, ssl.SSLSocket)
+        yield from when_ready(connection.do_handshake, self.waits)
+        said: dict[str, Any] = dict(connection.getpeercert() or {})
+        return [name for _, name in said.get("subjectAltName", ())]
 
 
 def client_end(connection: socket.socket, tls: Tls, peer: str, host: str) -> ssl.SSLSocket:

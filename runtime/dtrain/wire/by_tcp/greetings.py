@@ -5,7 +5,7 @@ import struct
 import time
 
 from dtrain.errors import PeerLostError, PeerRefusedError
-from dtrain.wire.handshake import GREETING_LIMIT_BYTES
+from dtrain.process.pending_limits import GREETING_LIMIT_BYTES
 
 _LENGTH = struct.Struct("<H")
 _SHORTEST_S = 0.001

@@ -9,16 +9,24 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING
 
-from dtrain.errors import PeerLostError, SpecError, WaitTimeoutError
+from dtrain.errors import PeerLostError, PeerRefusedError, SpecError, WaitTimeoutError
 from dtrain.messages import Hello
-from dtrain.wire.by_tcp.lobby import Lobby
+from dtrain.process import pending_limits
+from dtrain.process.acceptor import WAITS, Acceptor, Examination, when_ready
+from dtrain.wire.by_tcp.greetings import Packets, packed
 from dtrain.wire.by_tcp.stream import TcpIncoming
 from dtrain.wire.handshake import Door
 from dtrain.wire.reaching import places_of
 from dtrain.wire.security.credentials import Credentials
 
+if TYPE_CHECKING:  # it loads ssl, which a task without TLS does not need
+    from dtrain.wire.by_tcp.encryption import ServerEnd
+
 STOP_LIMIT_S = 0.5
+NAME_LIMIT_BYTES = 200
 _LOOK_S = 0.05
 """How soon a wait for a stream hears that it was given up."""
 
@@ -65,12 +73,10 @@ class Listener:
         self._changed = threading.Condition()
         self._open: OrderedDict[tuple[str, str], TcpIncoming] = OrderedDict()
         self._stopped = False
-        encryption = None
-        if credentials.tls is not None and credentials.tls.covers(own_address):
-            from dtrain.wire.by_tcp.encryption import ServerEnd  # ssl: 1 MB and 10 ms
-
-            encryption = ServerEnd(credentials.tls)
-        self._lobby = Lobby(self._socket, Door(credentials, refuse), encryption, self._admit)
+        self._door = Door(credentials, refuse)
+        self._encryption = _encryption(credentials, own_address)
+        wrap = self._encryption.wrap if self._encryption else None
+        self._acceptor = Acceptor(self._socket, pending_limits.STREAMS, self._examine, wrap=wrap)
 
     def take(
         self,
@@ -110,7 +116,7 @@ class Listener:
 
     def stop(self) -> None:
         """Stop listening; streams that were not taken are closed, and waits end."""
-        self._lobby.stop(STOP_LIMIT_S)
+        self._acceptor.stop(STOP_LIMIT_S)
         with self._changed:
             self._stopped = True
             left = list(self._open.values())
@@ -120,17 +126,41 @@ class Listener:
             stream.close()
         self._socket.close()
 
-    def _admit(self, connection: socket.socket, hello: Hello, name: str) -> None:
+    def _examine(self, connection: socket.socket) -> Examination:
+        place, names, waits = connection.getpeername(), None, WAITS
+        if self._encryption is not None:
+            waits = self._encryption.waits
+            names = yield from self._encryption.agreed(connection)
+        receive = partial(when_ready, Packets(connection).next, waits)
+
+        def send(greeting: bytes) -> None:
+            connection.send(packed(greeting))
+
+        hello = yield from self._door.hear(receive, send, f"{place[0]}:{place[1]}", names)
+        name = yield from receive()
+        if len(name) > NAME_LIMIT_BYTES:
+            raise PeerRefusedError(f"the name of a stream has {len(name)} bytes")
+        return partial(self._admit, connection, hello.task, name.decode(errors="replace"))
+
+    def _admit(self, connection: socket.socket, task: str, name: str) -> None:
         try:
-            stream = TcpIncoming(hello.task, connection)
+            stream = TcpIncoming(task, connection)
         except OSError:  # it has gone again
             connection.close()
             return
         with self._changed:
-            replaced = self._open.pop((hello.task, name), None)
-            self._open[hello.task, name] = stream
+            replaced = self._open.pop((task, name), None)
+            self._open[task, name] = stream
             if replaced is None and len(self._open) > self._limit:
                 _, replaced = self._open.popitem(last=False)
             self._changed.notify_all()
         if replaced is not None:
             replaced.close()
+
+
+def _encryption(credentials: Credentials, own_address: str) -> "ServerEnd | None":
+    if credentials.tls is None or not credentials.tls.covers(own_address):
+        return None
+    from dtrain.wire.by_tcp.encryption import ServerEnd  # ssl: 1 MB and 10 ms
+
+    return ServerEnd(credentials.tls)

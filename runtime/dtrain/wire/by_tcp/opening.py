@@ -9,7 +9,7 @@ from dtrain.errors import PeerGoneError, PeerLostError, PeerRefusedError, WaitTi
 from dtrain.messages import Refusal
 from dtrain.wire.by_tcp.greetings import Packets, packed
 from dtrain.wire.by_tcp.stream import TcpOutgoing
-from dtrain.wire.handshake import encode_greeting, opening_of, proof_for, read_greeting
+from dtrain.wire.handshake import last_proof, read_greeting
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import places_of, unresolved
 from dtrain.wire.security.credentials import Credentials
@@ -87,10 +87,12 @@ def _connected(address: str, deadline: float) -> socket.socket:
 def _shake_hands(
     packets: Packets, connection: socket.socket, peer: str, address: str, name: str, credentials: Credentials
 ) -> None:
-    opening = opening_of(credentials)
-    connection.sendall(packed(encode_greeting(opening)))
-    proof = proof_for(peer, f"{peer} at {address}", credentials, opening, packets.next())
-    connection.sendall(packed(encode_greeting(proof)) + packed(name.encode()))
+    def ask(greeting: bytes) -> bytes:
+        connection.sendall(packed(greeting))
+        return packets.next()
+
+    proof = last_proof(peer, f"{peer} at {address}", credentials, ask)
+    connection.sendall(packed(proof) + packed(name.encode()))
     answer = read_greeting(packets.next())
     if isinstance(answer, Refusal):
         raise PeerRefusedError(f"{peer} at {address}: {answer.reason}")

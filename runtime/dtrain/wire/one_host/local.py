@@ -14,26 +14,21 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
+from dtrain.process import pending_limits
+from dtrain.process.acceptor import Acceptor, Examination, when_ready
 from dtrain.process.living import peer_process
 from dtrain.types import Array
 from dtrain.wire.answers import LOOK_S
 from dtrain.wire.channel import Handler, silent
 from dtrain.wire.frames import UNKNOWN, Frame, Payload, written
-from dtrain.wire.handshake import (
-    GREETING_LIMIT_BYTES,
-    Door,
-    encode_greeting,
-    opening_of,
-    proof_for,
-    read_greeting,
-)
+from dtrain.wire.handshake import Door, last_proof, read_greeting
 from dtrain.wire.one_host import shared_memory
-from dtrain.wire.one_host.lobby import Lobby
 from dtrain.wire.one_host.packets import SMALL_BYTES, PacketSocket
 from dtrain.wire.security.credentials import Credentials
 
@@ -78,17 +73,15 @@ class LocalChannel:
             raise
 
     def _shake_hands(self, credentials: Credentials) -> None:
-        opening = opening_of(credentials)
-        challenge = self._told(encode_greeting(opening))
-        proof = proof_for(self.peer, self.peer, credentials, opening, challenge)
-        answer = read_greeting(self._told(encode_greeting(proof)))
+        proof = last_proof(self.peer, self.peer, credentials, self._told)
+        answer = read_greeting(self._told(proof))
         if isinstance(answer, Refusal):
             raise PeerRefusedError(f"{self.peer}: {answer.reason}")
 
     def _told(self, said: bytes) -> bytes:
         """Send a packet of the handshake, and return the one that answers it."""
         self._socket.send(said)
-        told = self._socket.recv(GREETING_LIMIT_BYTES)
+        told = self._socket.recv(pending_limits.ONE_HOST.message_bytes)
         if not told:
             raise self._lost(None)
         return told
@@ -232,7 +225,8 @@ class LocalService:
         self._ready.register(self._listener, 0)  # its end is heard
         self._hearing = threading.Thread(target=self._hear, name="local messages", daemon=True)
         self._hearing.start()
-        self._lobby = Lobby(self._listener, Door(credentials, self._refuse), self._admit)
+        self._door = Door(credentials, self._refuse)
+        self._acceptor = Acceptor(self._listener, pending_limits.ONE_HOST, self._examine, _own_process)
 
     def name(self) -> str:
         """Of the socket; empty since there has been no memory to share."""
@@ -241,7 +235,7 @@ class LocalService:
     def stop(self) -> None:
         """Stop serving; open connections are closed."""
         self._stopped.set()
-        self._lobby.stop(STOP_LIMIT_S)
+        self._acceptor.stop(STOP_LIMIT_S)
         for packets in list(self._open):
             packets.close()
         self._hearing.join(STOP_LIMIT_S)
@@ -249,6 +243,11 @@ class LocalService:
 
     def _refuse(self, hello: Hello) -> str | None:
         return shared_memory.shortage or self._handler.refuse(hello)
+
+    def _examine(self, connection: socket.socket) -> Examination:
+        receive = partial(when_ready, partial(_packet, connection))
+        hello = yield from self._door.hear(receive, connection.send, "a process on this host")
+        return partial(self._admit, connection, hello)
 
     def _admit(self, connection: socket.socket, hello: Hello) -> None:
         """Hear a connection from now on, with all others."""
@@ -310,6 +309,25 @@ def is_served(server: str, credentials: Credentials) -> bool:
         except OSError:
             return False
     return True
+
+
+def _own_process(connection: socket.socket) -> int:
+    """Return the id of the process at the other end.
+
+    Raises:
+        PermissionError: it is another user's.
+    """
+    process, user = peer_process(connection)
+    if user != os.getuid():
+        raise PermissionError
+    return process
+
+
+def _packet(connection: socket.socket) -> bytes:
+    packet = connection.recv(pending_limits.ONE_HOST.message_bytes)
+    if not packet:
+        raise PeerLostError("the connection was ended within the handshake")
+    return packet
 
 
 def _abstract(name: str) -> bytes:

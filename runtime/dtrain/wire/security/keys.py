@@ -1,8 +1,9 @@
 """The key of a run, made of its secret.
 
-A secret that a person chose can be guessed from what a stranger hears, so each guess is made slow: scrypt
-(RFC 7914) with 16 MiB takes about 50 ms. Of a secret that dtrain made there is nothing to guess, and HKDF
-(RFC 5869) takes microseconds. The salt is random, so that nothing can be computed ahead of an attack.
+A secret that a person chose can be guessed from what a listener hears, or a rogue at a server's address, so
+each guess is made slow: scrypt (RFC 7914) with 32 MiB takes about 120 ms. Of a secret that dtrain made there
+is nothing to guess, and HKDF (RFC 5869) takes microseconds. The salt is random, so that nothing can be
+computed ahead of an attack.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from dtrain.process.secret import is_random
 KEY_BYTES = 32
 SALT_BYTES = 16
 _KEYS_LIMIT = 16
-_SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 1 << 14, 8, 1
+_SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 1 << 15, 8, 1
 _SCRYPT_LIMIT_BYTES = 64 << 20
 
 

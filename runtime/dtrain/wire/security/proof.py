@@ -1,17 +1,20 @@
 """The handshake as a pure machine: both ends prove that they have the run's key K, and no secret travels.
 
     client -> server   Opening     its task, nonce C
-    server -> client   Challenge   salt, nonce S, HMAC(K, "server", told)
+    server -> client   Challenge   salt, nonce S
+    client -> server   Proof       HMAC(K, "client", told)
+    server -> client   Proven      HMAC(K, "server", told)
     client -> server   Proof       its hello, HMAC(K, "client", told, hello)
 
 where `told` is the protocol's version, the salt, C, S, the client's task and the server's task. The labels
 keep a proof from being sent back to its maker, the nonces from being used again, and the tasks from being
 passed on to another server of the run. A worker that asks to join knows an address and no task: for it any
-server of the run will do, and the server's task is empty. The client looks at the server's proof before it
-says anything more, so that a process that took a server's address learns the name of a task and nothing else.
+server of the run will do, and the server's task is empty. The client proves first, so that who can open a
+connection hears nothing of the key. It says its hello once the server has proven itself, so that a process
+that took a server's address learns the name of a task, and a proof by which a person's secret can be guessed.
 
 The server keeps nothing for a stranger: it recognises its own nonce by a keyed hash inside it, and remembers
-for a few seconds only those whose proof was right.
+for a few seconds only those whose last proof was right.
 """
 
 import hmac
@@ -23,7 +26,7 @@ import msgspec
 
 from dtrain.cluster import JOINING
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof
+from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof, Proven
 from dtrain.wire.security.keys import SALT_BYTES
 
 NONCE_BYTES = 32
@@ -44,32 +47,38 @@ KeyOf = Callable[[bytes], bytes]
 """Makes the key of a salt."""
 
 
-def answer(hello: Hello, server: str, opening: Opening, challenge: Challenge, key_of: KeyOf) -> Proof:
-    """Return the client's answer to a server that has proven itself.
+def answer(
+    opening: Opening, server: str, challenge: Challenge, key_of: KeyOf, hello: Hello | None = None
+) -> Proof:
+    """Return the client's proof.
 
     Args:
-        hello: the client's own.
-        server: the task that is expected there: ``ps:0``.
         opening: what the client has sent.
+        server: the task that is expected there: ``ps:0``.
         challenge: what came back.
         key_of: makes the key of a salt; it may take a while.
+        hello: the client's own, for a server that `is_proven`.
 
     Raises:
-        PeerRefusedError: the server has not the run's key, or is another server of the run.
+        PeerRefusedError: no server of dtrain's says such a thing.
     """
     if len(challenge.salt) != SALT_BYTES or len(challenge.nonce) != _SERVER_NONCE_BYTES:
         raise PeerRefusedError(STRANGER)
-    key = key_of(challenge.salt)
     told = _told(opening.task, server, challenge.salt, opening.nonce, challenge.nonce)
-    if not hmac.compare_digest(challenge.proof, _server_proof(key, told)):
-        raise PeerRefusedError(STRANGER)
     return Proof(
-        hello=hello,
+        task=opening.task,
         salt=challenge.salt,
         challenge=challenge.nonce,
         nonce=opening.nonce,
-        proof=_client_proof(key, told, hello),
+        hello=hello,
+        proof=_client_proof(key_of(challenge.salt), told, hello),
     )
+
+
+def is_proven(proof: Proof, server: str, proven: Proven, key_of: KeyOf) -> bool:
+    """Return whether a server's answer to a client's first proof shows that it is the expected task."""
+    told = _told(proof.task, server, proof.salt, proof.nonce, proof.challenge)
+    return hmac.compare_digest(proven.proof, _server_proof(key_of(proof.salt), told))
 
 
 class Examiner:
@@ -86,15 +95,12 @@ class Examiner:
         self._own = own
         self._taken: OrderedDict[bytes, float] = OrderedDict()
 
-    def challenge(
-        self, opening: Opening, salt: bytes, key_of: KeyOf, random: bytes, now_s: float
-    ) -> Challenge:
+    def challenge(self, opening: Opening, salt: bytes, random: bytes, now_s: float) -> Challenge:
         """Answer an opening.
 
         Args:
             opening: as it came.
             salt: of this server.
-            key_of: makes the key of a salt.
             random: `RANDOM_BYTES` new random bytes.
             now_s: seconds of a clock that never goes back.
 
@@ -104,32 +110,41 @@ class Examiner:
         if len(opening.nonce) != NONCE_BYTES or len(opening.task) > TASK_LIMIT_CHARACTERS:
             raise PeerRefusedError("its opening is not dtrain's")
         head = random + _TIME.pack(now_s)
-        nonce = head + self._tag(head, salt, opening.nonce, opening.task)
-        told = _told(opening.task, self._task, salt, opening.nonce, nonce)
-        return Challenge(salt=salt, nonce=nonce, proof=_server_proof(key_of(salt), told))
+        return Challenge(salt=salt, nonce=head + self._tag(head, salt, opening.nonce, opening.task))
+
+    def prove(self, proof: Proof, key_of: KeyOf, now_s: float) -> Proven:
+        """Answer the first proof of a client; errors as of `admit`."""
+        told, _ = self._checked(proof, key_of, now_s)
+        return Proven(proof=_server_proof(key_of(proof.salt), told))
 
     def admit(self, proof: Proof, key_of: KeyOf, now_s: float) -> Hello:
-        """Return the hello of a client that has proven itself. A proof is good once.
+        """Return the hello of a client that has proven itself. A proof with a hello is good once.
 
         Raises:
             PeerRefusedError: it has not; the message is for the server's own log.
         """
-        task, nonce = proof.hello.task, proof.challenge
+        _, begun_s = self._checked(proof, key_of, now_s)
+        if proof.hello is None or proof.hello.task != proof.task:
+            raise PeerRefusedError("its proof says no hello of its task")
+        self._forget(now_s)
+        if self._taken.setdefault(proof.challenge, begun_s) is not begun_s:
+            raise PeerRefusedError("its proof has been used before")
+        return proof.hello
+
+    def _checked(self, proof: Proof, key_of: KeyOf, now_s: float) -> tuple[bytes, float]:
+        """Return what both ends of a right proof have told, and when its challenge was made."""
+        nonce = proof.challenge
         head, tag = nonce[: -_TAG_BYTES or None], nonce[-_TAG_BYTES:]
-        own = self._tag(head, proof.salt, proof.nonce, task)
+        own = self._tag(head, proof.salt, proof.nonce, proof.task)
         if len(nonce) != _SERVER_NONCE_BYTES or not hmac.compare_digest(tag, own):
             raise PeerRefusedError("its proof answers no challenge of this server")
         (begun_s,) = _TIME.unpack_from(head, RANDOM_BYTES)
         if not 0.0 <= now_s - begun_s <= PROOF_LIMIT_S:
             raise PeerRefusedError(f"its proof came more than {PROOF_LIMIT_S:g} s after the challenge")
-        told = _told(task, self._task, proof.salt, proof.nonce, nonce)
-        expected = _client_proof(key_of(proof.salt), told, proof.hello)
-        if not hmac.compare_digest(proof.proof, expected):
+        told = _told(proof.task, self._task, proof.salt, proof.nonce, nonce)
+        if not hmac.compare_digest(proof.proof, _client_proof(key_of(proof.salt), told, proof.hello)):
             raise PeerRefusedError("its proof is wrong: its secret is another")
-        self._forget(now_s)
-        if self._taken.setdefault(nonce, begun_s) is not begun_s:
-            raise PeerRefusedError("its proof has been used before")
-        return proof.hello
+        return told, begun_s
 
     def _tag(self, head: bytes, salt: bytes, nonce: bytes, task: str) -> bytes:
         return hmac.digest(self._own, _encode((head, salt, nonce, task)), "sha256")[:_TAG_BYTES]
@@ -151,5 +166,5 @@ def _server_proof(key: bytes, told: bytes) -> bytes:
     return hmac.digest(key, _encode(("server", told)), "sha256")
 
 
-def _client_proof(key: bytes, told: bytes, hello: Hello) -> bytes:
+def _client_proof(key: bytes, told: bytes, hello: Hello | None) -> bytes:
     return hmac.digest(key, _encode(("client", told, hello)), "sha256")
