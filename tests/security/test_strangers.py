@@ -207,7 +207,9 @@ def test_without_a_secret_the_run_is_not_told_either(address):
 
 
 def test_connections_to_the_socket_that_say_nothing_keep_no_task_out(address, local, monkeypatch):
-    monkeypatch.setattr(pending_limits, "ONE_HOST", replace(pending_limits.ONE_HOST, connections=4))
+    monkeypatch.setattr(
+        pending_limits, "ONE_HOST", replace(pending_limits.ONE_HOST, connections=4, wait_s=60.0)
+    )
     mute = []
     for _ in range(40):
         mute.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))

@@ -240,7 +240,9 @@ def test_a_proof_is_good_once(listen):
 
 
 def test_connections_that_say_nothing_keep_no_task_out(listen, pair, monkeypatch):
-    monkeypatch.setattr(pending_limits, "STREAMS", dataclasses.replace(pending_limits.STREAMS, connections=4))
+    monkeypatch.setattr(
+        pending_limits, "STREAMS", dataclasses.replace(pending_limits.STREAMS, connections=4, wait_s=60.0)
+    )
     listener = listen()
     silent = [socket.create_connection(listener.address.split(":")) for _ in range(12)]
     stream = open_stream("worker:0", listener.address, "sum", credentials("worker:1"), PATIENCE_S)
