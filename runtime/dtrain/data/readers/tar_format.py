@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from dtrain.formats.expansion import decompressed
 
 MEMBER_BYTES_MAX = (1 << 31) - 1
 KEY = "__key__"
+DAMAGE = (tarfile.TarError, EOFError, ValueError, IndexError, OverflowError, RecursionError, zlib.error)
+"""Errors of `tarfile` at what is no archive, or a damaged one."""
 
 
 class TarExamples:
@@ -75,8 +77,7 @@ class TarExamples:
             for member in _files(archive, file.path):
                 if member.offset_data + member.size > nbytes:
                     raise _ends_inside(file.path, member)
-                found, _ = _key_of(member.name)
-                if found != key:
+                if (found := _key_of(member.name)[0]) != key:
                     key = found
                     offsets.append(member.offset)
                 end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
@@ -139,12 +140,29 @@ def _archive_at(path: str, *, compressed: bool) -> Iterator[tarfile.TarFile]:
 def _archive(file: BinaryIO, mode: Literal["r|", "r:"], where: str) -> Iterator[tarfile.TarFile]:
     """Open an archive; whatever is found damaged while it is in use becomes an `InputError`."""
     try:
-        with tarfile.open(fileobj=file, mode=mode) as archive:
+        with tarfile.open(fileobj=file, mode=mode, tarinfo=_Header) as archive:
             yield archive
     except InputError:
         raise
-    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, zlib.error) as error:
+    except DAMAGE as error:
         raise InputError(f"{where}: expected a .tar archive, found damage: {error}") from error
+
+
+class _Header(tarfile.TarInfo):
+    """A header that ends the reading where it is damaged: `tarfile` would take it for the end of the archive.
+
+    A long name, which `tarfile` reads at once, has at most 1 MiB.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            found = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:  # of no bytes, or of zeros, where the archive ends
+            raise (tarfile.ReadError(str(error)) if any(buf) else error) from None
+        if found.type in b"LKxgX" and found.size > 1 << 20:
+            raise tarfile.ReadError(f"a name of {found.size} bytes")
+        return found
 
 
 def _files(archive: tarfile.TarFile, where: str) -> Iterator[tarfile.TarInfo]:
