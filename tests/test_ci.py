@@ -1,11 +1,17 @@
-"""What CI makes of tests that fail: one that passes alone is named, one that fails again fails the run."""
+"""What CI makes of tests that fail: one that passes alone is named, one that fails again fails the run. What it
+installs: files with known hashes, of versions that the project admits.
+"""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 RUN_TESTS = Path(__file__).parents[1] / ".ci" / "run_tests.py"
 UNSTABLE = """
@@ -45,3 +51,53 @@ def test_what_failed_is_run_once_more_alone(tmp_path, files, code, last_lines):
     assert ended.returncode == code, ended.stdout
     found = ended.stdout.splitlines()[-len(last_lines) :]
     assert all(line.strip().startswith(each) for line, each in zip(found, last_lines, strict=True)), found
+
+
+ROOT = Path(__file__).parents[1]
+LOCK = (ROOT / ".ci" / "requirements.txt").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def wanted(extra: str) -> list[Requirement]:
+    """The packages that an extra brings, those of other extras included."""
+    found = []
+    for requirement in map(Requirement, PROJECT["project"]["optional-dependencies"][extra]):
+        nested = [each for name in requirement.extras for each in wanted(name)]
+        found += nested if requirement.name == "dtrain" else [requirement]
+    return found
+
+
+def test_ci_installs_only_files_whose_hashes_are_known():
+    packages = re.split(r"^(?=\w)", LOCK, flags=re.MULTILINE)[1:]
+    assert len(packages) > 50
+    for package in packages:
+        assert re.fullmatch(
+            r"[\w.-]+==[\w.]+( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+\n", package
+        ), package
+    assert "://" not in LOCK, "it must not say where packages come from"
+
+
+def test_what_ci_installs_is_all_that_the_project_asks_for():
+    locked = {
+        canonicalize_name(name): version
+        for name, version in re.findall(r"^([\w.-]+)==(\S+)", LOCK, re.MULTILINE)
+    }
+    project = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
+    build = [Requirement(text) for text in PROJECT["build-system"]["requires"]]
+    for requirement in [*project, *build, *wanted("dev")]:
+        version = locked.get(canonicalize_name(requirement.name))
+        assert version is not None, f"{requirement.name} is not locked: run .ci/lock"
+        assert version in requirement.specifier, f"{requirement} is locked at {version}: run .ci/lock"
+
+
+def test_the_page_of_dependencies_gives_the_versions_of_the_project():
+    page = (ROOT / "docs" / "reference" / "dependencies.md").read_text()
+    rows = re.findall(r"^\| ([\w, -]+) \| ([\d., ]+) \|", page.partition("## The lowest")[2], re.MULTILINE)
+    explained = dict(
+        pair for names, versions in rows for pair in zip(names.split(", "), versions.split(", "), strict=True)
+    )
+    extras = [each for extra in PROJECT["project"]["optional-dependencies"] for each in wanted(extra)]
+    asked = {each.name: each for each in [*map(Requirement, PROJECT["project"]["dependencies"]), *extras]}
+    assert len(explained) >= 10
+    for name, version in explained.items():
+        assert str(asked[name].specifier) == f">={version}", name

@@ -190,7 +190,8 @@ def _array(kind: Any, path: str, name: str) -> Any:
     ):
         return "string"
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return kind.to_pandas_dtype()
+        # `to_pandas_dtype` imports pandas in some versions
+        return pa.array([], kind).to_numpy(zero_copy_only=False).dtype.type
     raise InputError(
         f"{path}: column {name!r}: expected numbers, text, bytes or lists of such, found {kind}; choose "
         "other columns by columns="
