@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 import sysconfig
@@ -118,3 +119,15 @@ def bounded() -> Iterator[None]:
 def _kilobytes(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """Let the code within fail where it takes a gigabyte more, and not the machine."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    size_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size_bytes + (1 << 30), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

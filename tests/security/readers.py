@@ -1,11 +1,14 @@
 """What a reader of files is to the fuzzer: sound contents, how they are changed, and how they are read."""
 
+import contextlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from security.guarded import watched
 from security.mutations import some_bytes
 
 from dtrain.errors import DtrainError
@@ -56,3 +59,32 @@ def checked(error: DtrainError) -> None:
     assert text.strip(), "an error without words"
     assert len(text) <= 20_000, f"{len(text)} characters"
     assert max(map(len, text.splitlines())) <= 4_000, text[:200]
+
+
+def read_changed(reader: Reader, chance: Random, folder: Path) -> None:
+    """Change a sound case by chance and read it, as `read_case`."""
+    read_case(reader, reader.changed(chance.choice(reader.sound), chance), folder)
+
+
+def read_case(reader: Reader, case: Case, folder: Path, watch: bool = True) -> None:
+    """Read the files of a case, which are put into a folder; one of dtrain's own errors is right."""
+    put(case, folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with watched(folder.parent, reader.writes) if watch else contextlib.nullcontext():
+                reader.read(folder)
+            reader.taken += 1
+        except DtrainError as error:
+            checked(error)
+
+
+def put(case: Case, folder: Path) -> None:
+    """Make a folder hold these files alone; its folders stay, because removing them is slow."""
+    for left in folder.rglob("*"):
+        if left.is_file():
+            left.unlink()
+    for name, data in case.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
