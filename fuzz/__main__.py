@@ -91,7 +91,7 @@ def read_all(journal: Journal, names: list[str], readers: dict[str, Any], words:
     for name in names:
         numbers = range(words.start, words.start + words.cases)
         for part in missing(journal.finished(name, words.seed), numbers):
-            read_range(journal, name, readers[name], words.seed, part, folder)
+            read_range(journal, name, readers[name], words.seed, part, folder / name / "case")
         lines = journal.finished(name, words.seed)
         failed = [each for line in lines for each in line["failed"] if each[0] in numbers]
         failures += len(failed)
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> int:
 
     faulthandler.enable()
     with tempfile.TemporaryDirectory() as made, SingleStrategy().scope(), little_memory():
-        sound, folder = Path(made) / "sound", Path(made) / "read" / "case"
+        sound, folder = Path(made) / "sound", Path(made) / "read"
         sound.mkdir()
         readers = all_readers(sound)
         names = list(readers) if words.reader == "all" else [words.reader]
@@ -186,10 +186,10 @@ def main(arguments: list[str]) -> int:
             parser.error(f"no reader is named {unknown.pop()!r}; there are {', '.join(map(repr, readers))}")
         for name in names:  # what is imported late is imported now
             for case in readers[name].sound:
-                read_case(readers[name], case, folder, watch=False)
+                read_case(readers[name], case, folder / name / "case", watch=False)
         journal = Journal(words.journal)
         if atheris is not None:
-            guided(atheris, readers[names[0]], folder, journal.kept, more)
+            guided(atheris, readers[names[0]], folder / names[0] / "case", journal.kept, more)
         return read_all(journal, names, readers, words, folder)
 
 

@@ -48,7 +48,10 @@ def test_what_get_vocabulary_gave_may_be_written_and_read(folder):
 @pytest.mark.parametrize("make", [StringLookup, IntegerLookup])
 def test_a_file_that_cannot_be_read_is_one_message(folder, make):
     expected = "expected tokens, or the path of a text file with one token a line"
-    for path, found in (("missing.txt", "No such file or directory"), (str(folder), "Is a directory")):
+    for path, found in (
+        ("missing.txt", "No such file or directory"),
+        (str(folder), "expected a file, found a folder"),
+    ):
         with pytest.raises(
             SpecError, match=rf"vocabulary: cannot read {path} on host {HOST}: {found}; {expected}$"
         ):

@@ -97,7 +97,7 @@ def _checked(data: bytes) -> list[tarfile.TarInfo]:
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             members = tar.getmembers()
-    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+    except (tarfile.TarError, ValueError, IndexError, OverflowError, RecursionError) as error:
         raise RunError(f"code: no archive of code: {error}") from None
     problem = next(_problems(members), None)
     if problem is not None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
+from dtrain.formats.expansion import check_growth
 from dtrain.formats.numpy_file import read_npy, read_npz
 from dtrain.formats.regular_file import open_regular
 from dtrain.formats.tfrecord import read_records
@@ -141,9 +142,8 @@ def _columns(path: Path) -> dict[str, Array]:
 
 def _numpy_columns(path: Path) -> dict[str, Array]:
     with open(open_regular(path), "rb") as file:
-        start = os.pread(file.fileno(), 4, 0)
         try:
-            if start.startswith(b"PK"):  # as `np.load`, by the contents and not by the name
+            if os.pread(file.fileno(), 4, 0).startswith(b"PK"):  # as `np.load`, by the contents, not the name
                 return read_npz(file)
             return {"x": read_npy(file, os.fstat(file.fileno()).st_size)}
         except ValueError as error:
@@ -169,15 +169,21 @@ def _csv_columns(path: Path) -> dict[str, Array]:
             raise InputError(f"{path}: row {number}: expected {len(names)} cells, found {len(row)}")
     if len(set(names)) != len(names):
         raise InputError(f"{path}: the first line names a column twice")
-    return {name: _cells([row[index] for row in body]) for index, name in enumerate(names)} if body else {}
+    return {name: _cells(path, [row[at] for row in body]) for at, name in enumerate(names)} if body else {}
 
 
-def _cells(cells: Sequence[str]) -> Array:
+def _cells(path: Path, cells: Sequence[str]) -> Array:
     return (
         np.array([float(cell) for cell in cells], np.float32)
         if all(map(_is_number, cells))
-        else np.array(cells)
+        else _array(path, cells, cells)
     )
+
+
+def _array(path: Path, rows: Sequence[Any], texts: Sequence[Any]) -> Array:
+    """Return rows as an array, in which each of their texts takes as much memory as the longest."""
+    check_growth(4 * max(map(len, texts), default=0) * len(texts), path.stat().st_size, f"{path}")
+    return np.array(rows)
 
 
 def _is_number(cell: str) -> bool:
@@ -199,6 +205,7 @@ def _record_columns(path: Path) -> dict[str, Array]:
             raise InputError(
                 f"{path}: feature {name}: expected as many values in every example, found {sorted(lengths)}"
             )
-        array = np.array(values)
+        texts = [each for value in values if isinstance(value, list) for each in value]
+        array = _array(path, values, texts)
         columns[name] = array[:, 0] if array.shape[1] == 1 else array
     return columns

@@ -26,8 +26,8 @@ def check_growth(found: int, nbytes: int, where: str) -> None:
     """Raise an `InputError` where a file of `nbytes` has grown, or would grow, to more than it may."""
     if found > (room := room_for(nbytes)):
         raise InputError(
-            f"{where}: the file grows too much when it is decompressed: to {found} bytes, expected at "
-            f"most {room} of a file of {nbytes}."
+            f"{where}: the file grows too much when it is decompressed or made an array: to {found} "
+            f"bytes, expected at most {room} of a file of {nbytes}."
         )
 
 

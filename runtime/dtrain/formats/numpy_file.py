@@ -57,7 +57,7 @@ def stored_arrays(file: BinaryIO) -> dict[str, StoredArray] | None:
     """
     try:
         nbytes = size_of(file)
-        if not _bytes_at(file, 0, 4).startswith(b"PK"):
+        if not file.read(4).startswith(b"PK"):
             array = _stored_array(file, 0, nbytes)
             return None if array is None else {"": array}
         found: dict[str, StoredArray] = {}
@@ -68,7 +68,8 @@ def stored_arrays(file: BinaryIO) -> dict[str, StoredArray] | None:
             for member in members:
                 if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
                     return None
-                lengths = struct.unpack("<HH", _bytes_at(file, member.header_offset + 26, 4))
+                file.seek(member.header_offset + 26)
+                lengths = struct.unpack("<HH", file.read(4))
                 start = member.header_offset + _LOCAL_HEADER_BYTES + sum(lengths)
                 array = _stored_array(file, start, min(member.file_size, nbytes - start))
                 if array is None:
@@ -88,13 +89,14 @@ def size_of(file: BinaryIO) -> int:
     return nbytes
 
 
-def _bytes_at(file: BinaryIO, start: int, nbytes: int) -> bytes:
-    file.seek(start)
-    return file.read(nbytes)
-
-
 def _stored_array(file: BinaryIO, start: int, nbytes: int) -> StoredArray | None:
     file.seek(start)
+    shape, fortran_order, dtype, _ = _header(file, start, nbytes)
+    return None if fortran_order and len(shape) > 1 else StoredArray(file.tell(), shape, dtype)
+
+
+def _header(file: BinaryIO, start: int, nbytes: int) -> tuple[tuple[int, ...], bool, "np.dtype[Any]", int]:
+    """Return shape, order and dtype of the array at a place of a file, and the bytes of its data."""
     version = npy.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"found version {version} of the format, expected 1.0 or 2.0")
@@ -104,7 +106,7 @@ def _stored_array(file: BinaryIO, start: int, nbytes: int) -> StoredArray | None
     rest = nbytes - (file.tell() - start)
     if any(length < 0 for length in shape) or prod(shape) * dtype.itemsize != rest:
         raise ValueError(f"found {rest} bytes of data, expected an array {str(shape)[:80]} of {dtype}")
-    return None if fortran_order and len(shape) > 1 else StoredArray(file.tell(), shape, dtype)
+    return shape, fortran_order, dtype, rest
 
 
 def read_npy(file: BinaryIO, nbytes: int) -> Array:
@@ -118,15 +120,7 @@ def read_npy(file: BinaryIO, nbytes: int) -> Array:
         ValueError: it is damaged, holds objects, or has another size than its header says.
     """
     try:
-        version = npy.read_magic(file)
-        if version not in _HEADERS:
-            raise ValueError(f"found version {version} of the format, expected 1.0 or 2.0")
-        shape, fortran_order, dtype = _HEADERS[version](file)
-        rest = nbytes - file.tell()
-        if dtype.hasobject:
-            raise ValueError("found an array of objects, which would have to be unpickled")
-        if any(length < 0 for length in shape) or prod(shape) * dtype.itemsize != rest:
-            raise ValueError(f"found {rest} bytes of data, expected an array {str(shape)[:80]} of {dtype}")
+        shape, fortran_order, dtype, rest = _header(file, 0, nbytes)
         buffer = bytearray(rest)
         view = memoryview(buffer)
         while view and (count := cast(Any, file).readinto(view)):

@@ -69,6 +69,6 @@ def place(
 
 def _number(environment: Mapping[str, str], name: str) -> int:
     value = environment.get(name, "")
-    if not value.isdecimal() or len(value) > 9:
-        raise SpecError(f"{name} in the environment: expected a number, found {value[:80]!r}")
+    if not value.isdecimal() or len(value) > 5:
+        raise SpecError(f"{name} in the environment: expected a number below 100000, found {value[:80]!r}")
     return int(value)

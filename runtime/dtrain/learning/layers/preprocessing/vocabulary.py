@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import SpecError
+from dtrain.formats.regular_file import open_regular
 
 
 class TokenCounts:
@@ -48,7 +49,8 @@ class TokenCounts:
 def tokens_in(path: Path, where: str) -> list[str]:
     """Return the lines of a UTF-8 text file; a `SpecError` names the file and this host."""
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        with open(open_regular(path), encoding="utf-8") as file:
+            lines = file.read().removesuffix("\n").split("\n")
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         expected = "expected tokens, or the path of a text file with one token a line"
