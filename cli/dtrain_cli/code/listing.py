@@ -33,8 +33,12 @@ def code_files(folder: Path, exclude: Sequence[str] = ()) -> list[str]:
 
 
 def _by_git(folder: Path) -> list[str] | None:
-    """Return what git tracks and what it would track; None where there is no git or no repository."""
-    command = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    """Return what git tracks and what it would track; None where there is no git or no repository.
+
+    Its watcher of files is switched off: the configuration of a stranger's repository may name any program.
+    """
+    words = "-c core.fsmonitor=false ls-files -z --cached --others --exclude-standard"
+    command = ["git", "-C", str(folder), *words.split()]
     try:
         listing = subprocess.run(
             command,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
+from dtrain.formats.regular_file import read_regular
 from dtrain_cli.launch.options import LaunchOptions
 
 LAUNCHERS: Mapping[On, str] = {
@@ -22,8 +23,7 @@ PLANNERS: Mapping[On, str] = {
     On.VERTEX: "dtrain_cli.launch.vertex:plan",
 }
 """`module:function` that prints what a launch would give an engine, likewise."""
-_SET = "on="
-_SAYS_ON = re.compile(rb"""^[\s{]*["']?on["']?\s*[:=]""", re.MULTILINE)
+_SAYS_ON = re.compile(rb"""(?:^|[\s{,])["']?on["']?\s*[:=]""")
 
 
 def engine_of(options: LaunchOptions) -> On:
@@ -37,13 +37,13 @@ def engine_of(options: LaunchOptions) -> On:
 
         said = read_tree(options.spec).data.get("on")
     for text in options.sets:
-        said = text.removeprefix(_SET) if text.startswith(_SET) else said
+        said = text.removeprefix("on=") if text.startswith("on=") else said
     return On(said) if isinstance(said, str) and said in set(On) else On.LOCAL
 
 
 def _may_say_on(spec: Path) -> bool:
     try:
-        return _SAYS_ON.search(spec.read_bytes()) is not None if spec.is_file() else False
+        return _SAYS_ON.search(read_regular(spec, 1 << 20)) is not None  # what is larger is no spec
     except OSError:
         return False
 
