@@ -417,3 +417,26 @@ def test_the_stub_names_what_the_module_offers():
     assert {name for name in named if not name.startswith("_")} == set(dtrain.__all__) - {"__version__"}
     for name in dtrain.__all__:
         assert getattr(dtrain, name) is not None
+
+
+# What takes in bytes from outside: it accepts or opens a connection, or opens a file that others may have written.
+TAKES_IN = re.compile(
+    r"\.accept\(\)|\bopen_regular\(|\bread_regular\(|\.recvmsg\(|\bdecompressed\(|\bopener\(|\burl_to_fs\("
+)
+FOR_ALL = {
+    RUNTIME / name
+    for name in ("formats/regular_file.py", "formats/expansion.py", "wire/security/waiting_room.py")
+}
+"""What opens, decompresses and accepts for all readers."""
+
+
+def test_the_page_of_trust_names_files_that_exist_and_every_reader_of_bytes_from_outside():
+    page = (ROOT / "docs" / "design" / "trust.md").read_text()
+    named = set(re.findall(r"`([\w/]+\.py)`", page))
+    paths = {
+        name: ROOT / name if name.startswith(("cli/", "benchmarks/", "tests/")) else RUNTIME / name
+        for name in named
+    }
+    assert not [name for name, path in paths.items() if not path.is_file()]
+    takes_in = {path for path in FILES if TAKES_IN.search(path.read_text())} - FOR_ALL
+    assert not [str(path.relative_to(ROOT)) for path in sorted(takes_in - set(paths.values()))]
