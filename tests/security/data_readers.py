@@ -135,7 +135,7 @@ def changed_tar(name: str, data: bytes, chance: Random) -> bytes:
 def changed_cache(name: str, data: bytes, chance: Random) -> bytes:
     """Change the first element in a cache of two, whose checksum is right again."""
     header = len(data) - 16 - int.from_bytes(data[-16:-12], "little")
-    end = int.from_bytes(data[header - 16 : header - 8], "little")
+    end = min(header, int.from_bytes(data[header - 16 : header - 8], "little"))
     element = some_bytes(data[12:end], [data], chance)[: end - 12].ljust(end - 12, b"\0")
     return data[:8] + zlib.crc32(element, zlib.crc32(bytes(8))).to_bytes(4, "little") + element + data[end:]
 
