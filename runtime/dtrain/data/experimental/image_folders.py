@@ -194,12 +194,14 @@ def _found(directory: str, labels: Any, class_names: Sequence[str] | None, follo
 def _listed(directory: str, follow_links: bool) -> tuple[list[str], Callable[[str], list[str]]]:
     """Return the folders of a directory, and a function from a folder to the images below it, in order."""
     if not is_url(directory):
-        folders = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
-        return folders, lambda folder: _images(folder, follow_links)
+        entries = [entry for entry in os.scandir(directory) if entry.is_dir()]
+        return sorted(
+            entry.name for entry in entries if not entry.name.startswith(".")
+        ), lambda folder: _images(folder, follow_links)
     parts = [url.removeprefix(f"{directory}/").split("/") for url in urls_below(directory)]
     parts.sort(key=lambda names: [(place < len(names) - 1, name) for place, name in enumerate(names)])
-    images = [f"{directory}/{'/'.join(names)}" for names in parts if names[-1].lower().endswith(SUFFIXES)]
-    folders = sorted({names[0] for names in parts if len(names) > 1})
+    images = [f"{directory}/{'/'.join(names)}" for names in parts if _is_image(names[-1])]
+    folders = sorted({names[0] for names in parts if len(names) > 1 and not names[0].startswith(".")})
     return folders, lambda folder: [url for url in images if url.startswith(f"{folder}/")]
 
 
@@ -207,5 +209,10 @@ def _images(folder: str, follow_links: bool) -> list[str]:
     found = []
     for base, folders, files in os.walk(folder, followlinks=follow_links):
         folders.sort()
-        found += [f"{base}/{name}" for name in sorted(files) if name.lower().endswith(SUFFIXES)]
+        found += [f"{base}/{name}" for name in sorted(files) if _is_image(name)]
     return found
+
+
+def _is_image(name: str) -> bool:
+    """Return whether a name is that of an image; macOS writes `._1.jpg` beside `1.jpg`, which is none."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith("._")

@@ -17,6 +17,8 @@ INTERPOLATIONS = ("bilinear", "nearest")
 FILE_BYTES_MAX = 1 << 30
 FORMATS = ("BMP", "GIF", "JPEG", "PNG")
 """The only ones that are looked for: Pillow hands some others to other programs."""
+_GREY = np.array([9797, 19234, 3737], np.int32)
+"""What red, green and blue are in grey, of 32,768: 0.299 and 0.587 as libpng rounds them."""
 PIXEL_BYTES = 5
 """Pillow's 4, and a part of the copies that are made of them: 13 megapixels are free."""
 
@@ -38,7 +40,9 @@ def read_image(path: str, color_mode: str) -> Array:
         data = read_whole(path, FILE_BYTES_MAX)
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             check_growth(image.width * image.height * PIXEL_BYTES, len(data), where)
-            pixels = np.asarray(image.convert(MODES[color_mode][0]))
+            if color_mode == "grayscale":
+                image.draft("L", image.size)  # a JPEG holds the grey itself
+            pixels = _pixels(image, color_mode)
     except InputError:
         raise
     except OSError as error:
@@ -48,6 +52,18 @@ def read_image(path: str, color_mode: str) -> Array:
     except (ValueError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
         raise InputError(f"{where}: does not decode as an image: {str(error)[:200]}") from error
     return pixels.reshape(*pixels.shape[:2], MODES[color_mode][1])
+
+
+def _pixels(image: Any, color_mode: str) -> Array:
+    """Return the pixels of an open image as `tf.io.decode_image` has them: of 16 bits the upper 8."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # grey of 16 bits, of which `convert` would keep the lower 8
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if color_mode != "grayscale" or image.mode in ("1", "L"):
+        return np.asarray(image.convert(MODES[color_mode][0]))
+    colours: Array = np.asarray(image.convert("RGB")).astype(np.int32) @ _GREY >> 15
+    return colours.astype(np.uint8)
 
 
 def resized(image: Array, size: tuple[int, int], interpolation: str, *, crop: bool) -> Array:
