@@ -128,7 +128,7 @@ def test_a_backup_goes_on_where_training_broke_off(tmp_path, frequency):
     begun = []
     with SingleStrategy().scope():
         again = model()
-        fit(again, backup(), LambdaCallback(on_epoch_begin=lambda epoch: begun.append(epoch)), epochs=4)
+        fit(again, backup(), LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch)), epochs=4)
     assert begun == [2, 3]
     assert all(np.array_equal(a, b) for a, b in zip(again.get_weights(), whole.get_weights(), strict=True))
     assert not list((tmp_path / "backup").iterdir())

@@ -137,7 +137,7 @@ def test_every_epoch_begins_and_ends_once(course):
     session = OthersTrainToo(course)
     seen = {"begin": [], "end": []}
     note = LambdaCallback(
-        on_epoch_begin=lambda epoch: seen["begin"].append(epoch),
+        on_epoch_begin=lambda epoch, logs: seen["begin"].append(epoch),
         on_epoch_end=lambda epoch, logs: seen["end"].append(epoch),
     )
     run(session, made_step, constant_loss, note)

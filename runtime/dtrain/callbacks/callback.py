@@ -83,7 +83,7 @@ class Callback:
         self.on_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Act when the leader's batch was judged; `logs` holds its loss alone if it was refused."""
+        """Act when the leader's batch was judged; ``loss`` is its own if it was refused."""
         self.on_batch_end(batch, logs)
 
     def on_test_begin(self, logs: Logs | None = None) -> None:

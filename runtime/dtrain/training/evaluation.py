@@ -147,7 +147,7 @@ def evaluate(
         InputError: there is no batch.
     """
     totals = Totals(compiled)
-    callbacks.call("on_test_begin")
+    callbacks.call("on_test_begin", {})
     for number, batch in enumerate(batches):
         callbacks.call_batch("on_test_batch_begin", number, dict)
         step = make_step(batch)
@@ -171,14 +171,14 @@ def predict(
         InputError: there is no batch.
     """
     outputs: list[Any] = []
-    callbacks.call("on_predict_begin")
+    callbacks.call("on_predict_begin", {})
     for number, batch in enumerate(batches):
         callbacks.call_batch("on_predict_batch_begin", number, dict)
         outputs.append(predict_step(make_step(batch)))
         callbacks.call_batch("on_predict_batch_end", number, lambda: {"outputs": outputs[-1]})
     if not outputs:
         raise InputError("predict: expected at least one batch, found an empty dataset")
-    callbacks.call("on_predict_end")
+    callbacks.call("on_predict_end", {})
     if isinstance(outputs[0], list):
         return [np.concatenate(each) for each in zip(*outputs, strict=True)]
     return np.concatenate(outputs)

@@ -57,17 +57,17 @@ class Leading:
                 self.handover.restore()
             else:
                 self._arrive()
-                self.callbacks.call("on_train_begin")
+                self.callbacks.call("on_train_begin", {})
         self.handover.keep(self.handover.place, self.callbacks.callbacks)
 
     def _begin_again(self) -> None:
         """Call the hooks that the callbacks of the leader before had seen, and that have not ended since."""
         self._arrive()
-        self.callbacks.call("on_train_begin")
+        self.callbacks.call("on_train_begin", {})
         if (place := self._left_at) is not None:
             for callback in self.callbacks.callbacks:
                 if (self.handover.name(callback) in place.done) is not place.ends:
-                    callback.on_epoch_begin(place.epoch)
+                    callback.on_epoch_begin(place.epoch, {})
 
     def go_on(self) -> int:
         """Begin an epoch, or go on in the hooks in whose midst the leader before has died; return the epoch
@@ -98,7 +98,7 @@ class Leading:
         if epoch >= self.epochs.epochs:
             return
         self.open = True
-        self._call_each(epoch, False, lambda callback: callback.on_epoch_begin(epoch))
+        self._call_each(epoch, False, lambda callback: callback.on_epoch_begin(epoch, {}))
         self.steering.begin_epoch(self.epochs.last_step(epoch, self.training.clock))
         self.handover.told()
 
@@ -178,6 +178,12 @@ class Leading:
         clock = self.training.clock
         self.call_batch("on_train_batch_begin", clock.global_step + 1, {})
         return not clock.finished and replica.next_batch() == number
+
+    def refuse_batch(self, loss: float) -> None:
+        """Call the hook of a batch whose gradient was refused, with its own loss beside the epoch's means."""
+        step = self.training.clock.global_step + 1
+        means = self.log.results(self.epochs.number(step, self.training.clock))
+        self.call_batch("on_train_batch_end", step, {**means, "loss": loss})
 
     def call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
         """Call a hook of batches for a global step; by default with the epoch's means so far."""

@@ -238,7 +238,7 @@ class TrainingLoop:
         self.pending = outcome.verdict is Verdict.PENDING
         if outcome.verdict is Verdict.REFUSED:
             if self.leading is not None:
-                self.leading.call_batch("on_train_batch_end", clock.global_step, {"loss": loss})
+                self.leading.refuse_batch(loss)
             self._note_refusal(step)
             return
         self.refused = 0
