@@ -122,7 +122,7 @@ class Generated(Node):
         elements = self._generator(*self._args)
         if self._signature is None:
             return map(as_arrays, elements)
-        return (map_arrays(_cast, self._signature, element) for element in elements)
+        return (_cast_all(self._signature, element) for element in elements)
 
 
 def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
@@ -158,8 +158,28 @@ def _with_shapes(types: Any, shapes: Any) -> Any:
     return OfType(dtype) if shapes is None else TensorSpec(tuple(shapes), dtype)
 
 
+def _cast_all(signature: Any, element: Any) -> Element:
+    """Return what a generator has yielded as its signature says; raise an `InputError` if it is another."""
+    try:
+        return map_arrays(_cast, signature, element)
+    except InputError:
+        raise
+    except (TypeError, ValueError, KeyError, OverflowError):
+        raise InputError(
+            f"from_generator: expected elements as the signature says, such as {signature}, found "
+            f"{element!r:.200}"
+        ) from None
+
+
 def _cast(spec: TensorSpec | OfType, value: Any) -> Any:
-    array = value if spec.dtype == "string" else np.asarray(value, spec.dtype)
+    found = value if spec.dtype == "string" else np.asarray(value)
+    with np.errstate(invalid="ignore"):  # NaN as a whole number, which is refused below
+        array = found if spec.dtype in ("string", getattr(found, "dtype", "")) else found.astype(spec.dtype)
+    if array is not found and array.dtype.kind in "iu" and (array != found).any():
+        raise InputError(
+            f"from_generator: expected {spec.dtype}, as the signature says, found {value!r:.80}, which it "
+            "cannot hold"
+        )
     if isinstance(spec, OfType):
         return array
     found = np.shape(array)

@@ -39,6 +39,11 @@ HEADERS_BYTES = 12 << 20
 """Bytes of headers that are checked at once."""
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 COMPRESSIONS = ("", "GZIP", "ZLIB")
+_OTHERS = {
+    b"\x1f\x8b": "a file compressed by gzip, which compression_type='GZIP' reads",
+    b"version http": "a pointer of Git LFS in its place; `git lfs pull` fetches it",
+}
+"""What stands in the place of records most often, by the first of its bytes."""
 
 
 def read_records(path: str | Path, compression: str = "") -> Iterator[bytes]:
@@ -183,7 +188,7 @@ def _framing(data: bytes, starts: Sequence[int], ends: Sequence[int]) -> Any:
 def _wrong_length(header: bytes, offset: int, room: int | None, where: str) -> str:
     length, checksum = HEADER.unpack(header)
     if masked_crc32c(header[:8]) != checksum:
-        return _damaged_length(where, offset)
+        return _damaged_length(where, offset, header)
     if length > RECORD_BYTES_MAX:
         return (
             f"{where}: the record at byte {offset} claims {length} bytes; "
@@ -210,7 +215,7 @@ def records_in(frames: Sequence[bytes], offsets: Sequence[int], where: str) -> l
     """
     for frame, offset in zip(frames, offsets, strict=True):
         if len(frame) < FRAME_BYTES:
-            raise InputError(_damaged_length(where, offset))
+            raise InputError(_damaged_length(where, offset, frame))
     data = [frame[HEADER.size : -CHECKSUM.size] for frame in frames]
     framing = b"".join([frame[: HEADER.size] + frame[-CHECKSUM.size :] for frame in frames])
     return list(_sound(data, np.frombuffer(framing, _FRAMING), offsets, 0, where))
@@ -230,7 +235,11 @@ def _sound(
     first = int(damaged.argmax())
     yield from data[:first]
     offset = begin + offsets[first]
-    raise InputError(_damaged_length(where, offset) if wrong[first] else _damaged_data(where, offset))
+    if wrong[first]:
+        raise InputError(_damaged_length(where, offset, framing[first].tobytes()))
+    raise InputError(
+        f"{where}: the data of the record at byte {offset} are damaged: their checksum is wrong."
+    )
 
 
 def record_offsets(read: Callable[[int, int], bytes], nbytes: int, where: str) -> Offsets:
@@ -276,12 +285,14 @@ def _check_headers(headers: bytearray, offsets: "array[int]", where: str) -> Non
     damaged = np.flatnonzero(masked_crc32c_of_words(found["length"]) != found["checksum"])
     if len(damaged):
         offset = offsets[len(offsets) - 1 - len(found) + int(damaged[0])]
-        raise InputError(_damaged_length(where, offset))
+        raise InputError(_damaged_length(where, offset, found[damaged[0]].tobytes()))
 
 
-def _damaged_length(where: str, offset: int) -> str:
-    return f"{where}: the length of the record at byte {offset} is damaged: its checksum is wrong."
-
-
-def _damaged_data(where: str, offset: int) -> str:
-    return f"{where}: the data of the record at byte {offset} are damaged: their checksum is wrong."
+def _damaged_length(where: str, offset: int, header: bytes) -> str:
+    damaged = f"{where}: the length of the record at byte {offset} is damaged: its checksum is wrong"
+    if offset:
+        return f"{damaged}."
+    for begin, what in _OTHERS.items():
+        if header.startswith(begin):
+            return f"{where}: expected TFRecords, found {what}."
+    return f"{damaged}; is it a TFRecord file?"

@@ -243,7 +243,8 @@ class _Files:
         try:
             with open_stream(path) as file:
                 data: Any = decompressed(file, self.compression, where)
-                with io.TextIOWrapper(data, encoding=self.encoding, newline="") as text:
+                encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
+                with io.TextIOWrapper(data, encoding=encoding, newline="") as text:
                     yield from csv.reader(text, delimiter=self.delimiter, quoting=quoting)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{where}: cannot be read: {error}") from error

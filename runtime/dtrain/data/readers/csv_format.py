@@ -3,6 +3,7 @@
 import io
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,6 +165,8 @@ class CsvRows:
             InvalidArgumentError: a field is missing, or no value of its column; or quotes are wrong.
         """
         line = data.removesuffix(b"\n").removesuffix(b"\r")
+        if not offset:
+            line = line.removeprefix(BOM_UTF8)
         fields = self.fields(line, path, offset)
         if self._fields is not None and len(fields) != self._fields:
             raise InvalidArgumentError(

@@ -98,13 +98,13 @@ class TarExamples:
         return self._example(key, held, path, offset)
 
     def _example(self, key: str, held: dict[str, bytes], path: str, offset: int) -> Element:
-        missing = [suffix for suffix in self._suffixes if suffix not in held]
+        missing = [suffix for suffix in self._suffixes if suffix.lower() not in held]
         if missing:
             raise InputError(
                 f"{path}: the example {key!r} at byte {offset}: expected a member {missing[0]!r}, found "
                 f"{', '.join(held)}"
             )
-        return {KEY: key.encode(), **{suffix: held[suffix] for suffix in self._suffixes}}
+        return {KEY: key.encode(), **{suffix: held[suffix.lower()] for suffix in self._suffixes}}
 
 
 def suffixes_of_first(path: str, *, compressed: bool) -> tuple[str, ...]:
@@ -180,10 +180,12 @@ def _files(archive: tarfile.TarFile, where: str) -> Iterator[tarfile.TarInfo]:
 
 
 def _key_of(name: str) -> tuple[str, str]:
-    """Return a member's name up to the first dot in its last part, and what follows that."""
+    """Return a member's name up to the first dot in its last part, and what follows in lower case, as in
+    WebDataset.
+    """
     path = PurePosixPath(name)
     stem, _, suffix = path.name.partition(".")
-    return str(path.with_name(stem)) if stem else name, suffix
+    return str(path.with_name(stem)) if stem else name, suffix.lower()
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes:

@@ -49,7 +49,7 @@ class TokenCounts:
 def tokens_in(path: Path, where: str) -> list[str]:
     """Return the lines of a UTF-8 text file; a `SpecError` names the file and this host."""
     try:
-        with open(open_regular(path), encoding="utf-8") as file:
+        with open(open_regular(path), encoding="utf-8-sig") as file:
             lines = file.read().removesuffix("\n").split("\n")
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
