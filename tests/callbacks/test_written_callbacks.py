@@ -116,8 +116,11 @@ def cut_power(at_epoch):
     return LambdaCallback(on_epoch_begin=cut)
 
 
-@pytest.mark.parametrize("frequency", ["epoch", 4])
-def test_a_backup_goes_on_where_training_broke_off(tmp_path, frequency):
+@pytest.mark.parametrize(
+    ("frequency", "expected"),
+    [("epoch", [2, 3]), (4, [1, 2, 3])],  # after its last batch an epoch has not ended yet
+)
+def test_a_backup_goes_on_where_training_broke_off(tmp_path, frequency, expected):
     def backup():
         return dt.callbacks.BackupAndRestore("backup", save_freq=frequency)
 
@@ -129,8 +132,30 @@ def test_a_backup_goes_on_where_training_broke_off(tmp_path, frequency):
     with SingleStrategy().scope():
         again = model()
         fit(again, backup(), LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch)), epochs=4)
-    assert begun == [2, 3]
+    assert begun == expected
     assert all(np.array_equal(a, b) for a, b in zip(again.get_weights(), whole.get_weights(), strict=True))
+    assert not list((tmp_path / "backup").iterdir())
+
+
+def test_a_backup_goes_on_in_the_process_in_which_training_broke_off(tmp_path):
+    def backup():
+        return dt.callbacks.BackupAndRestore("backup")
+
+    whole = model()
+    fit(whole, epochs=4)
+    again = model()
+    fit(model(), epochs=1)  # so that it is not the first call of fit
+    with pytest.raises(PowerCut):
+        fit(again, backup(), cut_power(2), epochs=4)
+    steps = int(again.optimizer.iterations)
+    begun = []
+    history = fit(
+        again, backup(), LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append(epoch)), epochs=4
+    )
+    assert begun == [2, 3]
+    assert history.epoch == [0, 1, 2, 3]
+    assert all(np.array_equal(a, b) for a, b in zip(again.get_weights(), whole.get_weights(), strict=True))
+    assert int(again.optimizer.iterations) == 2 * steps
     assert not list((tmp_path / "backup").iterdir())
 
 

@@ -102,6 +102,8 @@ class CompiledModel(Architecture):
     def resume_optimizer(self, state: OptimizerState | None) -> None:
         """Let the next `fit` or loop begin with this state of the optimizer; None: with a new one."""
         self._owner = OptimizerOwner(state)
+        if self.optimizer is not None:
+            self.optimizer.iterations.assign(self._owner.updates)
 
     @property
     def optimizer_state(self) -> OptimizerState | None:

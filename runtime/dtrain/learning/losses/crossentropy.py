@@ -129,10 +129,11 @@ class SparseCategoricalCrossentropy(_Crossentropy):
             return y_true
         with np.errstate(invalid="ignore"):
             labels = y_true.astype(np.int64) if y_true.dtype.kind in "fb" else np.zeros(0)
-        if labels.shape != y_true.shape or not np.array_equal(labels, y_true):
+        wrong = y_true if labels.shape != y_true.shape else y_true[labels != y_true]
+        if wrong.size:
             raise InputError(
                 f"{type(self).__name__}: expected whole class numbers, found {y_true.dtype} such as "
-                f"{y_true.flat[0]}."
+                f"{wrong.flat[0]}."
             )
         return labels
 

@@ -111,12 +111,14 @@ class Beginnings:
         optimizer = problem.optimizer
         same_owner = problem.owner is self._owner
         self._owner = problem.owner
-        if self.last is not None:
+        if self.last is not None and (problem.resume_from is None or self.folder is not None):
             return self.last.continuation(generation, problem, same_owner=same_owner)
         if self.folder is not None and self.resumes:
             return restored(self.folder, plan, optimizer, problem.feed, by_server=False)
         if problem.resume_from is not None:
-            return restored(problem.resume_from, plan, optimizer, problem.feed, by_server=False)
+            start = restored(problem.resume_from, plan, optimizer, problem.feed, by_server=False)
+            ended = start.history.get(saved_generation(problem.resume_from), {})
+            return replace(start, history={generation.number: ended})
         return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     def keeper(self, state: FitState, reporter: Reporter, section: CheckpointSection) -> KeeperThread:

@@ -19,7 +19,7 @@ class Epochs:
 
     @classmethod
     def of(
-        cls, batches: Batches, steps_per_epoch: int | None, epochs: int, initial_epoch: int, parts: int
+        cls, batches: Batches, steps_per_epoch: float | None, epochs: int, initial_epoch: int, parts: int
     ) -> "Epochs":
         """Take the user's numbers; by default an epoch sees every batch once, over all replicas.
 
@@ -37,6 +37,8 @@ class Epochs:
             if count is None:
                 raise InputError("fit: the dataset's length is unknown or infinite; expected steps_per_epoch")
             steps_per_epoch = ceil(count / parts) if batches.pipelines or batches.uncut else count
+        if isinstance(steps_per_epoch, float) and steps_per_epoch.is_integer():
+            steps_per_epoch = int(steps_per_epoch)  # as np.ceil(examples / batch_size) returns it
         found = f"steps_per_epoch {steps_per_epoch}, initial_epoch {initial_epoch}, epochs {epochs}"
         if not all(isinstance(number, Integral) for number in (steps_per_epoch, initial_epoch, epochs)):
             raise InputError(f"fit: expected whole numbers, found {found}")
@@ -44,7 +46,7 @@ class Epochs:
             raise InputError(
                 f"fit: expected steps_per_epoch >= 1 and 0 <= initial_epoch <= epochs, found {found}"
             )
-        return cls(steps_per_epoch, epochs, initial_epoch)
+        return cls(int(steps_per_epoch), epochs, initial_epoch)
 
     @property
     def max_steps(self) -> int:

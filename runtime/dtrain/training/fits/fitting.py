@@ -170,7 +170,8 @@ class Fit:
         self.owner.state = training.optimizer_state if isinstance(training, PassedOverTraining) else None
         model.weights = training.weights
         model.stop_training = False
-        self._count_updates(training.clock)
+        # A training that a callback has kept goes on, also if this process has made some of its steps before.
+        self._count_updates(training.clock, 0 if problem.resume_from else self.owner.updates)
         try:
             loop = self._loop(training, epochs)
             loop.begin()
@@ -200,9 +201,9 @@ class Fit:
         self.history.take(training.recorded if loop.leading is None else loop.leading.log.rows)
         return self.history
 
-    def _count_updates(self, clock: StepClock) -> None:
+    def _count_updates(self, clock: StepClock, updates: int) -> None:
         """Let the optimizer say how many updates it has made, from now on also in the midst of training."""
-        before = self.owner.updates - clock.first_step
+        before = updates - clock.first_step
         self.compiled.optimizer.iterations.follow(lambda: before + clock.global_step)
 
     def _say_of_input(self, read_s: float, elapsed_s: float) -> None:

@@ -1,0 +1,42 @@
+"""Small habits of Keras programs: whole numbers as floats, updates of a loaded model, a wrong class number."""
+
+import numpy as np
+import pytest
+
+import dtrain as dt
+from dtrain.errors import InputError
+
+
+def compiled(optimizer="sgd"):
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(3,))])
+    model.compile(optimizer, "mse")
+    return model
+
+
+def ones(examples):
+    return np.ones((examples, 3), np.float32), np.ones((examples, 1), np.float32)
+
+
+def test_a_loaded_model_says_how_many_updates_it_has_seen(tmp_path):
+    model = compiled(dt.optimizers.Adam(dt.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)))
+    model.fit(*ones(96), batch_size=32, epochs=2, verbose=0)
+    model.save(tmp_path / "saved.safetensors")
+    loaded = dt.load_model(tmp_path / "saved.safetensors")
+    assert int(model.optimizer.iterations) == int(loaded.optimizer.iterations) == 6
+    loaded.fit(*ones(32), batch_size=32, verbose=0)
+    assert int(loaded.optimizer.iterations) == 7
+
+
+def test_an_epoch_may_have_a_whole_number_of_steps_that_is_a_float():
+    data = dt.data.Dataset.from_tensor_slices(ones(80)).batch(16).repeat()
+    model = compiled()
+    model.fit(data, steps_per_epoch=np.ceil(80 / 16), epochs=2, verbose=0)
+    assert int(model.optimizer.iterations) == 10
+    with pytest.raises(InputError, match=r"found steps_per_epoch 2\.5"):
+        model.fit(data, steps_per_epoch=2.5, verbose=0)
+
+
+def test_the_class_number_that_is_wrong_is_named():
+    loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with pytest.raises(InputError, match=r"found float64 such as 0\.5"):
+        loss(np.array([2.0, 0.5, 1.0]), np.zeros((3, 4), np.float32))
