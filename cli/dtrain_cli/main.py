@@ -1,6 +1,7 @@
 """The `dtrain` command: its groups, and the one gate through which every error leaves."""
 
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -35,6 +36,8 @@ try:
 except KeyboardInterrupt:  # these take a while on a busy machine
     sys.exit(130)
 
+_OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
+"""Errors without a file's name that writing to stdout has."""
 EPILOG = """\b
 Examples:
   dtrain launch examples/digits.py
@@ -114,7 +117,8 @@ def main() -> NoReturn:
         _show(error)
         code = error.exit_code
     except OSError as error:
-        _say(f"dtrain: {error.filename or 'the system'}: {error.strerror or error}")
+        unnamed = "the output cannot be written" if error.errno in _OF_OUTPUT else "the system"
+        _say(f"dtrain: {error.filename or unnamed}: {error.strerror or error}")
         code = 1
     except (click.Abort, KeyboardInterrupt):
         code = 130

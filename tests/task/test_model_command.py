@@ -96,6 +96,35 @@ def test_predict_prints_lines_or_writes_a_file(order, model, tmp_path, folder):
     assert json.loads(order("predict", output="p.npy", as_json=True))["examples"] == 40
 
 
+@pytest.mark.parametrize(
+    ("activation", "loss"),
+    [("sigmoid", "binary_crossentropy"), (None, dt.losses.BinaryCrossentropy(from_logits=True))],
+)
+def test_the_classes_of_a_single_output_are_two(order, tmp_path, activation, loss):
+    with SingleStrategy().scope():
+        two = dt.Sequential([dt.layers.Dense(1, activation, input_shape=(3,))])
+        two.compile("sgd", loss)
+        two.set_weights([np.array([[4.0], [0.0], [0.0]], np.float32), np.zeros(1, np.float32)])
+        two.save("two")
+    np.save("rows.npy", X)
+    said = order("predict", classes=True, model="two", data="rows.npy")
+    assert [int(line) for line in said.split()] == Y.tolist()
+
+
+def test_output_that_cannot_be_written_is_one_line(folder):
+    (folder / "shop.csv").write_text("price,rooms\n200000,3\n" * 40)
+    for model, words in (
+        ("model", "the output cannot be written: No space left"),
+        ("shop.csv", "no file of dtrain"),
+    ):
+        command = [*DTRAIN, "predict", str(folder / model), str(folder / "data.npy")]
+        with open("/dev/full", "w") as full:
+            found = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert found.returncode == 1
+        assert words in found.stderr
+        assert len(found.stderr.splitlines()) == 1
+
+
 def test_export_writes_what_onnxruntime_runs(order, model, tmp_path):
     assert order("export") == "model.onnx\n"
     assert json.loads(order("export", output="two.onnx", as_json=True))["outputs"] == ["dense_1"]

@@ -91,7 +91,10 @@ def evaluate(metrics: tuple[str, ...], **order: Any) -> NoReturn:
 @_model_options
 @_data_options
 @click.option(
-    "--classes", is_flag=True, help="Print the number of the largest output in place of the outputs."
+    "--classes",
+    is_flag=True,
+    help="Print the number of the largest output in place of the outputs; of a single output, whether it is "
+    "above 0.5 (a logit: above 0).",
 )
 @click.option(
     "-o",

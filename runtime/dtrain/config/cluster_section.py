@@ -76,8 +76,11 @@ def address_problem(address: str) -> str | None:
     host, colon, port = address.rpartition(":")
     if len(address) > ADDRESS_MAX:
         return f"expected host:port of at most {ADDRESS_MAX} characters, found {address[:60]!r}..."
-    if any(character.isspace() or character == "/" for character in address):
-        return f"expected host:port without spaces, slashes or a scheme such as http://, found {address!r}"
+    if any(character.isspace() or character in "/@" for character in address):
+        return (
+            "expected host:port without spaces, slashes, a user's name or a scheme such as http://, found "
+            f"{address!r}"
+        )
     if not colon or not host:
         return f"expected host:port, found {address!r}"
     if not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:

@@ -46,7 +46,8 @@ from dtrain.errors import SpecError
 
 NO_SERVERS = (
     "training on parameter servers needs at least one ps task in the cluster, found none: start some "
-    "(`--ps 1`, or `ps: 1` in the spec), or train in one process (`--strategy single`)"
+    "(`--ps 1`, or `ps: 1` in the spec), train among workers alone (`--strategy multi_worker_mirrored`), or "
+    "in one process (`--strategy single`)"
 )
 
 _SECTIONS = (

@@ -19,7 +19,7 @@ from dtrain.saving.destination import write_whole
 from dtrain.strategies.single import SingleStrategy
 from dtrain.training.models import Model
 from dtrain.training.saved_models import load_model
-from dtrain.types import Shape
+from dtrain.types import Array, Shape
 
 
 def main(argument: str) -> int:
@@ -30,8 +30,11 @@ def main(argument: str) -> int:
         with SingleStrategy().scope():
             ACTIONS[request.action](request)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:  # files have errors of dtrain's: this one is of the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"dtrain: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+            return 1
     except DtrainError as error:
         print(plain(str(error) if isinstance(error, SpecError) else f"dtrain: {error}"), file=sys.stderr)
         return error.exit_code
@@ -87,7 +90,7 @@ def predict(request: ModelRequest) -> None:
         zip(model.network.output_names, outputs if isinstance(outputs, list) else [outputs], strict=True)
     )
     if request.classes:
-        named = {name: np.argmax(output, axis=-1) for name, output in named.items()}
+        named = {name: _classes(model, name, output) for name, output in named.items()}
     answer: dict[str, Any] = {
         "model": request.model,
         "data": request.data,
@@ -102,6 +105,17 @@ def predict(request: ModelRequest) -> None:
     else:
         for row in predictions.rows(named):
             print(json.dumps(row))
+
+
+def _classes(model: Model, name: str, output: Array) -> Array:
+    """Return the class of each example: the number of its largest output, or of a single output 1 from the
+    middle on: a probability of 0.5, or a logit of 0.
+    """
+    if output.shape[-1] > 1:
+        return np.argmax(output, axis=-1)
+    losses = [each.loss for each in model.compiled.outputs if each.name == name] if model.compiled else []
+    middle = 0.0 if losses and getattr(losses[0], "from_logits", False) else 0.5
+    return (output[..., 0] > middle).astype(np.int64)
 
 
 def export(request: ModelRequest) -> None:

@@ -153,7 +153,7 @@ def test_help_shows_an_example(command):
         (["launch", "notes.md"], "notes.md: expected a Python program PROGRAM.py, found another file"),
         (
             ["check", "scheme.yaml"],
-            "scheme.yaml:1:19: cluster.chief.0: expected host:port without spaces, slashes or a scheme",
+            "scheme.yaml:1:19: cluster.chief.0: expected host:port without spaces, slashes, a user's name or a scheme",
         ),
     ],
 )
