@@ -170,7 +170,11 @@ class Architecture:
     def build_for(self, batches: Batches) -> None:
         """Fix the shapes, if they are not known, for inputs like these."""
         if not self.built:
-            self.build(batches.first().input_shape)
+            shape = batches.first().input_shape
+            try:
+                self._fix_shapes(batches.open_shape(shape))
+            except InputError:  # a layer needs a length that may vary
+                self._fix_shapes(shape)
 
     @property
     def weights(self) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from dtrain.data.prefetching.prefetched import Plan, plan_of
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.data.record_index.files_read import files_read, size_and_checksum
 from dtrain.data.stores.remote import shown
+from dtrain.data.structure import arrays_of
 from dtrain.data.user_data import as_dataset
 from dtrain.errors import InputError
 from dtrain.protocol.batch_cut import BatchCut
@@ -199,6 +200,14 @@ class Batches:
             for element in dataset.take(1):
                 return Batch.of(element)
         raise InputError(EMPTY)
+
+    def open_shape(self, shape: Any) -> Any:
+        """Return the shape of one example, that of the first batch, with None for each length that may vary
+        by the dataset's `element_spec`.
+        """
+        specs = arrays_of(Batch.of(self.dataset.element_spec).x)
+        of_one = len(specs) == 1 and len(specs[0].shape) == len(shape) + 1
+        return specs[0].shape[1:] if of_one else shape
 
     def _own_first(self) -> Iterator[Dataset]:
         yield self.dataset
