@@ -29,6 +29,7 @@ KNOWN = set(FILES)
 # it here. The room of a module is the longest of these names that it begins with.
 RUNTIME_FLOORS = [
     "errors",
+    "absent_names",
     "types",
     "formats",
     "variables",

@@ -1,4 +1,4 @@
-"""dtrain: a distributed-training runtime for parameter servers on CPUs.
+"""dtrain: training of one program by a cluster of processes on CPUs, and numpy models to train.
 
 The public names are loaded when they are first used (PEP 562), so that importing one error class, or asking
 the command line for help, loads neither numpy nor grpc. `__init__.pyi` tells type checkers the same list.
@@ -59,7 +59,7 @@ __all__ = ["__version__", *_PUBLIC]
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'dtrain' has no attribute {name!r}")
+        return import_module("dtrain.absent_names").absent_from("dtrain", __all__)(name)
     module, _, attribute = _PUBLIC[name].partition(":")
     value = import_module(module)
     if attribute:

@@ -1,5 +1,8 @@
 """Actions beside training, on the leader: Keras's callbacks. Source: `tf.keras.callbacks`."""
 
+from typing import TYPE_CHECKING
+
+from dtrain.absent_names import absent_from
 from dtrain.callbacks.backup_and_restore import BackupAndRestore
 from dtrain.callbacks.callback import Callback, Logs
 from dtrain.callbacks.callback_list import CallbackList
@@ -30,3 +33,6 @@ __all__ = [
     "TensorBoard",
     "TerminateOnNaN",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.callbacks", __all__)

@@ -1,5 +1,8 @@
 """Input pipelines with tf.data's API: `data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(32)`."""
 
+from typing import TYPE_CHECKING
+
+from dtrain.absent_names import absent_from
 from dtrain.data import experimental
 from dtrain.data.dataset import Dataset
 from dtrain.data.distribution.options import Options
@@ -48,3 +51,6 @@ __all__ = [
     "parse_example",
     "parse_single_example",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.data", __all__)

@@ -1,5 +1,8 @@
 """`dt.distribute`: `tf.distribute`'s names for loops of one's own, their input, and sharded variables."""
 
+from typing import TYPE_CHECKING
+
+from dtrain.absent_names import absent_from
 from dtrain.data.input_context import InputContext
 from dtrain.distribute import cluster_resolver, coordinator, experimental
 from dtrain.distribute.contexts import (
@@ -70,3 +73,6 @@ __all__ = [
     "in_cross_replica_context",
     "partitioners",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.distribute", __all__)

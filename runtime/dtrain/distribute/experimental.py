@@ -1,5 +1,8 @@
 """`dt.distribute.experimental`: names of `tf.distribute.experimental`."""
 
+from typing import TYPE_CHECKING
+
+from dtrain.absent_names import absent_from
 from dtrain.distribute import coordinator
 from dtrain.strategies.choice import ParameterServerStrategy
 from dtrain.strategies.constructors import CentralStorageStrategy
@@ -24,3 +27,6 @@ __all__ = [
     "ValueContext",
     "coordinator",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.distribute.experimental", __all__)

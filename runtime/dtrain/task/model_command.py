@@ -112,7 +112,7 @@ def _classes(model: Model, name: str, output: Array) -> Array:
     middle on: a probability of 0.5, or a logit of 0.
     """
     if output.shape[-1] > 1:
-        return np.argmax(output, axis=-1)
+        return np.asarray(np.argmax(output, axis=-1))
     losses = [each.loss for each in model.compiled.outputs if each.name == name] if model.compiled else []
     middle = 0.0 if losses and getattr(losses[0], "from_logits", False) else 0.5
     return (output[..., 0] > middle).astype(np.int64)

@@ -1,5 +1,8 @@
 """`dt.data.experimental`: the names of `tf.data.experimental`."""
 
+from typing import TYPE_CHECKING
+
+from dtrain.absent_names import absent_from
 from dtrain.data.distribution.optional import Optional
 from dtrain.data.distribution.options import SHARD_HINT, AutoShardPolicy, DistributeOptions
 from dtrain.data.experimental.csv_datasets import CsvDataset, make_csv_dataset
@@ -14,3 +17,6 @@ __all__ = [
     "Optional",
     "make_csv_dataset",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.data.experimental", __all__)

@@ -3,14 +3,41 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.core.configuration import unknown_name
 from dtrain.types import Array
+
+__all__ = [
+    "Activation",
+    "elu",
+    "exponential",
+    "gelu",
+    "gelu_tanh",
+    "get",
+    "hard_sigmoid",
+    "linear",
+    "log_softmax",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "swish",
+    "tanh",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.activations", __all__)
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,38 @@ Keras: the last two axes are in and out, those before are the receptive field.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import Configurable, from_data, snake_case, unknown_name
 from dtrain.types import Array
 
 # The standard deviation of a unit normal cut off at two; Keras divides by it to keep the variance.
+__all__ = [
+    "Constant",
+    "GlorotNormal",
+    "GlorotUniform",
+    "HeNormal",
+    "HeUniform",
+    "Identity",
+    "Initializer",
+    "LecunNormal",
+    "LecunUniform",
+    "Ones",
+    "Orthogonal",
+    "RandomNormal",
+    "RandomUniform",
+    "TruncatedNormal",
+    "VarianceScaling",
+    "Zeros",
+    "get",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.initializers", __all__)
 _TRUNCATED_STDDEV = 0.87962566103423978
 
 

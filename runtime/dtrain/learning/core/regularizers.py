@@ -2,13 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import Configurable, from_data, unknown_name
 from dtrain.types import Array
+
+__all__ = [
+    "L1",
+    "L1L2",
+    "L2",
+    "Regularizer",
+    "get",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.regularizers", __all__)
 
 
 class Regularizer(Configurable):

@@ -1,8 +1,9 @@
 """Losses, as `losses.get("mse")`, with `loss(y_true, y_pred)` and `value_and_gradient`."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.losses.average import compute_average_loss, scale_regularization_loss
@@ -48,6 +49,9 @@ __all__ = [
     "get",
     "scale_regularization_loss",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.losses", __all__)
 
 NAMES: dict[type[Loss], tuple[str, ...]] = {
     BinaryCrossentropy: ("binary_crossentropy", "bce", "BCE"),

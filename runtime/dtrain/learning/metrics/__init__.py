@@ -1,8 +1,9 @@
 """Metrics, as `metrics.get("accuracy")`: `update_state`, `result`, `reset_state`, `merge_state`."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dtrain.absent_names import absent_from
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.metrics.accuracy import (
     Accuracy,
@@ -85,6 +86,9 @@ __all__ = [
     "TruePositives",
     "get",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.metrics", __all__)
 
 Function: TypeAlias = Callable[[Any, Any], Any]
 

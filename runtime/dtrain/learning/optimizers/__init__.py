@@ -4,8 +4,9 @@ Learning rate schedules are in `.schedules`, the optimizers of Keras before 2.11
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dtrain.absent_names import absent_from
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.optimizers import legacy, schedules
 from dtrain.learning.optimizers.adadelta import Adadelta
@@ -35,6 +36,9 @@ __all__ = [
     "schedules",
     "serialize",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.optimizers", __all__)
 
 RULES: dict[str, type[Optimizer]] = {
     rule.__name__: rule for rule in (SGD, Adagrad, Adadelta, RMSprop, Adam, AdamW, Adamax, Nadam, Ftrl, Lion)
