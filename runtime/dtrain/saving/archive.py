@@ -26,6 +26,7 @@ from dtrain.variables.lazy_table import row_blocks
 
 FORMAT = "dtrain"
 VERSION = "1"
+_BEGIN = b'{"__metadata__":{"format":"dtrain"'
 _CHECKSUM = b'"crc32":"%08x"'
 _FOREIGN = {
     b"\x89HDF": "an HDF5 file (Keras's .h5)",
@@ -46,6 +47,15 @@ class Archive:
     path: Path
     arrays: dict[str, Array]
     description: str | None
+
+
+def is_archive(path: Path) -> bool:
+    """Return whether a path is a file that `write_archive` has begun, by its first bytes."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            return file.read(8 + len(_BEGIN))[8:] == _BEGIN
+    except OSError:
+        return False
 
 
 def check_not_of_tensorflow(path: Path) -> None:

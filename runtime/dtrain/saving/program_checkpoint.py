@@ -10,7 +10,7 @@ import numpy as np
 
 from dtrain.errors import CheckpointDamagedError, CheckpointError, InputError
 from dtrain.learning.optimizers import Optimizer
-from dtrain.saving.archive import read_archive, write_archive
+from dtrain.saving.archive import is_archive, read_archive, write_archive
 from dtrain.saving.destination import FilePath
 from dtrain.strategies.replicas.variables.applying import Application
 from dtrain.strategies.replicas.variables.variable import Variable
@@ -242,14 +242,20 @@ class CheckpointManager:
 
 
 def latest_checkpoint(directory: FilePath, checkpoint_name: str | None = None) -> Path | None:
-    """Return the newest file that `CheckpointManager` or `Checkpoint.save` has left; None: there is none.
+    """Return the newest file of a checkpoint, of weights or of a model in a folder; None: there is none.
 
-    Of several names it is that of the file that was written last, unless a name is given.
+    These are written by `CheckpointManager`, `Checkpoint.save`, `ModelCheckpoint` and `save_weights`.
+
+    Args:
+        directory: the folder.
+        checkpoint_name: of a `CheckpointManager`; default: whichever file was written last.
     """
-    names = {_name_of(path): path for path in sorted(_numbered(Path(directory)), key=_number_of)}
+    numbered = sorted(_numbered(Path(directory)), key=_number_of)
+    names = {_name_of(path): path for path in numbered}
     if checkpoint_name is not None:
         return names.get(checkpoint_name)
-    return max(names.values(), key=lambda path: path.stat().st_mtime_ns, default=None)
+    others = (path for path in Path(directory).glob("[!.]*") if path not in numbered and is_archive(path))
+    return max((*names.values(), *others), key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def _numbered(folder: Path) -> list[Path]:
