@@ -40,3 +40,18 @@ def test_the_class_number_that_is_wrong_is_named():
     loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(InputError, match=r"found float64 such as 0\.5"):
         loss(np.array([2.0, 0.5, 1.0]), np.zeros((3, 4), np.float32))
+
+
+def test_arguments_of_keras_that_have_no_effect_are_taken():
+    model = compiled()
+    more = {"workers": 3, "use_multiprocessing": True, "max_queue_size": 5}
+    assert len(model.fit(*ones(8), verbose=0, **more).history["loss"]) == 1
+    assert model.evaluate(*ones(8), verbose=0, **more) >= 0
+    assert model.predict(ones(8)[0], verbose=0, **more).shape == (8, 1)
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[ns]", "timedelta64[s]"])
+def test_dates_are_no_numbers(dtype):
+    days = np.zeros(32, dtype)
+    with pytest.raises(InputError, match="expected numbers or text, found"):
+        compiled().fit(ones(32)[0], days, verbose=0)

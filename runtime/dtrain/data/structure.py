@@ -114,6 +114,10 @@ def _as_array(value: Any) -> Any:
     except ValueError as error:
         expected = "an array, or nested lists of equal lengths"
         raise InputError(f"dataset: expected {expected}, found {type(value).__name__}: {error}") from None
+    if array.dtype.kind in "mMV":
+        raise InputError(
+            f"dataset: expected numbers or text, found {array.dtype}; array.astype('int64') counts"
+        )
     if array.dtype.kind in "SU":
         return np.array(value, object)  # an array of numpy's bytes would cut zero bytes off
     return array.astype(np.float32) if array.dtype == np.float64 and not _is_of_numpy(value) else array

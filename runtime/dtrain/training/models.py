@@ -82,6 +82,9 @@ class Model(CompiledModel):
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: int | Collection[int] = 1,
+        max_queue_size: int = 10,
+        workers: int = 1,
+        use_multiprocessing: bool = False,
     ) -> History:
         """Train until the global step has reached epochs x steps_per_epoch; see `tf.keras.Model.fit`.
 
@@ -95,6 +98,8 @@ class Model(CompiledModel):
             class_weight: factors of the examples' weights, by class number.
             steps_per_epoch: global steps, each of which consumes one batch; by default every batch is seen
                 once an epoch.
+            max_queue_size, workers, use_multiprocessing: without effect, as for a Dataset in Keras, whose
+                `map` and `prefetch` say how it is read ahead.
 
         Raises:
             InputError: data or arguments do not fit.
@@ -142,10 +147,13 @@ class Model(CompiledModel):
         steps: int | None = None,
         callbacks: Callback | Sequence[Callback] | None = None,
         return_dict: bool = False,
+        max_queue_size: int = 10,
+        workers: int = 1,
+        use_multiprocessing: bool = False,
     ) -> Any:
         """Return loss and metrics: a number, a list, or with `return_dict` a dict. See `tf.keras.Model`.
 
-        By default it shows its progress in the leader alone.
+        By default it shows its progress in the leader alone. The last three arguments have no effect.
         """
         batches = Batches.of(joined(x, y, sample_weight), batch_size=batch_size, shuffle=False, seed=0)
         check_finite(batches, steps, "evaluate", "steps")
@@ -162,8 +170,14 @@ class Model(CompiledModel):
         verbose: int | str = "auto",
         steps: int | None = None,
         callbacks: Callback | Sequence[Callback] | None = None,
+        max_queue_size: int = 10,
+        workers: int = 1,
+        use_multiprocessing: bool = False,
     ) -> Any:
-        """Return the outputs for all inputs, in order, without a progress bar. See `tf.keras.Model`."""
+        """Return the outputs for all inputs, in order, without a progress bar. See `tf.keras.Model`.
+
+        The last three arguments have no effect.
+        """
         batches = Batches.of(x, batch_size=batch_size, shuffle=False, seed=0)
         check_finite(batches, steps, "predict", "steps")
         self.build_for(batches)
