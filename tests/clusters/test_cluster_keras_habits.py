@@ -169,3 +169,33 @@ def test_a_second_run_that_writes_the_same_path_is_refused(launcher):
     assert all((launcher.folder / path).exists() for path in "mcl")
     assert not (launcher.folder / NAME).exists()
     launch.wait_gone()
+
+
+FINITE = """
+import numpy as np
+import dtrain as dt
+
+def rows():
+    for number in range(18):
+        yield np.float32([number / 20, 1]), np.float32(number / 20)
+
+data = dt.data.Dataset.from_generator(rows, output_types=("float32", "float32"), output_shapes=((2,), ())).batch(4)
+with dt.get_strategy().scope():
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(2,))])
+    model.compile("sgd", "mse")
+history = model.fit(data, epochs=2, verbose=0).history
+print("epochs", len(history["loss"]), "steps", int(model.optimizer.iterations), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "options", [["--updates", "sync", "--ps", "1"], ["--strategy", "multi_worker_mirrored"]]
+)
+def test_an_epoch_over_data_of_unknown_length_is_the_data_once(launcher, options):
+    (launcher.folder / "program.py").write_text(FINITE)
+    launch = launcher.start("--workers", "1", "--no-evaluator", *options, "program.py")
+    assert launch.end() == 0, launch.err
+    assert "at step 10" in launch.err
+    told = [line for line in launch.out.splitlines() if "epochs 2 steps 10" in line]
+    assert len(told) == 2, launch.out
+    launch.wait_gone()

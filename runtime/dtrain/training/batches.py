@@ -1,8 +1,10 @@
 """Data of fit, evaluate and predict: batches of (x, y, sample_weight), whose parts are dealt to replicas."""
 
+import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -16,6 +18,7 @@ from dtrain.data.ordering import Picked, Repeated
 from dtrain.data.prefetching.prefetched import Plan, plan_of
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.data.record_index.files_read import files_read, size_and_checksum
+from dtrain.data.steps.lengths import counted
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import arrays_of
 from dtrain.data.user_data import as_dataset
@@ -106,20 +109,24 @@ class Batches:
             pipeline=context.input_pipeline_id,
         )
 
-    def for_fit(self, strategy: Strategy, *, counted: bool) -> "Batches":
+    def for_fit(self, strategy: Strategy, *, counts: bool) -> "Batches":
         """Return the data as `for_replicas_of`, and in a run read by number if they can be.
 
         Args:
             strategy: whose replicas read them.
-            counted: whether the number of batches has to be known; then they are so anyway.
+            counts: whether the number of batches has to be known; then they are so anyway, and where they
+                cannot be, all are read once.
         """
         dealt = self.for_replicas_of(strategy)
         run_id = strategy.context.run_id
-        if dealt.steps is not None or not (counted or run_id is not None):
+        if dealt.steps is not None or not (counts or run_id is not None):
             return dealt
         if run_id is not None and strategy.is_leader:
             tell_of_reading_again(dealt.dataset.node)
-        return dealt.addressed()
+        dealt = dealt.addressed()
+        if not counts or dealt.make is not None:
+            return dealt
+        return replace(dealt, dataset=Dataset(counted(dealt.dataset.node, _Telling(strategy.is_leader))))
 
     def for_replicas_of(self, strategy: Strategy) -> "Batches":
         """Return the data as the replicas of a strategy read them.
@@ -260,6 +267,29 @@ class Batches:
     def once(self, limit: int | None = None) -> Iterator[Batch]:
         """Yield every batch of one pass, or the first `limit`."""
         return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))
+
+
+@dataclass
+class _Telling:
+    """Lines about data that are counted, from 2 s on and then each 30 s.
+
+    Attributes:
+        shows: whether they are printed, as in the leader.
+        due_s: when the next line is due, on the monotonic clock.
+    """
+
+    shows: bool
+    due_s: float = field(default_factory=lambda: time.monotonic() + 2.0)
+
+    def __call__(self, count: int) -> None:
+        if self.shows and (now_s := time.monotonic()) >= self.due_s:
+            self.due_s = now_s + 30.0
+            print(
+                f"fit: reads the data once to count them, {count} elements so far; steps_per_epoch, or "
+                "dt.data.experimental.assert_cardinality, says how many there are",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def tell_of_reading_again(node: Node) -> None:

@@ -122,7 +122,7 @@ class Model(CompiledModel):
         context = self._input_context()
         batches = Batches.of(
             data, batch_size=batch_size, shuffle=shuffle, seed=strategy.context.seed, context=context
-        ).for_fit(strategy, counted=steps_per_epoch is None)
+        ).for_fit(strategy, counts=steps_per_epoch is None)
         self.build_for(batches)
         self._check(validation)
         plan = Epochs.of(batches, steps_per_epoch, epochs, initial_epoch, strategy.num_replicas_in_sync)

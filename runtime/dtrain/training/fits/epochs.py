@@ -35,7 +35,9 @@ class Epochs:
             raise InputError("fit: expected at least one batch, found an empty dataset")
         if steps_per_epoch is None:
             if count is None:
-                raise InputError("fit: the dataset's length is unknown or infinite; expected steps_per_epoch")
+                raise InputError(
+                    "fit: the dataset has no end, or none that is known; expected steps_per_epoch"
+                )
             steps_per_epoch = ceil(count / parts) if batches.pipelines or batches.uncut else count
         if isinstance(steps_per_epoch, float) and steps_per_epoch.is_integer():
             steps_per_epoch = int(steps_per_epoch)  # as np.ceil(examples / batch_size) returns it
