@@ -40,7 +40,7 @@ class Reporter:
         self.trace = VirtualTrace(task, network)
         self._clock = network.clock
         self._waiting: tuple[str, float] | None = None
-        self.warn = self.announce = lambda text: network.say(f"{task}: {text}")
+        self.warn = self.announce = self.refused = lambda text: network.say(f"{task}: {text}")
 
     def waiting(self, for_whom: str | None) -> None:
         if not self.trace.on:

@@ -116,3 +116,14 @@ def test_a_checkpoint_that_cannot_be_written_is_in_the_status_at_once_and_until_
             assert (said.unsaved, made.status.saved_step) == (failure, saved)
     finally:
         made.close()
+
+
+def test_gradients_that_are_refused_are_told_of_at_the_first_tenth_and_hundredth(reporter, capsys):
+    for number in range(250):
+        reporter.refused(f"step {number}: the gradient holds NaN")
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition("step ")[2] for line in told] == [
+        "0: the gradient holds NaN; it was not applied",
+        "9: the gradient holds NaN; it was not applied (10 so far)",
+        "99: the gradient holds NaN; it was not applied (100 so far)",
+    ]

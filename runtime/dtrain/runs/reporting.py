@@ -82,6 +82,7 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._rate_from = (time.monotonic(), 0, 0.0, 0.0)
         self._examples = 0
+        self._refused = 0
         self._waited_s = 0.0
         self.write()
         self._thread.start()
@@ -173,6 +174,13 @@ class Reporter:
         """Print a warning on stderr."""
         with contextlib.suppress(OSError):  # a full disk under it
             print(plain(f"dtrain: {self.status.task}: {text}"), file=sys.stderr, flush=True)  # noqa: T201
+
+    def refused(self, reason: str) -> None:
+        """Warn of a gradient that was not applied: of the first, the tenth, the hundredth and so on."""
+        self._refused += 1
+        if str(self._refused).rstrip("0") == "1":
+            so_far = f" ({self._refused} so far)" if self._refused > 1 else ""
+            self.warn(f"{reason}; it was not applied{so_far}")
 
     def tried_to_save(self, step: int, failure: str | None) -> None:
         """Record why the checkpoint of a step could not be written (None: it was), for the launcher to print.

@@ -171,7 +171,7 @@ class LocalTraining(Training, Leader):
         if policy == NanPolicy.FAIL:
             raise NonFiniteGradientError(text)
         if self.reporter is not None and policy == NanPolicy.REFUSE:
-            self.reporter.warn(f"{text}; it was not applied")
+            self.reporter.refused(text)
         return REFUSED
 
     # As the leader

@@ -87,7 +87,7 @@ class ArenaReplica(Replica):
         outcome = self._training.contribute(part, examples, sums, finite)
         reporter.progress(self._training.global_step, loss if examples else None, examples)
         if self._warns and outcome.verdict is Verdict.REFUSED:
-            reporter.warn(f"step {self._training.global_step}: {outcome.reason}; it was not applied")
+            reporter.refused(f"step {self._training.global_step}: {outcome.reason}")
         if outcome.verdict is Verdict.STALE:
             reporter.status.stale_gradients = (reporter.status.stale_gradients or 0) + 1
         self._begun_s = reporter.begins()

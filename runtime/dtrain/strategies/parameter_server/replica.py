@@ -107,4 +107,4 @@ class ServerReplica(Replica, Overlaps):
             status.staleness_counts = self._staleness.counts
         if self._warns and outcome.verdict is Verdict.REFUSED:
             step = self._machine.global_step
-            self._reporter.warn(f"step {step}: {outcome.reason}; it was not applied")
+            self._reporter.refused(f"step {step}: {outcome.reason}")
