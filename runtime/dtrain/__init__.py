@@ -4,7 +4,9 @@ The public names are loaded when they are first used (PEP 562), so that importin
 the command line for help, loads neither numpy nor grpc. `__init__.pyi` tells type checkers the same list.
 """
 
+import sys
 from importlib import import_module
+from types import TracebackType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -60,12 +62,22 @@ __all__ = ["__version__", *_PUBLIC]
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         return import_module("dtrain.absent_names").absent_from("dtrain", __all__)(name)
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
     module, _, attribute = _PUBLIC[name].partition(":")
     value = import_module(module)
     if attribute:
         value = getattr(value, attribute)
     globals()[name] = value
     return value
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error that ends a program by its own lines, without the calls inside dtrain.
+
+    With DTRAIN_FULL_TRACEBACK=1 it is printed as Python does.
+    """
+    import_module("dtrain.runs.failure.record").show_alone(error)
 
 
 def __dir__() -> list[str]:

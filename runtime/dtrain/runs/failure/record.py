@@ -2,6 +2,7 @@
 
 import contextlib
 import linecache
+import os
 import resource
 import signal
 import sys
@@ -37,9 +38,19 @@ def show(error: BaseException) -> None:
         _show_as_python_does(error)
 
 
+def show_alone(error: BaseException) -> None:
+    """Print what ends a program that runs without a launcher: the traceback, of which the frames inside
+    dtrain are left out unless DTRAIN_FULL_TRACEBACK is 1.
+    """
+    if os.environ.get("DTRAIN_FULL_TRACEBACK") == "1" or isinstance(error, KeyboardInterrupt):
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    else:
+        print((traceback_text(error) or headline(error)).rstrip(), file=sys.stderr)  # noqa: T201
+
+
 def _show_as_python_does(error: BaseException) -> None:
     """Print the traceback, or let the program's own hook do so."""
-    if sys.excepthook is not sys.__excepthook__:
+    if sys.excepthook is not sys.__excepthook__ and sys.excepthook.__module__ != "dtrain":
         error.__traceback__ = users_frames(error.__traceback__)
         try:
             sys.excepthook(type(error), error, error.__traceback__)
