@@ -222,3 +222,11 @@ def test_the_growing_line_never_wraps(monkeypatch):
 
 def test_verbose_2_is_lines_in_a_terminal_too(monkeypatch):
     assert re.fullmatch(r"epoch 1/2 - \d+\.\d s - loss: 0\.2500\n", played_bar(monkeypatch, verbose=2))
+
+
+def test_numbers_that_an_appended_file_has_no_column_for_are_named(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,loss\n0,0.5\n")
+    with pytest.warns(UserWarning, match="has no column mae; these numbers are left out"):
+        fit(model(), dt.callbacks.CSVLogger(str(path), append=True), epochs=3)
+    assert [len(line.split(",")) for line in path.read_text().splitlines()] == [2] * 5

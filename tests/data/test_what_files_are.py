@@ -87,3 +87,20 @@ def test_a_generator_may_yield_what_its_dtype_can_hold():
         [found] = list(dt.data.Dataset.from_generator(lambda value=value: iter([value]), output_types=dtype))
         assert found == expected
         assert found.dtype == dtype
+
+
+def test_a_file_that_is_no_image_is_called_that(tmp_path):
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.png").write_bytes(b"<html>not found</html>")
+    with pytest.raises(
+        InputError, match=r"1\.png: expected an image, BMP or GIF or JPEG or PNG, found another"
+    ):
+        list(dt.utils.image_dataset_from_directory(tmp_path))
+
+
+def test_a_late_row_of_another_dtype_is_told_of_the_arguments(tmp_path):
+    (tmp_path / "late.csv").write_text("a\n" + "1\n" * 150 + "1.5\n")
+    data = dt.data.experimental.make_csv_dataset(f"{tmp_path}/late.csv", 10, num_epochs=1, shuffle=False)
+    with pytest.raises(InputError, match="num_rows_for_inference"):
+        list(data)

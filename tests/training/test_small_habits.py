@@ -55,3 +55,13 @@ def test_dates_are_no_numbers(dtype):
     days = np.zeros(32, dtype)
     with pytest.raises(InputError, match="expected numbers or text, found"):
         compiled().fit(ones(32)[0], days, verbose=0)
+
+
+@pytest.mark.parametrize("targets", [np.ones(32, np.float32), np.ones((32, 1), np.float32)])
+@pytest.mark.parametrize("call", ["fit", "evaluate"])
+def test_a_dataset_without_batches_is_told_of_batch(targets, call):
+    model = dt.Sequential([dt.layers.Dense(1, input_shape=(8,))])
+    model.compile("sgd", "mse")
+    data = dt.data.Dataset.from_tensor_slices((np.ones((32, 8), np.float32), targets))
+    with pytest.raises(InputError, match=r"\.batch\(n\)"):
+        getattr(model, call)(data, verbose=0)

@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import warnings
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,6 +35,7 @@ class CSVLogger(Callback):
         self._place: Place | None = None
         self._began_bytes = 0
         self._text = ""
+        self._told = False
 
     def get_state(self) -> dict[str, Any]:
         """Return what this training has written, so that another task can write it again without a gap."""
@@ -82,6 +84,12 @@ class CSVLogger(Callback):
             if self.params.get("validates") and not any(name.startswith("val_") for name in self._columns):
                 self._columns += [f"val_{name}" for name in self._columns]
             writer.writerow(["epoch", *self._columns])
+        if not self._told and (more := [name for name in logs if name not in self._columns]):
+            self._told = True
+            warnings.warn(
+                f"CSVLogger: {self.filename} has no column {', '.join(more)}; these numbers are left out",
+                stacklevel=2,
+            )
         writer.writerow([epoch, *(logs.get(name, "NA") for name in self._columns)])
         with writing(self, self.filename):
             self._write(rows.getvalue())

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.structure import Element, arrays_of, map_arrays, spec_of, stack
-from dtrain.errors import NoElementError
+from dtrain.errors import NoElementError, NotBatchedError
 
 INFINITE = -1
 """The cardinality of a dataset without end."""
@@ -119,7 +119,12 @@ RowsOf = Callable[[int], range]
 
 def rows_of(batch: Element, rows: RowsOf) -> tuple[Element | None, int]:
     """Return rows of a batch, as views, and how many it has in all; None if there is no row."""
-    size = len(arrays_of(batch)[0])
+    arrays = arrays_of(batch)
+    if any(np.ndim(array) == 0 for array in arrays):
+        raise NotBatchedError(
+            "data: expected batches, found elements without an axis of examples; call .batch(n)"
+        )
+    size = len(arrays[0])
     wanted = rows(size)
     return (map_arrays(lambda array: array[wanted.start : wanted.stop], batch) if wanted else None), size
 

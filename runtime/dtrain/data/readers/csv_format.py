@@ -189,7 +189,10 @@ class CsvRows:
             return column.value(field)
         except ValueError:
             shown = field[:40].decode(errors="replace")
-            raise InvalidArgumentError(f"{where}: expected {column.dtype}, found {shown!r}") from None
+            raise InvalidArgumentError(
+                f"{where}: expected {column.dtype}, found {shown!r}; another default (column_defaults, "
+                "record_defaults) gives the column another dtype; num_rows_for_inference reads more rows"
+            ) from None
 
     def fields(self, line: bytes, path: str, offset: int) -> list[bytes]:
         """Return the fields of a row without its end; raise an `InvalidArgumentError` for wrong quotes."""

@@ -31,7 +31,7 @@ def read_image(path: str, color_mode: str) -> Array:
     """
     where = shown(path)
     try:
-        from PIL import Image  # a fifth of a second, so only where images are read
+        from PIL import Image, UnidentifiedImageError  # a fifth of a second, so only where images are read
     except ImportError:
         raise InputError(
             f"{where}: reading images needs Pillow: `pip install dtrain[images]` brings it"
@@ -45,6 +45,8 @@ def read_image(path: str, color_mode: str) -> Array:
             pixels = _pixels(image, color_mode)
     except InputError:
         raise
+    except UnidentifiedImageError:
+        raise InputError(f"{where}: expected an image, {' or '.join(FORMATS)}, found another file") from None
     except OSError as error:
         if error.strerror:
             raise InputError(f"{where}: cannot be read: {error.strerror}") from error

@@ -348,8 +348,10 @@ class Network:
                 array = of_rank(array, expected)
                 if array.ndim == 0 or not fits(array.shape[1:], expected):
                     label = self._reader(step).label
+                    unbatched = array.ndim == len(expected) and fits(array.shape, expected)
                     raise InputError(
                         f"{label}: expected an input of shape {shape_text(expected)}, found {array.shape}"
+                        f"{'; does the dataset lack .batch(n)?' if unbatched else ''}"
                     )
             arrays.append(array)
             if len(array) != len(arrays[0]):
