@@ -1,5 +1,8 @@
 """Small habits of Keras programs: whole numbers as floats, updates of a loaded model, a wrong class number."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -65,3 +68,28 @@ def test_a_dataset_without_batches_is_told_of_batch(targets, call):
     data = dt.data.Dataset.from_tensor_slices((np.ones((32, 8), np.float32), targets))
     with pytest.raises(InputError, match=r"\.batch\(n\)"):
         getattr(model, call)(data, verbose=0)
+
+
+def test_two_threads_that_train_at_once_are_refused_and_a_callback_may_train():
+    inner = compiled()
+    begun, refused = threading.Event(), threading.Event()
+
+    class InTheMidst(dt.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            inner.fit(*ones(8), verbose=0)
+            begun.set()
+            assert refused.wait(60)
+
+    def train():
+        begun.wait(60)
+        try:
+            with pytest.raises(InputError, match="another thread of this process is in a fit"):
+                inner.fit(*ones(8), verbose=0)
+        finally:
+            refused.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(train)
+        compiled().fit(*ones(8), verbose=0, callbacks=[InTheMidst()])
+        other.result(60)
+    inner.fit(*ones(8), verbose=0)

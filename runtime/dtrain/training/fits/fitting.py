@@ -4,6 +4,7 @@ In the evaluator it is `follow`: every newest checkpoint is evaluated, until tra
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,6 +79,8 @@ class OptimizerOwner:
 
 _trained: WeakKeyDictionary[Strategy, OptimizerOwner] = WeakKeyDictionary()
 """The owner for which a strategy keeps the state of an optimizer: that of the newest `fit`."""
+_in_fit: WeakKeyDictionary[Strategy, threading.RLock] = WeakKeyDictionary()
+"""Held by the thread that is in a `fit` of a strategy."""
 _models: WeakKeyDictionary[Iterations, ref[Architecture]] = WeakKeyDictionary()
 """The model that an optimizer trains, by the count of its updates."""
 
@@ -135,7 +138,23 @@ class Fit:
                     )
 
     def run(self, batches: Batches, epochs: Epochs) -> History:
-        """Train this replica until the last global step."""
+        """Train this replica until the last global step.
+
+        Raises:
+            InputError: another thread of this process is in a `fit`.
+        """
+        in_fit = _in_fit.setdefault(self.model.strategy, threading.RLock())  # a callback may call fit
+        if not in_fit.acquire(blocking=False):
+            raise InputError(
+                "fit: another thread of this process is in a fit, and there is one strategy in a process; "
+                "call one after the other"
+            )
+        try:
+            return self._run(batches, epochs)
+        finally:
+            in_fit.release()
+
+    def _run(self, batches: Batches, epochs: Epochs) -> History:
         model = self.model
         strategy = self.model.strategy
         values = model.weights
