@@ -25,7 +25,7 @@ from dtrain.errors import SpecError
 from dtrain.process import secret
 from dtrain.process.access import proven_secret
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.secret import is_random, new_secret, users_secret, write_secret
+from dtrain.process.secret import is_random, users_secret, write_secret
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.runs.self_report.announcing import exposure
 from dtrain.wire.by_grpc.service import GrpcService
@@ -121,7 +121,8 @@ def test_a_task_that_dies_while_it_makes_the_secret_leaves_none_that_is_half(fil
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("", "found an empty file"), (new_secret()[:40], "found something else; remove it")]
+    ("content", "said"),
+    [("", "found an empty file"), (f"dtrain1-{'ab' * 16}", "found something else; remove it")],
 )
 def test_half_a_secret_is_not_believed(file, content, said):
     file.touch(0o600)
