@@ -43,7 +43,7 @@ from dtrain_cli.fleet.start_orders import RemotePlace, start_order
 from dtrain_cli.fleet.welcomes import address_of
 from dtrain_cli.plan.run_plan import HostShare, Workload
 from dtrain_cli.plan.task_launch import TaskLaunch
-from dtrain_cli.targets.signal_inbox import SignalInbox
+from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HasFileno, HostLost, HostNews, StopAsked, TargetFailed
 
 
@@ -228,7 +228,7 @@ class FleetTarget:
         until_s = time.monotonic() + SILENCE_S
         self._copy_checkpoint()
         while self._second is not None and self._second.asked and time.monotonic() < until_s:
-            if self._signals.read():  # the user waits no longer
+            if set(self._signals.read()) & set(STOP_SIGNALS):  # the user waits no longer
                 break
             self.events(until_s)
         host = self._locations.host_of(self._locations.leader)

@@ -31,7 +31,7 @@ from dtrain_cli.launch.tasks.task_life import TaskLife
 from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import first_line
-from dtrain_cli.targets.signal_inbox import SignalInbox, signal_name
+from dtrain_cli.targets.signal_inbox import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
 from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Target, TargetFailed
 
 TICK_S = 0.2
@@ -71,6 +71,7 @@ class Supervisor:
         self._limits = limits
         self._order: RunStop | None = None
         self._asked_there = False
+        self._answered: set[int] = set()
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
         self._changed = True
@@ -201,6 +202,9 @@ class Supervisor:
             self._console.forget_screen()
             return
         name = signal_name(number, host)
+        if number not in STOP_SIGNALS:
+            self._answer(number, name)
+            return
         if self._order is None or self._order.patient:
             order = RunStop(RunState.STOPPED, 128 + number, now_s, self._limits.grace_s)
             self._stop(order, f"{name}: stopping in order; a second signal kills at once")
@@ -210,6 +214,32 @@ class Supervisor:
         else:
             self._order = replace(self._order, at_s=now_s, grace_s=0.0)
             self._console.say(f"{name} again: killing the tasks that are left")
+
+    def _answer(self, number: int, name: str) -> None:
+        """Pass a notice on to the tasks, of which those of dtrain save a checkpoint at SIGUSR1; say once that
+        no other signal has an effect.
+        """
+        if number in NOTICES:
+            lives = [life for life in self.lives.values() if life.state == TaskState.RUNNING]
+            told = self._signal_all(lives, number if self.foreign else signal.SIGUSR1)
+            saves = "" if self.foreign else "; the leader saves a checkpoint"
+            self._console.say(f"{name}: passed on to {told} of {len(lives)} tasks{saves}")
+        elif number not in self._answered:
+            self._answered.add(number)
+            self._console.say(f"{name}: has no effect on a launch; SIGTERM stops it in order")
+
+    def _signal_all(self, lives: Iterable[TaskLife], number: int) -> int:
+        """Send a signal to tasks, but for those of dtrain that it would kill yet; return how many got it."""
+        ready = [
+            life
+            for life in lives
+            if self.foreign
+            or life.status is not None
+            or (life.handle is not None and life.handle.writes_stacks)
+        ]
+        for life in ready:
+            life.signal(number)
+        return len(ready)
 
     def _tick(self, now_s: float) -> None:
         if now_s >= self._next_status_s:
@@ -327,9 +357,8 @@ class Supervisor:
     def _ask_for_stacks(self, lives: Iterable[TaskLife]) -> None:
         """Have tasks write their threads' stacks to their logs, but for those that the signal would kill."""
         self._console.leave_out_stacks()
-        for life in lives:
-            if life.status is not None or (life.handle is not None and life.handle.writes_stacks):
-                life.signal(signal.SIGUSR2)
+        if not self.foreign:
+            self._signal_all(lives, signal.SIGUSR2)
 
     def _advance_stop(self, order: RunStop, now_s: float) -> None:
         there = [RemainingTask(life.task, life.stop_s) for life in self.lives.values() if not life.ended]

@@ -4,7 +4,12 @@ import os
 import signal
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_CAUGHT = (*STOP_SIGNALS, signal.SIGCONT)
+NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
+"""Announcements by which schedulers say that a job will end soon: they are for the tasks."""
+_CAUGHT = (
+    *(*STOP_SIGNALS, *NOTICES, signal.SIGCONT, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
+    *(signal.SIGPOLL, signal.SIGPWR, signal.SIGXCPU),
+)
 
 
 def signal_name(number: int, host: str | None = None) -> str:

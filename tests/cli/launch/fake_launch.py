@@ -188,6 +188,8 @@ class FakeTarget:
         if name not in self.alive or number in (signal.SIGCONT, signal.SIGUSR2):
             return
         self.sent.append((self.now_s, name, number))
+        if number == signal.SIGUSR1:  # a notice to tasks of dtrain, which live on
+            return
         delay_s = 0.0 if number == signal.SIGKILL else self._script(name, self.alive[name]).leaves_s
         if delay_s != FOR_EVER:
             self._coming.append((self.now_s + delay_s, Exited(name, self.alive[name], -number, 0)))

@@ -146,3 +146,23 @@ def test_every_history_ends_with_nobody_left_and_an_honest_exit_code(
             assert 0 < outcome.exit_code < 256
             assert outcome.failure is not None
             assert outcome.failure.task != "launcher" or outcome.exit_code == 124
+
+
+def test_notices_of_a_scheduler_reach_the_tasks_and_other_signals_change_nothing(tmp_path):
+    others = [signal.SIGALRM, signal.SIGALRM, signal.SIGVTALRM, signal.SIGXCPU, signal.SIGPWR]
+    arriving = [
+        (5, signal.SIGUSR1),
+        (6, signal.SIGUSR2),
+        *((7, each) for each in others),
+        (9, signal.SIGTERM),
+    ]
+    target = FakeTarget({}, signals_to_launcher=arriving)
+    _, outcome = perform(tmp_path, target)
+    assert (outcome.state, outcome.exit_code) == ("stopped", 143)
+    tasks = {name for _, name, number in target.sent if number == signal.SIGTERM}
+    noticed = [name for at_s, name, number in target.sent if number == signal.SIGUSR1 and at_s < 1008]
+    assert sorted(noticed) == sorted([*tasks, *tasks])
+    said = "\n".join(target.said)
+    assert "SIGUSR1: passed on to" in said
+    assert "the leader saves a checkpoint" in said
+    assert said.count("SIGALRM: has no effect on a launch") == 1

@@ -35,7 +35,7 @@ from dtrain_cli.runs.log_files import TaskOutput
 from dtrain_cli.runs.report import is_alive
 from dtrain_cli.targets.fork_server import LifeLine
 from dtrain_cli.targets.local import LocalTarget
-from dtrain_cli.targets.signal_inbox import SignalInbox
+from dtrain_cli.targets.signal_inbox import NOTICES, STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, TaskHandle
 
 TICK_S = 0.1
@@ -122,7 +122,9 @@ class JoiningWorker:
 
     def _signalled(self, number: int, now_s: float) -> None:
         """Pass the first signal on as the request to stop, and kill at the second, as a launcher does."""
-        if number == signal.SIGCONT:
+        if number in NOTICES:
+            self._signal(signal.SIGUSR1)
+        if number not in STOP_SIGNALS:
             return
         if self._told is not None:
             self._kill_s = now_s
