@@ -1,7 +1,27 @@
-"""dtrain: training of one program by a cluster of processes on CPUs, and numpy models to train.
+"""dtrain: one training program becomes a cluster of processes on CPUs; models are Keras's, in numpy.
 
-The public names are loaded when they are first used (PEP 562), so that importing one error class, or asking
-the command line for help, loads neither numpy nor grpc. `__init__.pyi` tells type checkers the same list.
+    import numpy as np
+    import dtrain as dt
+
+    x = np.random.default_rng(0).normal(size=(1000, 8)).astype("float32")
+    y = (x.sum(axis=1) > 0).astype("int64")
+    strategy = dt.get_strategy()                     # of this task's cluster; alone: one process
+    with strategy.scope():
+        model = dt.Sequential([dt.layers.Dense(16, activation="relu"), dt.layers.Dense(2)])
+        loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, metrics=["accuracy"])
+    model.fit(x, y, batch_size=32, epochs=3)
+
+Saved as `train.py`, ``python train.py`` trains in one process, and ``dtrain launch train.py`` on a cluster.
+
+- dt.Sequential, dt.Model, dt.load_model: models, of dt.layers, dt.losses, dt.metrics and dt.optimizers.
+- dt.data: input pipelines, as tf.data. dt.callbacks: what happens beside training. dt.utils: small things.
+- dt.MirroredStrategy, dt.MultiWorkerMirroredStrategy, dt.ParameterServerStrategy, dt.distribute: who trains.
+- dt.from_torch, dt.from_function: models of PyTorch, and of functions of your own.
+- dt.errors: every exception that dtrain raises on purpose.
+
+In a terminal ``dtrain help dt.layers`` lists what is in a module, and ``dtrain help LSTM`` shows one name.
+The packages of dtrain that are not named here are private.
 """
 
 import sys
@@ -11,6 +31,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+# These are loaded when they are first used (PEP 562), so that importing one error class, or asking the
+# command line for help, loads neither numpy nor grpc. `__init__.pyi` tells type checkers the same list.
 # Public name -> the module that it is (module alone) or stands in (module:name).
 _PUBLIC = {
     "Input": "dtrain.learning.layers:Input",
@@ -60,14 +82,17 @@ __all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
+    absent_from = import_module("dtrain.absent_names").absent_from
     if name not in _PUBLIC:
-        return import_module("dtrain.absent_names").absent_from("dtrain", __all__)(name)
+        return absent_from("dtrain", __all__)(name)
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
     module, _, attribute = _PUBLIC[name].partition(":")
     value = import_module(module)
     if attribute:
         value = getattr(value, attribute)
+    elif not hasattr(value, "__getattr__"):  # the modules that are found here alone
+        value.__getattr__ = absent_from(f"dtrain.{name}", value.__all__)  # type: ignore[method-assign]
     globals()[name] = value
     return value
 

@@ -2,30 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-_INSTEAD = {
-    "GradientTape": "there is no automatic differentiation; model.value_and_gradients gives both",
-    "function": "leave it out: nothing is traced, Python runs as it stands",
-    "keras": "Keras's names stand in dtrain itself: dt.layers, dt.Sequential, dt.callbacks",
-    "datasets": "nothing is downloaded; dt.data reads files, and numpy arrays are data as they are",
-    "constant": "numpy's arrays are what TensorFlow's tensors are: np.array",
-    "convert_to_tensor": "numpy's arrays are what TensorFlow's tensors are: np.asarray",
-    "cast": "write array.astype(dtype)",
-    "one_hot": "write dt.utils.to_categorical",
-    "random": "write np.random.default_rng(seed)",
-    "math": "numpy has it: np.log, np.exp, ...",
-    "io": "dt.data reads and writes TFRecord files and tf.train.Example; the rest is Python's open",
-    "config": "threads follow OMP_NUM_THREADS, and roles and machines stand in the spec",
-    "summary": "write dt.callbacks.TensorBoard",
-    "saved_model": "write model.save, or model.export for ONNX",
-    "device": "there are CPUs alone; the spec says which task computes what",
-    "Lambda": "write a class with forward and backward; see dt.layers.Layer",
-    "estimator": "the names stand in dtrain itself: dt.Estimator, dt.train_and_evaluate",
-    "compat": "the names of TensorFlow 1 that are there stand in dtrain itself: dt.Estimator",
-}
-"""By the name in TensorFlow."""
 _PLACES = (
     *("layers", "data", "losses", "metrics", "optimizers", "callbacks", "initializers", "regularizers"),
     *("activations", "distribute", "utils", "train", "data.experimental", "distribute.experimental"),
@@ -41,18 +23,28 @@ def absent_from(module: str, known: Iterable[str]) -> Callable[[str], Any]:
     """
 
     def missing(name: str) -> Any:
-        hint = "" if name.startswith("_") else _hint(module, name, known)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)
+        # `from dtrain import process`, a private package, asks here first, before Python imports it
+        inner = name.startswith("_") or (module == "dtrain" and find_spec(f"dtrain.{name}"))
+        use = "" if inner else hint(module, name, known)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}{use}", name=name)
 
     return missing
 
 
-def _hint(module: str, name: str, known: Iterable[str]) -> str:
-    if name in _INSTEAD:
-        return f"; {_INSTEAD[name]}"
+@cache
+def _instead() -> dict[tuple[str, str], str]:
+    """Return the sentences of absent_names.txt, by module (`*`: any of them) and name."""
+    lines = Path(__file__).with_suffix(".txt").read_text("utf-8").splitlines()
+    parts = [line.partition(": ") for line in lines if line and not line.startswith("#")]
+    return {(names.split()[0], name): sentence for names, _, sentence in parts for name in names.split()[1:]}
+
+
+def hint(module: str, name: str, known: Iterable[str]) -> str:
+    """Return `; ` and what to use in an absent name's place; an empty text: nothing is like it."""
+    if found := _instead().get((module.removeprefix("dtrain."), name), _instead().get(("*", name))):
+        return f"; {found}"
     for place in _PLACES:
-        found = _public(place)
-        if f"dtrain.{place}" != module and name in found:
+        if f"dtrain.{place}" != module and name in _public(place):
             return f"; it is dt.{place}.{name}"
     by_lower = {each.lower(): each for each in known}
     if near := get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8):

@@ -27,7 +27,13 @@ def check_callbacks(callbacks: Iterable[object]) -> None:
 
 
 class CallbackList:
-    """Calls several callbacks in order."""
+    """Calls several callbacks in order.
+
+    Args:
+        callbacks: which are called, in order.
+        model: is told to each.
+        params: are told to each.
+    """
 
     def __init__(self, callbacks: Sequence[Callback], model: Any, params: Mapping[str, Any]) -> None:
         self.callbacks = list(callbacks)

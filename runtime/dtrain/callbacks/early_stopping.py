@@ -12,7 +12,11 @@ class EarlyStopping(Callback):
     """Stop when `monitor` has not improved for `patience` epochs. See `tf.keras.callbacks.EarlyStopping`.
 
     Args:
+        monitor: a name of the logs.
         min_delta: smaller changes are no improvement.
+        patience: how many epochs in a row.
+        verbose: 1: print a line when it acts.
+        mode: ``min``, ``max``, or ``auto``: by the name.
         baseline: a value that must be beaten for patience to begin anew.
         restore_best_weights: at the stop, go back to the weights of the best epoch. They are the leader's,
             and part of `get_state`: the next leader has them when this one dies.

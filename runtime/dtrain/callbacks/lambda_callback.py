@@ -6,7 +6,17 @@ from dtrain.callbacks.callback import HOOKS, Callback
 
 
 class LambdaCallback(Callback):
-    """A callback of functions: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs))``."""
+    """A callback of functions: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs))``.
+
+    Args:
+        on_epoch_begin: ``(epoch, logs)``.
+        on_epoch_end: ``(epoch, logs)``.
+        on_batch_begin: ``(batch, logs)``.
+        on_batch_end: ``(batch, logs)``.
+        on_train_begin: ``(logs)``.
+        on_train_end: ``(logs)``.
+        functions: any other hook of `Callback`, by its name.
+    """
 
     def __init__(
         self,

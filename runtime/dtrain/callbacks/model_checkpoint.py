@@ -15,8 +15,11 @@ class ModelCheckpoint(Callback):
     Args:
         filepath: a path or a URL; may hold ``{epoch}``, ``{batch}`` (with a number as `save_freq`) and names
             of the logs: ``{val_loss:.2f}``.
+        monitor: a name of the logs.
+        verbose: 1: print a line when it acts.
         save_best_only: only if `monitor` is better than ever before.
         save_weights_only: `model.save_weights` instead of `model.save`.
+        mode: ``min``, ``max``, or ``auto``: by the name.
         save_freq: ``epoch``, or a number of global steps.
         options: accepted as in Keras, where they are a file system's.
         initial_value_threshold: what the first value must be better than.

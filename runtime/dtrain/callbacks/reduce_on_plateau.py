@@ -14,6 +14,11 @@ class ReduceLROnPlateau(Callback):
     See `tf.keras.callbacks.ReduceLROnPlateau`.
 
     Args:
+        monitor: a name of the logs.
+        factor: below 1.
+        patience: how many epochs in a row.
+        verbose: 1: print a line when it acts.
+        mode: ``min``, ``max``, or ``auto``: by the name.
         min_delta: smaller changes are no improvement.
         cooldown: epochs to wait after a reduction before looking again.
         min_lr: never go below.

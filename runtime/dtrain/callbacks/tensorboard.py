@@ -31,9 +31,13 @@ class TensorBoard(Callback):
             AIP_TENSORBOARD_LOG_DIR of a job of Vertex AI, elsewhere ``logs``.
         histogram_freq: histograms every so many epochs; 0: none.
         write_graph: write the model's summary.
+        write_images: False alone.
         write_steps_per_second: global steps, as ``epoch_steps_per_second``.
         update_freq: ``epoch``; ``batch`` or a number of global steps: also the batches' numbers, as
             ``batch_loss`` and so on.
+        profile_batch: 0 alone.
+        embeddings_freq: 0 alone.
+        embeddings_metadata: None alone.
 
     Raises:
         SpecError: an argument asks for what dtrain does not write: images of weights, embeddings, profiles.

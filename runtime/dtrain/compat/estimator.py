@@ -27,7 +27,11 @@ InputFunction = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Estimator:
-    """A model to be made in each task: `model_fn` is called once in the strategy's scope and compiles it."""
+    """A model to be made in each task: `model_fn` is called once in the strategy's scope and compiles it.
+
+    Args:
+        model_fn: ``() -> Model``, compiled.
+    """
 
     model_fn: Callable[[], Model]
 
@@ -93,6 +97,11 @@ def train_and_evaluate(
 
     Returns: The model, with the final weights; and the metrics of the final evaluation in the leader and in
     the evaluator, else None.
+
+    Args:
+        estimator: the model to be made.
+        train_spec: the training data, and where training ends.
+        eval_spec: the evaluation data, and when they are looked at.
 
     Raises:
         InputError: data do not fit, or those to evaluate on are infinite and `EvalSpec.steps` is None.

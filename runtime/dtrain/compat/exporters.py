@@ -51,7 +51,12 @@ class Exporter:
 
 @dataclass
 class FinalExporter(Exporter):
-    """Keeps the model at the end of training."""
+    """Keeps the model at the end of training.
+
+    Args:
+        name: the folder, below ``export`` in that of the run.
+        exports_to_keep: how many models stay; None: all.
+    """
 
     def wants(self, results: Results, is_final: bool) -> bool:
         """Return True for the final model."""
@@ -60,7 +65,12 @@ class FinalExporter(Exporter):
 
 @dataclass
 class LatestExporter(Exporter):
-    """Keeps the newest evaluated models."""
+    """Keeps the newest evaluated models.
+
+    Args:
+        name: the folder, below ``export`` in that of the run.
+        exports_to_keep: how many models stay; None: all.
+    """
 
     exports_to_keep: int | None = 5
 
@@ -71,7 +81,13 @@ class LatestExporter(Exporter):
 
 @dataclass
 class BestExporter(Exporter):
-    """Keeps each model that is better than all before it by `compare_fn`; by default the loss is smaller."""
+    """Keeps each model that is better than all before it by `compare_fn`; by default the loss is smaller.
+
+    Args:
+        name: the folder.
+        exports_to_keep: how many models stay; None: all.
+        compare_fn: ``(best, current) -> bool``: whether the current results are better.
+    """
 
     name: str = "best_exporter"
     exports_to_keep: int | None = 5

@@ -1,11 +1,10 @@
 """`dt.utils`: labels, sequences of numbers and folders of images as arrays, as in `tf.keras.utils`."""
 
 import collections.abc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dtrain.absent_names import absent_from
 from dtrain.data.distribution import dataset_creator as experimental
 from dtrain.data.experimental.image_folders import image_dataset_from_directory
 from dtrain.errors import InputError
@@ -13,12 +12,15 @@ from dtrain.types import Array
 
 __all__ = ["experimental", "image_dataset_from_directory", "pad_sequences", "to_categorical"]
 
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.utils", __all__)
-
 
 def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32") -> Array:
-    """Return class numbers as one-hot vectors [..., num_classes]; raise an `InputError` for others."""
+    """Return class numbers as one-hot vectors [..., num_classes]; raise an `InputError` for others.
+
+    Args:
+        y: whole numbers from 0 on, of any shape.
+        num_classes: length of a vector; None: one more than the largest number.
+        dtype: numpy's name of the result's dtype.
+    """
     classes = np.array(y, np.int64)
     if classes.ndim > 1 and classes.shape[-1] == 1:
         classes = classes[..., 0]
@@ -42,8 +44,11 @@ def pad_sequences(
     """Return sequences of different lengths as one array: short ones are filled with `value`, long ones cut.
 
     Args:
+        sequences: lists of numbers.
         maxlen: the length; the longest sequence's by default.
+        dtype: numpy's name of the result's dtype.
         padding, truncating: ``pre`` or ``post``: at which end.
+        value: fills up short ones.
 
     Raises:
         InputError: padding or truncating is neither.

@@ -60,7 +60,11 @@ class FixedLenFeature:
 
 @dataclass(frozen=True)
 class VarLenFeature:
-    """A feature with any number of values, none if it is missing; dtype as in `FixedLenFeature`."""
+    """A feature with any number of values, none if it is missing; dtype as in `FixedLenFeature`.
+
+    Args:
+        dtype: `float32`, `int64` or `string` (bytes), or numpy's dtype of that name.
+    """
 
     dtype: Any
 
@@ -69,6 +73,10 @@ def parse_single_example(
     serialized: bytes, features: Mapping[str, FixedLenFeature | VarLenFeature]
 ) -> dict[str, Any]:
     """Return the features of one serialized Example, as arrays (a `string` of shape () as bytes).
+
+    Args:
+        serialized: the bytes of an Example, as `encode_example` or TensorFlow made them.
+        features: the wanted features, by name.
 
     Raises:
         InputError: the bytes are no Example, a feature without a default is missing, or its kind or length is
@@ -84,6 +92,10 @@ def parse_example(
     """Return the features of a batch of serialized Examples: stacked arrays, lists for `VarLenFeature`.
 
     Examples of one form are parsed together; see `readers.example_layouts`.
+
+    Args:
+        serialized: the bytes of each Example, as `encode_example` or TensorFlow made them.
+        features: the wanted features, by name.
     """
     groups = Groups(serialized)
     batch = {name: _column(feature, len(serialized)) for name, feature in features.items()}

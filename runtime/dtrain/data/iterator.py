@@ -22,6 +22,11 @@ class DatasetIterator(Iterator[Element]):
     iterator. `state` is a few plain numbers, from which a new iterator goes on where this one stands: at once
     where the pipeline is addressable, or can be made so by an index of its files; else by reading and
     dropping what comes before.
+
+    Args:
+        node: the pipeline.
+        iteration: which iteration of it, for shuffles.
+        position: the number of the first element.
     """
 
     def __init__(self, node: Node, iteration: Iteration = (0,), position: int = 0) -> None:

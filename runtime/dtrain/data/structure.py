@@ -15,7 +15,12 @@ Element = Any
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape and dtype of an array in every element; an axis whose length varies is None."""
+    """Shape and dtype of an array in every element; an axis whose length varies is None.
+
+    Args:
+        shape: a tuple; an axis whose length varies is None.
+        dtype: numpy's dtype or its name, or ``string`` for bytes and text.
+    """
 
     shape: tuple[int | None, ...]
     dtype: Any

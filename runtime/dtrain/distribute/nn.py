@@ -31,6 +31,9 @@ def compute_average_loss(
 def scale_regularization_loss(regularization_loss: Any) -> Any:
     """Return a replica's share of a penalty; the shares of all replicas add up to it.
 
+    Args:
+        regularization_loss: the sum of the penalties.
+
     Raises:
         ContextError: it is called outside of the replicas of a strategy that has several.
     """

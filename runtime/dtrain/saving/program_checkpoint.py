@@ -29,6 +29,7 @@ class Checkpoint:
     its iterations and its memory of the variables of the other objects.
 
     Attributes:
+        objects: models, variables and optimizers by names.
         counters: further whole numbers, which are saved as well.
     """
 

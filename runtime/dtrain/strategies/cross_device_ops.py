@@ -28,6 +28,9 @@ class ReductionToOneDevice(CrossDeviceOps):
 class _Packed(CrossDeviceOps):
     """Base of those that join small values before they are sent, which nothing here needs.
 
+    Args:
+        num_packs: without effect.
+
     Raises:
         SpecError: `num_packs` is negative.
     """
@@ -39,8 +42,16 @@ class _Packed(CrossDeviceOps):
 
 
 class HierarchicalCopyAllReduce(_Packed):
-    """See `tf.distribute.HierarchicalCopyAllReduce`."""
+    """See `tf.distribute.HierarchicalCopyAllReduce`.
+
+    Args:
+        num_packs: without effect.
+    """
 
 
 class NcclAllReduce(_Packed):
-    """See `tf.distribute.NcclAllReduce`, which needs GPUs: `MirroredStrategy` refuses it."""
+    """See `tf.distribute.NcclAllReduce`, which needs GPUs: `MirroredStrategy` refuses it.
+
+    Args:
+        num_packs: without effect.
+    """

@@ -131,6 +131,7 @@ def from_function(
         loss: ``(weights, x, y) -> loss``, for evaluation; else the loss of `loss_and_gradients`.
         predict: ``(weights, x) -> outputs``, for `predict` and metrics.
         state: names of variables that have no gradient, such as moving averages.
+        name: of the model; None: its class's name in lower case.
 
     Raises:
         InputError: a variable to be trained is not of floats.

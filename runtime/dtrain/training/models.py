@@ -46,6 +46,11 @@ class Model(CompiledModel):
     for a stack. Several of them are a list, or a dict by their layers' names; of outputs in a dict `predict`
     makes a dict. A model that is called with such results puts its layers there. Models that use the same
     layers share their variables' values.
+
+    Args:
+        inputs: one result of `dt.Input`, or a list or dict of them.
+        outputs: what the layers make of them: one, or a list or dict.
+        name: of the model; None: its class's name in lower case.
     """
 
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None) -> None:

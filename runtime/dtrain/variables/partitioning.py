@@ -18,6 +18,8 @@ from math import ceil, prod
 from dtrain.errors import SpecError
 from dtrain.variables import DTYPE_BYTES, VariableSpec
 
+__all__ = ["FixedShardsPartitioner", "MaxSizePartitioner", "MinSizePartitioner"]
+
 Partitioner = Callable[[Sequence[int], str], list[int]]
 """(shape, dtype) to the number of parts along each axis."""
 
@@ -41,7 +43,11 @@ _ELEMENT_BYTES = {**DTYPE_BYTES, **_OTHER_BYTES}
 
 @dataclass(frozen=True)
 class FixedShardsPartitioner:
-    """The same number of shards for every variable, but no more than it has rows."""
+    """The same number of shards for every variable, but no more than it has rows.
+
+    Args:
+        num_shards: how many.
+    """
 
     num_shards: int
 
@@ -52,7 +58,13 @@ class FixedShardsPartitioner:
 
 @dataclass(frozen=True)
 class MinSizePartitioner:
-    """As many shards as there are `min_shard_bytes` in a variable (rounded up), at most `max_shards`."""
+    """As many shards as there are `min_shard_bytes` in a variable (rounded up), at most `max_shards`.
+
+    Args:
+        min_shard_bytes: the smallest size of a shard.
+        max_shards: the largest number of shards.
+        bytes_per_string: the size that a string is taken to have.
+    """
 
     min_shard_bytes: int = 256 << 10
     max_shards: int = 1
@@ -73,7 +85,13 @@ class MinSizePartitioner:
 
 @dataclass(frozen=True)
 class MaxSizePartitioner:
-    """As few shards as keep each within `max_shard_bytes`, at most `max_shards`."""
+    """As few shards as keep each within `max_shard_bytes`, at most `max_shards`.
+
+    Args:
+        max_shard_bytes: the largest size of a shard.
+        max_shards: the largest number of shards; None: there is no limit.
+        bytes_per_string: the size that a string is taken to have.
+    """
 
     max_shard_bytes: int
     max_shards: int | None = None

@@ -11,7 +11,12 @@ NO_VALUE = object()
 
 
 class Optional:
-    """A value or none; made by `from_value` and `empty`."""
+    """A value or none; made by `from_value` and `empty`.
+
+    Args:
+        value: the value, or `NO_VALUE`.
+        spec: returns the structure of `TensorSpec`s that it fits.
+    """
 
     def __init__(self, value: Any, spec: Callable[[], Any]) -> None:
         """Hold a value, or `NO_VALUE`; `spec` returns the structure of `TensorSpec`s that it fits."""

@@ -14,6 +14,9 @@ def assert_cardinality(expected_cardinality: int) -> Callable[[Dataset], Dataset
     Reading raises an `InvalidArgumentError` where it has another number. See
     `tf.data.experimental.assert_cardinality`.
 
+    Args:
+        expected_cardinality: how many elements there are, or INFINITE.
+
     Raises:
         InvalidArgumentError: it is no number of elements.
     """

@@ -95,6 +95,9 @@ def make_csv_dataset(
 ) -> Dataset:
     """Return batches of the rows of .csv files: a dict of columns, or a pair of it and the label's column.
 
+    Other arguments are those of `CsvDataset` and of TensorFlow; `prefetch_buffer_size` and `sloppy` have no
+    effect on elements or their order.
+
     Args:
         file_pattern: one or several, of paths.
         batch_size: rows of a batch; without `num_epochs` a smaller last one is left out.
@@ -102,12 +105,21 @@ def make_csv_dataset(
         column_defaults: as `record_defaults` of `CsvDataset`; default: dtypes by the first rows.
         label_name: the column that comes apart.
         select_columns: names or numbers of the wanted columns; default: all.
+        field_delim: between fields.
+        use_quote_delim: whether fields in quotes may have delimiters and line breaks.
+        na_value: text that stands for an empty field.
+        header: whether the first row of each file names the columns.
         num_epochs: how often the rows are repeated; None: without end.
         shuffle: whether files, and rows in a buffer, are shuffled anew in each epoch.
+        shuffle_buffer_size: how many rows a shuffle holds.
+        shuffle_seed: of the shuffle; None: the run's.
+        prefetch_buffer_size: without effect on elements.
+        num_parallel_reads: how many files are read in turn.
+        sloppy: without effect on elements.
+        num_rows_for_inference: rows that tell the dtypes of columns; None: all.
+        compression_type: empty, GZIP or ZLIB.
         ignore_errors: is refused.
-
-    Other arguments are those of `CsvDataset` and of TensorFlow; `prefetch_buffer_size` and `sloppy` have no
-    effect on elements or their order.
+        encoding: ``utf-8`` alone.
 
     Raises:
         InvalidArgumentError: no file matches, or a column is missing, named twice or of no dtype.

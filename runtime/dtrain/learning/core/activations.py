@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.core.configuration import unknown_name
@@ -35,9 +34,6 @@ __all__ = [
     "swish",
     "tanh",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.activations", __all__)
 
 
 @dataclass(frozen=True)
@@ -255,42 +251,43 @@ def _gelu_tanh_derivative(x: Array, y: Array, dy: Array) -> Array:
 
 
 linear = Activation("linear", lambda x: x, lambda x, y, dy: dy)
+"""x itself."""
 relu = Activation("relu", _relu, _relu_derivative)
+"""max(x, 0)."""
 relu6 = Activation("relu6", lambda x: np.clip(x, 0, 6, out=x), _relu6_derivative)
+"""x, cut to 0 to 6."""
 sigmoid = Activation("sigmoid", _sigmoid, _sigmoid_derivative)
+"""1 / (1 + exp(-x))."""
 tanh = Activation("tanh", lambda x: np.tanh(x, out=x), _tanh_derivative)
+"""The hyperbolic tangent of x."""
 softmax = Activation("softmax", softmax_along, lambda x, y, dy: softmax_along_derivative(y, dy))
+"""exp(x) / sum of exp(x) along the last axis."""
 log_softmax = Activation("log_softmax", _log_softmax, _log_softmax_derivative)
+"""The logarithm of softmax along the last axis, which does not overflow."""
 elu = Activation("elu", scaled_elu, lambda x, y, dy: scaled_elu_derivative(y, dy))
+"""x where positive, exp(x) - 1 elsewhere."""
 selu = Activation("selu", _selu, _selu_derivative)
+"""A scaled elu, by which mean 0 and variance 1 stay (Klambauer et al., 2017)."""
 softplus = Activation("softplus", _softplus, _softplus_derivative)
+"""log(1 + exp(x))."""
 softsign = Activation("softsign", _softsign, _softsign_derivative)
+"""x / (1 + |x|)."""
 exponential = Activation("exponential", lambda x: np.exp(x, out=x), lambda x, y, dy: dy * y)
+"""exp(x)."""
 hard_sigmoid = Activation("hard_sigmoid", _hard_sigmoid, _hard_sigmoid_derivative)
+"""0.2 x + 0.5, cut to 0 to 1, as in Keras 2.15."""
 swish = Activation("swish", _swish, _swish_derivative, needs_x=True)
+"""x · sigmoid(x)."""
 silu = Activation("silu", _swish, _swish_derivative, needs_x=True)
+"""x · sigmoid(x); another name of swish."""
 mish = Activation("mish", _mish, _mish_derivative, needs_x=True)
+"""x · tanh(softplus(x))."""
 gelu = Activation("gelu", _gelu, _gelu_derivative, needs_x=True)
+"""x times the normal distribution's cumulative function at x."""
 gelu_tanh = Activation("gelu_tanh", _gelu_tanh, _gelu_tanh_derivative, needs_x=True)
+"""gelu, approximated by tanh (Keras's ``gelu(approximate=True)``)."""
 
-CATALOGUE = (
-    *(
-        linear,
-        relu,
-        relu6,
-        sigmoid,
-        tanh,
-        softmax,
-        log_softmax,
-        elu,
-        selu,
-        softplus,
-        softsign,
-        exponential,
-        hard_sigmoid,
-    ),
-    *(swish, silu, mish, gelu, gelu_tanh),
-)
+CATALOGUE = tuple(each for each in list(globals().values()) if isinstance(each, Activation))
 _BY_NAME = {activation.name: activation for activation in CATALOGUE}
 
 
@@ -299,6 +296,9 @@ def get(identifier: ActivationLike) -> Activation:
 
     Pass a function of your own as ``Activation(name, forward, derivative)``: a bare function has no
     derivative.
+
+    Args:
+        identifier: an `Activation`, a name, or None.
     """
     if identifier is None:
         return linear

@@ -8,11 +8,10 @@ Keras: the last two axes are in and out, those before are the receptive field.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import Configurable, from_data, snake_case, unknown_name
 from dtrain.types import Array
@@ -38,8 +37,6 @@ __all__ = [
     "get",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.initializers", __all__)
 _TRUNCATED_STDDEV = 0.87962566103423978
 
 
@@ -92,7 +89,11 @@ class Ones(_ByElement):
 
 @dataclass(frozen=True)
 class Constant(Initializer):
-    """All `value`, which may be a list that broadcasts to the shape."""
+    """All `value`, which may be a list that broadcasts to the shape.
+
+    Args:
+        value: a number, or a list that broadcasts to the shape.
+    """
 
     value: Any = 0
 
@@ -107,7 +108,14 @@ class Constant(Initializer):
 
 @dataclass(frozen=True)
 class RandomUniform(_ByElement):
-    """Uniform in [minval, maxval)."""
+    """Uniform in [minval, maxval).
+
+    Args:
+        minval: the smallest value.
+        maxval: the end, which is not reached.
+        seed: a number from which this one draws, in place of the model's seed: variables that use it begin
+            alike; None: the model's.
+    """
 
     minval: float = -0.05
     maxval: float = 0.05
@@ -120,7 +128,14 @@ class RandomUniform(_ByElement):
 
 @dataclass(frozen=True)
 class RandomNormal(_ByElement):
-    """Normal with `mean` and `stddev`."""
+    """Normal with `mean` and `stddev`.
+
+    Args:
+        mean: the mean.
+        stddev: the standard deviation.
+        seed: a number from which this one draws, in place of the model's seed: variables that use it begin
+            alike; None: the model's.
+    """
 
     mean: float = 0.0
     stddev: float = 0.05
@@ -133,7 +148,14 @@ class RandomNormal(_ByElement):
 
 @dataclass(frozen=True)
 class TruncatedNormal(_ByElement):
-    """Normal; values beyond two standard deviations are drawn again."""
+    """Normal; values beyond two standard deviations are drawn again.
+
+    Args:
+        mean: the mean.
+        stddev: the standard deviation, before values are cut off.
+        seed: a number from which this one draws, in place of the model's seed: variables that use it begin
+            alike; None: the model's.
+    """
 
     mean: float = 0.0
     stddev: float = 0.05
@@ -149,6 +171,13 @@ class VarianceScaling(Initializer):
     """Variance ``scale / n``; n is `fan_in`, `fan_out` or their average (`fan_avg`).
 
     `distribution` is ``truncated_normal`` (also called ``normal``), ``untruncated_normal`` or ``uniform``.
+
+    Args:
+        scale: the variance times n.
+        mode: ``fan_in``, ``fan_out`` or ``fan_avg``: what n is.
+        distribution: ``truncated_normal``, ``untruncated_normal`` or ``uniform``.
+        seed: a number from which this one draws, in place of the model's seed: variables that use it begin
+            alike; None: the model's.
     """
 
     scale: float = 1.0
@@ -230,7 +259,13 @@ class LecunNormal(_Scaled):
 
 @dataclass(frozen=True)
 class Orthogonal(Initializer):
-    """`gain` times a random orthogonal matrix; more than two axes are flattened into rows."""
+    """`gain` times a random orthogonal matrix; more than two axes are flattened into rows.
+
+    Args:
+        gain: a factor.
+        seed: a number from which this one draws, in place of the model's seed: variables that use it begin
+            alike; None: the model's.
+    """
 
     gain: float = 1.0
     seed: int | None = None
@@ -248,7 +283,11 @@ class Orthogonal(Initializer):
 
 @dataclass(frozen=True)
 class Identity(Initializer):
-    """`gain` times the identity matrix."""
+    """`gain` times the identity matrix.
+
+    Args:
+        gain: a factor.
+    """
 
     gain: float = 1.0
 
@@ -271,7 +310,11 @@ _BY_NAME |= {"uniform": RandomUniform, "normal": RandomNormal, "zero": Zeros, "o
 
 
 def get(identifier: InitializerLike) -> Initializer:
-    """Return the initializer for an object, a name (``glorot_uniform``, ``GlorotUniform``) or data."""
+    """Return the initializer for an object, a name (``glorot_uniform``, ``GlorotUniform``) or data.
+
+    Args:
+        identifier: an `Initializer`, a name, or ``{"class_name", "config"}``.
+    """
     if isinstance(identifier, Initializer):
         return identifier
     if isinstance(identifier, str):

@@ -1,12 +1,11 @@
-"""Penalties on weights, added to the loss: Keras's L1, L2, L1L2 and OrthogonalRegularizer."""
+"""Penalties on weights, added to the loss: Keras's L1, L2 and L1L2."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import Configurable, from_data, unknown_name
 from dtrain.types import Array
@@ -18,9 +17,6 @@ __all__ = [
     "Regularizer",
     "get",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.regularizers", __all__)
 
 
 class Regularizer(Configurable):
@@ -40,7 +36,12 @@ RegularizerLike: TypeAlias = str | Regularizer | Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class L1L2(Regularizer):
-    """``l1 * sum|w| + l2 * sum w²`` (no half before l2, as in Keras)."""
+    """``l1 * sum|w| + l2 * sum w²`` (no half before l2, as in Keras).
+
+    Args:
+        l1: the factor of the sum of absolute values.
+        l2: the factor of the sum of squares.
+    """
 
     l1: float = 0.0
     l2: float = 0.0
@@ -59,14 +60,22 @@ class L1L2(Regularizer):
 
 
 class L1(L1L2):
-    """``l1 * sum|w|``."""
+    """``l1 * sum|w|``.
+
+    Args:
+        l1: the factor.
+    """
 
     def __init__(self, l1: float = 0.01) -> None:
         super().__init__(l1=l1)
 
 
 class L2(L1L2):
-    """``l2 * sum w²``."""
+    """``l2 * sum w²``.
+
+    Args:
+        l2: the factor.
+    """
 
     def __init__(self, l2: float = 0.01) -> None:
         super().__init__(l2=l2)
@@ -83,7 +92,11 @@ _BY_NAME["L1L2"] = _BY_NAME["l1_l2"]
 
 
 def get(identifier: RegularizerLike) -> Regularizer | None:
-    """Return the regularizer for an object, a name (``l1``, ``l2``, ``l1_l2``), data, or None."""
+    """Return the regularizer for an object, a name (``l1``, ``l2``, ``l1_l2``), data, or None.
+
+    Args:
+        identifier: a `Regularizer`, a name, ``{"class_name", "config"}``, or None.
+    """
     if identifier is None or isinstance(identifier, Regularizer):
         return identifier
     if isinstance(identifier, str):

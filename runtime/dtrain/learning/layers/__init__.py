@@ -1,8 +1,5 @@
 """Layers by Keras's names. `base` defines a layer; the other files hold one family each."""
 
-from typing import TYPE_CHECKING
-
-from dtrain.absent_names import absent_from
 from dtrain.learning.layers.base import Call, Input, InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D
 from dtrain.learning.layers.dense import ELU, Activation, Dense, LeakyReLU, PReLU, ReLU, Softmax
@@ -66,7 +63,6 @@ from dtrain.learning.layers.shaping import (
 )
 
 __all__ = [
-    "CLASSES",
     "ELU",
     "GRU",
     "LSTM",
@@ -139,8 +135,6 @@ __all__ = [
     "subtract",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.layers", __all__)
 
 CLASSES: dict[str, type[Layer]] = {
     name: each

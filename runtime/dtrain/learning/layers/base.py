@@ -35,7 +35,12 @@ class Weight:
 
     Attributes:
         name: within the layer, for example ``kernel``; a model's variable is called ``<layer name>/<name>``.
+        shape: without unknown lengths.
+        initializer: first values: a name or an `Initializer`.
+        regularizer: penalty, which is added to the loss.
+        trainable: whether it has a gradient.
         sparse: the layer may give the gradient as `SparseRows` (see `Call.sparse_gradients`).
+        dtype: numpy's name of it.
     """
 
     name: str
@@ -57,11 +62,12 @@ class Call:
 
     Attributes:
         training: whether dropout drops and batch statistics are used.
+        rng: the source of random numbers, or a function that returns it; None where none are wanted.
         needs_input_gradient: False if the result of `backward` is not used; it may then return None.
-        updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
-        sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
         memory: behind `scratch`; of this pass alone, and of a later one when it has ended.
         sums: over the replicas of the step; None where this pass is alone.
+        updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
+        sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
     """
 
     __slots__ = (
@@ -124,7 +130,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SymbolicTensor:
-    """An array that will exist when the model runs: the result of `Input`, and of a layer called on one."""
+    """An array that will exist when the model runs: the result of `Input`, and of a layer called on one.
+
+    Args:
+        node: the use of a layer that makes it.
+        index: which of the outputs of that use.
+        shape: of one example; None is an unknown length.
+    """
 
     node: Node
     index: int
@@ -290,7 +302,11 @@ class ActivatedLayer(Layer):
 
 @dataclass(eq=False)
 class InputLayer(Layer):
-    """The entry of data into a model; hands them on, as they are or as `dtype` (numpy's, or ``string``)."""
+    """The entry of data into a model; hands them on, as they are or as `dtype` (numpy's, or ``string``).
+
+    Args:
+        dtype: numpy's name of it, or ``string``; None: data stay as they are.
+    """
 
     any_dtype: ClassVar[bool] = True
 
@@ -314,5 +330,11 @@ class InputLayer(Layer):
 
 
 def Input(shape: Sequence[int | None], name: str | None = None, dtype: str | None = None) -> SymbolicTensor:  # noqa: N802
-    """Return the input of a functional model, or the first item of a stack, for examples of `shape`."""
+    """Return the input of a functional model, or the first item of a stack, for examples of `shape`.
+
+    Args:
+        shape: of one example, without the batch axis; None is an unknown length.
+        name: of the input, by which a dict of arrays finds it.
+        dtype: numpy's name of it, or ``string``; None: float32 where the layers want it.
+    """
     return SymbolicTensor(Node(InputLayer(dtype, name=name, input_shape=tuple(shape)), ()), 0, tuple(shape))

@@ -129,21 +129,87 @@ class _Convolution(ActivatedLayer):
 
 @dataclass(eq=False)
 class Conv1D(_Convolution):
-    """Convolution over [batch, length, channels]; padding may also be ``causal``."""
+    """A convolution along one axis.
+
+    Shapes: [batch, length, channels] becomes [batch, new length, filters].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        filters: how many channels the output has.
+        kernel_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each.
+        padding: ``valid``, ``same``, or ``causal``: an output sees no later input.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        dilation_rate: distance of the places that a window reads: one number for all axes, or one each.
+        groups: into how many parts channels and filters are divided, each convolved by itself.
+        activation: a name, such as ``relu``, or an `Activation`; None: none.
+        use_bias: whether there is a bias.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
+        bias_initializer: first values of the bias.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
+        bias_regularizer: penalty on the bias.
+        activity_regularizer: penalty on the output, divided by the number of examples.
+    """
 
     RANK: ClassVar[int] = 1
 
 
 @dataclass(eq=False)
 class Conv2D(_Convolution):
-    """Convolution over [batch, height, width, channels]."""
+    """A convolution of images.
+
+    Shapes: [batch, height, width, channels] becomes [batch, new height, new width, filters].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        filters: how many channels the output has.
+        kernel_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each.
+        padding: ``valid``: windows lie within the input; ``same``: margins of zeros are added, so that with
+            strides of 1 the lengths stay.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        dilation_rate: distance of the places that a window reads: one number for all axes, or one each.
+        groups: into how many parts channels and filters are divided, each convolved by itself.
+        activation: a name, such as ``relu``, or an `Activation`; None: none.
+        use_bias: whether there is a bias.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
+        bias_initializer: first values of the bias.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
+        bias_regularizer: penalty on the bias.
+        activity_regularizer: penalty on the output, divided by the number of examples.
+    """
 
     RANK: ClassVar[int] = 2
 
 
 @dataclass(eq=False)
 class Conv2DTranspose(_Convolution):
-    """The transpose of a convolution: each input place adds kernel times its value to an output window."""
+    """The transpose of a convolution: each input place adds kernel times its value to an output window.
+
+    Shapes: [batch, height, width, channels] becomes [batch, height * stride, width * stride, filters] with
+    ``same``.
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        filters: how many channels the output has.
+        kernel_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each.
+        padding: ``valid``: windows lie within the input; ``same``: margins of zeros are added, so that with
+            strides of 1 the lengths stay.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        dilation_rate: distance of the places that a window reads: one number for all axes, or one each.
+        groups: 1 alone.
+        activation: a name, such as ``relu``, or an `Activation`; None: none.
+        use_bias: whether there is a bias.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
+        bias_initializer: first values of the bias.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
+        bias_regularizer: penalty on the bias.
+        activity_regularizer: penalty on the output, divided by the number of examples.
+    """
 
     RANK: ClassVar[int] = 2
 
@@ -200,7 +266,28 @@ class Conv2DTranspose(_Convolution):
 
 @dataclass(eq=False)
 class DepthwiseConv2D(Layer):
-    """Each channel convolved with `depth_multiplier` filters: output ``c * depth_multiplier + m``."""
+    """Each channel convolved with `depth_multiplier` filters: output ``c * depth_multiplier + m``.
+
+    Shapes: [batch, height, width, channels] becomes [batch, new height, new width, channels *
+    depth_multiplier].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        kernel_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each.
+        padding: ``valid``: windows lie within the input; ``same``: margins of zeros are added, so that with
+            strides of 1 the lengths stay.
+        depth_multiplier: filters for each channel.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        dilation_rate: distance of the places that a window reads: one number for all axes, or one each.
+        activation: a name, such as ``relu``, or an `Activation`; None: none.
+        use_bias: whether there is a bias.
+        depthwise_initializer: first values of the kernel.
+        bias_initializer: first values of the bias.
+        depthwise_regularizer: penalty on the kernel.
+        bias_regularizer: penalty on the bias.
+    """
 
     kernel_size: Lengths
     strides: Lengths = 1

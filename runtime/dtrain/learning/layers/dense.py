@@ -16,7 +16,23 @@ from dtrain.types import Array, Arrays, Shape
 
 @dataclass(eq=False)
 class Dense(ActivatedLayer):
-    """``activation(x @ kernel + bias)`` over the last axis."""
+    """A dense layer: ``activation(x @ kernel + bias)`` over the last axis.
+
+    Shapes: [batch, ..., inputs] becomes [batch, ..., units]; the kernel is [inputs, units], the bias [units].
+
+    Args:
+        units: how many outputs: a whole number from 1 on.
+        activation: a name, such as ``relu``, or an `Activation`; None: none.
+        use_bias: whether there is a bias.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
+        bias_initializer: first values of the bias.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
+        bias_regularizer: penalty on the bias.
+        activity_regularizer: penalty on the output, divided by the number of examples.
+
+    Raises:
+        SpecError: `units` is not positive, or a name is unknown.
+    """
 
     units: int
     activation: ActivationLike = None
@@ -84,7 +100,11 @@ class _ElementWise(ActivatedLayer):
 
 @dataclass(eq=False)
 class Activation(_ElementWise):
-    """An activation function by name or object."""
+    """A layer that applies an activation function to every element. The shape stays.
+
+    Args:
+        activation: a name, such as ``relu``, or an `Activation`; None: none.
+    """
 
     activation: ActivationLike
 
@@ -94,7 +114,11 @@ class Activation(_ElementWise):
 
 @dataclass(eq=False)
 class Softmax(Layer):
-    """exp(x) / sum of exp(x) along `axis`, counted with the batch axis as 0."""
+    """exp(x) / sum of exp(x) along `axis`. The shape stays.
+
+    Args:
+        axis: the axis whose values add up to 1, counted with the batch axis as 0.
+    """
 
     axis: int = -1
 
@@ -116,7 +140,15 @@ class Softmax(Layer):
 
 @dataclass(eq=False)
 class ReLU(Layer):
-    """x above `threshold` (cut at `max_value`), ``negative_slope * (x - threshold)`` below."""
+    """x above `threshold` (cut at `max_value`), ``negative_slope * (x - threshold)`` below.
+
+    The shape stays.
+
+    Args:
+        max_value: the largest output; None: there is no limit.
+        negative_slope: the slope below the threshold.
+        threshold: from where on the input is handed on.
+    """
 
     max_value: float | None = None
     negative_slope: float = 0.0
@@ -140,7 +172,13 @@ class ReLU(Layer):
 
 @dataclass(eq=False)
 class LeakyReLU(Layer):
-    """x where positive, ``alpha * x`` elsewhere."""
+    """x where positive, ``alpha * x`` elsewhere.
+
+    The shape stays.
+
+    Args:
+        alpha: the slope of negative numbers.
+    """
 
     alpha: float = 0.3
 
@@ -155,7 +193,13 @@ class LeakyReLU(Layer):
 
 @dataclass(eq=False)
 class ELU(Layer):
-    """x where positive, ``alpha * (exp(x) - 1)`` elsewhere."""
+    """x where positive, ``alpha * (exp(x) - 1)`` elsewhere.
+
+    The shape stays.
+
+    Args:
+        alpha: minus the value that very negative numbers approach.
+    """
 
     alpha: float = 1.0
 
@@ -171,7 +215,16 @@ class ELU(Layer):
 
 @dataclass(eq=False)
 class PReLU(Layer):
-    """x where positive, ``alpha * x`` elsewhere, alpha learned by element (one along `shared_axes`)."""
+    """x where positive, ``alpha * x`` elsewhere, alpha learned by element (one along `shared_axes`).
+
+    The shape stays.
+
+    Args:
+        alpha_initializer: first values of alpha.
+        alpha_regularizer: penalty on alpha.
+        shared_axes: axes along which there is one alpha, counted with the batch axis as 0; None: every
+            element has its own.
+    """
 
     alpha_initializer: InitializerLike = "zeros"
     alpha_regularizer: RegularizerLike = None

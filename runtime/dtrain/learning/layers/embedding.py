@@ -17,10 +17,23 @@ from dtrain.types import Array, Arrays, Shape
 
 @dataclass(eq=False)
 class Embedding(Layer):
-    """Row ``x`` of a table [input_dim, output_dim] for each integer x.
+    """A table of vectors: row ``x`` of [input_dim, output_dim] for each whole number x.
 
     The gradient is `SparseRows`, one row for each id that occurs, unless the caller passes an array for the
     whole table.
+
+    Shapes: [batch, ...] of whole numbers from 0 to input_dim - 1 becomes [batch, ..., output_dim].
+
+    Differs from Keras: there is no `mask_zero`. Tables that are too large for a worker lie on the parameter
+    servers (docs/guide/tables.md).
+
+    Args:
+        input_dim: rows of the table: one more than the largest number.
+        output_dim: length of a vector.
+        embeddings_initializer: first values of the table.
+        embeddings_regularizer: penalty on the table; every row then has a gradient.
+        activity_regularizer: penalty on the output, divided by the number of examples.
+        input_length: length of an example, where it is always the same.
     """
 
     any_dtype: ClassVar[bool] = True

@@ -68,12 +68,18 @@ class _Summing(_Merging):
 
 @dataclass(eq=False)
 class Add(_Summing):
-    """The sum."""
+    """The sum of the inputs, element by element.
+
+    Called with a list of at least two symbolic tensors, whose shapes broadcast: ``dt.layers.Add()([a, b])``.
+    """
 
 
 @dataclass(eq=False)
 class Subtract(_Summing):
-    """The first of two inputs minus the second."""
+    """The first of two inputs minus the second, element by element.
+
+    Called with a list of two symbolic tensors, whose shapes broadcast: ``dt.layers.Subtract()([a, b])``.
+    """
 
     def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         """Return the shape as for any merge, of exactly two inputs."""
@@ -86,7 +92,11 @@ class Subtract(_Summing):
 
 @dataclass(eq=False)
 class Average(_Summing):
-    """The average."""
+    """The average of the inputs, element by element.
+
+    Called with a list of at least two symbolic tensors, whose shapes broadcast: ``dt.layers.Average()([a,
+    b])``.
+    """
 
     def _factors(self, count: int) -> list[float]:
         return [1 / count] * count
@@ -94,7 +104,11 @@ class Average(_Summing):
 
 @dataclass(eq=False)
 class Multiply(_Merging):
-    """The product."""
+    """The product of the inputs, element by element.
+
+    Called with a list of at least two symbolic tensors, whose shapes broadcast: ``dt.layers.Multiply()([a,
+    b])``.
+    """
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Return the product of all inputs."""
@@ -139,7 +153,11 @@ class _Extreme(_Merging):
 
 @dataclass(eq=False)
 class Maximum(_Extreme):
-    """The largest."""
+    """The largest of the inputs, element by element.
+
+    Called with a list of at least two symbolic tensors, whose shapes broadcast: ``dt.layers.Maximum()([a,
+    b])``.
+    """
 
     def _beats(self, challenger: Array, holder: Array) -> Array:
         return np.asarray(challenger > holder)
@@ -147,7 +165,11 @@ class Maximum(_Extreme):
 
 @dataclass(eq=False)
 class Minimum(_Extreme):
-    """The smallest."""
+    """The smallest of the inputs, element by element.
+
+    Called with a list of at least two symbolic tensors, whose shapes broadcast: ``dt.layers.Minimum()([a,
+    b])``.
+    """
 
     def _beats(self, challenger: Array, holder: Array) -> Array:
         return np.asarray(challenger < holder)
@@ -155,7 +177,13 @@ class Minimum(_Extreme):
 
 @dataclass(eq=False)
 class Concatenate(Layer):
-    """The inputs one after the other along `axis`, counted with the batch axis as 0."""
+    """The inputs one after the other along `axis`; all other lengths are equal.
+
+    Called with a list of symbolic tensors: ``dt.layers.Concatenate()([a, b])``.
+
+    Args:
+        axis: counted with the batch axis as 0, which it cannot be.
+    """
 
     takes_list: ClassVar[bool] = True
 
@@ -196,7 +224,9 @@ def _function(layer: type[Layer]) -> Callable[..., SymbolicTensor]:
         joined: SymbolicTensor = layer(**arguments)(inputs)
         return joined
 
-    join.__doc__ = layer.__doc__
+    join.__doc__ = (
+        f"Return `dt.layers.{layer.__name__}(**arguments)(inputs)`; `inputs` are a list of tensors."
+    )
     return join
 
 

@@ -48,7 +48,8 @@ def _sum_of_products(a: Array, b: Array, kept: Sequence[int]) -> Array:
 
 @dataclass(eq=False)
 class BatchNormalization(_Normalizing):
-    """Normalizes each place along `axis` over the batch while training, by moving averages otherwise.
+    """A layer that normalizes each place along `axis` over the batch while training, and by moving averages
+    otherwise.
 
     The moving averages are weights that are not trained; their new values go to `Call.updates`. For images
     ([batch, height, width, channels]) they are fed the unbiased variance, as TensorFlow's fused kernel does;
@@ -57,6 +58,22 @@ class BatchNormalization(_Normalizing):
     With `synchronized` the batch is that of all replicas of a step: mean, variance and their gradients are
     computed from sums over replicas, and the moving averages are fed the biased variance of all inputs, as
     `tf.keras.layers.BatchNormalization(synchronized=True)` computes them.
+
+    The shape stays.
+
+    Args:
+        axis: the axis whose places have a mean each, or several, counted with the batch axis as 0.
+        momentum: how much of a moving average stays at each step.
+        epsilon: is added to the variance.
+        center: whether beta is added.
+        scale: whether it is multiplied by gamma.
+        beta_initializer: first values of beta.
+        gamma_initializer: first values of gamma.
+        moving_mean_initializer: first values of the moving mean.
+        moving_variance_initializer: first values of the moving variance.
+        beta_regularizer: penalty on beta.
+        gamma_regularizer: penalty on gamma.
+        synchronized: whether the batch is that of all replicas of a step.
     """
 
     axis: int | Sequence[int] = -1
@@ -162,7 +179,20 @@ def _of_all(mean: Array, squares: Array, count: int, over: StepSums) -> tuple[Ar
 
 @dataclass(eq=False)
 class LayerNormalization(_Normalizing):
-    """Normalizes each example by itself over `axis`, and scales and shifts each place along it."""
+    """A layer that normalizes each example by itself over `axis`, and scales and shifts each place along it.
+
+    The shape stays.
+
+    Args:
+        axis: the axis over which mean and variance are taken, or several, counted with the batch axis as 0.
+        epsilon: is added to the variance.
+        center: whether beta is added.
+        scale: whether it is multiplied by gamma.
+        beta_initializer: first values of beta.
+        gamma_initializer: first values of gamma.
+        beta_regularizer: penalty on beta.
+        gamma_regularizer: penalty on gamma.
+    """
 
     axis: int | Sequence[int] = -1
     epsilon: float = 1e-3

@@ -90,28 +90,76 @@ class _AveragePooling(_Pooling):
 
 @dataclass(eq=False)
 class MaxPooling1D(_MaxPooling):
-    """The maximum of windows over [batch, length, channels]."""
+    """The maximum of windows over [batch, length, channels].
+
+    Shapes: [batch, length, channels] becomes [batch, new length, channels].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        pool_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each; None: as `pool_size`.
+        padding: ``valid``: windows lie within the input; ``same``: margins are added, which count for
+            nothing.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+    """
 
     RANK: ClassVar[int] = 1
 
 
 @dataclass(eq=False)
 class MaxPooling2D(_MaxPooling):
-    """The maximum of windows over [batch, height, width, channels]."""
+    """The maximum of windows over [batch, height, width, channels].
+
+    Shapes: [batch, height, width, channels] becomes [batch, new height, new width, channels].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        pool_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each; None: as `pool_size`.
+        padding: ``valid``: windows lie within the input; ``same``: margins are added, which count for
+            nothing.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+    """
 
     RANK: ClassVar[int] = 2
 
 
 @dataclass(eq=False)
 class AveragePooling1D(_AveragePooling):
-    """The average of windows over [batch, length, channels]."""
+    """The average of windows over [batch, length, channels].
+
+    Shapes: [batch, length, channels] becomes [batch, new length, channels].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        pool_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each; None: as `pool_size`.
+        padding: ``valid``: windows lie within the input; ``same``: margins are added, which count for
+            nothing.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+    """
 
     RANK: ClassVar[int] = 1
 
 
 @dataclass(eq=False)
 class AveragePooling2D(_AveragePooling):
-    """The average of windows over [batch, height, width, channels]."""
+    """The average of windows over [batch, height, width, channels].
+
+    Shapes: [batch, height, width, channels] becomes [batch, new height, new width, channels].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        pool_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each; None: as `pool_size`.
+        padding: ``valid``: windows lie within the input; ``same``: margins are added, which count for
+            nothing.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+    """
 
     RANK: ClassVar[int] = 2
 
@@ -166,27 +214,59 @@ class _GlobalMaxPooling(_GlobalPooling):
 
 @dataclass(eq=False)
 class GlobalAveragePooling1D(_GlobalAveragePooling):
-    """The average over the length."""
+    """The average over the length.
+
+    Shapes: [batch, length, channels] becomes [batch, channels]; with `keepdims` the other axes stay, with
+    length 1.
+
+    Args:
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        keepdims: whether the axes that were reduced stay, with length 1.
+    """
 
     RANK: ClassVar[int] = 1
 
 
 @dataclass(eq=False)
 class GlobalAveragePooling2D(_GlobalAveragePooling):
-    """The average over height and width."""
+    """The average over height and width.
+
+    Shapes: [batch, height, width, channels] becomes [batch, channels]; with `keepdims` the other axes stay,
+    with length 1.
+
+    Args:
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        keepdims: whether the axes that were reduced stay, with length 1.
+    """
 
     RANK: ClassVar[int] = 2
 
 
 @dataclass(eq=False)
 class GlobalMaxPooling1D(_GlobalMaxPooling):
-    """The maximum over the length."""
+    """The maximum over the length.
+
+    Shapes: [batch, length, channels] becomes [batch, channels]; with `keepdims` the other axes stay, with
+    length 1.
+
+    Args:
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        keepdims: whether the axes that were reduced stay, with length 1.
+    """
 
     RANK: ClassVar[int] = 1
 
 
 @dataclass(eq=False)
 class GlobalMaxPooling2D(_GlobalMaxPooling):
-    """The maximum over height and width."""
+    """The maximum over height and width.
+
+    Shapes: [batch, height, width, channels] becomes [batch, channels]; with `keepdims` the other axes stay,
+    with length 1.
+
+    Args:
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        keepdims: whether the axes that were reduced stay, with length 1.
+    """
 
     RANK: ClassVar[int] = 2

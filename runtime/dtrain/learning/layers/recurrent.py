@@ -157,7 +157,28 @@ class _Recurrent(Layer):
 
 @dataclass(eq=False)
 class SimpleRNN(_Recurrent):
-    """``h' = activation(x @ kernel + h @ recurrent_kernel + bias)``."""
+    """``h' = activation(x @ kernel + h @ recurrent_kernel + bias)``.
+
+    Shapes: [batch, time, features] becomes [batch, units], with `return_sequences` [batch, time, units].
+
+    Differs from Keras: there are no masks, every call begins with a state of zeros, and the state has no
+    dropout.
+
+    Args:
+        units: length of the state, and of the output.
+        activation: the activation of the candidate and of the state.
+        use_bias: whether there is a bias.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
+        recurrent_initializer: first values of the kernel of the state.
+        bias_initializer: first values of the bias.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
+        recurrent_regularizer: penalty on the kernel of the state.
+        bias_regularizer: penalty on the bias.
+        dropout: fraction of the input features that is dropped, the same at all times of an example.
+        return_sequences: whether the states of all times are returned, not the last alone.
+        return_state: whether the final state follows the output in a list.
+        go_backwards: whether time runs from the end to the beginning.
+    """
 
     GATES: ClassVar[int] = 1
 
@@ -196,6 +217,29 @@ class LSTM(_Gated):
 
     All four come from ``z = x @ kernel + h @ recurrent_kernel + bias``; with `unit_forget_bias` f begins
     open.
+
+    Shapes: [batch, time, features] becomes [batch, units], with `return_sequences` [batch, time, units].
+    `return_state` appends h and c, each [batch, units].
+
+    Differs from Keras: there are no masks, every call begins with a state of zeros, and the state has no
+    dropout.
+
+    Args:
+        units: length of the state, and of the output.
+        activation: the activation of the candidate and of the state.
+        recurrent_activation: the activation of the gates.
+        unit_forget_bias: whether the bias of the forget gate begins with 1.
+        use_bias: whether there is a bias.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
+        recurrent_initializer: first values of the kernel of the state.
+        bias_initializer: first values of the bias.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
+        recurrent_regularizer: penalty on the kernel of the state.
+        bias_regularizer: penalty on the bias.
+        dropout: fraction of the input features that is dropped, the same at all times of an example.
+        return_sequences: whether the states of all times are returned, not the last alone.
+        return_state: whether the final state follows the output in a list.
+        go_backwards: whether time runs from the end to the beginning.
     """
 
     GATES: ClassVar[int] = 4
@@ -243,6 +287,28 @@ class GRU(_Gated):
 
     With `reset_after` the candidate is ``x_h + r * (h @ recurrent_kernel_h + recurrent bias)`` and there are
     two rows of biases, for inputs and state; without, it is ``x_h + (r * h) @ recurrent_kernel_h``.
+
+    Shapes: [batch, time, features] becomes [batch, units], with `return_sequences` [batch, time, units].
+
+    Differs from Keras: there are no masks, every call begins with a state of zeros, and the state has no
+    dropout.
+
+    Args:
+        units: length of the state, and of the output.
+        activation: the activation of the candidate and of the state.
+        recurrent_activation: the activation of the gates.
+        reset_after: whether the reset gate comes after the product with the state.
+        use_bias: whether there is a bias.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
+        recurrent_initializer: first values of the kernel of the state.
+        bias_initializer: first values of the bias.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
+        recurrent_regularizer: penalty on the kernel of the state.
+        bias_regularizer: penalty on the bias.
+        dropout: fraction of the input features that is dropped, the same at all times of an example.
+        return_sequences: whether the states of all times are returned, not the last alone.
+        return_state: whether the final state follows the output in a list.
+        go_backwards: whether time runs from the end to the beginning.
     """
 
     GATES: ClassVar[int] = 3

@@ -31,7 +31,10 @@ class _Rearranging(Layer):
 
 @dataclass(eq=False)
 class Flatten(_Rearranging):
-    """All axes but the batch into one; an example without axes becomes [1]."""
+    """All axes but the batch into one; an example without axes becomes [1].
+
+    Shapes: [batch, a, b, ...] becomes [batch, a * b * ...].
+    """
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the product of all lengths."""
@@ -41,7 +44,16 @@ class Flatten(_Rearranging):
 
 @dataclass(eq=False)
 class Reshape(_Rearranging):
-    """An example's elements in `target_shape`, in which one length may be -1."""
+    """An example's elements in `target_shape`, in which one length may be -1.
+
+    Shapes: [batch, ...] becomes [batch, *target_shape].
+
+    Args:
+        target_shape: the new shape of an example, without the batch axis.
+
+    Raises:
+        InputError: the number of elements is another.
+    """
 
     target_shape: Sequence[int]
 
@@ -63,10 +75,20 @@ class Reshape(_Rearranging):
 
 @dataclass(eq=False)
 class Dropout(Layer):
-    """Sets the fraction `rate` of the values to 0 while training, and scales the rest by 1 / (1 - rate).
+    """A layer that sets the fraction `rate` of the values to 0 while training, and scales the rest by 1 / (1
+    - rate).
 
     Along axes where `noise_shape` has 1 (counted with the batch axis as 0; None is the input's length) whole
     lines are dropped.
+
+    The shape stays. Draws follow from the run's seed, the batch and its part, so they are the same in
+    whichever replica.
+
+    Args:
+        rate: the fraction, from 0 to 1.
+        noise_shape: 1 along the axes whose lines are dropped whole, counted with the batch axis as 0; None is
+            the input's length.
+        seed: a number from which this one draws, in place of the model's seed; None: the model's.
     """
 
     rate: float
@@ -99,7 +121,11 @@ class Dropout(Layer):
 
 @dataclass(eq=False)
 class Permute(Layer):
-    """An example's axes in another order; `dims` counts them from 1, as Keras does."""
+    """An example's axes in another order; `dims` counts them from 1, as Keras does.
+
+    Args:
+        dims: the numbers of the axes, counted from 1, in their new order.
+    """
 
     any_dtype: ClassVar[bool] = True
 
@@ -125,7 +151,11 @@ class Permute(Layer):
 
 @dataclass(eq=False)
 class RepeatVector(Layer):
-    """[batch, features] as [batch, n, features]."""
+    """A layer that repeats a vector: [batch, features] as [batch, n, features].
+
+    Args:
+        n: how often.
+    """
 
     n: int
 
@@ -145,7 +175,17 @@ class RepeatVector(Layer):
 
 @dataclass(eq=False)
 class ZeroPadding2D(Layer):
-    """Zeros around images; `padding` is n, (vertical, horizontal) or ((top, bottom), (left, right))."""
+    """Zeros around images.
+
+    Shapes: [batch, height, width, channels] becomes [batch, top + height + bottom, left + width + right,
+    channels].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        padding: n for all sides, (vertical, horizontal), or ((top, bottom), (left, right)).
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+    """
 
     padding: int | Sequence[Any] = 1
     data_format: str | None = None
@@ -181,7 +221,16 @@ class ZeroPadding2D(Layer):
 
 @dataclass(eq=False)
 class UpSampling2D(Layer):
-    """Every pixel repeated `size` times in height and width (Keras's ``nearest``)."""
+    """Every pixel repeated `size` times in height and width.
+
+    Shapes: [batch, height, width, channels] becomes [batch, height * size, width * size, channels].
+
+    Differs from Keras: the interpolation is ``nearest`` alone, and channels are the last axis.
+
+    Args:
+        size: one number for both axes, or one each.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+    """
 
     size: int | Sequence[int] = 2
     data_format: str | None = None

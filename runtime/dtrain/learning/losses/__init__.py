@@ -1,9 +1,8 @@
 """Losses, as `losses.get("mse")`, with `loss(y_true, y_pred)` and `value_and_gradient`."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.losses.average import compute_average_loss, scale_regularization_loss
@@ -50,8 +49,6 @@ __all__ = [
     "scale_regularization_loss",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.losses", __all__)
 
 NAMES: dict[type[Loss], tuple[str, ...]] = {
     BinaryCrossentropy: ("binary_crossentropy", "bce", "BCE"),
@@ -75,7 +72,12 @@ BY_NAME: dict[str, type[Loss]] = {
 
 
 def get(identifier: str | Mapping[str, Any] | Loss, custom_objects: CustomObjects = NO_OBJECTS) -> Loss:
-    """Return a loss by Keras's name, from data, or itself; raise a `SpecError` if it is none."""
+    """Return a loss by Keras's name, from data, or itself; raise a `SpecError` if it is none.
+
+    Args:
+        identifier: a name such as ``mse``, ``{"class_name", "config"}``, or a `Loss`.
+        custom_objects: classes of your own by the names that data mention.
+    """
     if callable(identifier) and not isinstance(identifier, Loss):
         raise SpecError(
             f"loss: {identifier!r} has no gradient; expected a name or a Loss, for example a class derived "

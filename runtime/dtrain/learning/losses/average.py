@@ -47,5 +47,10 @@ def compute_average_loss(
 
 
 def scale_regularization_loss(regularization_loss: Any, replicas: int = 1) -> Any:
-    """Return one replica's share of a penalty; the shares add up to it (tf.nn.scale_regularization_loss)."""
+    """Return one replica's share of a penalty; the shares add up to it (tf.nn.scale_regularization_loss).
+
+    Args:
+        regularization_loss: the sum of the penalties.
+        replicas: how many replicas share it.
+    """
     return np.asarray(regularization_loss) / replicas

@@ -25,7 +25,14 @@ class _Crossentropy(Loss):
 
 @dataclass
 class BinaryCrossentropy(_Crossentropy, ElementMean):
-    """-t · log(p) - (1 - t) · log(1 - p), mean over the last axis."""
+    """The cross-entropy of yes and no: -t · log(p) - (1 - t) · log(1 - p), the mean over the last axis.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+
+    Args:
+        from_logits: whether predictions are logits, not probabilities.
+        label_smoothing: how far targets are moved towards equal shares, from 0 to 1.
+    """
 
     activation: ClassVar[str] = "sigmoid"
 
@@ -50,7 +57,15 @@ class BinaryCrossentropy(_Crossentropy, ElementMean):
 
 @dataclass
 class CategoricalCrossentropy(_Crossentropy):
-    """-Σ t · log(p) over classes along the last axis; targets are distributions, such as one-hot vectors."""
+    """The cross-entropy of classes: -Σ t · log(p) over the last axis; targets are distributions, such as
+    one-hot vectors.
+
+    Shapes: targets and predictions [batch, ..., classes]; one loss for each place of [batch, ...].
+
+    Args:
+        from_logits: whether predictions are logits, not probabilities.
+        label_smoothing: how far targets are moved towards equal shares, from 0 to 1.
+    """
 
     activation: ClassVar[str] = "softmax"
 
@@ -80,11 +95,13 @@ class CategoricalCrossentropy(_Crossentropy):
 
 @dataclass
 class SparseCategoricalCrossentropy(_Crossentropy):
-    """-log(p[t]): targets are class numbers, shape [batch, ...] or [batch, ..., 1].
+    """The cross-entropy of class numbers: -log(p[t]).
+
+    Shapes: targets are whole numbers [batch, ...] or [batch, ..., 1], predictions [batch, ..., classes].
 
     Attributes:
-        from_logits: whether predictions are logits, not probabilities.
         ignore_class: a class number whose examples count for nothing, not even in the mean's divisor.
+        from_logits: whether predictions are logits, not probabilities.
     """
 
     activation: ClassVar[str] = "softmax"

@@ -11,7 +11,10 @@ from dtrain.types import Array
 
 @dataclass
 class MeanSquaredError(ElementMean):
-    """(p - t)²."""
+    """The squared error (p - t)², the mean over the last axis.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         error = y_pred - y_true
@@ -20,7 +23,10 @@ class MeanSquaredError(ElementMean):
 
 @dataclass
 class MeanAbsoluteError(ElementMean):
-    """|p - t|."""
+    """The absolute error |p - t|, the mean over the last axis.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         error = y_pred - y_true
@@ -29,7 +35,10 @@ class MeanAbsoluteError(ElementMean):
 
 @dataclass
 class MeanAbsolutePercentageError(ElementMean):
-    """100 · |(p - t) / t|."""
+    """The error in percent of the target, 100 · |(p - t) / t|, the mean over the last axis.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         error = y_pred - y_true
@@ -39,7 +48,11 @@ class MeanAbsolutePercentageError(ElementMean):
 
 @dataclass
 class MeanSquaredLogarithmicError(ElementMean):
-    """(log(1 + p) - log(1 + t))², negative numbers taken as zero."""
+    """The squared error of logarithms, (log(1 + p) - log(1 + t))², negative numbers taken as zero; the mean
+    over the last axis.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         kept = np.maximum(y_pred, EPSILON)
@@ -49,7 +62,14 @@ class MeanSquaredLogarithmicError(ElementMean):
 
 @dataclass
 class Huber(ElementMean):
-    """Half the square of p - t where that is at most delta, beyond it a straight line."""
+    """Half the square of p - t where that is at most delta, beyond it a straight line; the mean over the last
+    axis.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+
+    Args:
+        delta: where the straight line begins.
+    """
 
     delta: float = 1.0
 
@@ -61,7 +81,10 @@ class Huber(ElementMean):
 
 @dataclass
 class LogCosh(ElementMean):
-    """log(cosh(p - t))."""
+    """log(cosh(p - t)), the mean over the last axis: like half a square near 0, and like |p - t| far from it.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         error = y_pred - y_true
@@ -70,7 +93,10 @@ class LogCosh(ElementMean):
 
 @dataclass
 class Poisson(ElementMean):
-    """p - t · log(p): the Poisson distribution's negative log-likelihood, without its constant."""
+    """p - t · log(p): the Poisson distribution's negative log-likelihood, without its constant.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         kept = y_pred + EPSILON
@@ -79,7 +105,10 @@ class Poisson(ElementMean):
 
 @dataclass
 class Hinge(ElementMean):
-    """max(0, 1 - t · p), with targets -1 and 1 (or 0 and 1)."""
+    """max(0, 1 - t · p), with targets -1 and 1 (or 0 and 1).
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         sign = signs(y_true)
@@ -89,7 +118,10 @@ class Hinge(ElementMean):
 
 @dataclass
 class SquaredHinge(ElementMean):
-    """max(0, 1 - t · p)², with targets -1 and 1 (or 0 and 1)."""
+    """max(0, 1 - t · p)², with targets -1 and 1 (or 0 and 1).
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         sign = signs(y_true)
@@ -99,7 +131,10 @@ class SquaredHinge(ElementMean):
 
 @dataclass
 class KLDivergence(Loss):
-    """Sum of t · log(t / p) over the last axis."""
+    """Sum of t · log(t / p) over the last axis.
+
+    Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
+    """
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         t = np.clip(y_true, EPSILON, 1.0)
@@ -109,7 +144,13 @@ class KLDivergence(Loss):
 
 @dataclass
 class CosineSimilarity(Loss):
-    """Minus the cosine of the angle between t and p, vectors along the last axis (or `axis`)."""
+    """Minus the cosine of the angle between t and p, vectors along the last axis (or `axis`).
+
+    The loss is between -1 (one direction) and 1 (opposite).
+
+    Args:
+        axis: the axis of the vectors' elements.
+    """
 
     axis: int = -1
 

@@ -1,9 +1,8 @@
 """Metrics, as `metrics.get("accuracy")`: `update_state`, `result`, `reset_state`, `merge_state`."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from dtrain.absent_names import absent_from
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
 from dtrain.learning.metrics.accuracy import (
     Accuracy,
@@ -87,8 +86,6 @@ __all__ = [
     "get",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.metrics", __all__)
 
 Function: TypeAlias = Callable[[Any, Any], Any]
 
@@ -159,6 +156,11 @@ def get(
 
     "accuracy" is the binary, sparse categorical or categorical accuracy, by the shapes of each batch. A
     metric that is asked for by name reports under that name.
+
+    Args:
+        identifier: a name such as ``mae``, ``{"class_name", "config"}``, a function of (y_true, y_pred), or a
+            `Metric`.
+        custom_objects: classes of your own by the names that data mention.
 
     Raises:
         SpecError: no metric has that name, or its arguments are wrong.

@@ -22,7 +22,11 @@ class Accuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class BinaryAccuracy(MeanOfExamples):
-    """Share of predictions above the threshold for targets 1, not above it for 0; mean over the last axis."""
+    """Share of predictions above the threshold for targets 1, not above it for 0; mean over the last axis.
+
+    Args:
+        threshold: above it a prediction says 1.
+    """
 
     threshold: float = 0.5
 
@@ -55,7 +59,11 @@ class SparseCategoricalAccuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class TopKCategoricalAccuracy(MeanOfExamples):
-    """Share of examples in which fewer than `k` predictions exceed the one at the largest target."""
+    """Share of examples in which fewer than `k` predictions exceed the one at the largest target.
+
+    Args:
+        k: how many predictions may be as large.
+    """
 
     k: int = 5
 
@@ -67,7 +75,11 @@ class TopKCategoricalAccuracy(MeanOfExamples):
 
 @dataclass(eq=False)
 class SparseTopKCategoricalAccuracy(MeanOfExamples):
-    """Share of examples in which fewer than `k` predictions exceed the one at the target, a class number."""
+    """Share of examples in which fewer than `k` predictions exceed the one at the target, a class number.
+
+    Args:
+        k: how many predictions may be as large.
+    """
 
     k: int = 5
 

@@ -91,7 +91,11 @@ class ThresholdMetric(Confusion):
 
 @dataclass(eq=False)
 class TruePositives(ThresholdMetric):
-    """Weighted number of true positives."""
+    """Weighted number of true positives.
+
+    Args:
+        thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
+    """
 
     default_name: ClassVar[str] = "true_positives"
 
@@ -101,7 +105,11 @@ class TruePositives(ThresholdMetric):
 
 @dataclass(eq=False)
 class FalsePositives(ThresholdMetric):
-    """Weighted number of false positives."""
+    """Weighted number of false positives.
+
+    Args:
+        thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
+    """
 
     default_name: ClassVar[str] = "false_positives"
 
@@ -111,7 +119,11 @@ class FalsePositives(ThresholdMetric):
 
 @dataclass(eq=False)
 class TrueNegatives(ThresholdMetric):
-    """Weighted number of true negatives."""
+    """Weighted number of true negatives.
+
+    Args:
+        thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
+    """
 
     default_name: ClassVar[str] = "true_negatives"
 
@@ -121,7 +133,11 @@ class TrueNegatives(ThresholdMetric):
 
 @dataclass(eq=False)
 class FalseNegatives(ThresholdMetric):
-    """Weighted number of false negatives."""
+    """Weighted number of false negatives.
+
+    Args:
+        thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
+    """
 
     default_name: ClassVar[str] = "false_negatives"
 
@@ -155,7 +171,16 @@ class TopKMetric(ThresholdMetric):
 
 @dataclass(eq=False)
 class Precision(TopKMetric):
-    """The share of positive predictions that are right."""
+    """The share of positive predictions that are right.
+
+    Shapes: targets 0 and 1 and predictions [batch, ...]; with `top_k` or `class_id` [batch, ..., classes].
+
+    Args:
+        thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
+        top_k: how many of the largest predictions along the last axis are positive; None: those above the
+            threshold.
+        class_id: the place of the last axis that is looked at; None: all.
+    """
 
     default_name: ClassVar[str] = "precision"
 
@@ -165,7 +190,16 @@ class Precision(TopKMetric):
 
 @dataclass(eq=False)
 class Recall(TopKMetric):
-    """The share of positive targets that are found."""
+    """The share of positive targets that are found.
+
+    Shapes: targets 0 and 1 and predictions [batch, ...]; with `top_k` or `class_id` [batch, ..., classes].
+
+    Args:
+        thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
+        top_k: how many of the largest predictions along the last axis are positive; None: those above the
+            threshold.
+        class_id: the place of the last axis that is looked at; None: all.
+    """
 
     default_name: ClassVar[str] = "recall"
 

@@ -27,7 +27,12 @@ class SpacedThresholds(Confusion):
 
 @dataclass(eq=False)
 class SensitivityAtSpecificity(SpacedThresholds):
-    """The best share of positives found, at thresholds where at least this share of negatives is found."""
+    """The best share of positives found, at thresholds where at least this share of negatives is found.
+
+    Args:
+        specificity: the least share of negatives that is found.
+        num_thresholds: how many evenly spaced thresholds are tried.
+    """
 
     specificity: float
     num_thresholds: int = 200
@@ -41,7 +46,12 @@ class SensitivityAtSpecificity(SpacedThresholds):
 
 @dataclass(eq=False)
 class SpecificityAtSensitivity(SpacedThresholds):
-    """The best share of negatives found, at thresholds where at least this share of positives is found."""
+    """The best share of negatives found, at thresholds where at least this share of positives is found.
+
+    Args:
+        sensitivity: the least share of positives that is found.
+        num_thresholds: how many evenly spaced thresholds are tried.
+    """
 
     sensitivity: float
     num_thresholds: int = 200
@@ -55,7 +65,12 @@ class SpecificityAtSensitivity(SpacedThresholds):
 
 @dataclass(eq=False)
 class PrecisionAtRecall(SpacedThresholds):
-    """The best precision, at thresholds where recall is at least this."""
+    """The best precision, at thresholds where recall is at least this.
+
+    Args:
+        recall: the least recall.
+        num_thresholds: how many evenly spaced thresholds are tried.
+    """
 
     recall: float
     num_thresholds: int = 200
@@ -69,7 +84,12 @@ class PrecisionAtRecall(SpacedThresholds):
 
 @dataclass(eq=False)
 class RecallAtPrecision(SpacedThresholds):
-    """The best recall, at thresholds where precision is at least this."""
+    """The best recall, at thresholds where precision is at least this.
+
+    Args:
+        precision: the least precision.
+        num_thresholds: how many evenly spaced thresholds are tried.
+    """
 
     precision: float
     num_thresholds: int = 200

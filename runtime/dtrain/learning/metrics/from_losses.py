@@ -108,7 +108,11 @@ class SquaredHinge(LossMean):
 
 @dataclass(eq=False)
 class CosineSimilarity(LossMean):
-    """The mean of the cosine of the angle between t and p (the loss is minus this)."""
+    """The mean of the cosine of the angle between t and p (the loss is minus this).
+
+    Args:
+        axis: the axis of the vectors' elements.
+    """
 
     axis: int = -1
 
@@ -123,7 +127,12 @@ class CosineSimilarity(LossMean):
 
 @dataclass(eq=False)
 class BinaryCrossentropy(LossMean):
-    """The mean of the binary cross-entropy."""
+    """The mean of the binary cross-entropy.
+
+    Args:
+        from_logits: whether predictions are logits, not probabilities.
+        label_smoothing: how far targets are moved towards equal shares, from 0 to 1.
+    """
 
     from_logits: bool = False
     label_smoothing: float = 0.0
@@ -136,7 +145,12 @@ class BinaryCrossentropy(LossMean):
 
 @dataclass(eq=False)
 class CategoricalCrossentropy(LossMean):
-    """The mean of the categorical cross-entropy."""
+    """The mean of the categorical cross-entropy.
+
+    Args:
+        from_logits: whether predictions are logits, not probabilities.
+        label_smoothing: how far targets are moved towards equal shares, from 0 to 1.
+    """
 
     from_logits: bool = False
     label_smoothing: float = 0.0
@@ -149,7 +163,12 @@ class CategoricalCrossentropy(LossMean):
 
 @dataclass(eq=False)
 class SparseCategoricalCrossentropy(LossMean):
-    """The mean of the categorical cross-entropy of class numbers."""
+    """The mean of the categorical cross-entropy of class numbers.
+
+    Args:
+        from_logits: whether predictions are logits, not probabilities.
+        ignore_class: a class number whose examples count for nothing.
+    """
 
     from_logits: bool = False
     ignore_class: int | None = None

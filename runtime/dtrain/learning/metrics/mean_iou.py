@@ -11,7 +11,13 @@ from dtrain.learning.metrics.metric import Metric, divide_no_nan
 
 @dataclass(eq=False)
 class MeanIoU(Metric):
-    """Mean over classes of true positives / (true positives + false positives + false negatives)."""
+    """Mean over classes of true positives / (true positives + false positives + false negatives).
+
+    Shapes: class numbers of one shape.
+
+    Args:
+        num_classes: how many classes there are.
+    """
 
     num_classes: int
 

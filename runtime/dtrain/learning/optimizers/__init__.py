@@ -4,9 +4,8 @@ Learning rate schedules are in `.schedules`, the optimizers of Keras before 2.11
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dtrain.absent_names import absent_from
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.optimizers import legacy, schedules
 from dtrain.learning.optimizers.adadelta import Adadelta
@@ -37,8 +36,6 @@ __all__ = [
     "serialize",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.optimizers", __all__)
 
 RULES: dict[str, type[Optimizer]] = {
     rule.__name__: rule for rule in (SGD, Adagrad, Adadelta, RMSprop, Adam, AdamW, Adamax, Nadam, Ftrl, Lion)
@@ -46,19 +43,32 @@ RULES: dict[str, type[Optimizer]] = {
 
 
 def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Optimizer:
-    """Return the optimizer that `serialize` described; raise a `SpecError` if it is none."""
+    """Return the optimizer that `serialize` described; raise a `SpecError` if it is none.
+
+    Args:
+        config: the dict of `serialize`.
+        custom_objects: classes of your own by the names that data mention.
+    """
     return from_data(
         config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES, custom_objects
     )
 
 
 def serialize(optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer as JSON types, for servers and files: its class's name and its arguments."""
+    """Return an optimizer as JSON types, for servers and files: its class's name and its arguments.
+
+    Args:
+        optimizer: the optimizer.
+    """
     return {**to_data(optimizer), "is_legacy_optimizer": optimizer.is_legacy_optimizer}
 
 
 def get(identifier: str | Mapping[str, Any] | Optimizer) -> Optimizer:
-    """Return an optimizer from its name in any case (with default arguments), its data, or itself."""
+    """Return an optimizer from its name in any case (with default arguments), its data, or itself.
+
+    Args:
+        identifier: a name such as ``adam``, the dict of `serialize`, or an `Optimizer`.
+    """
     if isinstance(identifier, Mapping):
         return from_config(identifier)
     if isinstance(identifier, str):

@@ -14,6 +14,12 @@ class Adadelta(Optimizer):
     """a is a moving mean of g², d of step²; step = g · √(d + epsilon) / √(a + epsilon); w -= rate · step.
 
     Slots: `accumulated_grad` (a), `accumulated_delta_var` (d).
+
+    Args:
+        rho: how much of the moving means stays at each step.
+        epsilon: a small number that keeps the divisor off 0.
+        beta_1: how much of the mean of gradients stays at each step.
+        beta_2: how much of the mean of squares stays at each step.
     """
 
     rho: float = 0.95

@@ -10,7 +10,14 @@ from dtrain.types import Array
 
 @dataclass
 class Adagrad(Optimizer):
-    """a += g²; w -= rate · g / √(a + epsilon). Slot: `accumulator` (a)."""
+    """a += g²; w -= rate · g / √(a + epsilon). Slot: `accumulator` (a).
+
+    Args:
+        initial_accumulator_value: the sum of squares with which an element begins.
+        epsilon: a small number that keeps the divisor off 0.
+        beta_1: how much of the mean of gradients stays at each step.
+        beta_2: how much of the mean of squares stays at each step.
+    """
 
     initial_accumulator_value: float = 0.1
     epsilon: float = 1e-7

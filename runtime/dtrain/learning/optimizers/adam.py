@@ -15,6 +15,12 @@ class Adam(Optimizer):
     """m and v are moving means of g and g², made unbiased (m̂, v̂); w -= rate · m̂ / (√v̂ + epsilon).
 
     Slots: `m`, `v`; with `amsgrad` also `vhat`, the largest v so far, which then stands in v's place.
+
+    Args:
+        beta_1: how much of the mean of gradients stays at each step.
+        beta_2: how much of the mean of squares stays at each step.
+        epsilon: a small number that keeps the divisor off 0.
+        amsgrad: whether the largest mean of squares so far takes the place of the newest.
     """
 
     beta_1: float = 0.9
@@ -45,14 +51,24 @@ class Adam(Optimizer):
 
 @dataclass
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2017)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2017).
+
+    Args:
+        weight_decay: every variable first loses this fraction, times the learning rate; None: nothing.
+    """
 
     weight_decay: float | None = 0.004
 
 
 @dataclass
 class Adamax(Optimizer):
-    """w -= rate · m̂ / (u + epsilon): m a moving mean of g, u a decaying maximum of |g|. Slots: `m`, `u`."""
+    """w -= rate · m̂ / (u + epsilon): m a moving mean of g, u a decaying maximum of |g|. Slots: `m`, `u`.
+
+    Args:
+        beta_1: how much of the mean of gradients stays at each step.
+        beta_2: how much of the maximum stays at each step.
+        epsilon: a small number that keeps the divisor off 0.
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -78,7 +94,13 @@ class Adamax(Optimizer):
 
 @dataclass
 class Nadam(Optimizer):
-    """Adam with Nesterov's momentum, whose size rises from half of beta_1 (Dozat, 2016). Slots: `m`, `v`."""
+    """Adam with Nesterov's momentum, whose size rises from half of beta_1 (Dozat, 2016). Slots: `m`, `v`.
+
+    Args:
+        beta_1: how much of the mean of gradients stays at each step.
+        beta_2: how much of the mean of squares stays at each step.
+        epsilon: a small number that keeps the divisor off 0.
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999

@@ -14,6 +14,14 @@ class Ftrl(Optimizer):
     """a' = a + g²; z += g - (a'^p - a^p) / rate · w; w = (z limited to ±l1 - z) / (a'^p / rate + 2 · l2).
 
     p is minus `learning_rate_power`. Slots: `accumulator` (a), `linear` (z).
+
+    Args:
+        learning_rate_power: how the rate falls with the sum of squares; at most 0.
+        initial_accumulator_value: the sum of squares with which an element begins.
+        l1_regularization_strength: of L1: small elements become 0.
+        l2_regularization_strength: of L2.
+        l2_shrinkage_regularization_strength: of an L2 penalty that counts with the gradient alone.
+        beta: is added to L2, divided by twice the rate.
     """
 
     learning_rate_power: float = -0.5

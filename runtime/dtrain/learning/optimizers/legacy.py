@@ -16,7 +16,11 @@ from dtrain.types import Array
 
 @dataclass
 class Legacy(Optimizer):
-    """Base of the legacy optimizers; the learning rate is divided by 1 + `decay` · step."""
+    """Base of the legacy optimizers; the learning rate is divided by 1 + `decay` · step.
+
+    Args:
+        decay: how fast the learning rate falls: it is divided by 1 + `decay` · step.
+    """
 
     _: KW_ONLY
     decay: float = 0.0
@@ -80,7 +84,11 @@ class Adamax(Legacy, adam.Adamax):
 
 @dataclass
 class Nadam(Legacy, adam.Nadam):
-    """`optimizers.Nadam`; `decay` is that of the momentum's schedule, and the learning rate stays."""
+    """`optimizers.Nadam`; `decay` is that of the momentum's schedule, and the learning rate stays.
+
+    Args:
+        decay: of the momentum's schedule.
+    """
 
     _: KW_ONLY
     decay: float = 0.004

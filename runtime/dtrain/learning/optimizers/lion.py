@@ -11,7 +11,13 @@ from dtrain.types import Array
 
 @dataclass
 class Lion(Optimizer):
-    """w -= rate · sign(beta_1 · m + (1 - beta_1) · g); then m is a moving mean of g by beta_2. Slot: `m`."""
+    """w -= rate · sign(beta_1 · m + (1 - beta_1) · g); then m is a moving mean of g by beta_2. Slot: `m`.
+
+    Args:
+        learning_rate: the step of every element: a number, or a schedule.
+        beta_1: the share of the mean in the direction of a step.
+        beta_2: how much of the mean of gradients stays at each step.
+    """
 
     learning_rate: float | LearningRateSchedule = 0.0001
     beta_1: float = 0.9

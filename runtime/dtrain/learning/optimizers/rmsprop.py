@@ -15,6 +15,15 @@ class RMSprop(Optimizer):
 
     With `momentum` w moves by a sum of such steps that decays by it. Slots: `velocity` (v); with `momentum`
     also `momentum`; with `centered`, which takes the gradient's variance for v, `average_gradient`.
+
+    Args:
+        rho: how much of the mean of squares stays at each step.
+        momentum: how much of the last move is kept; 0: none.
+        epsilon: a small number that keeps the divisor off 0.
+        centered: whether the variance of gradients takes the place of their mean of squares.
+        ema_overwrite_frequency: as for every optimizer.
+        beta_1: how much of the mean of gradients stays at each step.
+        beta_2: how much of the mean of squares stays at each step.
     """
 
     rho: float = 0.9

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- `__call__` is documented in the base class
 """Learning rates that change with the step: `schedule(step)`, as tf.keras.optimizers.schedules.
 
 A schedule is plain data: its config round trips through JSON.
@@ -23,7 +22,16 @@ class LearningRateSchedule(Configurable):
 
 @dataclass
 class ExponentialDecay(LearningRateSchedule):
-    """initial · decay_rate^(step / decay_steps); with `staircase` the exponent is a whole number."""
+    """initial · decay_rate^(step / decay_steps); with `staircase` the exponent is a whole number.
+
+    Args:
+        initial_learning_rate: the rate at step 0.
+        decay_steps: steps over which it decays.
+        decay_rate: by how much the rate falls in `decay_steps`.
+        staircase: whether it falls all at once after each `decay_steps`.
+        name: without effect.
+        alpha: the last rate, as a fraction of the first.
+    """
 
     initial_learning_rate: float
     decay_steps: float
@@ -40,7 +48,13 @@ class ExponentialDecay(LearningRateSchedule):
 
 @dataclass
 class PiecewiseConstantDecay(LearningRateSchedule):
-    """values[0] up to and including step boundaries[0], then values[1], and so on."""
+    """values[0] up to and including step boundaries[0], then values[1], and so on.
+
+    Args:
+        boundaries: steps, ascending.
+        values: rates: one more than boundaries.
+        name: without effect.
+    """
 
     boundaries: Sequence[float]
     values: Sequence[float]
@@ -66,7 +80,19 @@ class PiecewiseConstantDecay(LearningRateSchedule):
 
 @dataclass
 class PolynomialDecay(LearningRateSchedule):
-    """From the initial to the end rate over `decay_steps`, by (1 - fraction)^power; repeatedly if `cycle`."""
+    """From the initial to the end rate over `decay_steps`, by (1 - fraction)^power; repeatedly if `cycle`.
+
+    Args:
+        initial_learning_rate: the rate at step 0.
+        decay_steps: steps over which it decays.
+        end_learning_rate: the rate at the end.
+        power: 1: a straight line.
+        cycle: whether it begins anew, over a longer time, when it has ended.
+        name: without effect.
+        decay_rate: by how much the rate falls in `decay_steps`.
+        staircase: whether it falls all at once after each `decay_steps`.
+        alpha: the last rate, as a fraction of the first.
+    """
 
     initial_learning_rate: float
     decay_steps: float
@@ -87,7 +113,16 @@ class PolynomialDecay(LearningRateSchedule):
 
 @dataclass
 class InverseTimeDecay(LearningRateSchedule):
-    """initial / (1 + decay_rate · step / decay_steps); with `staircase` the quotient is a whole number."""
+    """initial / (1 + decay_rate · step / decay_steps); with `staircase` the quotient is a whole number.
+
+    Args:
+        initial_learning_rate: the rate at step 0.
+        decay_steps: steps over which it decays.
+        decay_rate: by how much the rate falls in `decay_steps`.
+        staircase: whether it falls all at once after each `decay_steps`.
+        name: without effect.
+        alpha: the last rate, as a fraction of the first.
+    """
 
     initial_learning_rate: float
     decay_steps: float
@@ -104,7 +139,18 @@ class InverseTimeDecay(LearningRateSchedule):
 
 @dataclass
 class CosineDecay(LearningRateSchedule):
-    """Linear to `warmup_target` over `warmup_steps`, then half a cosine down to alpha times the peak."""
+    """Linear to `warmup_target` over `warmup_steps`, then half a cosine down to alpha times the peak.
+
+    Args:
+        initial_learning_rate: the rate at step 0.
+        decay_steps: steps over which it decays.
+        alpha: the last rate, as a fraction of the first.
+        name: without effect.
+        warmup_target: the rate at the end of the warm-up; None: there is none.
+        warmup_steps: steps of the warm-up.
+        decay_rate: by how much the rate falls in `decay_steps`.
+        staircase: whether it falls all at once after each `decay_steps`.
+    """
 
     initial_learning_rate: float
     decay_steps: float
@@ -137,6 +183,17 @@ class CosineDecayRestarts(LearningRateSchedule):
 
     With `t_mul` below 1 all periods together end after `first_decay_steps / (1 - t_mul)` steps. A later step
     raises SpecError; TensorFlow goes on with a rate of NaN.
+
+    Args:
+        initial_learning_rate: the rate at step 0.
+        first_decay_steps: steps of the first period.
+        t_mul: how many times as long the next period is.
+        m_mul: how many times as high the next period begins.
+        alpha: the last rate, as a fraction of the first.
+        name: without effect.
+        decay_steps: steps over which it decays.
+        decay_rate: by how much the rate falls in `decay_steps`.
+        staircase: whether it falls all at once after each `decay_steps`.
     """
 
     initial_learning_rate: float
@@ -180,6 +237,8 @@ SCHEDULES: dict[str, type[LearningRateSchedule]] = {
         CosineDecayRestarts,
     )
 }
+
+__all__ = ["LearningRateSchedule", *SCHEDULES]
 
 
 def _require_positive(schedule: LearningRateSchedule, field: str) -> None:

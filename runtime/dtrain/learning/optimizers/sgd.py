@@ -15,6 +15,11 @@ class SGD(Optimizer):
     """w -= rate · g. With momentum: m = momentum · m - rate · g; w += m.
 
     With `nesterov` w += momentum · m - rate · g. Slots: `m`, only with momentum.
+
+    Args:
+        learning_rate: a number, or a schedule; may be changed between updates.
+        momentum: how much of the last move is kept; 0: none.
+        nesterov: whether the step looks ahead by the momentum.
     """
 
     learning_rate: float | LearningRateSchedule = 0.01

@@ -15,7 +15,11 @@ _marked: set[Any] = set()
 
 
 def closure(function: T) -> T:
-    """Let workers run a function that is defined outside the program's own files; return it."""
+    """Let workers run a function that is defined outside the program's own files; return it.
+
+    Args:
+        function: a function at the top level of a module, which workers find by its name.
+    """
     _marked.add(function)
     return function
 

@@ -18,6 +18,9 @@ class PerWorkerValues:
     """A value of which every worker has its own, as a coordinator gives it to closures.
 
     See `tf.distribute.coordinator.PerWorkerValues`.
+
+    Args:
+        reference: where workers find it.
     """
 
     def __init__(self, reference: Reference) -> None:

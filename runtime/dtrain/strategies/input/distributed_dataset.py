@@ -145,7 +145,13 @@ class DistributedDataset:
 
 
 class DistributedIterator(Iterator[Any]):
-    """A walk through a `DistributedDataset`; an element is `PerReplica`, and plain for a single replica."""
+    """A walk through a `DistributedDataset`; an element is `PerReplica`, and plain for a single replica.
+
+    Args:
+        dataset: what is walked through.
+        streams: an iterator for each replica of this process, with its number.
+        workers: the processes that read.
+    """
 
     def __init__(
         self,

@@ -12,7 +12,11 @@ from dtrain.strategies.replicas.variables.variable import Variable
 
 
 class Extended:
-    """Devices, and reductions and updates from outside of the replicas."""
+    """Devices, and reductions and updates from outside of the replicas.
+
+    Args:
+        loops: of the strategy.
+    """
 
     experimental_require_static_shapes = False
 

@@ -62,7 +62,12 @@ class CommunicationOptions:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of `Strategy.run`, which have no effect here; see `tf.distribute.RunOptions`."""
+    """Options of `Strategy.run`, which have no effect here; see `tf.distribute.RunOptions`.
+
+    Args:
+        experimental_enable_dynamic_batch_size: without effect.
+        experimental_bucketizing_dynamic_shape: without effect.
+    """
 
     experimental_enable_dynamic_batch_size: bool = True
     experimental_bucketizing_dynamic_shape: bool = False

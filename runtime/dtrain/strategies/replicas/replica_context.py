@@ -23,6 +23,8 @@ class ReplicaContext:
     Attributes:
         group: the replicas of this process and of others.
         index: the number of this replica in its process.
+        meeting: where the replicas of this process call each other.
+        strategy: the strategy whose replica it is.
     """
 
     def __init__(self, group: Group, index: int, meeting: Meeting, strategy: Any = None) -> None:

@@ -14,6 +14,16 @@ from dtrain.types import Array
 class CategoryEncoding(CategoryLayer):
     """Integers from 0 to `num_tokens` (not included) as ``one_hot``, ``multi_hot`` or ``count``.
 
+    Shapes: whole numbers [batch, n] become float32 [batch, num_tokens] by ``multi_hot`` and ``count``,
+    [batch, n, num_tokens] by ``one_hot``.
+
+    Differs from Keras: encodings may have any number of axes.
+
+    Args:
+        num_tokens: how many different numbers there are.
+        output_mode: ``one_hot``, ``multi_hot`` or ``count``.
+        sparse: False alone: arrays are dense.
+
     Raises:
         SpecError: `num_tokens` is missing, or is none.
     """

@@ -21,6 +21,15 @@ class Discretization(CategoryLayer):
 
     Either `bin_boundaries` are given, or `adapt` learns `num_bins` of them: quantiles of the data, to within
     `epsilon`, by Keras's summary, whose memory does not grow with the data.
+
+    Differs from Keras: a layer that has neither learned nor been given boundaries refuses data.
+
+    Args:
+        bin_boundaries: ascending; the bins are one more.
+        num_bins: how many bins `adapt` learns.
+        epsilon: how far off a quantile may be, as a fraction of the data.
+        output_mode: ``int``, ``one_hot``, ``multi_hot`` or ``count``.
+        sparse: False alone: arrays are dense.
     """
 
     bin_boundaries: Sequence[float] | None = None

@@ -18,7 +18,13 @@ _FIRST = 0xDECAFCAFFE
 
 @dataclass(eq=False)
 class HashedCrossing(CategoryLayer):
-    """The bin of two or more features' values together, one value an example; strings or integers."""
+    """The bin of two or more features' values together, one value an example; strings or integers.
+
+    Args:
+        num_bins: how many bins there are.
+        output_mode: ``int`` or ``one_hot``.
+        sparse: False alone: arrays are dense.
+    """
 
     takes_list: ClassVar[bool] = True
     OUTPUT_MODES: ClassVar[tuple[str, ...]] = ("int", "one_hot")

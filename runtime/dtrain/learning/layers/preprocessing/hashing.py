@@ -22,6 +22,8 @@ class Hashing(CategoryLayer):
         num_bins: the number of bins, that of the mask included.
         mask_value: what gets bin 0, which then is for nothing else.
         salt: one integer, or two.
+        output_mode: ``int``, ``one_hot``, ``multi_hot`` or ``count``.
+        sparse: False alone: arrays are dense.
     """
 
     num_bins: int

@@ -25,6 +25,15 @@ class Normalization(PreparingLayer):
 
     Mean and variance are given, or learned by `adapt`. With `invert` the layer does the reverse. Axes are
     counted with the batch axis as 0.
+
+    The shape stays.
+
+    Args:
+        axis: the axis whose places have a mean each, or several, counted with the batch axis as 0; None: one
+            for all.
+        mean: given in place of `adapt`; the variance is given, too.
+        variance: given in place of `adapt`.
+        invert: whether the layer does the reverse.
     """
 
     axis: int | Sequence[int] | None = -1

@@ -13,7 +13,12 @@ from dtrain.types import Array, Arrays
 
 @dataclass(eq=False)
 class Rescaling(PreparingLayer):
-    """``x * scale + offset``."""
+    """A layer that computes ``x * scale + offset``. The shape stays.
+
+    Args:
+        scale: a number, or one for each place of the last axis.
+        offset: a number, or one for each place of the last axis.
+    """
 
     scale: float | Sequence[float]
     offset: float | Sequence[float] = 0.0

@@ -19,6 +19,22 @@ class StringLookup(Lookup):
     """Strings to integers; of several `num_oov_indices` an unknown one gets that of its FarmHash64.
 
     See `IntegerLookup` for integers.
+
+    Differs from Keras: `adapt` of a layer with a given vocabulary learns another one, and encodings are at
+    most 10^8 long.
+
+    Args:
+        max_tokens: the largest size of the vocabulary, special tokens included; None: no limit.
+        num_oov_indices: how many integers stand for unknown tokens.
+        mask_token: the token that stands for nothing and becomes 0; None: there is none.
+        oov_token: what an unknown integer becomes with `invert`.
+        vocabulary: tokens; or the path of a UTF-8 text file with one token a line, which is read at once.
+        idf_weights: for ``tf_idf``, a weight for each token of a given vocabulary.
+        encoding: ``utf-8`` alone.
+        invert: whether integers become tokens.
+        output_mode: ``int``, ``one_hot``, ``multi_hot``, ``count`` or ``tf_idf``.
+        sparse: False alone: arrays are dense.
+        pad_to_max_tokens: whether encodings are `max_tokens` long, also where the vocabulary is shorter.
     """
 
     max_tokens: int | None = None

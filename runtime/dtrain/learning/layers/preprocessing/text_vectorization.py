@@ -35,16 +35,30 @@ _MODES = (None, "int", "multi_hot", "count", "tf_idf")
 class TextVectorization(PreparingLayer):
     """One text an example, to the integers of its tokens, filled up with 0, or to counts over a vocabulary.
 
-    A text is standardized, split into tokens, and these joined to `ngrams` (an integer: of up to so many).
-    0 is padding, 1 an unknown token. Lower case and whitespace are those of ASCII, as in Keras.
+    A text is standardized, split into tokens, and these joined to `ngrams` (an integer: of up to so many). 0
+    is padding, 1 an unknown token. Lower case and whitespace are those of ASCII, as in Keras.
+
+    Differs from Keras: `sparse` and `ragged` are refused; tokens of `output_mode` None are filled up with
+    ``""``; a layer with functions for `standardize` or `split` cannot be saved.
 
     Attributes:
-        standardize: ``lower_and_strip_punctuation``, ``lower``, ``strip_punctuation``, None, or a function
-            of an array of texts.
+        max_tokens: the largest size of the vocabulary, padding and the unknown token included; None: no
+            limit.
+        standardize: ``lower_and_strip_punctuation``, ``lower``, ``strip_punctuation``, None, or a function of
+            an array of texts.
         split: ``whitespace``, ``character``, None (an example is a list of tokens), or a function of an array
             of texts that returns a list of tokens for each.
+        ngrams: an integer: tokens are joined to n-grams of up to so many; or the wanted lengths; None: single
+            tokens.
         output_mode: ``int``, ``multi_hot``, ``count``, ``tf_idf``; None: the tokens, filled up with ``""``.
+        output_sequence_length: the length to which examples are cut and filled, in mode ``int``; None: that
+            of the longest in the batch.
+        pad_to_max_tokens: whether encodings are `max_tokens` long, also where the vocabulary is shorter.
         vocabulary: tokens, or the path of a text file with one a line.
+        idf_weights: for ``tf_idf``, a weight for each token of a given vocabulary.
+        sparse: False alone: arrays are dense.
+        ragged: False alone: arrays have one length.
+        encoding: ``utf-8`` alone.
     """
 
     any_dtype: ClassVar[bool] = True

@@ -52,9 +52,11 @@ class Variable(NDArrayOperatorsMixin):
         aggregation: how values that replicas assign become one.
         on_read: whether copies stay apart until they are read outside of the replicas.
         group: the replicas that have a copy.
+        home: has the value, where it lies on servers (`strategies.shared`).
         find_state: returns how far an optimizer has come with the variable's model elsewhere, in `fit` or in
             a file; None: it has not, or the variable has no model.
-        home: has the value, where it lies on servers (`strategies.shared`).
+        initial_value: an array, a number, or a function that returns one.
+        synchronization: how copies are kept; see `dt.distribute.VariableSynchronization`.
     """
 
     name: str

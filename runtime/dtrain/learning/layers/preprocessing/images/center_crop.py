@@ -16,7 +16,15 @@ from dtrain.types import Array, Arrays, Shape
 
 @dataclass(eq=False)
 class CenterCrop(ImageLayer):
-    """The middle, `height` by `width`; of smaller images the largest window of that aspect, resized."""
+    """The middle, `height` by `width`; of smaller images the largest window of that aspect, resized.
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis, becomes one of `height` and
+    `width`.
+
+    Args:
+        height: rows of the output.
+        width: columns of the output.
+    """
 
     height: int
     width: int

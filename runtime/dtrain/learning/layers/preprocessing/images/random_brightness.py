@@ -13,7 +13,16 @@ from dtrain.types import Array
 
 @dataclass(eq=False)
 class RandomBrightness(RandomImageLayer):
-    """Adds to each image a fraction of the range of values, between ±factor or two ends, and cuts to it."""
+    """Adds to each image a fraction of the range of values, between ±factor or two ends, and cuts to it.
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis; the shape stays. Outside of
+    training images are handed on.
+
+    Args:
+        factor: a number f, for -f to f, or a pair of ends, as fractions of the range of values.
+        value_range: the smallest and the largest value.
+        seed: a number from which this layer draws, in place of the run's or the map's seed; None: those.
+    """
 
     factor: Range
     value_range: Sequence[float] = (0, 255)

@@ -18,6 +18,13 @@ class RandomContrast(RandomImageLayer):
     """``(x - mean) * c + mean`` within each channel, cut to 0 to 255; one c for all images of a batch.
 
     c lies between 1 - lower and 1 + upper, for `factor` a pair (lower, upper) or a number for both.
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis; the shape stays. Outside of
+    training images are handed on.
+
+    Args:
+        factor: a number, or the pair (lower, upper).
+        seed: a number from which this layer draws, in place of the run's or the map's seed; None: those.
     """
 
     factor: Range

@@ -20,6 +20,14 @@ class RandomCrop(RandomImageLayer):
     """A window of `height` and `width`, at the same place in all images of a batch.
 
     Outside of training, and for images that are too small, the largest window of that aspect is resized.
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis, becomes one of `height` and
+    `width`. Outside of training images are cropped or resized without chance.
+
+    Args:
+        height: rows of the output.
+        width: columns of the output.
+        seed: a number from which this layer draws, in place of the run's or the map's seed; None: those.
     """
 
     height: int

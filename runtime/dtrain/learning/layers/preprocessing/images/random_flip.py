@@ -14,7 +14,15 @@ MODES = ("horizontal", "vertical", "horizontal_and_vertical")
 
 @dataclass(eq=False)
 class RandomFlip(RandomImageLayer):
-    """Mirrors every second image on average: left and right, top and bottom, or both, each by itself."""
+    """Mirrors every second image on average: left and right, top and bottom, or both, each by itself.
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis; the shape stays. Outside of
+    training images are handed on.
+
+    Args:
+        mode: ``horizontal``, ``vertical`` or ``horizontal_and_vertical``.
+        seed: a number from which this layer draws, in place of the run's or the map's seed; None: those.
+    """
 
     mode: str = "horizontal_and_vertical"
     seed: int | None = None

@@ -12,7 +12,18 @@ from dtrain.types import Array
 
 @dataclass(eq=False)
 class RandomRotation(ProjectingLayer):
-    """Turns each image about its middle by a fraction of a full turn (positive: against the clock)."""
+    """Turns each image about its middle by a fraction of a full turn (positive: against the clock).
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis; the shape stays. Outside of
+    training images are handed on.
+
+    Args:
+        factor: a number f, for -f to f, or a pair of ends, as fractions of a full turn.
+        fill_mode: what lies outside of an image: ``reflect``, ``wrap``, ``constant`` or ``nearest``.
+        interpolation: ``bilinear`` or ``nearest``.
+        seed: a number from which this layer draws, in place of the run's or the map's seed; None: those.
+        fill_value: the value outside, for ``constant``.
+    """
 
     factor: Range
     fill_mode: str = "reflect"

@@ -11,7 +11,19 @@ from dtrain.types import Array
 
 @dataclass(eq=False)
 class RandomTranslation(ProjectingLayer):
-    """Shifts each image down and to the right by fractions of its height and width (negative: up, left)."""
+    """Shifts each image down and to the right by fractions of its height and width (negative: up, left).
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis; the shape stays. Outside of
+    training images are handed on.
+
+    Args:
+        height_factor: a number f, for -f to f, or a pair of ends, as fractions of the height.
+        width_factor: a number f, for -f to f, or a pair of ends, as fractions of the width.
+        fill_mode: what lies outside of an image: ``reflect``, ``wrap``, ``constant`` or ``nearest``.
+        interpolation: ``bilinear`` or ``nearest``.
+        seed: a number from which this layer draws, in place of the run's or the map's seed; None: those.
+        fill_value: the value outside, for ``constant``.
+    """
 
     height_factor: Range
     width_factor: Range

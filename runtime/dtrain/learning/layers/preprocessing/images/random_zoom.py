@@ -12,7 +12,20 @@ from dtrain.types import Array
 
 @dataclass(eq=False)
 class RandomZoom(ProjectingLayer):
-    """Zooms each image out (positive factors) or in, by the same both ways without `width_factor`."""
+    """Zooms each image out (positive factors) or in, by the same both ways without `width_factor`.
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis; the shape stays. Outside of
+    training images are handed on.
+
+    Args:
+        height_factor: a number f, for -f to f, or a pair of ends, as fractions of the height.
+        width_factor: a number f, for -f to f, or a pair of ends, as fractions of the width; None: as the
+            height.
+        fill_mode: what lies outside of an image: ``reflect``, ``wrap``, ``constant`` or ``nearest``.
+        interpolation: ``bilinear`` or ``nearest``.
+        seed: a number from which this layer draws, in place of the run's or the map's seed; None: those.
+        fill_value: the value outside, for ``constant``.
+    """
 
     height_factor: Range
     width_factor: Range | None = None

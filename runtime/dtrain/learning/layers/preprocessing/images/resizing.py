@@ -18,7 +18,18 @@ from dtrain.types import Array, Arrays, Shape
 
 @dataclass(eq=False)
 class Resizing(ImageLayer):
-    """Images of `height` and `width`; with `crop_to_aspect_ratio` of the largest window of their aspect."""
+    """Images of `height` and `width`; with `crop_to_aspect_ratio` of the largest window of their aspect.
+
+    Shapes: [batch, height, width, channels], or one image without the batch axis, becomes float32 of the new
+    `height` and `width`.
+
+    Args:
+        height: rows of the output.
+        width: columns of the output.
+        interpolation: ``bilinear``, ``nearest``, ``bicubic``, ``area``, ``lanczos3``, ``lanczos5``,
+            ``gaussian`` or ``mitchellcubic``.
+        crop_to_aspect_ratio: whether a window of the new aspect is taken first, so that nothing is distorted.
+    """
 
     height: int
     width: int
