@@ -48,10 +48,12 @@ Examples:
 
 
 class _Group(click.Group):
-    """A group that lists its commands as they were added: the first that a user needs stands first."""
+    """A group whose help lists the commands by what they are for, the first that a user needs first."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{each.name:12}", each.get_short_help_str()) for each in commands])
 
 
 @click.group(cls=_Group, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,37 +64,35 @@ def cli() -> None:
 
 @click.command(
     "help",
-    short_help="Show this list, or the help of a command.",
-    epilog="\b\nExample:\n  dtrain help launch\n",
+    short_help="Show this list, or the help of a command or a name.",
+    epilog="\b\nExamples:\n  dtrain help launch\n  dtrain help LSTM\n  dtrain help dt.layers\n",
 )
-@click.argument("name", metavar="[COMMAND]", required=False)
+@click.argument("name", metavar="[COMMAND|NAME]", required=False)
 @click.pass_context
 def show_help(context: click.Context, name: str | None) -> None:
-    """Show the list of commands, or the help of COMMAND."""
+    """Show the list of commands, the help of COMMAND, or that of a public NAME, such as dt.layers.LSTM.
+
+    A module lists its names. A command comes before a name: `data` is a command, `dt.data` the module.
+    """
     above = context.parent
     assert above is not None
-    found = cli if name is None else cli.get_command(above, name)
-    if found is None:
-        raise click.UsageError(f"No such command {name!r}.", above)
+    found = cli.get_command(above, name) if name else cli
+    if found is None:  # the names and their docstrings are the runtime's
+        command = ["-P", "-m", "dtrain.task.help_command", str(name), *cli.commands]
+        os.execv(sys.executable, [sys.executable, *command])
     click.echo(found.get_help(above if found is cli else click.Context(found, info_name=name, parent=above)))
 
 
-for command in (
-    *launch.COMMANDS,
-    *roles.COMMANDS,
-    *runs.COMMANDS,
-    *trace.COMMANDS,
-    *removal.COMMANDS,
-    *models.COMMANDS,
-    *data.COMMANDS,
-    *chaos.COMMANDS,
-    *checks.COMMANDS,
-    *certificates.COMMANDS,
-    *secret.COMMANDS,
-    *environment.COMMANDS,
-    *fork_server.COMMANDS,
-    show_help,
-):
+SECTIONS = {
+    "Start and check": (*launch.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
+    "Look at runs and act on them": (*runs.COMMANDS, *trace.COMMANDS, *chaos.COMMANDS, *removal.COMMANDS),
+    "Use a trained model, look at data": (*models.COMMANDS, *data.COMMANDS),
+    "Set up": (
+        *(*certificates.COMMANDS, *secret.COMMANDS, *environment.COMMANDS, *fork_server.COMMANDS),
+        show_help,
+    ),
+}
+for command in (each for commands in SECTIONS.values() for each in commands):
     cli.add_command(command)
 
 
