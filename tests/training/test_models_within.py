@@ -73,7 +73,7 @@ def test_layers_of_several_models_are_joined():
 
 def test_a_model_within_is_one_of_the_layers():
     whole, encoder, decoder = autoencoder(input_shape=(4,))
-    assert whole.layers == (encoder, decoder)
+    assert whole.layers == [encoder, decoder]
     assert whole.get_layer("decoder") is decoder
     assert whole.network.output_names == ["decoder"]
     said = []

@@ -16,6 +16,10 @@ class History(Callback):
         self.epoch: list[int] = []
         self.history: dict[str, list[float]] = {}
 
+    def __repr__(self) -> str:
+        last = "".join(f", {name} {values[-1]:.4g}" for name, values in self.history.items())
+        return f"<History of {len(self.epoch)} epochs{last}>"
+
     def get_state(self) -> dict[str, Any]:
         """Return the numbers."""
         return {"epoch": self.epoch, "history": self.history}

@@ -13,7 +13,7 @@ from dtrain.data.grouping import Filtered, Mapped
 from dtrain.data.interface.groups import Groups
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.joining import Concatenated, Interleaved
-from dtrain.data.node import INFINITE, Node
+from dtrain.data.node import INFINITE, UNKNOWN, Node
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched, check_parallel_calls, with_autotune
 from dtrain.data.prefetching.tuning import AUTOTUNE
@@ -33,6 +33,9 @@ class Dataset(Groups):
 
     Nothing is computed before it is iterated, which can be done any number of times. A shuffled dataset has
     another order in each iteration, and the same ones in every process.
+
+    Args:
+        node: the last step.
     """
 
     computed = frozenset({"_iterations"})
@@ -274,6 +277,11 @@ class Dataset(Groups):
     def __iter__(self) -> DatasetIterator:
         self._iterations += 1
         return DatasetIterator(self.node, (self._iterations - 1,))
+
+    def __repr__(self) -> str:
+        count = self.cardinality()
+        length = {INFINITE: "endless", UNKNOWN: "of unknown length"}.get(count, f"of length {count:,}")
+        return f"<{type(self).__name__} {length}>"
 
     def __len__(self) -> int:
         if self.cardinality() < 0:

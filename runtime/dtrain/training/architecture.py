@@ -40,6 +40,10 @@ class Architecture:
         self.stop_training = False
         created.register(self)
 
+    def __repr__(self) -> str:
+        size = f"{self.count_params():,} parameters" if self.built else "not built yet"
+        return f"<{type(self).__name__} {self.name}: {size}>"
+
     @property
     def network(self) -> Network:
         """The layers as a whole.
@@ -57,9 +61,9 @@ class Architecture:
         return self._network is not None
 
     @property
-    def layers(self) -> tuple[Any, ...]:
+    def layers(self) -> list[Any]:
         """Every layer, and every model used like one, once, in Keras's order (see `depth_order`)."""
-        return tuple(map(shown, self.network.graph.parts))
+        return list(map(shown, self.network.graph.parts))
 
     @property
     def trainable(self) -> bool:

@@ -16,6 +16,10 @@ class Sequential(Model):
     """A stack of layers: ``Sequential([dt.layers.Dense(64, activation="relu"), dt.layers.Dense(10)])``.
 
     A model may stand among them like a layer; the two models share the values of its variables.
+
+    Args:
+        layers: layers, models, or a `dt.Input` as the first; more with `add`.
+        name: of the model; None: its class's name in lower case.
     """
 
     def __init__(self, layers: Sequence[Item] | Item = (), name: str | None = None) -> None:
@@ -55,9 +59,9 @@ class Sequential(Model):
         return super().network
 
     @property
-    def layers(self) -> tuple[Any, ...]:
+    def layers(self) -> list[Any]:
         """Every layer and model once, in the order of use, without the input that stands before them."""
-        return tuple(layer for layer in super().layers if not isinstance(layer, InputLayer))
+        return [layer for layer in super().layers if not isinstance(layer, InputLayer)]
 
     @property
     def built(self) -> bool:
