@@ -1,6 +1,6 @@
 """A PyTorch module on parameter servers: PyTorch computes the gradients, dtrain does the rest.
 
-pip install 'dtrain[torch]'
+pip install -e '.[torch]'
 dtrain launch examples/torch_mlp.py --quick
 """
 

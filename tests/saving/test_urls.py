@@ -93,7 +93,7 @@ def test_a_backup_there_is_gone_on_from_and_removed_at_the_end(bucket):
     ("url", "said"),
     [
         ("nothing://bucket/m", "save: nothing://bucket/m: .*expected a URL"),
-        ("memory://b/m", "pip install dtrain.remote."),
+        ("memory://b/m", "pip install -e '..remote.'. in dtrain's clone"),
     ],
 )
 def test_what_is_missing_is_said_in_a_sentence(url, said, monkeypatch):

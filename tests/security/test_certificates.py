@@ -57,7 +57,9 @@ def test_names_of_runs_are_written_so_that_no_run_has_another_one_s():
 
 def test_without_the_library_the_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "dtrain_cli.certificates.by_library", None)
-    with pytest.raises(SpecError, match=r"package cryptography: `pip install 'dtrain\[tls\]'`"):
+    with pytest.raises(
+        SpecError, match=r"package cryptography: `pip install -e '\.\[tls\]'` in dtrain's clone"
+    ):
         make_authority("digits")
 
 

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from dtrain_cli.certificates.by_library import Authority
 
 AUTHORITY_DAYS = 365
-_NO_LIBRARY = "making certificates needs the package cryptography: `pip install 'dtrain[tls]'`"
+_NO_LIBRARY = (
+    "making certificates needs the package cryptography: `pip install -e '.[tls]'` in dtrain's clone"
+)
 
 
 def make_authority(run_id: str, days: int = AUTHORITY_DAYS) -> "Authority":

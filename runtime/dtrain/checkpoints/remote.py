@@ -62,7 +62,7 @@ class RemoteCopies:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
             raise SpecError(
-                f"{who}: {self.url}: {error}; `pip install dtrain[remote]` brings fsspec itself"
+                f"{who}: {self.url}: {error}; `pip install -e '.[remote]'` in dtrain's clone brings fsspec"
             ) from None
         except ValueError as error:
             raise SpecError(

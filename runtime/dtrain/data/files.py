@@ -51,7 +51,7 @@ class TextLineDataset(Dataset):
 class ParquetDataset(Dataset):
     """The rows of Parquet files, as dicts of columns: numbers, text as bytes, lists of one length.
 
-    Needs pyarrow: ``pip install dtrain[data]``.
+    Needs pyarrow: ``pip install -e '.[data]'`` in dtrain's clone.
 
     Args:
         filenames: one path, several, or a Dataset of paths.
@@ -104,7 +104,13 @@ class TarDataset(Dataset):
 
 
 def list_files(file_pattern: str | Sequence[str], shuffle: bool = True, seed: int | None = None) -> Dataset:
-    """Return `Dataset.list_files` of the same arguments."""
+    """Return `Dataset.list_files` of the same arguments.
+
+    Args:
+        file_pattern: one or several patterns, such as ``data/*.csv``.
+        shuffle: whether the paths are in a drawn order, anew in each iteration.
+        seed: of that order; None: the run's.
+    """
     return Dataset.list_files(file_pattern, shuffle, seed)
 
 

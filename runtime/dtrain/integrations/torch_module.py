@@ -17,6 +17,7 @@ def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = 
         module: its parameters are trained, its buffers of floats (moving averages) travel beside them. The
             leader's values count.
         loss: ``(outputs, targets) -> scalar tensor``, for example `torch.nn.functional.cross_entropy`.
+        name: of the model; None: its class's name in lower case.
 
     Raises:
         ProgramError: PyTorch is not installed.
@@ -24,7 +25,9 @@ def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = 
     try:
         import torch
     except ImportError as error:
-        raise ProgramError("from_torch: needs PyTorch; pip install 'dtrain[torch]'") from error
+        raise ProgramError(
+            "from_torch: needs PyTorch: `pip install -e '.[torch]'` in dtrain's clone"
+        ) from error
 
     parameters = {key: each for key, each in module.named_parameters() if each.requires_grad}
     buffers = {key: each for key, each in module.named_buffers() if each.is_floating_point()}

@@ -47,7 +47,9 @@ def write_onnx(
     except ModuleNotFoundError as error:
         if error.name != "onnx":
             raise
-        raise DtrainError("export needs the package onnx: pip install 'dtrain[onnx]'") from None
+        raise DtrainError(
+            "export needs the package onnx: `pip install -e '.[onnx]'` in dtrain's clone"
+        ) from None
     content = onnx_model(graph, weights, name).SerializeToString()
     with written(strategy, path) as place:
         write_whole(place, [content])

@@ -146,7 +146,8 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
         list(TextLineDataset("gone://x/y"))
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(
-        InputError, match=r"s3://\*\*\*@b/x: .*; `pip install dtrain\[remote\]` brings fsspec"
+        InputError,
+        match=r"s3://\*\*\*@b/x: .*; `pip install -e '\.\[remote\]'` in dtrain's clone brings fsspec",
     ) as told:
         list(TextLineDataset("s3://me:s3cret@b/x"))
     assert "s3cret" not in str(told.value)

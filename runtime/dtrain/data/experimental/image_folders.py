@@ -50,8 +50,8 @@ def image_dataset_from_directory(
 ) -> Any:
     """Return the images below a folder, float32 [height, width, channels], with their labels.
 
-    Needs Pillow: ``pip install dtrain[images]``. An image is decoded when it is read, and any of them by its
-    number.
+    Needs Pillow: ``pip install -e '.[images]'`` in dtrain's clone. An image is decoded when it
+    is read, and any of them by its number.
 
     Args:
         directory: a path or URL, with a folder for each class, or of images alone where `labels` is not
@@ -59,11 +59,16 @@ def image_dataset_from_directory(
         labels: ``inferred`` by folders, None, or a list in the order of the sorted paths.
         label_mode: ``int``, ``categorical``, ``binary`` (float32 of two classes), or None for none.
         class_names: the folders, for another order than the alphabet's.
+        color_mode: ``rgb``, ``rgba`` or ``grayscale``.
         batch_size: None for single images.
+        image_size: (height, width) to which images are resized.
         shuffle: whether in an order drawn by `seed`, and anew in each iteration by a buffer of 8 batches.
         seed: None: 0, so that all tasks of a run have one order.
+        validation_split: the fraction that is held out, from 0 to 1; None: nothing.
         subset: ``training``, ``validation``, or ``both`` for a pair; the last images are held out.
         interpolation: ``bilinear`` or ``nearest``.
+        follow_links: whether links to folders are followed.
+        crop_to_aspect_ratio: whether a window of the new aspect is taken first.
 
     Raises:
         InputError: an argument is out of range, or there are no images.

@@ -34,7 +34,7 @@ def read_image(path: str, color_mode: str) -> Array:
         from PIL import Image, UnidentifiedImageError  # a fifth of a second, so only where images are read
     except ImportError:
         raise InputError(
-            f"{where}: reading images needs Pillow: `pip install dtrain[images]` brings it"
+            f"{where}: reading images needs Pillow: `pip install -e '.[images]'` in dtrain's clone"
         ) from None
     try:
         data = read_whole(path, FILE_BYTES_MAX)

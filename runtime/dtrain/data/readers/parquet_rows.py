@@ -131,7 +131,7 @@ class ParquetRows(FileSource):
             from pyarrow import parquet  # 40 MB and half a second, so only where such a file is read
         except ImportError:
             raise InputError(
-                f"{self._where}: reading Parquet needs pyarrow: `pip install dtrain[data]` brings it"
+                f"{self._where}: reading Parquet needs pyarrow: `pip install -e '.[data]'` in dtrain's clone"
             ) from None
         try:
             if self._open.descriptor is not None:

@@ -74,7 +74,7 @@ def driver_of(url: str) -> tuple[Any, str]:
         files, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
         raise InputError(
-            masked(f"{url}: {error}; `pip install dtrain[remote]` brings fsspec, which reads files at URLs")
+            masked(f"{url}: {error}; `pip install -e '.[remote]'` in dtrain's clone brings fsspec")
         ) from None
     except ValueError as error:
         raise InputError(masked(f"{url}: {error}; expected a URL such as s3://bucket/file")) from None
