@@ -9,7 +9,7 @@ The files are those of the data sets' own sites, in the idx format, gzipped or n
     Fashion-MNIST  https://github.com/zalandoresearch/fashion-mnist,
                    or on Debian `apt install dataset-fashion-mnist`
 
-Put them into one folder for each data set and name it: ``--data FOLDER``.
+Put them into one folder for each data set and name it: `--data FOLDER`.
 """
 
 import argparse

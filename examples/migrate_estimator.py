@@ -21,8 +21,8 @@ EVAL_LABELS = np.array([[0.8], [0.9], [1.0]], np.float32)
 
 
 def input_fn() -> dt.data.Dataset:
-    """Batches of one example, for each replica its own."""
-    return dt.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(1)
+    """Batches of one example, for each replica its own, without end."""
+    return dt.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(1).repeat()
 
 
 def eval_input_fn() -> dt.data.Dataset:
