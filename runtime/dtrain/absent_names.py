@@ -42,15 +42,13 @@ def _instead() -> dict[tuple[str, str], str]:
 def hint(module: str, name: str, known: Iterable[str]) -> str:
     """Return `; ` and what to use in an absent name's place; an empty text: nothing is like it."""
     if found := _instead().get((module.removeprefix("dtrain."), name), _instead().get(("*", name))):
-        return f"; {found}"
+        return f"; {found}".replace("{name}", name.removeprefix("reduce_"))
     for place in _PLACES:
         if f"dtrain.{place}" != module and name in _public(place):
             return f"; it is dt.{place}.{name}"
     by_lower = {each.lower(): each for each in known}
     if near := get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8):
         return f"; do you mean {by_lower[near[0]]}?"
-    if module == "dtrain" and hasattr(import_module("numpy"), plain := name.removeprefix("reduce_")):
-        return f"; numpy has it: np.{plain}"
     return ""
 
 
