@@ -110,6 +110,11 @@ def markdown(text: str) -> str:
     return "".join(parts)
 
 
+def cell(text: str) -> str:
+    """Return a docstring's text as Markdown within a table, where a bar ends a cell, in code too."""
+    return re.sub(r"(?<!\\)\|", r"\|", markdown(text))
+
+
 def docstring(doc: str) -> list[str]:
     """Return a docstring's paragraphs as Markdown."""
     lines: list[str] = []
@@ -180,7 +185,7 @@ def entry(module: str, full: str) -> list[str]:
         lines += ["", f"Compare `{IN_KERAS}{module.removeprefix('dt.')}.{name}`."]
     if inspect.isclass(value) and (methods := within(full)):
         lines += ["", "| method or attribute | what it does |", "|---|---|"]
-        lines += [f"| `{each.rpartition('.')[2]}` | {markdown(sentence(doc_of(each)))} |" for each in methods]
+        lines += [f"| `{each.rpartition('.')[2]}` | {cell(sentence(doc_of(each)))} |" for each in methods]
     return lines
 
 
@@ -202,7 +207,7 @@ def absent(module: str) -> list[str]:
     lines = ["", f"## Absent names of {title}"]
     if hasattr(own, "__getattr__"):
         lines += ["", "Asking for one of these raises an AttributeError that says the same."]
-    if rows := [f"| `{each}` | {markdown(text)} |" for each, text in told.items() if text]:
+    if rows := [f"| `{each}` | {cell(text)} |" for each, text in told.items() if text]:
         lines += ["", "| name | what to use |", "|---|---|", *rows]
     if rest := [each for each, text in told.items() if not text]:
         lines += ["", f"Nothing takes the place of: {listed(rest)}."]
@@ -215,7 +220,7 @@ def page(module: str) -> str:
     inner = [each for each in names if isinstance(public()[each], ModuleType)]
     lines = [f"# {module}", *docstring(doc_of(module)), "", "| name | what it is |", "|---|---|"]
     for each in names:
-        first = markdown(sentence(doc_of(each)))
+        first = cell(sentence(doc_of(each)))
         own = next((one for one in modules() if public()[one] is public()[each]), "")
         target = (
             page_of(own)
@@ -239,7 +244,7 @@ def index() -> str:
         "",
     ]
     lines += ["| module | what is in it |", "|---|---|"]
-    lines += [f"| [{each}]({page_of(each)}) | {markdown(sentence(doc_of(each)))} |" for each in modules()]
+    lines += [f"| [{each}]({page_of(each)}) | {cell(sentence(doc_of(each)))} |" for each in modules()]
     return "\n".join([*lines, "", MADE, ""])
 
 

@@ -83,7 +83,7 @@ def test_what_is_said_of_an_absent_name_is_what_its_page_says():
             with pytest.raises(AttributeError) as raised:
                 getattr(owner, name)
             use = str(raised.value).partition("; ")[2]
-            row = f"| `{name}` | {reference.markdown(use)} |"
+            row = f"| `{name}` | {reference.cell(use)} |"
             assert row in page if use else f"`{name}`" in page
             asked += 1
     assert asked > 500
