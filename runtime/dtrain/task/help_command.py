@@ -56,7 +56,8 @@ def doc_of(name: str) -> str:
 
 def blocks(doc: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the paragraphs of a docstring: a title (`Args`, `code` or none), and its entries or lines."""
-    for paragraph in filter(None, inspect.cleandoc(doc).split("\n\n")):
+    for piece in filter(None, re.split(r"\n\n(?=\S)", inspect.cleandoc(doc))):
+        paragraph, _, code = piece.partition("\n\n    ")
         lines = paragraph.split("\n")
         title = _TITLE.fullmatch(lines[0])
         entries: list[str] = []
@@ -65,8 +66,9 @@ def blocks(doc: str) -> Iterator[tuple[str, list[str]]]:
                 entries[-1] += f" {line.strip()}"
             else:
                 entries.append(line.strip())
-        code = paragraph.startswith(" ")
-        yield ("code", dedent(paragraph).split("\n")) if code else (title[1] if title else "", entries)
+        yield title[1] if title else "", entries
+        if code:
+            yield "code", dedent(f"    {code}").split("\n")
 
 
 def signature(name: str, value: Any) -> str:
@@ -119,9 +121,12 @@ def help_of(name: str) -> str:
     lines += ["", "In it:"] if inner else []
     lines += [f"    {each.rpartition('.')[2]}: {sentence(doc_of(each))}" for each in inner]
     width = min(shutil.get_terminal_size().columns, WIDTH_MAX)
-    more = {each: " " * (8 if each.startswith("    ") else 4 if each is lines[0] else 0) for each in lines}
+    deeper = {
+        each: len(each) - len(each.lstrip()) + (4 if each[:4] == "    " or each is lines[0] else 0)
+        for each in lines
+    }
     return "\n".join(
-        fill(each, width, subsequent_indent=more[each], break_on_hyphens=False) for each in lines
+        fill(each, width, subsequent_indent=" " * deeper[each], break_on_hyphens=False) for each in lines
     )
 
 
