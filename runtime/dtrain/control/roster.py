@@ -63,6 +63,7 @@ class Roster:
         farewell: no task will train any more.
         rows: with the farewell, the numbers of every epoch, by call of `fit`.
         concluded_generation: the newest one whose last step is saved.
+        watched: whether a launcher watches this task, and decides how long a leader may take to appear.
         evaluators: how many tasks beside those of the cluster will come.
         wait: how long others are waited for.
     """
@@ -87,6 +88,7 @@ class Roster:
     _joined: list[TaskId] = field(default_factory=list, init=False)
     _promised: set[int] = field(default_factory=set, init=False)
     concluded_generation: int = field(default=0, init=False)
+    watched: bool = field(default=False, init=False)
     _leader_lost_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -302,14 +304,21 @@ class Roster:
             self._leader_lost_since_s = None
         elif self._leader_lost_since_s is None:
             self._leader_lost_since_s = now
-        elif now - self._leader_lost_since_s >= self.wait.leader_s:
+        elif now - self._leader_lost_since_s >= self._leader_away_s:
             ends.append(End(self._leader_is_gone()))
         return ends
 
     def _leader_is_gone(self) -> str:
         if self.membership.members[self.leader].incarnation > 0:
             return f"{self.leader} has not been heard of for {LEASE_S + self.wait.leader_s:g} s"
-        return f"{self.leader} did not come within {self.wait.start_s + self.wait.leader_s:g} s"
+        waited_s = self.wait.start_s + self._leader_away_s
+        return f"{self.leader} did not come within {waited_s:g} s (wait.start_s)"
+
+    @property
+    def _leader_away_s(self) -> float:
+        """How long a leader that counts as lost is waited for; by hand, one that never came is not."""
+        came = self.membership.members[self.leader].incarnation > 0
+        return self.wait.leader_s if came or self.watched else 0.0
 
 
 def _workers(names: Iterable[str]) -> Iterator[int]:

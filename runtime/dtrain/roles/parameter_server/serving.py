@@ -63,6 +63,7 @@ def serve(assignment: TaskAssignment) -> None:
         assignment.task.index, assignment.cluster, spec.on_servers, now_s, evaluators, spec.wait, allocator
     )
     machine.control.admission = admission_by(assignment)
+    machine.control.roster.watched = assignment.watched
     connector = Connector(
         assignment, credentials, reporter.unreached, spec.on_servers.transport, machine.control.book
     )

@@ -73,6 +73,7 @@ class ControlHosting:
         plane = ControlPlane(
             assignment.task, assignment.cluster, section, SYSTEM.now(), count, assignment.spec.wait
         )
+        plane.roster.watched = assignment.watched
         self.control = ControlHandler(plane, task.credentials.hello, decide=_nothing)
         self.control.leads = False
         self.on_this_host = assignment.on_one_host
