@@ -89,16 +89,6 @@ def test_the_command_line_wins_though_it_says_the_default(launch):
     assert "chief:0 | trained async" in started.out
 
 
-def test_a_program_completes_what_the_command_line_says(launch):
-    started = launch({"updates": "sync"}, "--set", "training.deterministic=true")
-    succeeded(started)
-    assert "chief:0 | trained sync" in started.out
-    started = launch({}, "--set", "training.deterministic=true")
-    assert started.end() == 2
-    assert "async applies gradients as they arrive" in " ".join(started.err.replace("│", " ").split())
-    started.wait_gone()
-
-
 def test_another_layout_is_refused_with_the_option_that_gives_it(launch):
     started = launch({"strategy": "single"}, "--ps", "1")
     assert started.end() == 2

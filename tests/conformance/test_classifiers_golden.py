@@ -144,9 +144,8 @@ def largest_of_each_architecture():
 @pytest.mark.parametrize("name", largest_of_each_architecture())
 def test_a_classifier_on_a_cluster(launcher, name, monkeypatch):
     case = CLASSIFIERS[name]
-    cluster_of(
-        launcher, monkeypatch, CLASSIFIER_PROGRAM, name, case["replicas"], 2, ["training.deterministic=true"]
-    )
+    exact = ["training.deterministic=true", "training.updates=sync"]
+    cluster_of(launcher, monkeypatch, CLASSIFIER_PROGRAM, name, case["replicas"], 2, exact)
     found = list(np.load(launcher.folder / "weights.npz").values())
     model = classifier(case)
     *_, expected = train_as_one(model, classifier_steps(case))

@@ -231,7 +231,10 @@ def plan_of(tmp_path, text, program="print(1)\n", environment=None, **options):
     (tmp_path / "p.py").write_text(program)
     (tmp_path / "s.yaml").write_text(text)
     return gather(
-        LaunchOptions(spec=tmp_path / "s.yaml", program=tmp_path / "p.py", **options), environment or {}
+        LaunchOptions(
+            spec=tmp_path / "s.yaml", shortcuts={"on": "kubernetes"}, program=tmp_path / "p.py", **options
+        ),
+        environment or {},
     )
 
 

@@ -75,4 +75,4 @@ def test_the_plan_prints_the_job_and_says_how_to_start_it(tmp_path, capsys):
 def test_what_cannot_run_there_is_refused(tmp_path, text, what):
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(SpecError, match=what):
-        plan(LaunchOptions(spec=tmp_path / "s.yaml", program=tmp_path / "p.py"))
+        plan(LaunchOptions(spec=tmp_path / "s.yaml", shortcuts={"on": "vertex"}, program=tmp_path / "p.py"))

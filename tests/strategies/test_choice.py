@@ -175,23 +175,6 @@ def test_a_wish_wins_over_the_default_and_loses_against_what_was_said(launched, 
     assert getattr(dt.ParameterServerStrategy(**{key: OTHERS[key]}).training, key) == default
 
 
-@pytest.mark.parametrize(
-    ("said", "program", "key"),
-    [
-        ({"deterministic": True}, {"updates": "sync"}, "deterministic"),
-        ({"weighting": "examples"}, {"updates": "sync"}, "weighting"),
-        ({"backup_workers": 1}, {"updates": "sync"}, "backup_workers"),
-        ({"stale_gradients": "drop"}, {"max_staleness": 3}, "stale_gradients"),
-    ],
-)
-def test_a_program_completes_what_was_said(launched, said, program, key):
-    launched(**said)
-    assert getattr(dt.ParameterServerStrategy(**program).training, key) == said[key]
-    process.close_default()
-    with pytest.raises(SpecError, match=rf"^dt.get_strategy\(\): {key}: .*the spec or the command line says"):
-        dt.get_strategy()
-
-
 def test_no_staleness_on_the_command_line_stays_synchronous_training(launched):
     launched(staleness_bound=0)
     assert dt.ParameterServerStrategy(updates="async").training.updates == "sync"

@@ -61,7 +61,7 @@ def check_texts(files: Mapping[str, bytes], secrets: Iterable[str]) -> None:
             )
 
 
-def password_problems(spec: RunSpec, arguments: Sequence[str]) -> Iterator[Problem]:
+def password_problems(spec: RunSpec, arguments: Sequence[str] = ()) -> Iterator[Problem]:
     """Yield the sections of a spec, and the arguments of its program, that show the password of a URL."""
     for name, value in {**msgspec.to_builtins(spec), "arguments": arguments}.items():
         if has_password(msgspec.json.encode(value).decode()):

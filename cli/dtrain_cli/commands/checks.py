@@ -40,16 +40,19 @@ def check(spec: str | None, foreign: bool, sets: tuple[str, ...], **shortcuts: o
     elif spec is None:
         raise click.UsageError("Missing argument 'SPEC|-'.")
     elif spec == "-":
-        _check_tf_config(foreign)
+        _check_tf_config(foreign, sets, shortcuts)
     else:
         _check_file(Path(spec), sets, shortcuts, foreign)
 
 
 def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool) -> None:
     from dtrain.config import ServerSection
-    from dtrain_cli.spec.file import read_spec
+    from dtrain_cli.launch.options import LaunchOptions
+    from dtrain_cli.launch.request import read_request
 
-    spec = read_spec(path, sets, shortcuts, foreign, trains=not foreign).secured(os.environ)
+    program = None if foreign else Path("PROGRAM.py")
+    options = LaunchOptions(spec=path, sets=sets, shortcuts=shortcuts, program=program)
+    _, spec = read_request(options, starts=False)
     training = spec.training
     updates = f", {training.updates}" if isinstance(training, ServerSection) else ""
     click.echo(f"{path}: no mistakes; {spec.cluster}; {training.strategy}{updates}")
@@ -69,7 +72,7 @@ def _check_hosts(
     check_hosts(read_spec(Path(path) if path else None, sets, shortcuts, foreign))
 
 
-def _check_tf_config(foreign: bool) -> None:
+def _check_tf_config(foreign: bool, sets: tuple[str, ...], shortcuts: dict[str, object]) -> None:
     from dtrain.cluster import tasks_text
     from dtrain.process.tensorflow.tf_config import read_tf_config
     from dtrain_cli.plan.standalone_start import place_of_tf_config
@@ -80,7 +83,7 @@ def _check_tf_config(foreign: bool) -> None:
     if foreign:
         cluster, task = read_tf_config(text)
     else:
-        place = place_of_tf_config(os.environ)
+        place = place_of_tf_config(os.environ, sets, shortcuts)
         cluster = place.cluster
         task = place.task
     tasks = tasks_text({role: len(jobs) for role, jobs in cluster.jobs.items()})

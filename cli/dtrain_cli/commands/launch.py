@@ -127,7 +127,7 @@ def plan(
         return planner_of(engine)(wanted)
     from dtrain_cli.plan.by_hand import is_by_hand
 
-    run_plan = _example_plan(words, sets, shortcuts, runs_dir, run_dir)
+    run_plan = _example_plan(wanted)
     if as_json:
         click.echo(json.dumps({"addresses": "example", **run_plan.to_dict()}, indent=2))
     elif words.spec is not None and is_by_hand(run_plan.cluster):
@@ -144,33 +144,26 @@ def _checked(words: Words) -> Words:
     return launch.check_arguments(words)
 
 
-def _example_plan(
-    words: Words,
-    sets: tuple[str, ...],
-    shortcuts: dict[str, Any],
-    runs_dir: Path | None,
-    run_dir: Path | None,
-) -> "RunPlan":
+def _example_plan(options: "LaunchOptions") -> "RunPlan":
     import os
     from datetime import datetime
 
     from dtrain.cluster.loopback import LOOPBACK
     from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.launch.request import read_request
     from dtrain_cli.plan.ports import example_addresses, pick_master_port
-    from dtrain_cli.plan.run_plan import Machine, RunIdentity, Workload, build_plan
+    from dtrain_cli.plan.run_plan import Machine, RunIdentity, build_plan
     from dtrain_cli.runs.directory import new_run_id
-    from dtrain_cli.spec.file import read_spec
 
-    workload = Workload(words.program, words.arguments, Path.cwd())
-    spec = read_spec(words.spec, sets, shortcuts, words.foreign, trains=not words.foreign).secured(os.environ)
+    workload, spec = read_request(options, starts=False)
     spec = workload.named(spec)
     run_id = new_run_id(spec.name, datetime.now())
-    directory = run_dir or (runs_dir or default_runs_dir()) / run_id
+    directory = options.run_dir or (options.runs_dir or default_runs_dir()) / run_id
     machine = Machine(
         sys.executable,
         len(os.sched_getaffinity(0)),
         os.environ,
-        (LOOPBACK, pick_master_port()) if words.foreign else None,
+        (LOOPBACK, pick_master_port()) if options.foreign else None,
     )
     return build_plan(
         spec,

@@ -17,7 +17,6 @@ from dtrain.cluster import ClusterSpec
 from dtrain.cluster.certificate_names import joined_worker
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
-from dtrain.config.task_environment import missing
 from dtrain.errors import SpecError
 from dtrain.formats.masked_urls import masked
 from dtrain.process.access import secret_in_file
@@ -76,8 +75,6 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextMana
         raise SpecError("--detach: the tasks end with their launcher here; leave the option away")
     signals = SignalInbox()
     workload, spec = read_request(options)
-    if reason := missing(spec.secrets, os.environ):
-        raise SpecError(reason)
     directory, resume = _directory(options, workload.named(spec))
     with locked_run_directory(directory, resume) as files:
         earlier = read_record(files.run, RunRecord)

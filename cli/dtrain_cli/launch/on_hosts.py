@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from dtrain.config import Host, RunSpec, read_hosts
+from dtrain.config import Host
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
 from dtrain.process.private_variables import SECRET
@@ -19,7 +19,7 @@ from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.launch import launcher
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.placement.placing import hosts_of_addresses
+from dtrain_cli.placement.placing import hosts_of
 from dtrain_cli.runs.where import WhereRecord, where_of
 from dtrain_cli.targets.ssh import Ssh
 
@@ -39,14 +39,6 @@ def launch_by_ssh(options: LaunchOptions) -> int:
 def _by_ssh(scene: Scene, foreign: bool) -> FleetTarget:
     opener = Ssh(scene.spec.python or sys.executable, foreign)
     return fleet_target(scene, On.SSH, hosts_of(scene.spec), opener)
-
-
-def hosts_of(spec: RunSpec) -> list[Host]:
-    """Return the hosts of a run; raise a `SpecError` if nothing names one."""
-    hosts = read_hosts(spec.hosts) if spec.hosts else hosts_of_addresses(spec.cluster)
-    if not hosts:
-        raise SpecError(f"hosts: `on: {spec.on}` needs hosts: give `--hosts h1,h2:4`, or `hosts` in the spec")
-    return hosts
 
 
 def fleet_target(

@@ -4,10 +4,9 @@ import json
 import shlex
 import sys
 
-from dtrain_cli.launch.on_hosts import hosts_of
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
-from dtrain_cli.placement.placing import place
+from dtrain_cli.placement.placing import hosts_of, place
 from dtrain_cli.targets.ssh import Ssh
 
 

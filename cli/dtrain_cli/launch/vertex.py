@@ -14,7 +14,7 @@ from dtrain_cli.code.leaving import password_problems
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.targets.kubernetes.manifests import yaml_text
-from dtrain_cli.targets.vertex import problems, worker_pool_specs
+from dtrain_cli.targets.vertex import worker_pool_specs
 
 
 def plan(options: LaunchOptions) -> int:
@@ -25,9 +25,8 @@ def plan(options: LaunchOptions) -> int:
     """
     workload, spec = read_request(options)
     spec = workload.named(spec)
-    found = (*problems(spec), *password_problems(spec, workload.arguments))
-    if lines := [f"{'.'.join(map(str, path))}: {text}" for path, text in found]:
-        raise SpecError("\n".join(lines))
+    for path, text in password_problems(spec, workload.arguments):
+        raise SpecError(f"{path[0]}: {text}")
     command: tuple[str, ...] = ("--", *workload.arguments)
     if workload.program is not None:
         there = Path(spec.vertex.code_in, os.path.relpath(workload.program))

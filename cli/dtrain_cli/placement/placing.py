@@ -8,7 +8,7 @@ launcher finds its tasks where they were.
 from collections.abc import Iterable, Sequence
 
 from dtrain.cluster import Role, TaskId, tasks_text
-from dtrain.config import ROLES, ClusterSection, Host
+from dtrain.config import ROLES, ClusterSection, Host, RunSpec, read_hosts
 from dtrain.config.targets.hosts import PACK, SPREAD, Places
 from dtrain.errors import SpecError
 
@@ -60,6 +60,14 @@ def hosts_of_addresses(cluster: ClusterSection) -> list[Host]:
     written = (getattr(cluster, role) for role in _ORDER)
     addresses = (address for given in written if not isinstance(given, int) for address in given)
     return [Host(name) for name in dict.fromkeys(map(_host_part, addresses))]
+
+
+def hosts_of(spec: RunSpec) -> list[Host]:
+    """Return the hosts of a run; raise a `SpecError` if nothing names one."""
+    hosts = read_hosts(spec.hosts) if spec.hosts else hosts_of_addresses(spec.cluster)
+    if not hosts:
+        raise SpecError(f"hosts: `on: {spec.on}` needs hosts: give `--hosts h1,h2:4`, or `hosts` in the spec")
+    return hosts
 
 
 class _Slots:

@@ -9,7 +9,7 @@ bind, `bind(0)` and other users cannot, and until the server is up a connection 
 import errno
 import random
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ import portpicker
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import LOOPBACK
-from dtrain.config import ClusterSection
+from dtrain.config import ClusterSection, Problem
 from dtrain.errors import RunError, SpecError
 from dtrain.process.open_files import allow_open_files
 
@@ -174,8 +174,7 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
     """
     held = HeldPorts()
     try:
-        problems = list(_hold_given(section, held))
-        if problems:
+        if problems := [f"{'.'.join(map(str, path))}: {text}" for path, text in _hold_given(section, held)]:
             raise SpecError("\n".join(problems))
         addresses = {
             role.value: given if not isinstance(given := getattr(section, role), int) else _pick(held, given)
@@ -185,6 +184,12 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
         held.close()
         raise
     return ClusterSpec.from_lists(**addresses), held
+
+
+def address_problems(section: ClusterSection) -> Iterator[Problem]:
+    """Yield the given addresses that `hold_addresses` refuses now; none is held afterwards."""
+    with HeldPorts() as held:
+        yield from _hold_given(section, held)
 
 
 def example_addresses(section: ClusterSection) -> ClusterSpec:
@@ -207,7 +212,7 @@ def _pick(held: HeldPorts, count: int) -> list[str]:
     return [f"{LOOPBACK}:{held.pick()}" for _ in range(count)]
 
 
-def _hold_given(section: ClusterSection, held: HeldPorts) -> Iterable[str]:
+def _hold_given(section: ClusterSection, held: HeldPorts) -> Iterator[Problem]:
     """Hold the addresses that the spec writes out; yield what is wrong with them."""
     for role in _SERVING_ROLES:
         given = getattr(section, role)
@@ -216,7 +221,7 @@ def _hold_given(section: ClusterSection, held: HeldPorts) -> Iterable[str]:
             try:
                 held.hold(host.strip("[]"), int(port))
             except OSError as error:
-                yield f"cluster.{role}.{index}: {_refusal(TaskId(role, index), address, error)}"
+                yield ("cluster", role, index), _refusal(TaskId(role, index), address, error)
 
 
 def _refusal(task: TaskId, address: str, error: OSError) -> str:

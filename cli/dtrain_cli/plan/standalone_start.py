@@ -32,8 +32,11 @@ NO_CLUSTER = (
 )
 
 
-def place_of_tf_config(environment: Mapping[str, str]) -> TaskAssignment:
-    """Return the place that TF_CONFIG in the environment gives to a program that trains with dtrain.
+def place_of_tf_config(
+    environment: Mapping[str, str], sets: tuple[str, ...], shortcuts: Mapping[str, Any]
+) -> TaskAssignment:
+    """Return the place that TF_CONFIG in the environment gives to a program that trains with dtrain, and what
+    the options say of the spec; see `StandaloneStart`.
 
     Raises:
         SpecError: TF_CONFIG is wrong, names no cluster or no task of it, or the cluster cannot train.
@@ -41,6 +44,7 @@ def place_of_tf_config(environment: Mapping[str, str]) -> TaskAssignment:
     found = TaskAssignment.from_environment(environment)
     if found is None:
         raise SpecError(NO_CLUSTER)
+    found = StandaloneStart(found.task.role, sets=sets, shortcuts=shortcuts).with_spec(found)
     for _, problem in found.spec.program_problems():
         raise SpecError(f"TF_CONFIG: {problem}")
     return found
@@ -114,7 +118,7 @@ class StandaloneStart:
             found = replace(found, moved_to=place.serves_at) if place.serves_at else found
         if found is None:
             raise SpecError(f"nothing says which task this is: expected one of {EXPECTED} in the environment")
-        placed = self._with_spec(found)
+        placed = self.with_spec(found)
         checkpoint = placed.spec.checkpoint
         if checkpoint.remote is None and (remote := environment.get(CHECKPOINTS)):
             checkpoint = replace(checkpoint, remote=remote.rstrip("/"))
@@ -124,7 +128,7 @@ class StandaloneStart:
     def _by_flags(self, role: Role) -> TaskAssignment | None:
         own = [f"--job_name={role}", f"--task_index={self.index or 0}"]
         found = read_classic_flags([*own, *self.flags])
-        return self._with_spec(_by_hand(*found)) if found else None
+        return self.with_spec(_by_hand(*found)) if found else None
 
     def _by_spec(self, role: Role) -> TaskAssignment | None:
         """Return the place that the spec gives, if it writes addresses."""
@@ -148,7 +152,7 @@ class StandaloneStart:
     def _by_environment(self, environment: Mapping[str, str]) -> TaskAssignment | None:
         found = TaskAssignment.from_environment(environment)
         if found is not None:
-            return self._with_spec(found)
+            return self.with_spec(found)
         if self.spec is not None:
             raise SpecError(
                 f"{self.spec} gives counts, which `launch` turns into ports of this machine; "
@@ -156,7 +160,7 @@ class StandaloneStart:
             )
         return None
 
-    def _with_spec(self, found: TaskAssignment) -> TaskAssignment:
+    def with_spec(self, found: TaskAssignment) -> TaskAssignment:
         """Return a place that does not come from the spec, with the rest of the user's spec."""
         if self.spec is None and not self.sets and not self.shortcuts and found is not ALONE:
             return found

@@ -4,12 +4,12 @@ Precedence rises from the file over the shortcuts to `--set`. All mistakes are r
 place. The embedded default needs no YAML, which would cost every plain `dtrain launch PROGRAM.py` its import.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import RunSpec, default_cluster, resolve
+from dtrain.config import Problem, RunSpec, default_cluster, resolve
 from dtrain.errors import SpecError
 from dtrain_cli.spec.tree import Override, SpecTree, parse_yaml, read_tree
 
@@ -44,6 +44,8 @@ def read_spec(
     shortcuts: Mapping[str, Any] | None = None,
     foreign: bool = False,
     trains: bool = False,
+    unfit: Callable[[RunSpec], Iterable[Problem]] = lambda spec: (),
+    note: Callable[[str], None] = lambda text: None,
 ) -> RunSpec:
     """Read and check a spec.
 
@@ -56,6 +58,8 @@ def read_spec(
         trains: whether a program is to train on the cluster that it describes, which must have what that
             needs, and is then what its strategy makes of it; a spec beside a TF_CONFIG may leave the cluster
             to that.
+        unfit: yields what else is wrong with a spec that is right in itself.
+        note: is told of each setting that has no use.
 
     Raises:
         SpecError: everything that is wrong, a line each.
@@ -66,11 +70,15 @@ def read_spec(
     if source is None:
         _add_default_cluster(tree.data, foreign)
     spec, problems = resolve(tree.data, foreign, trains)
+    if spec is not None and not lines:
+        problems = list(unfit(spec))
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines += [tree.describe(path, text) for path, text in problems[:MISTAKES_MAX]]
     if lines or spec is None:
         raise SpecError("\n".join(_cut(lines, len(problems))))
-    return spec
+    for path, text in spec.unused():
+        note(tree.describe(path, text))
+    return spec.resolved() if foreign or trains else spec
 
 
 def _cut(lines: list[str], problems: int) -> list[str]:

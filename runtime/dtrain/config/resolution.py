@@ -19,7 +19,7 @@ from dtrain.config.problems import Problem
 from dtrain.config.restart_section import DEFAULT_RESTART
 from dtrain.config.run_spec import RunSpec, WrittenSpec
 from dtrain.config.training_rules import problems as training_problems
-from dtrain.config.training_rules import too_many_together, what_the_program_must_say, without_meaning
+from dtrain.config.training_rules import too_many_together, without_meaning
 from dtrain.config.training_section import TrainingSettings, training_section
 from dtrain.errors import SpecError
 
@@ -36,8 +36,7 @@ def resolve(
 
     Args:
         written: plain data in which the options already lie over the spec.
-        foreign: whether a command that knows nothing of dtrain runs on the cluster: no program then says what
-            `training` lacks to make sense, and less can be simulated.
+        foreign: whether a command that knows nothing of dtrain runs on the cluster: less can be simulated.
         trains: whether a program is to train on the cluster, which must have what that needs.
 
     Returns:
@@ -48,18 +47,14 @@ def resolve(
     problems = list(mistakes(said, WrittenSpec, show=_as_json))
     broken = {path[: _FIELD_DEPTH.get(str(path[0]), 2)] for path, _ in problems}
     sound = _without(said, broken) if broken else said
-    training = cast(TrainingSettings, sound.get("training", {}))
-    program = None if foreign else what_the_program_must_say(training)
-    settings = cast(TrainingSettings, {**(program or {}), **training})
+    settings = cast(TrainingSettings, sound.get("training", {}))
     spec = _built(sound, settings)
     ruled = [(("training", *path), text) for path, text in training_problems(settings)]
     ruled += spec.problems()
     ruled += spec.command_problems() if foreign else ()
     ruled += spec.program_problems() if trains else ()
     problems += [each for each in ruled if not broken or not _follows_from(each, broken)]
-    if problems:
-        return None, problems
-    return spec.resolved() if foreign or trains else spec, []
+    return (None if problems else spec), problems
 
 
 def with_program(spec: RunSpec, program: TrainingSettings, who: str) -> RunSpec:

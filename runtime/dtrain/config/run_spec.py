@@ -9,7 +9,7 @@ import dtrain.cluster as clusters
 from dtrain.config import task_environment
 from dtrain.config.checkpoint_section import CheckpointSection
 from dtrain.config.choices import On, Success, Validation
-from dtrain.config.cluster_section import ClusterSection
+from dtrain.config.cluster_section import ROLES, ClusterSection
 from dtrain.config.data_section import DataSection
 from dtrain.config.problems import Problem
 from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
@@ -26,6 +26,7 @@ from dtrain.config.training_rules import (
     replicas_problems,
     together_problems,
     too_many_together,
+    unused,
 )
 from dtrain.config.training_section import (
     AsyncSection,
@@ -55,6 +56,15 @@ _SECTIONS = (
     "vertex",
 )
 RoleName = Literal["chief", "worker", "ps", "evaluator"]
+_ON_HOSTS = (On.SSH, On.SLURM)
+_USED_BY: dict[str, tuple[On, ...]] = {
+    **dict.fromkeys(("hosts", "place", "python", "network"), _ON_HOSTS),
+    "code": (*_ON_HOSTS, On.KUBERNETES),
+    "slurm": (On.SLURM,),
+    "kubernetes": (On.KUBERNETES,),
+    "vertex": (On.VERTEX,),
+}
+"""The keys that mean something to some engines alone, and those."""
 
 
 class WrittenSpec(TypedDict, total=False):
@@ -175,6 +185,16 @@ class RunSpec:
                 if self.cluster.count("ps") and (reason := link.misses(self.cluster.control_host)):
                     yield ("simulate", "network", index, "between"), reason
         yield from ((("training", *path), text) for path, text in self.training_problems())
+
+    def unused(self) -> Iterator[Problem]:
+        """Yield the settings that a launch has no use for as it is, before `resolved`; none is a mistake."""
+        for name, engines in _USED_BY.items():
+            if self.on not in engines and getattr(self, name) != getattr(EMBEDDED_DEFAULT, name):
+                yield (name,), f"not used by `on: {self.on}`; did you mean `--on {engines[0]}`?"
+        yield from ((("training", *path), text) for path, text in unused(self.said.get("training", {})))
+        for role in ROLES[1:] if isinstance(self.training, SingleSection) and self.cluster.chief else ():
+            if self.cluster.count(role):
+                yield ("cluster", role), "not used by `strategy: single`, which is one process"
 
     def training_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with `training` on a cluster of this size."""

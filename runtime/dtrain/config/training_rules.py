@@ -12,6 +12,7 @@ from dtrain.config.training_section import (
     STRATEGIES,
     AsyncSection,
     MultiWorkerMirroredSection,
+    ServerSection,
     SingleSection,
     SynchronousSection,
     SyncSection,
@@ -38,8 +39,6 @@ MINIMA = {
 _OF_SERVERS = frozenset({"placement", "partitioner", "compression", "transport", "overlap"})
 _OF_ASYNC = frozenset({"staleness_bound", "stale_gradients", "max_staleness", "compensation", "warmup_steps"})
 _OF_TASKS = frozenset({"chief_trains", "too_few", "too_few_timeout_s"})
-PROGRAM_MAY_SAY: tuple[TrainingSettings, ...] = ({}, {"updates": "sync"}, {"max_staleness": 0})
-"""Settings that a program's constructor can add so that settings which lack them make sense."""
 
 
 def problems(settings: TrainingSettings) -> Iterator[Problem]:
@@ -59,14 +58,6 @@ def problems(settings: TrainingSettings) -> Iterator[Problem]:
         if set(compression) != {"top_k"} or not 0 < fraction <= 1:
             text = f"expected {{top_k: fraction}} with a fraction between 0 and 1, found {compression}"
             yield ("compression",), text
-
-
-def what_the_program_must_say(settings: TrainingSettings) -> TrainingSettings | None:
-    """Return what a program's constructor has to say so that these settings make sense; None: nothing helps.
-
-    An empty answer: they make sense as they are.
-    """
-    return next((each for each in PROGRAM_MAY_SAY if not any(contradictions({**each, **settings}))), None)
 
 
 def contradictions(settings: TrainingSettings) -> Iterator[Problem]:
@@ -94,7 +85,7 @@ def _contradictions_of_updates(meant: dict[str, Any], *, on_servers: bool) -> It
     backups = meant["backup_workers"]
     if is_async and (backups or meant["replicas_to_aggregate"] is not None):
         name = "backup_workers" if backups else "replicas_to_aggregate"
-        yield (name,), "backup replicas belong to updates: sync; this spec trains with updates: async"
+        yield (name,), "backup replicas belong to updates: sync (`--updates sync`); this is updates: async"
     if on_servers and applies_as_they_come and meant["weighting"] == Weighting.EXAMPLES:
         text = "async applies each gradient by itself: expected updates: sync beside examples"
         yield ("weighting",), text
@@ -102,7 +93,7 @@ def _contradictions_of_updates(meant: dict[str, Any], *, on_servers: bool) -> It
         text = "a staleness bound belongs to updates: async; this spec trains with updates: sync"
         yield ("staleness_bound",), text
     if on_servers and meant["deterministic"] and applies_as_they_come:
-        text = "async applies gradients as they arrive: expected updates: sync beside it"
+        text = "async applies gradients as they arrive: expected updates: sync beside it (`--updates sync`)"
         yield ("deterministic",), text
     if meant["stale_gradients"] == StaleGradients.DROP and meant["max_staleness"] is None:
         yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
@@ -138,6 +129,18 @@ def without_meaning(settings: TrainingSettings) -> dict[str, str]:
         text = f"the replicas of {strategy} are the tasks that train: expected their number in cluster"
         reasons["replicas"] = text
     return reasons
+
+
+def unused(settings: TrainingSettings) -> Iterator[Problem]:
+    """Yield each key that says what the strategy and the updates have no use for, and that harms nothing.
+
+    A key with its default says nothing.
+    """
+    kind = kind_of(settings)
+    choice = "updates" if issubclass(kind, ServerSection) else "strategy"
+    for name, value in settings.items():
+        if name not in (*kind.__struct_fields__, "updates") and value != DEFAULTS[name]:
+            yield (name,), f"not used by `{choice}: {getattr(kind(), choice)}`"
 
 
 def _of_several_tasks(name: str, strategy: str) -> str:

@@ -25,18 +25,33 @@ def test_check_says_everything_and_ends_with_2(tmp_path):
     assert dtrain("check", "--set", "training.updates=sync", good).stdout.endswith("sync\n")
 
 
-def test_check_and_launch_refuse_the_same(program):
+@pytest.mark.parametrize(
+    ("text", "options", "place", "command"),
+    [
+        ("worker: 2}", (), "1:1: cluster.ps: training on parameter servers needs at least one ps task", 0),
+        ("worker: 2, ps: 1}", ("--backup-workers", "1"), "--backup-workers 1: backup replicas belong to", 2),
+        ("worker: 2, ps: 1}\non: ssh", (), " hosts: `on: ssh` needs hosts", 2),
+    ],
+)
+def test_check_and_launch_refuse_the_same(program, text, options, place, command):
     spec = program.parent / "s.yaml"
-    spec.write_text("cluster: {chief: 1, worker: 2}\n")
-    checked = dtrain("check", spec)
-    launched = dtrain("launch", "--runs-dir", program.parent / "runs", spec, program)
+    spec.write_text(f"cluster: {{chief: 1, {text}\n")
+    checked = dtrain("check", *options, spec)
+    launched = dtrain("launch", "--runs-dir", program.parent / "runs", *options, spec, program)
     assert (checked.returncode, launched.returncode) == (2, 2)
     assert checked.stderr == launched.stderr
-    assert checked.stderr.startswith(
-        f"{spec}:1:1: cluster.ps: training on parameter servers needs at least one ps task"
-    )
+    assert checked.stderr.startswith(place if options else f"{spec}:{place}")
     assert not (program.parent / "runs").exists()
-    assert dtrain("check", "--command", spec).returncode == 0, "any other command brings its own servers"
+    assert dtrain("check", "--command", *options, spec).returncode == command
+
+
+def test_check_names_what_has_no_use_and_calls_it_no_mistake(program):
+    spec = program.parent / "s.yaml"
+    spec.write_text("cluster: {chief: 1, worker: 2, ps: 1}\nhosts: [h1]\n")
+    done = dtrain("check", spec)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{spec}: no mistakes; ")
+    assert done.stderr == f"dtrain: {spec}:2:1: hosts: not used by `on: local`; did you mean `--on ssh`?\n"
 
 
 def test_more_replicas_than_reduce_among_themselves_are_refused_before_the_start(program, tmp_path):
@@ -102,9 +117,18 @@ def test_check_knows_that_a_tf_config_without_servers_is_no_cluster_of_ours(prog
     config = {"cluster": {"worker": ["a:2222"]}, "task": {"type": "worker", "index": 0}}
     environment = {"TF_CONFIG": json.dumps(config)}
     assert "needs at least one ps task" in dtrain("check", "-", environment=environment).stderr
-    assert dtrain("check", "--command", "-", environment=environment).stdout.endswith(
-        "worker:0 of 1 worker\n"
+    for words in (
+        ("--command",),
+        ("--strategy", "multi_worker_mirrored"),
+        ("--set", "training.strategy=single"),
+    ):
+        done = dtrain("check", *words, "-", environment=environment)
+        assert done.stdout == "TF_CONFIG: no mistakes; this is worker:0 of 1 worker\n"
+    refused = dtrain(
+        "check", "--strategy", "multi_worker_mirrored", "--backup-workers", "7", "-", environment=environment
     )
+    assert refused.returncode == 2
+    assert "of 1 replicas at most 0 can be backups, found 7" in refused.stderr
 
 
 def test_plan_prints_json_without_a_secret(program, tmp_path):

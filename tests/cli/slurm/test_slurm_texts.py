@@ -147,7 +147,7 @@ def test_a_heterogeneous_job_s_servers_stay_on_its_first_part():
 
 def test_hosts_and_servers_on_nodes_of_their_own_exclude_each_other(tmp_path):
     with pytest.raises(SpecError, match=r"slurm\.servers: a job whose nodes `hosts` names has one part"):
-        words_of(tmp_path, sets=("hosts=[n1]", "slurm.servers.nodes=1"))
+        words_of(tmp_path, sets=("on=slurm", "hosts=[n1]", "slurm.servers.nodes=1"))
 
 
 def words_of(tmp_path, *given, **options):

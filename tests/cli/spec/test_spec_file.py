@@ -94,7 +94,7 @@ def test_rules_between_fields_are_located_too(spec):
         "spec:1:47: cluster.ps.2: expected host:port, found 'b'",
         "spec:2:12: training.strategy: this version has parameter_server, single, mirrored, central_storage, multi_worker_mirrored, found 'mirrord'",
         (
-            "spec:2:47: training.backup_workers: backup replicas belong to updates: sync; this spec trains with "
+            "spec:2:47: training.backup_workers: backup replicas belong to updates: sync (`--updates sync`); this is "
             "updates: async"
         ),
         "spec:4:10: simulate.slow.worker:7: the cluster has no worker:7: worker is 2",

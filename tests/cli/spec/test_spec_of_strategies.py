@@ -142,7 +142,8 @@ def test_backups_are_refused_where_the_addresses_are_of_several_hosts(key, value
     assert "this run has tasks on several" in line
     elsewhere = {"chief": ["10.78.0.1:4100"], "worker": ["10.78.0.2:4101", "10.78.0.3:4101"]}
     assert mistakes(elsewhere, strategy="multi_worker_mirrored", too_few="wait") == []
-    assert mistakes({**elsewhere, "ps": ["10.78.0.4:1"]}, **{**chosen, "strategy": "parameter_server"}) == []
+    on_servers = {key: value, "updates": "sync"}
+    assert mistakes({**elsewhere, "ps": ["10.78.0.4:1"]}, **on_servers) == []
 
 
 def test_chance_contradicts_determinism_and_two_counts_each_other():

@@ -122,10 +122,20 @@ def test_weighting_by_examples_is_refused_where_no_mean_is_taken(spec, beside):
     assert line.startswith("spec:2:12: training.weighting: async applies each gradient by itself")
 
 
-def test_what_a_program_can_complete_is_refused_only_where_no_program_follows(spec):
-    path = spec(f"{CLUSTER}training: {{deterministic: true}}\n")
-    assert read_spec(path).training.deterministic, "its tasks are to compute with one thread"
-    with pytest.raises(SpecError, match="async applies gradients as they arrive"):
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("deterministic: true", "async applies gradients as they arrive"),
+        ("weighting: examples", "async applies each gradient by itself"),
+        ("backup_workers: 1", "backup replicas belong to updates: sync"),
+        ("stale_gradients: drop", "drop needs max_staleness"),
+    ],
+)
+def test_what_makes_no_sense_by_itself_is_refused_whatever_a_program_might_add(spec, said, reason):
+    path = spec(f"{CLUSTER}training: {{{said}}}\n")
+    (line,) = mistakes(path)
+    assert line.startswith(f"spec:2:12: training.{said.partition(':')[0]}: {reason}")
+    with pytest.raises(SpecError, match=reason):
         read_spec(path, foreign=True)
 
 

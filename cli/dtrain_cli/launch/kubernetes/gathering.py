@@ -10,7 +10,6 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.certificate_names import joined_worker, task_name
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
-from dtrain.config.task_environment import missing
 from dtrain.errors import SpecError
 from dtrain.formats.regular_file import read_regular
 from dtrain.process.access import secret_in_file
@@ -26,7 +25,6 @@ from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.targets.kubernetes.code import Code
-from dtrain_cli.targets.kubernetes.fitness import problems
 from dtrain_cli.targets.kubernetes.run import SUFFIX_LENGTH, KubernetesRun, object_name
 
 CODE_FOLDER = "/etc/dtrain/code"
@@ -48,16 +46,13 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
     """
     workload, spec = read_request(options, environment)
     spec = workload.named(spec)
-    found = (*problems(spec), *password_problems(spec, workload.arguments))
-    if lines := [f"{'.'.join(map(str, path))}: {text}" for path, text in found]:
-        raise SpecError("\n".join(lines))
+    for path, text in password_problems(spec, workload.arguments):
+        raise SpecError(f"{path[0]}: {text}")
     suffix = "".join(secrets.choice(_LETTERS) for _ in range(SUFFIX_LENGTH))
     code, command = _code(spec, workload)
     run = KubernetesRun(name or object_name(spec.name, suffix), spec, code, command)
     if spec.kubernetes.secret is not None:
         return run
-    if reason := missing(spec.secrets, environment):
-        raise SpecError(f"{reason}; or name a Secret that has them: kubernetes.secret")
     secret = None if run.foreign else secret_in_file(spec.security) or new_secret()
     values = {name: environment[name] for name in spec.secrets}
     check_texts(code.files, [*([secret] if secret else []), *values.values()])

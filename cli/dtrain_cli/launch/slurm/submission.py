@@ -1,14 +1,11 @@
 """A launch as a job of Slurm: which directory its run gets, and the script that Slurm carries out."""
 
-import os
 import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from dtrain.config.choices import On
-from dtrain.config.task_environment import missing
-from dtrain.errors import SpecError
 from dtrain.runs.files import default_runs_dir
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
@@ -39,10 +36,6 @@ def submission(options: LaunchOptions, now: datetime) -> Submission:
     """
     workload, spec = read_request(options)
     spec = workload.named(spec)
-    if spec.slurm.servers is not None and spec.hosts:
-        raise SpecError("slurm.servers: a job whose nodes `hosts` names has one part; leave one of them out")
-    if reason := missing(spec.secrets, os.environ):
-        raise SpecError(reason)
     runs_dir = (options.runs_dir or default_runs_dir()).absolute()
     if options.run_dir is not None:
         run_dir = options.run_dir.absolute()

@@ -7,7 +7,6 @@ whether the three files fit each other, and says what the certificate names and 
 import os
 import socket
 import ssl
-import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.errors import SpecError
-from dtrain.formats.regular_file import open_regular, read_whole
-from dtrain.process.tls_material import TlsMaterial
+from dtrain.process.tls_material import TlsMaterial, read_tls_file
 
-LONGEST_BYTES = 1 << 20
-"""No file of certificates is longer than this."""
-_FORBIDDEN, _FORBIDDEN_OF_ROOT = 0o077, 0o027
-"""Modes of keys that are refused. Kubernetes mounts a key as root's, readable for the user's group: as in
-PostgreSQL that is allowed.
-"""
 _LONGEST_HANDSHAKE = 10
 _BY_TIME = (9, 10)
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED. Source: openssl/x509_vfy.h."""
@@ -66,7 +58,8 @@ class CertificateFiles:
         Raises:
             SpecError: one cannot be read, or the key can be read by others.
         """
-        return TlsMaterial(_read(self.authorities), _read(self.certificate), _read(self.key, private=True))
+        authorities, certificate = read_tls_file(self.authorities), read_tls_file(self.certificate)
+        return TlsMaterial(authorities, certificate, read_tls_file(self.key, private=True))
 
     def __str__(self) -> str:
         return f"{self.authorities}, {self.certificate}, {self.key}"
@@ -195,18 +188,3 @@ def _state(path: Path) -> tuple[int, ...]:
     except OSError as error:  # there is something, and `read` will say what is wrong with it
         return (error.errno or -1,)
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _read(path: Path, private: bool = False) -> bytes:
-    try:
-        descriptor = open_regular(path)
-        try:
-            found = os.fstat(descriptor)
-            mode = stat.S_IMODE(found.st_mode)
-            if private and mode & (_FORBIDDEN_OF_ROOT if 0 == found.st_uid != os.getuid() else _FORBIDDEN):
-                raise SpecError(f"{path}: others can read this key (mode {mode:04o}); run `chmod 600 {path}`")
-            return read_whole(descriptor, LONGEST_BYTES, path)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot read this file of TLS: {error.strerror}") from None
