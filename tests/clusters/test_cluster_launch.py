@@ -178,9 +178,13 @@ def test_a_run_that_was_interrupted_goes_on(launcher):
     assert saved_steps(again.run_dir)[-1] == reached + 7
     assert f"goes on from step {reached} of {reached + 7}\n" in again.out
     nothing = launcher.start(
-        "--run-dir", "mine", "--resume", *SMALL, PACED, "--steps", str(reached + 7), run_dir=first.run_dir
+        "--run-dir", "mine", "--resume", PACED, "--steps", str(reached + 7), run_dir=first.run_dir
     )
     succeeded(nothing)
+    resumed = "is resumed: 1 chief, 1 worker, 1 ps\n"
+    assert resumed in again.err
+    assert resumed in nothing.err, "the run's own cluster, without SMALL"
+    assert "other settings" not in again.err + nothing.err
     assert (
         f"nothing is left to train: the newest checkpoint is of the last step, {reached + 7}\n" in nothing.out
     )

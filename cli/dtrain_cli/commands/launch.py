@@ -73,6 +73,10 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
     from dtrain_cli.launch.entry import launch as launch_here
 
     wanted = _options(words, sets, {"json": as_json, **options})
+    if wanted.resume is not None and wanted.spec is None:
+        from dtrain_cli.launch.request import with_settings_of_run
+
+        wanted = with_settings_of_run(wanted)
     engine = engine_of(wanted)
     if engine is not On.LOCAL:
         return launcher_of(engine)(wanted)

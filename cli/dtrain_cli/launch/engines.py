@@ -32,7 +32,9 @@ def engine_of(options: LaunchOptions) -> On:
     With a mistake it is this machine: the launch there reads the whole spec, and reports the mistake.
     """
     said = options.shortcuts.get("on")
-    if said is None and options.spec is not None and _may_say_on(options.spec):
+    if said is None and options.earlier is not None:
+        said = options.earlier.data.get("on")
+    elif said is None and options.spec is not None and _may_say_on(options.spec):
         from dtrain_cli.spec.tree import read_tree
 
         said = read_tree(options.spec).data.get("on")

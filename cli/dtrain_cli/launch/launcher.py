@@ -44,7 +44,7 @@ from dtrain_cli.fleet.fetching import apart_text
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.policies.outcome import Outcome
 from dtrain_cli.launch.policies.patience import Limits
-from dtrain_cli.launch.request import read_request
+from dtrain_cli.launch.request import other_settings, read_request
 from dtrain_cli.launch.run_progress import RunProgress
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
@@ -80,6 +80,8 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextMana
         earlier = read_record(files.run, RunRecord)
         spec = workload.named(spec, earlier.name if earlier else None)
         run_id = _run_id(options, spec, files, earlier)
+        if earlier is not None and (others := other_settings(files, spec, options.foreign)):
+            say(f"goes on with other settings: {others}")
         with target_of(Scene(spec, workload, files, run_id, signals, say)) as target:
             cluster = target.hold_addresses(spec.cluster)
             saved = _checkpoint_to_resume(options, spec, files, earlier, target)

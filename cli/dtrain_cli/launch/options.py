@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dtrain_cli.spec.tree import SpecTree
+
 
 @dataclass(frozen=True)
 class LaunchOptions:
     """The options and arguments of `dtrain launch`.
 
     Attributes:
-        spec: the spec file; None for the embedded default.
+        spec: the spec file; None for the embedded default, or what `earlier` says.
+        earlier: the settings of the run that is resumed, where no spec file is named.
         sets: each `--set KEY=VALUE`.
         shortcuts: the values of `dtrain_cli.spec.file.SHORTCUTS`, None where not given.
         program: the Python program; None for a foreign command.
@@ -30,6 +33,7 @@ class LaunchOptions:
     """
 
     spec: Path | None = None
+    earlier: SpecTree | None = None
     sets: tuple[str, ...] = ()
     shortcuts: Mapping[str, Any] = field(default_factory=dict)
     program: Path | None = None

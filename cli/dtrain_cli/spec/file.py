@@ -39,7 +39,7 @@ SHORTCUTS = {
 
 
 def read_spec(
-    source: Path | None,
+    source: Path | SpecTree | None,
     sets: Sequence[str] = (),
     shortcuts: Mapping[str, Any] | None = None,
     foreign: bool = False,
@@ -50,7 +50,7 @@ def read_spec(
     """Read and check a spec.
 
     Args:
-        source: the file; None for the embedded default.
+        source: the file, or what was read from one; None for the embedded default.
         sets: ``KEY=VALUE`` of each `--set`; the value is YAML, the key may hold task names
             (``simulate.slow.worker:2``).
         shortcuts: values by the names of `SHORTCUTS`; those that are None were not given.
@@ -64,7 +64,8 @@ def read_spec(
     Raises:
         SpecError: everything that is wrong, a line each.
     """
-    tree = read_tree(source) if source else SpecTree("the default spec", {"cluster": {}})
+    default = SpecTree("the default spec", {"cluster": {}})
+    tree = read_tree(source) if isinstance(source, Path) else source or default
     given = [_shortcut(name, value) for name, value in (shortcuts or {}).items() if value is not None]
     lines = _apply(tree, given, sets)
     if source is None:

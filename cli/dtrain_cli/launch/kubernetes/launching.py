@@ -21,6 +21,7 @@ from dtrain_cli.launch.kubernetes.following import Ending, Follower
 from dtrain_cli.launch.kubernetes.gathering import gather
 from dtrain_cli.launch.kubernetes.mirror import OutputMirror, task_records
 from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.launch.request import other_settings
 from dtrain_cli.launch.tasks.root_cause import last_lines
 from dtrain_cli.runs.directory import locked_run_directory
 from dtrain_cli.runs.index import find_run, register_run
@@ -56,7 +57,10 @@ def launch(options: LaunchOptions) -> int:
         journal = Journal(files, _record(run, files), console.say)
         if options.resume is not None and kubectl.look().state is not None:
             raise SpecError(f"run {run.name} is still in the cluster; stop it with `dtrain stop {run.name}`")
+        if options.resume is not None and (others := other_settings(files, run.spec, options.foreign)):
+            console.say(f"goes on with other settings: {others}")
         write_record(files.where, kubectl.place)
+        write_record(files.spec, run.spec)
         journal.save()
         try:
             _apply(kubectl, objects)

@@ -73,10 +73,10 @@ def mistakes(
     """
     members = members_of(kind)
     member = members[0] if len(members) == 1 else _of_the_form(value, members)
+    if value is None and NoneType in get_args(kind):
+        return
     if is_section(member):
         yield from _section_mistakes(value, member, path, show)
-    elif value is None and NoneType in get_args(kind):
-        return
     elif get_origin(member) is dict:
         yield from _mapping_mistakes(value, member, path, show)
     elif get_origin(member) is tuple and get_args(member)[1:] == (...,):
