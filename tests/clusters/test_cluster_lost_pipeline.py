@@ -92,7 +92,10 @@ def test_a_run_that_is_resumed_with_fewer_workers_goes_on_with_the_pipelines_of_
     assert other.end() == 1
     said = " ".join(other.err.replace("│", " ").split())  # the box breaks lines
     assert "made 3 pipelines, and now makes 2: set data.pipelines to 3, or start anew" in said, said
-    resumed = launcher.start("--resume", *words, "--workers", "1", "program.py", run_dir=first.run_dir)
+    right = ("--set", "data.pipelines=3")  # the settings of a resume stay for the next one
+    resumed = launcher.start(
+        "--resume", *words, "--workers", "1", *right, "program.py", run_dir=first.run_dir
+    )
     assert resumed.end() == 0, resumed.err
     assert f"weight {-4 * SUM_OF_A_PASS}" in resumed.out
 

@@ -94,7 +94,8 @@ def test_a_file_that_is_no_image_is_called_that(tmp_path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "1.png").write_bytes(b"<html>not found</html>")
     with pytest.raises(
-        InputError, match=r"1\.png: expected an image, BMP or GIF or JPEG or PNG, found another"
+        InputError,
+        match=r"1\.png: does not decode as an image; expected a whole file of BMP or GIF or JPEG or PNG",
     ):
         list(dt.utils.image_dataset_from_directory(tmp_path))
 

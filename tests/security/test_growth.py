@@ -173,7 +173,7 @@ def test_an_image_of_another_kind_is_not_handed_to_another_program(tmp_path):
     pytest.importorskip("PIL")
     path = tmp_path / "x.png"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
-    with pytest.raises(InputError, match="cannot identify image file"):
+    with pytest.raises(InputError, match="does not decode as an image; expected a whole file"):
         read_image(str(path), "rgb")
 
 

@@ -125,8 +125,8 @@ def test_a_url_with_a_name_alone_is_taken(project):
 
 def test_secrets_are_refused_on_vertex_ai_which_shows_variables(project, monkeypatch):
     monkeypatch.setenv("HF", "hf_0123456789abcdef")
-    with pytest.raises(SpecError, match=r"^secrets: expected none.*Secret Manager"):
-        plan(options(project, ON_VERTEX + "secrets: [HF]\n"))
+    with pytest.raises(SpecError, match=r"\bsecrets: expected none.*Secret Manager"):
+        plan(options(project, "on: vertex\n" + ON_VERTEX + "secrets: [HF]\n"))
 
 
 def test_git_ignores_what_the_commands_make(tmp_path, monkeypatch):

@@ -46,7 +46,9 @@ def read_image(path: str, color_mode: str) -> Array:
     except InputError:
         raise
     except UnidentifiedImageError:
-        raise InputError(f"{where}: expected an image, {' or '.join(FORMATS)}, found another file") from None
+        raise InputError(
+            f"{where}: does not decode as an image; expected a whole file of {' or '.join(FORMATS)}"
+        ) from None
     except OSError as error:
         if error.strerror:
             raise InputError(f"{where}: cannot be read: {error.strerror}") from error
