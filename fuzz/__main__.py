@@ -27,7 +27,7 @@ AT_ONCE = 500
 
 
 class Journal:
-    """What has been read, a line of JSON for each range of cases; several processes may write it.
+    """A record of the cases that have been read, a line of JSON for each range; several may write it.
 
     Attributes:
         kept: the folder of cases that failed.

@@ -98,5 +98,5 @@ def _is_secret(path: Path, name: str, own: Sequence[str]) -> bool:
         with open(open_regular(path), "rb") as file:
             private = not os.fstat(file.fileno()).st_mode & 0o077
             return private and _CONTENTS.search(file.read(_LOOKED_BYTES)) is not None
-    except OSError:  # whoever packs it says so
+    except OSError:  # packing will report the same error
         return False

@@ -22,7 +22,7 @@ LOCK_S = 25.0
 
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[None]:
-    """Be the only one that lays out code of a store, or removes some.
+    """Hold the lock of a store, under which one process alone lays out or removes code.
 
     Raises:
         WaitTimeoutError: another process has held the store for longer than `LOCK_S`.

@@ -59,7 +59,7 @@ def read_spec(
             needs, and is then what its strategy makes of it; a spec beside a TF_CONFIG may leave the cluster
             to that.
         unfit: yields what else is wrong with a spec that is right in itself.
-        note: is told of each setting that has no use.
+        note: is called with a line for each setting that has no use.
 
     Raises:
         SpecError: everything that is wrong, a line each.

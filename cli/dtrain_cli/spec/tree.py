@@ -21,7 +21,7 @@ BYTES_MAX = 256 * 1024
 DEPTH_MAX = 32
 """Levels of lists and mappings. No key of a spec lies deeper than six, and deep nesting is slow to scan."""
 _ODD_VALUES = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
-"""What ruamel raises for a value that does not fit its tag, or a mapping as a key."""
+"""Errors that ruamel raises for a value that does not fit its tag, or for a mapping as a key."""
 TOO_DEEP = f"nested too deeply; expected at most {DEPTH_MAX} lists and mappings within each other"
 
 

@@ -31,7 +31,7 @@ class CallbackList:
 
     Args:
         callbacks: which are called, in order.
-        model: is told to each.
+        model: is given to the `set_model` of each callback.
         params: are told to each.
     """
 

@@ -316,7 +316,7 @@ class Roster:
 
     @property
     def _leader_away_s(self) -> float:
-        """How long a leader that counts as lost is waited for; by hand, one that never came is not."""
+        """Seconds for which a lost leader is awaited; one by hand that never came is not awaited."""
         came = self.membership.members[self.leader].incarnation > 0
         return self.wait.leader_s if came or self.watched else 0.0
 

@@ -29,7 +29,7 @@ from dtrain.formats.expansion import inflated, room_for
 MAGIC = b"DTCACHE1"
 OFFSET_BYTES = 8
 ELEMENTS_FREE_BYTES = 1 << 20
-"""What the elements of any file may grow to: a byte may stand for an object of 64."""
+"""Bytes that the elements of any file may take in memory: one byte may stand for an object of 64 bytes."""
 HEADER_BYTES_MAX = 4096
 READ_BYTES_MAX = 8 << 20
 FLUSHED_AFTER_S = 1.0
