@@ -122,3 +122,15 @@ def test_examples_take_the_models_shape_where_that_is_plain(tmp_path):
         np.testing.assert_array_equal(found, images.reshape(2, *shape))
     for shape in ((4, 3), (None, 4, 1), (5,)):
         assert read_examples(tmp_path / "images.npz", {"input": shape}, targets=False).shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("columns", [1, 3000])
+def test_a_message_names_a_few_columns_and_not_all_of_each(tmp_path, columns):
+    path = tmp_path / "long.csv"
+    path.write_text(
+        ",".join(f"{number}{'x' * 5000}" for number in range(columns)) + "\n" + ",".join("1" * columns)
+    )
+    with pytest.raises(InputError) as refused:
+        read_examples(path, INPUT, y=None if columns == 1 else "label", targets=True)
+    assert "0xxx" in str(refused.value)
+    assert len(str(refused.value)) < 2500 + len(str(path))

@@ -18,6 +18,7 @@ from dtrain.formats.expansion import check_growth
 from dtrain.formats.numpy_file import read_npy, read_npz
 from dtrain.formats.regular_file import open_regular
 from dtrain.formats.tfrecord import read_records
+from dtrain.process.plain_text import listed
 from dtrain.types import Array, Shape
 
 CSV_BYTES_MAX = 256 << 20
@@ -108,7 +109,9 @@ def _of_csv(
         [name for name in columns if name != target] if x is None else [_chosen(path, columns, "x", x, ())]
     )
     if not names:
-        raise InputError(f"{path}: expected columns of inputs beside the target {target!r}, found none")
+        raise InputError(
+            f"{path}: expected columns of inputs beside the target {listed([*columns])}, found none"
+        )
     if x is None and len(inputs) > 1 and set(inputs) <= set(names):
         return {name: columns[name] for name in inputs}, target
     return np.stack([columns[name] for name in names], axis=1), target if targets else None
@@ -122,8 +125,8 @@ def _chosen(
             return name
     expected = wanted or " or ".join(usual)
     raise InputError(
-        f"{path}: expected a column {expected}; it has {', '.join(columns)}: say which one is {what} with "
-        f"--{what} NAME"
+        f"{path}: expected a column {expected}; it has {listed([*columns], 20)}: say which one is {what} "
+        f"with --{what} NAME"
     )
 
 
@@ -203,7 +206,8 @@ def _record_columns(path: Path) -> dict[str, Array]:
         lengths = {0 if value is None else len(value) for value in values}
         if len(lengths) != 1 or 0 in lengths:
             raise InputError(
-                f"{path}: feature {name}: expected as many values in every example, found {sorted(lengths)}"
+                f"{path}: feature {name[:80]}: expected as many values in every example, found "
+                f"{sorted(lengths)}"
             )
         texts = [each for value in values if isinstance(value, list) for each in value]
         array = _array(path, values, texts)

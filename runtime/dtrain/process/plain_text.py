@@ -1,6 +1,7 @@
 """Text of tasks, peers and files as a terminal may get it: nothing in it moves the cursor or hides a word."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -35,3 +36,8 @@ def plain_data(data: Any) -> Any:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}"  # JSON has the latter and holds no C0
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the first `most` names for a message, at most 80 characters of each; `none` without names."""
+    return ", ".join(name[:80] for name in names[:most]) + (", ..." if len(names) > most else "") or "none"

@@ -7,6 +7,7 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError
+from dtrain.process.plain_text import listed
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
 from dtrain.saving.destination import FilePath, written
 from dtrain.strategies.interface import Strategy
@@ -70,7 +71,7 @@ def fitted(
         surplus = [name for name in found if name not in names]
         raise CheckpointError(
             f"{where} does not fit this model: expected {len(names)} variables, found {len(found)} "
-            f"(missing: {_listed(missing)}; unknown: {_listed(surplus)}); by_name=True takes those that "
+            f"(missing: {listed(missing)}; unknown: {listed(surplus)}); by_name=True takes those that "
             "have the same name"
         )
     values = {}
@@ -99,7 +100,3 @@ def stored_weights(path: Path) -> tuple[dict[str, Array], bool]:
     archive = read_archive(path)
     arrays = {key: array for key, array in archive.arrays.items() if not checkpoints.is_slot(key)}
     return arrays, archive.description is not None
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(name[:80] for name in names[:5]) + (", ..." if len(names) > 5 else "") or "none"
