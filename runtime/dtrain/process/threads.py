@@ -1,8 +1,9 @@
 """The number of threads for a task's arithmetic, unless a launcher has set it.
 
 `dtrain launch` shares the cores among its tasks. Without it each would take them all, and threads that wait
-for each other while those of another task have the core take a hundred times as long. A launcher may not know
-that training is `deterministic`: the program may have wished it.
+for each other while those of another process have the core take up to a hundred times as long. So a program
+alone takes no more than were idle as it began. A launcher may not know that training is `deterministic`: the
+program may have wished it.
 """
 
 import os
@@ -25,10 +26,14 @@ THREAD_LIMITS = (
 """Every variable by which a launcher limits the threads of a task."""
 
 
-def share_cores(training: TrainingSection, assignment: TaskAssignment | None) -> None:
-    """Limit this process to its share of the machine's cores; without an assignment it trains alone."""
+def share_cores(
+    training: TrainingSection, assignment: TaskAssignment | None, idle: int | None = None
+) -> None:
+    """Limit this process to its share of the machine's cores, or of those that are idle if that is given;
+    without an assignment it trains alone.
+    """
     cores = len(os.sched_getaffinity(0))
-    limit = threads(training, assignment, cores, os.environ)
+    limit = threads(training, assignment, idle or cores, os.environ)
     if limit is not None and limit < cores:
         import threadpoolctl
 
@@ -40,8 +45,7 @@ def threads(
 ) -> int | None:
     """Return the number of threads for this task: its share of the cores among the training tasks here.
 
-    It is None where the task is alone, or where a launcher or the user has set a number. Replicas in threads
-    share the task's.
+    It is None where a launcher or the user has set a number. Replicas in threads share the task's.
     """
     if training.deterministic:
         return 1
@@ -50,8 +54,10 @@ def threads(
         own = max(1, cores // training.replicas)  # the program may have more than the launcher knew of
         fewer = said is not None and said.isdecimal() and own < int(said)
         return own if said is None or (fewer and assignment is not None and assignment.launched) else None
-    if assignment is None or assignment.launched or said is not None:
+    if said is not None or (assignment is not None and assignment.launched):
         return None
+    if assignment is None:
+        return cores
     cluster = assignment.cluster
     task = assignment.task
     here = cluster.address(task if task in cluster else cluster.leader) if cluster.leader else None

@@ -29,6 +29,7 @@ from dtrain.process.private_variables import own_environment
 from dtrain.process.tensorflow.classic_flags import read_classic_flags
 from dtrain.process.threads import share_cores
 from dtrain.runs.files import RunFiles, write_record
+from dtrain.strategies.idle_cores import idle_cores
 from dtrain.strategies.interface import Strategy, current_strategy
 from dtrain.strategies.mirrored import ThreadsSection, threads_strategy
 from dtrain.strategies.single import SingleStrategy
@@ -192,7 +193,7 @@ def _of_this_machine(wishes: TrainingSettings) -> TrainingSettings:
 
 def _alone(training: TrainingSection) -> Strategy:
     """Return the strategy of a process without a cluster."""
-    share_cores(training, None)
+    share_cores(training, None, idle_cores())
     if isinstance(training, ThreadsSection):
         return threads_strategy(training)
     return SingleStrategy(training=training)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,31 @@ def default_budget_bytes() -> int:
 
 
 def memory_bytes(groups: Path, own_group: Path) -> int:
-    """Return the least limit of the control groups that this process is in, or the machine's memory.
+    """Return the least limit of the control groups that this process is in, or the machine's memory; the
+    arguments are those of `own_limits`.
+    """
+    limits = own_limits("memory.max", groups, own_group)
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(int(each[0]) for each in limits)])
+
+
+def own_limits(name: str, groups: Path = GROUPS, own_group: Path = OWN_GROUP) -> Iterator[list[str]]:
+    """Yield the words of a limit, in each of the control groups that this process is in and that has one.
 
     Args:
+        name: of the file, for example `cpu.max`.
         groups: where control groups are mounted (version 2).
         own_group: the file that names this process's.
     """
-    least = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
+    inner = ""
+    with contextlib.suppress(OSError, IndexError):
         inner = own_group.read_text().splitlines()[-1].rpartition(":")[2].strip("/")
-    except (OSError, IndexError):
-        return least
     folder = groups / inner
     while folder.is_relative_to(groups):
-        with contextlib.suppress(OSError, ValueError):  # no limit here, or "max"
-            least = min(least, int((folder / "memory.max").read_text()))
+        with contextlib.suppress(OSError):  # no limit here
+            words = (folder / name).read_text().split()
+            if words and words[0] != "max":
+                yield words
         folder = folder.parent
-    return least
 
 
 def tasks_here(environment: Mapping[str, str]) -> int:
