@@ -5,11 +5,14 @@ It runs alone, and on a cluster with one worker, so that the order of closures i
 
 import json
 import os
+import re
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from golden import load_json
 
 import dtrain as dt
 from dtrain.distribute.coordinator import ClusterCoordinator
@@ -142,17 +145,17 @@ def wait_for(result):
     what_comes_of(result.fetch)
 
 
-def additions(c):
+def additions(c, times):
     total.assign(0)
-    for x in range(1, 11):
+    for x in range(1, times + 1):
         c.schedule(count, args=(x,))
     c.join()
     return float(total.numpy())
 
 
-def counted(c):
+def counted(c, *numbers):
     total.assign(0)
-    return c.fetch([c.schedule(count, args=(x,)) for x in (1, 2, 3)])
+    return c.fetch([c.schedule(count, args=(x,)) for x in numbers])
 
 
 def done_before_and_after(c):
@@ -254,13 +257,21 @@ def iterated(c):
     return found
 
 
-def descended(c):
-    seen = c.fetch([c.schedule(descend, args=(i,)) for i in range(10)])
+def descended(c, times):
+    seen = c.fetch([c.schedule(descend, args=(i,)) for i in range(times)])
     return {
         "variable": moved.numpy(),
         "iterations": int(sgd.iterations),
         "largest_iterations_seen": max(seen),
     }
+
+
+OF_NUMBERS = {
+    r"(\d+) additions of 1, 2, \.\.\. to a variable: its value after join": additions,
+    r"additions of ([\d, ]+) from 0: the values the closures returned, in order": counted,
+    r"SGD\(0\.1\)\.apply_gradients of \[i, 1\] to \[1, 2\], one closure for each i below (\d+)": descended,
+}
+"""Cases whose names say with which numbers they were made."""
 
 
 def cases(c):
@@ -291,8 +302,6 @@ def cases(c):
         "schedule with Python and numpy arguments": lambda: c.fetch(
             [schedule(plus, args=(1.0, 2.0)), schedule(plus, args=(np.float32(1.5), np.float32(2)))]
         ),
-        "10 additions of 1, 2, ... to a variable: its value after join": lambda: additions(c),
-        "additions of 1, 2, 3 from 0: the values the closures returned, in order": lambda: counted(c),
         "done() before and after join of slow closures": lambda: done_before_and_after(c),
         "a nest of results fetched as one": lambda: c.fetch(
             {"a": schedule(add, args=(x,)), "b": [schedule(add, args=(np.float32(2),)), 7]}
@@ -327,8 +336,12 @@ def cases(c):
         "experimental_distribute_dataset outside create_per_worker_dataset": lambda: (
             type(strategy.experimental_distribute_dataset(dt.data.Dataset.range(4).batch(2))).__name__
         ),
-        "SGD(0.1).apply_gradients of [i, 1] to [1, 2], one closure for each i below 10": lambda: descended(c),
     }
+    for case in load_json("m8_coordinator.json")["cases"]:
+        for form, call in OF_NUMBERS.items():
+            if said := re.fullmatch(form, case["what"]):
+                numbers = [int(each) for each in re.findall(r"\d+", said[1])]
+                calls[case["what"]] = partial(call, c, *numbers)
     return {what: plain(what_comes_of(call)) for what, call in calls.items()} | plain(iterated(c))
 
 

@@ -84,7 +84,7 @@ def fit(case, folder, epochs, where=None, **arguments):
     try:
         losses = model.fit(
             data.repeat() if endless else data,
-            steps_per_epoch=4 if endless else None,
+            steps_per_epoch=steps_per_epoch(case) if endless else None,
             epochs=epochs,
             callbacks=[watch, backup] if before else [backup, watch],
             verbose=0,
@@ -98,6 +98,11 @@ def fit(case, folder, epochs, where=None, **arguments):
         "weights": np.concatenate([value.ravel() for value in model.get_weights()]),
         "loss": losses,
     }
+
+
+def steps_per_epoch(case):
+    """How many batches an epoch has in TensorFlow's two runs of a case."""
+    return 1 + max(step["batch"] for run in ("first_run", "second_run") for step in case[run]["steps"])
 
 
 def steps_of(run):

@@ -7,7 +7,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from conformance.golden import load_json
+from conformance.golden import golden_dir, load_json
 from conformance.left_out import LEFT_OUT
 from row_by_row import every_row
 
@@ -63,7 +63,8 @@ def test_the_answer_is_tensorflows(case):
     assert not differs(answer(case), found), found
 
 
-def test_on_a_cluster_the_answers_are_tensorflows(launcher):
+def test_on_a_cluster_the_answers_are_tensorflows(launcher, monkeypatch):
+    monkeypatch.setenv("DTRAIN_GOLDEN", str(golden_dir().resolve()))
     launch = launcher.start("--workers", "1", "--ps", "1", "--no-evaluator", str(PROGRAM))
     assert launch.end() == 0, launch.err
     found = printed(launch.out)

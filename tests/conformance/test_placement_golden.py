@@ -55,7 +55,7 @@ def takes_a_turn(op: list[Any], args: dict[str, Any]) -> bool:
 
 
 def servers_of(case: dict[str, Any]) -> int:
-    job = case["args"].get("ps_device", "/job:ps").removeprefix("/job:")
+    job = case["args"].get("ps_device", "/job:ps").split("/")[1].removeprefix("job:")
     return case["args"].get("ps_tasks", len(case["args"].get("cluster", {}).get(job, [])))
 
 

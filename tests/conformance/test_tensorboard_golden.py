@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conformance.golden import golden_dir, load_json
+from conformance.golden import golden_file, load_json
 from conformance.left_out import LEFT_OUT
 
 from dtrain.formats import event_files
@@ -23,7 +23,7 @@ EVENTS = [
 
 
 def record(name, event):
-    return list(read_records(golden_dir() / name))[event["index"]]
+    return list(read_records(golden_file(name)))[event["index"]]
 
 
 @pytest.mark.parametrize(("name", "event"), EVENTS)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conformance.damage import damaged
-from conformance.golden import golden_dir, load_json
+from conformance.golden import golden_file, load_json
 from row_by_row import every_row
 
 from dtrain.data import (
@@ -50,7 +50,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("name", GOLDEN["files"])
 def test_files_are_read(name):
-    dataset = TFRecordDataset(golden_dir() / name, GOLDEN["files"][name]["compression"])
+    dataset = TFRecordDataset(golden_file(name), GOLDEN["files"][name]["compression"])
     assert list(dataset) == PAYLOADS
 
 
@@ -61,7 +61,7 @@ def test_files_are_written(tmp_path, compression):
             writer.write(payload)
     assert list(TFRecordDataset(tmp_path / "file", compression)) == PAYLOADS
     if not compression:
-        assert (tmp_path / "file").read_bytes() == (golden_dir() / PLAIN).read_bytes()
+        assert (tmp_path / "file").read_bytes() == golden_file(PLAIN).read_bytes()
 
 
 @every_row("index", range(len(RECORDS)))
@@ -115,7 +115,7 @@ def test_damaged_files(case, tmp_path):
     path = tmp_path / "file"
     if case["case"] != "no_such_file":
         lengths = [record["length"] for record in RECORDS[:2]]
-        path.write_bytes(damaged(case["case"], (golden_dir() / PLAIN).read_bytes(), *lengths))
+        path.write_bytes(damaged(case["case"], golden_file(PLAIN).read_bytes(), *lengths))
     found = []
     if case["error"] is None:
         found += TFRecordDataset(path)

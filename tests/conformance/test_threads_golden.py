@@ -21,7 +21,11 @@ MIRRORED = [
     for name, case in fits.CASES.items()
     if case["replicas"] > 1 and not any(each in name for each in set(fits.NOT_RUN) - set(SERVERS_ONLY))
 ]
-STORED = [case for case in CENTRAL["cases"] if case["id"] not in LEFT_OUT["m3_central_storage.json"]]
+STORED = [
+    case
+    for case in CENTRAL["cases"]
+    if case["id"].rpartition("_n")[0] not in LEFT_OUT["m3_central_storage.json"]
+]
 EXTRAS = [extra for extra in fits.GOLDEN["extras"] if extra["op"] not in fits.NOT_RUN]
 BATCHES = [extra for extra in EXTRAS if extra["op"].startswith("train_on_batch")]
 
