@@ -12,7 +12,6 @@ from dtrain.config import CentralStorageSection, MirroredSection, PlainSettings
 from dtrain.config.wishes import checked_wishes
 from dtrain.errors import SpecError
 from dtrain.strategies.choice import strategy_of_process
-from dtrain.strategies.cross_device_ops import NcclAllReduce
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.mirrored import CentralStorage, Mirrored, ThreadsSection, ThreadsStrategy
 
@@ -25,13 +24,12 @@ class MirroredStrategy(Strategy):
     Args:
         devices: names such as ``CPU:0``; there are as many replicas. None, or none of them: under a launcher
             `training.replicas`, else one for each core.
-        cross_device_ops: how TensorFlow would add up gradients; here sums are always taken in the order of
-            the replicas.
+        cross_device_ops: how TensorFlow would add up gradients, NCCL among them; here sums are always taken
+            in the order of the replicas.
         training: fields of a spec's `training` section, such as ``backup_workers=1``.
 
     Raises:
-        SpecError: a device is given twice or is no CPU; `cross_device_ops` are those of GPUs; see
-            `strategy_of_process`.
+        SpecError: a device is given twice or is no CPU; see `strategy_of_process`.
     """
 
     def __new__(  # type: ignore[misc]
@@ -42,11 +40,6 @@ class MirroredStrategy(Strategy):
     ) -> Strategy:
         """Return the strategy of this process."""
         who = cls.__name__
-        if isinstance(cross_device_ops, NcclAllReduce):
-            raise SpecError(
-                f"{who}: cross_device_ops: expected ReductionToOneDevice or HierarchicalCopyAllReduce, found "
-                "NcclAllReduce, which adds up between GPUs: there is no kernel of it for CPUs"
-            )
         return _of(who, MirroredSection, devices, training)
 
 

@@ -50,7 +50,7 @@ class HierarchicalCopyAllReduce(_Packed):
 
 
 class NcclAllReduce(_Packed):
-    """See `tf.distribute.NcclAllReduce`, which needs GPUs: `MirroredStrategy` refuses it.
+    """See `tf.distribute.NcclAllReduce`; here a name alone, as `CommunicationImplementation.NCCL` is.
 
     Args:
         num_packs: without effect.

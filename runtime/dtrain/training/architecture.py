@@ -52,7 +52,9 @@ class Architecture:
             InputError: there are none yet.
         """
         if self._network is None:
-            raise InputError(f"{self.name}: has no layers; give them to the constructor")
+            raise InputError(
+                f"{self.name}: has no layers; compose them in Sequential or Model(inputs, outputs)"
+            )
         return self._network
 
     @property
@@ -155,13 +157,15 @@ class Architecture:
         """True if the variables' shapes are known."""
         return self._network is not None and self._network.built
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: Any = None) -> None:
         """Fix the shapes for inputs of this shape: of one example, or of a batch if its first length is None.
 
         A list of shapes stands for several inputs. Compare `tf.keras.Model.build`, which wants the batch
-        axis.
+        axis. Without a shape that of the first layer holds.
         """
-        if not self.built:
+        if input_shape is None:
+            self._know_shapes()
+        elif not self.built:
             self._fix_shapes(_of_one_example(input_shape))
 
     def once_built(self, act: Callable[[], None]) -> None:

@@ -288,13 +288,18 @@ class Model(CompiledModel):
     # As a file
 
     def save(
-        self, filepath: FilePath | None = None, overwrite: bool = True, include_optimizer: bool = True
+        self,
+        filepath: FilePath | None = None,
+        overwrite: bool = True,
+        include_optimizer: bool = True,
+        save_format: str | None = None,
     ) -> None:
         """Write architecture, weights, compile arguments and optimizer state; `dt.load_model` reads them.
 
         The file is in the safetensors format, whatever its name ends in; a name of Keras's formats gives a
         warning. In tasks that do not lead it is deleted at the end; until then they read it under its name.
-        Compare `tf.keras.Model.save`. Without a path it goes to AIP_MODEL_DIR of a job of Vertex AI.
+        Compare `tf.keras.Model.save`, whose `save_format` has no effect here. Without a path it goes to
+        AIP_MODEL_DIR of a job of Vertex AI.
 
         Raises:
             CheckpointError: it cannot be written.

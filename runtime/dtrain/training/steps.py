@@ -17,7 +17,7 @@ on every strategy:
             return {"loss": np.mean(error**2), "largest": np.max(abs(error))}
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -62,6 +62,10 @@ class EvaluationStep:
         self.losses: dict[str, float] = {}
         self._model = model
         self._loss = loss
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raise a `ProgramError`: Keras gives its steps a tuple of arrays, to be taken apart."""
+        raise ProgramError("a step is no tuple: write x = step.x and y = step.y for `x, y = data`")
 
     @property
     def weights(self) -> Weights:

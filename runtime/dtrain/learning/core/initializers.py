@@ -66,7 +66,7 @@ class _ByElement(Initializer):
         return self
 
 
-InitializerLike: TypeAlias = str | Initializer | Mapping[str, Any]
+InitializerLike: TypeAlias = str | Initializer | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -313,8 +313,10 @@ def get(identifier: InitializerLike) -> Initializer:
     """Return the initializer for an object, a name (``glorot_uniform``, ``GlorotUniform``) or data.
 
     Args:
-        identifier: an `Initializer`, a name, or ``{"class_name", "config"}``.
+        identifier: an `Initializer`, a name, or ``{"class_name", "config"}``; None is Keras's default.
     """
+    if identifier is None:
+        return GlorotUniform()
     if isinstance(identifier, Initializer):
         return identifier
     if isinstance(identifier, str):

@@ -208,7 +208,10 @@ class Layer(Configurable):
 
     def forward(self, weights: Arrays, x: Any, call: Call) -> tuple[Any, Any]:
         """Return the output for `x` (batch axis first), and a cache for `backward`."""
-        raise NotImplementedError(f"{type(self).__name__}.forward")
+        raise ProgramError(
+            f"{type(self).__name__}: there is no automatic differentiation, so a layer has no `call`; write "
+            "declare, output_shape, forward and backward as dtrain help Layer shows, or use dt.from_torch"
+        )
 
     def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
         """Fill `gradients` from dy, the gradient by the output, and return the gradient by the input."""

@@ -49,6 +49,7 @@ class _Recurrent(Layer):
     return_sequences: bool = False
     return_state: bool = False
     go_backwards: bool = False
+    unroll: bool = False
 
     def __post_init__(self) -> None:
         self.expect_positive(units=self.units)
@@ -178,6 +179,7 @@ class SimpleRNN(_Recurrent):
         return_sequences: whether the states of all times are returned, not the last alone.
         return_state: whether the final state follows the output in a list.
         go_backwards: whether time runs from the end to the beginning.
+        unroll: without effect.
     """
 
     GATES: ClassVar[int] = 1
@@ -240,6 +242,7 @@ class LSTM(_Gated):
         return_sequences: whether the states of all times are returned, not the last alone.
         return_state: whether the final state follows the output in a list.
         go_backwards: whether time runs from the end to the beginning.
+        unroll: without effect.
     """
 
     GATES: ClassVar[int] = 4
@@ -309,6 +312,7 @@ class GRU(_Gated):
         return_sequences: whether the states of all times are returned, not the last alone.
         return_state: whether the final state follows the output in a list.
         go_backwards: whether time runs from the end to the beginning.
+        unroll: without effect.
     """
 
     GATES: ClassVar[int] = 3

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.errors import InputError, SpecError
+from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning.core.configuration import Configurable
 from dtrain.types import Array
 
@@ -96,7 +96,11 @@ class Loss(Configurable):
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         """Return losses `[y_pred.shape[:-1]]` and a function that returns their gradients, a new array."""
-        raise NotImplementedError
+        raise ProgramError(
+            f"{type(self).__name__}: there is no automatic differentiation, so `call` is not enough; write "
+            "_losses(y_true, y_pred), which returns a loss for each example and a function that returns "
+            "their gradients by y_pred, or train with dt.from_torch"
+        )
 
     def _targets(self, y_true: Array, y_pred: Array) -> Array:
         """Return targets as `_losses` wants them: here, of y_pred's shape and dtype."""

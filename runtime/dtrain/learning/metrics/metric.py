@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from dtrain.errors import InputError
+from dtrain.errors import InputError, ProgramError
 from dtrain.learning.core.configuration import Configurable
 from dtrain.types import Array
 
@@ -203,7 +203,10 @@ class Metric(Configurable):
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of the sums."""
-        raise NotImplementedError
+        raise ProgramError(
+            f"{type(self).__name__}: a metric has no add_weight; write a function of (y_true, y_pred) that "
+            "returns a number for each example, and give it to compile(metrics=[...])"
+        )
 
     def _zeros(self) -> State:
         return {name: np.zeros(shape) for name, shape in self._sums().items()}

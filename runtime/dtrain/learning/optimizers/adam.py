@@ -96,6 +96,9 @@ class Adamax(Optimizer):
 class Nadam(Optimizer):
     """Adam with Nesterov's momentum, whose size rises from half of beta_1 (Dozat, 2016). Slots: `m`, `v`.
 
+    Differs from Keras: its `fit` multiplies the product of momenta once a variable, from the second step on.
+    Here it is once a step, as in the paper and in Keras's eager updates.
+
     Args:
         beta_1: how much of the mean of gradients stays at each step.
         beta_2: how much of the mean of squares stays at each step.

@@ -51,6 +51,7 @@ class Optimizer(Applied, Configurable):
         ema_momentum: the average's momentum.
         ema_overwrite_frequency: every so many updates the variables take the average's values; None: only by
             `finalize`.
+        jit_compile: without effect; Keras compiles by XLA.
     """
 
     learning_rate: float | LearningRateSchedule = 0.001
@@ -63,6 +64,7 @@ class Optimizer(Applied, Configurable):
     use_ema: bool = False
     ema_momentum: float = 0.99
     ema_overwrite_frequency: int | None = None
+    jit_compile: bool = True
 
     is_legacy_optimizer: ClassVar[bool] = False
     scratch_arrays: ClassVar[int] = 1
@@ -72,6 +74,13 @@ class Optimizer(Applied, Configurable):
         self.name = self.name or type(self).__name__
         if isinstance(self.learning_rate, Mapping):
             self.learning_rate = from_data(self.learning_rate, "learning_rate", SCHEDULES)
+        rate = self.learning_rate
+        if callable(rate) and type(rate) not in SCHEDULES.values():
+            raise SpecError(
+                f"{type(self).__name__}: learning_rate: found {rate!r}, but servers know dtrain's own "
+                "schedules alone; take one of dt.optimizers.schedules, or "
+                "dt.callbacks.LearningRateScheduler(function)"
+            )
         for field in fields(self):
             value = getattr(self, field.name)
             if (

@@ -1,0 +1,144 @@
+"""What programs of Keras write: it is taken where it changes nothing, and else the message says what to write."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from row_by_row import every_row
+
+import dtrain as dt
+from dtrain.errors import DtrainError
+
+LAYERS = dt.layers
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+Y = X[:, :1]
+
+
+def fitted(model=None, loss="mse", optimizer="sgd", **compiled):
+    model = model or dt.Sequential([LAYERS.Dense(1, input_shape=(3,))])
+    model.compile(optimizer, loss, **compiled)
+    model.fit(X, Y, verbose=0)
+
+
+class OwnLoss(dt.losses.Loss):
+    def call(self, y_true, y_pred):
+        return (y_true - y_pred) ** 2
+
+
+class OwnMetric(dt.metrics.Metric):
+    def __init__(self, name="own"):
+        super().__init__(name=name)
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+
+class OwnLayer(LAYERS.Layer):
+    def call(self, inputs):
+        return inputs
+
+
+class OwnModel(dt.Model):
+    def call(self, inputs):
+        return inputs
+
+
+class OwnStep(dt.Sequential):
+    def train_step(self, data):
+        x, y = data
+        return {"loss": (x - y).mean()}
+
+
+class WarmUp(dt.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.1 / (step + 1)
+
+
+NO_GRADIENT = "there is no automatic differentiation"
+MISTAKES = {
+    "a loss with call": (
+        lambda: fitted(loss=OwnLoss()),
+        [NO_GRADIENT, "_losses(y_true, y_pred)", "dt.from_torch"],
+    ),
+    "a metric with add_weight": (OwnMetric, ["add_weight", "compile(metrics=[...])"]),
+    "a layer with call": (
+        lambda: fitted(dt.Sequential([OwnLayer(), LAYERS.Dense(1)])),
+        [NO_GRADIENT, "declare", "output_shape", "forward", "backward"],
+    ),
+    "a subclassed model": (lambda: fitted(OwnModel()), ["Sequential", "Model(inputs, outputs)"]),
+    "train_step of data": (
+        lambda: fitted(OwnStep([LAYERS.Dense(1, input_shape=(3,))])),
+        ["x = step.x", "y = step.y"],
+    ),
+    "a schedule of its own": (
+        lambda: fitted(optimizer=dt.optimizers.SGD(WarmUp())),
+        ["dt.optimizers.schedules", "dt.callbacks.LearningRateScheduler"],
+    ),
+    "a function as learning rate": (
+        lambda: dt.optimizers.SGD(lambda: 0.1),
+        ["dt.optimizers.schedules", "dt.callbacks.LearningRateScheduler"],
+    ),
+    "no batch": (
+        lambda: dt.Sequential([LAYERS.Dense(1, input_shape=(3,))]).predict(
+            dt.data.Dataset.from_tensor_slices(X)
+        ),
+        [".batch(n)"],
+    ),
+}
+
+
+@every_row("name", list(MISTAKES))
+def test_a_message_says_what_to_write(name):
+    act, words = MISTAKES[name]
+    with pytest.raises(DtrainError) as caught:
+        act()
+    missing = [word for word in words if word not in str(caught.value)]
+    assert not missing, str(caught.value)
+
+
+ABSENT = {
+    "GradientTape": (dt, "model.value_and_gradients"),
+    "keras": (dt, "dt.layers"),
+    "layer": (dt, "layers"),
+    "Densee": (dt.layers, "Dense"),
+    "Lambda": (dt.layers, "forward and backward"),
+    "TPUStrategy": (dt.distribute, "there are CPUs alone"),
+    "Sequence": (dt.utils, "Dataset"),
+}
+
+
+@every_row("name", list(ABSENT))
+def test_an_absent_name_is_answered_with_what_to_use(name):
+    module, word = ABSENT[name]
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    assert str(caught.value).startswith("module 'dtrain")
+    assert word in str(caught.value).partition(name)[2]
+
+
+def test_what_changes_nothing_is_taken(tmp_path):
+    model = dt.Sequential(
+        [LAYERS.LSTM(2, unroll=True, input_shape=(3, 1)), LAYERS.Dense(1, bias_initializer=None)]
+    )
+    assert model.build() is None
+    model.compile(dt.optimizers.Adam(jit_compile=False), "mse")
+    model.fit(X[..., np.newaxis], Y, workers=2, use_multiprocessing=False, verbose=0)
+    model.save(tmp_path / "model", save_format="tf")
+    loaded = dt.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X[..., np.newaxis]), model.predict(X[..., np.newaxis]))
+
+
+def test_nccl_is_a_name_alone():
+    program = (
+        "import dtrain as dt; o = dt.distribute; n = o.experimental.CommunicationImplementation.NCCL; "
+        "print(dt.MirroredStrategy(['CPU:0', 'CPU:1'], o.NcclAllReduce()).num_replicas_in_sync, "
+        "o.experimental.CommunicationOptions(implementation=n).implementation)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["2", "NCCL"], done.stderr
+
+
+def test_build_without_a_shape_needs_the_first_layers():
+    with pytest.raises(DtrainError, match="input_shape"):
+        dt.Sequential([LAYERS.Dense(1)]).build()
