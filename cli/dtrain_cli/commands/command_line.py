@@ -118,6 +118,18 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
+OPTION_GROUPS = {
+    "The cluster": "--spec --index --join --set --workers --ps --evaluator",
+    "How it trains": "--strategy --updates --backup-workers --staleness-bound",
+    "Where it runs": "--on --hosts --bind --work --code --detach",
+    "Who may take part": "--secret-file --tls-ca --tls-cert --tls-key --insecure",
+    "Its files": "--name --runs-dir --run-dir --resume --from-scratch",
+    "How long to wait": "--start-timeout --grace --timeout --stall-timeout",
+    "Others": "--ps-hosts --worker-hosts --job-name --task-index --json -h",
+}
+"""The options by what they are for, as the help of a command lists them."""
+
+
 class ProgramCommand(click.Command):
     """A command whose last arguments are a program's. Its callback gets them as `words`.
 
@@ -188,6 +200,14 @@ class ProgramCommand(click.Command):
             f"{what}, which stands before the program: `{before}`; if it is the program's own, write "
             f"`{behind}`"
         )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options by what they are for."""
+        options = {each.opts[0]: each for each in self.get_params(ctx)}
+        for title, names in OPTION_GROUPS.items():
+            if rows := [options[name].get_help_record(ctx) for name in names.split() if name in options]:
+                with formatter.section(title):
+                    formatter.write_dl([row for row in rows if row])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete dtrain's options before the program; those behind it are the program's and not known."""

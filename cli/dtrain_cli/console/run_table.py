@@ -134,7 +134,7 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """Return the list of runs."""
     table = new_table()
     rows: list[tuple[str, ...]] = [tuple(map(plain_line, _run_row(run))) for run in runs]
-    headings: tuple[str, ...] = ("run", "name", "state", "step", "started", "took", "where")
+    headings: tuple[str, ...] = ("run", "name", "state", "step", "took", "started", "where")
     if all(run["where"] == On.LOCAL for run in runs):  # a column that says nothing
         headings, rows = headings[:-1], [row[:-1] for row in rows]
     for heading, *cells in zip(headings, *rows, strict=True):
@@ -152,7 +152,7 @@ def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
     step = "" if run["global_step"] is None else str(run["global_step"])
     started = _moment(run["started"])
     since = started.strftime("%Y-%m-%d %H:%M") if started else ""
-    return run["run"], run["name"], run["state"], step, since, _took(run), run["where"]
+    return run["run"], run["name"], run["state"], step, _took(run), since, run["where"]
 
 
 def _took(run: Mapping[str, Any]) -> str:
