@@ -127,7 +127,10 @@ def _authority_in(out: Path, days: int) -> "Authority":
             raise SpecError(
                 f"{path}: cannot read the authority that --renew needs: {error.strerror}"
             ) from None
-    authority = read_authority(*found)
+    try:
+        authority = read_authority(*found)
+    except SpecError as error:
+        raise SpecError(f"{out / CERTIFICATE}, {out / KEY}: {error}") from None
     if not authority.lives(days):
         raise SpecError(
             f"{out / CERTIFICATE}: this authority ends in less than {days} days; make another in a new "

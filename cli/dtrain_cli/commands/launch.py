@@ -73,6 +73,8 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
     from dtrain_cli.launch.entry import launch as launch_here
 
     wanted = _options(words, sets, {"json": as_json, **options})
+    if wanted.from_scratch and wanted.resume is None:
+        raise click.UsageError("--from-scratch belongs to --resume; a run without it begins at step 0")
     if wanted.resume is not None and wanted.spec is None:
         from dtrain_cli.launch.request import with_settings_of_run
 

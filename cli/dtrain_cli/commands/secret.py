@@ -21,6 +21,8 @@ def secret(file: Path) -> None:
     """
     from dtrain_cli.code.leaving import keep_from_git
 
+    if str(file) == "-":
+        raise click.UsageError("a secret is written to a FILE, such as run.secret, never to stdout")
     write_secret(file)
     keep_from_git(file.parent, "/" + re.sub(r"([\\*?\[ ])", r"\\\1", file.name))
     click.echo(f"a new secret stands in {file}; give every task --secret-file {file}", err=True)

@@ -142,6 +142,8 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
         record = None
     if record is not None:
         return KnownRun(RunFiles(Path(reference).resolve()), record)
+    if "/" in reference:
+        raise RunNotFoundError(f"no run in the folder {reference}")
     newest = f"the newest are {_names(runs)}" if runs else "; ".join(found.unread[:1]) or "there are none"
     newest += f" ({_BY_HAND})"
     raise RunNotFoundError(f"no run with the id, name or path {reference!r} below {runs_dir}; {newest}")

@@ -114,6 +114,11 @@ def _of_csv(
         )
     if x is None and len(inputs) > 1 and set(inputs) <= set(names):
         return {name: columns[name] for name in inputs}, target
+    kinds = {columns[name].dtype.kind for name in names}
+    if len(kinds) > 1:
+        name = next(name for name in names if columns[name].dtype.kind != "f")
+        found = next(cell for cell in columns[name] if not _is_number(cell))
+        raise InputError(f"{path}: column {name}: expected numbers as in other columns, found {str(found)!r}")
     return np.stack([columns[name] for name in names], axis=1), target if targets else None
 
 

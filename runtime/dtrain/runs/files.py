@@ -330,7 +330,7 @@ class RunFiles:
             self.directory.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             make_private(self.directory)
         except OSError as error:
-            chosen = default_runs_dir() not in self.directory.parents
+            chosen = default_runs_dir().absolute() not in self.directory.absolute().parents
             way_out = "" if chosen else f"; say where runs are to be kept with --runs-dir or {RUNS_DIR}"
             raise RunError(
                 f"cannot make the run directory {self.directory}: {error.strerror or error}{way_out}"

@@ -1,7 +1,6 @@
 """`dtrain data index` and `inspect`: files of data, and their indexes."""
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ try:
     from dtrain.errors import DtrainError, SpecError
     from dtrain.process.plain_text import plain, plain_line
     from dtrain.process.requests.data_request import DataRequest, decode
+    from dtrain.task.unwritten_output import end_of_output
 except KeyboardInterrupt:  # these take a while on a busy machine
     sys.exit(130)
 
@@ -39,9 +39,8 @@ def main(argument: str) -> int:
     try:
         code = ACTIONS[request.action](request)
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:  # files have errors of dtrain's: this one is of the output
+        return end_of_output(error)
     except DtrainError as error:
         _say(error)
         return error.exit_code

@@ -1,7 +1,6 @@
 """`dtrain evaluate`, `predict` and `export`: use of a trained model without a cluster."""
 
 import json
-import os
 import runpy
 import sys
 from pathlib import Path
@@ -14,9 +13,11 @@ from dtrain.errors import DtrainError, InputError, SpecError
 from dtrain.learning.core.activations import Activation
 from dtrain.process.plain_text import plain, plain_line
 from dtrain.process.requests.model_request import ModelRequest, decode
+from dtrain.runs.failure.record import show_alone
 from dtrain.saving import predictions
 from dtrain.saving.destination import write_whole
 from dtrain.strategies.single import SingleStrategy
+from dtrain.task.unwritten_output import end_of_output
 from dtrain.training.models import Model
 from dtrain.training.saved_models import load_model
 from dtrain.types import Array, Shape
@@ -31,10 +32,7 @@ def main(argument: str) -> int:
             ACTIONS[request.action](request)
         sys.stdout.flush()
     except OSError as error:  # files have errors of dtrain's: this one is of the output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            print(f"dtrain: the output cannot be written: {error.strerror or error}", file=sys.stderr)
-            return 1
+        return end_of_output(error)
     except DtrainError as error:
         print(plain(str(error) if isinstance(error, SpecError) else f"dtrain: {error}"), file=sys.stderr)
         return error.exit_code
@@ -43,6 +41,9 @@ def main(argument: str) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # the user's layers, losses and metrics may raise anything
+        show_alone(error)
+        return 1
     return 0
 
 
