@@ -67,6 +67,8 @@ def _execute(command: list[str]) -> tuple[int, str | None]:
     os.close(problem_write)
     with open(problem_read, "rb") as pipe:
         problem = pipe.read()
+    if int(problem or 0) == errno.ENOENT and os.access(command[0], os.F_OK):
+        return pid, f"cannot execute {command[0]}: its first line names an interpreter that is not there"
     return pid, f"cannot execute {command[0]}: {os.strerror(int(problem))}" if problem else None
 
 
