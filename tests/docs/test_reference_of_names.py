@@ -56,6 +56,25 @@ def test_every_public_name_has_a_docstring_of_its_own():
     assert not inherited, "these public classes have the docstring of another class"
 
 
+def test_every_method_of_a_public_class_has_a_docstring_of_its_own_or_of_a_base():
+    silent = [
+        f"{name}.{key}"
+        for name, value in public().items()
+        for key in dir(value)
+        if inspect.isclass(value) and key[0] != "_" and is_method_of_dtrain(value, key)
+        if not inspect.getdoc(getattr(value, key))
+    ]
+    assert not silent, "these methods of public classes have no docstring"
+
+
+def is_method_of_dtrain(value: type, key: str) -> bool:
+    """Whether a name of a class is a method or a property, and dtrain has written it."""
+    owner, what = next((each, vars(each)[key]) for each in value.__mro__ if key in vars(each))
+    if key in getattr(value, "__dataclass_fields__", ()):
+        return False
+    return owner.__module__.startswith("dtrain") and inspect.isroutine(getattr(what, "fget", what))
+
+
 def test_every_argument_of_a_public_class_or_function_has_a_description():
     silent = []
     for name, value in public().items():

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Steps that look into elements or regroup them: map, filter, batch, unbatch."""
 
 import os

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Steps that join several streams: zip, concatenate, flat_map and interleave."""
 
 from collections.abc import Callable, Iterator, Sequence

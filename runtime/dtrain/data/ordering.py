@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Steps that choose and order elements without looking into them: take, skip, shard, repeat, shuffle."""
 
 from collections.abc import Iterator, Sequence

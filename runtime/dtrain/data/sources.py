@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Sources of elements: arrays in memory, ranges of numbers, Python generators, names of files."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """A node that keeps elements in a file, and reads them from there by number."""
 
 import re

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Datasets that were written as a whole, and are read without their pipeline."""
 
 from collections.abc import Sequence

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Steps that give each worker its share of a stream: every W-th element. Source: TensorFlow 2.15.1."""
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods of `Optioned` are those of `Node`, documented there
 """Options of a dataset: how it is to be read and distributed. Source: `tf.data.Options`."""
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Steps that cut batches anew: across the source's batches, or each by itself. Source: TensorFlow 2.15.1."""
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """The batches of all replicas, step by step, of a dataset that names how it is to be dealt."""
 
 from collections.abc import Iterator, Sequence

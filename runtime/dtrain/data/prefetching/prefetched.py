@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """The step that marks where a pipeline is read ahead, and what a pipeline says about it."""
 
 import os

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """The rows of one file, as a source of a pipeline: read from the front, or addressed by an index."""
 
 from collections.abc import Iterator

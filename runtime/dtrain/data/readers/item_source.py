@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Objects with `__len__` and `__getitem__`, such as torch's map-style datasets and Grain's sources."""
 
 from typing import Any

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """The rows of .npy and .npz files, which are read where they lie in the file."""
 
 from collections.abc import Iterator

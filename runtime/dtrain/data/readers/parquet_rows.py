@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """The rows of Parquet files; the footer of a file says where each group of rows lies."""
 
 from collections import OrderedDict

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Steps over indexed files whose elements are computed by number: interleave and filter."""
 
 from collections import OrderedDict

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Elements of several datasets, one at a time, by chance or by a dataset of choices.
 
 Source: `tf.data.Dataset.sample_from_datasets` and `choose_from_datasets`. The chance is dtrain's own.

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Elements that have not come before. Source: `tf.data.Dataset.unique`."""
 
 from collections.abc import Hashable, Iterator, Sequence

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Windows of elements with one key, and buckets of elements of similar length.
 
 Source: `tf.data.Dataset.group_by_window` and `bucket_by_sequence_length`.

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Datasets whose length a user or a first reading tells; see `tf.data.experimental.assert_cardinality`."""
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Numbers without end: counted, or drawn by their place. Source: `tf.data.Dataset.counter` and `random`."""
 
 from typing import Any

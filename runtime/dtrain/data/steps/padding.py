@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Batches of arrays of different lengths, which are filled up. Source: `tf.data.Dataset.padded_batch`."""
 
 from collections.abc import Iterator, Sequence

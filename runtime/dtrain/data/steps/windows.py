@@ -1,4 +1,3 @@
-# ruff: noqa: D102 -- the methods are those of `Node`, documented there
 """Steps that look at several elements in a row: windows, a running state, an end that an element tells."""
 
 from collections import deque
