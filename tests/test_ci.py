@@ -53,6 +53,36 @@ def test_what_failed_is_run_once_more_alone(tmp_path, files, code, last_lines):
     assert all(line.strip().startswith(each) for line, each in zip(found, last_lines, strict=True)), found
 
 
+def test_commits_that_only_reformat_are_refused(tmp_path):
+    def git(*arguments: str) -> str:
+        named = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.run(named, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(text: str) -> str:
+        (tmp_path / "a.py").write_text(text)
+        git("add", "-A")
+        git("commit", "-m", "-")
+        return git("rev-parse", "HEAD")
+
+    git("init")
+    first = commit('"""Says."""\nx = f( 1,\n  2)  # why\n')
+    reformats = commit('"""Says."""\n\nx = f(1, 2)  # why\n')
+    commit('"""Says more."""\n\nx = f(1, 2)  # why\n')
+    commit('"""Says more."""\n\nx = f(1, 2)  # because\n')
+    last = commit('"""Says more."""\n\nx = f(2, 1)  # because\n')
+    (tmp_path / "page.md").write_text("text")
+    commit('"""Says more."""\nx = f(2, 1)  # because\n')
+
+    def checked(since: str) -> tuple[int, list[str]]:
+        script = [sys.executable, RUN_TESTS.with_name("refuse_reformats.py"), since]
+        ended = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return ended.returncode, ended.stderr.splitlines()[1:]
+
+    assert checked(first) == (1, [reformats])
+    assert checked(reformats) == (0, [])
+    assert checked(last) == (0, [])
+
+
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / ".ci" / "requirements.txt").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
