@@ -3,7 +3,6 @@ here.
 """
 
 import ast
-import collections
 import functools
 import gc
 import graphlib
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import EnumType
 from pathlib import Path
 
+import house_rules
 import pytest
 
 from dtrain.cluster import Role
@@ -126,9 +126,8 @@ CITING = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if path != Path(__file__)
 )
-MAX_FILE_LINES = 600
-BUDGET_ROW = re.compile(r"^\| `?([\w/]+)`? \| ([\d,]+) \|$", re.MULTILINE)
-"""A row of the table in docs/design/budget.md: a room, and the code lines that it may have."""
+
+MAX_CAPABILITIES = 45
 
 
 def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
@@ -149,34 +148,26 @@ def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callab
     return over_all
 
 
-@functools.cache
 def nodes(path: Path) -> list[ast.AST]:
-    """Every node of a file's syntax; each file is parsed once."""
-    return list(ast.walk(ast.parse(path.read_text())))
+    """Every node of a file's syntax."""
+    return house_rules.tree().nodes[str(path.relative_to(ROOT))]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def parsed() -> Iterator[None]:
     """Parse every file once, and leave what that makes out of searches for garbage: they would take twice as long."""
     gc.disable()
-    for path in FILES:
-        nodes(path)
+    nodes(FILES[0])
     gc.freeze()
     gc.enable()
     yield
-    nodes.cache_clear()
+    house_rules.tree.cache_clear()
 
 
 @functools.cache
 def imports(path: Path) -> list[str]:
     """Every module that a file imports anywhere in it, by full name."""
-    found = []
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
-    return found
+    return house_rules.tree().imported(str(path.relative_to(ROOT)))
 
 
 def room(module: str, package: str, floors: list[str]) -> str | None:
@@ -239,34 +230,24 @@ def test_every_floor_has_a_room():
         assert set(floors) <= {name.split(".", depth)[0] for name in names for depth in (1,)} | names
 
 
-def code_lines(path: Path) -> int:
-    """How many lines of a file are neither blank, nor comments, nor part of a docstring."""
-    documented = set()
-    for node in nodes(path):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            documented |= set(range(node.lineno, node.end_lineno + 1))
-    return sum(
-        number not in documented and bool(line.strip()) and not line.strip().startswith("#")
-        for number, line in enumerate(path.read_text().split("\n"), 1)
-    )
+def test_what_breaks_a_rule_of_house_rules_is_listed_and_what_is_listed_breaks_it():
+    found, listed = house_rules.findings(house_rules.tree()), house_rules.listed()
+    new = sorted(found - listed.keys())
+    assert not new, "mend these; tests/house_exceptions.txt takes no new lines:\n" + "\n".join(new)
+    mended = sorted(listed.keys() - found)
+    assert not mended, "mended: run python tests/house_rules.py, which removes:\n" + "\n".join(mended)
+    assert list(listed) == sorted(listed), "tests/house_exceptions.txt is not sorted"
 
 
-def test_no_room_has_more_code_than_its_budget():
-    text = (ROOT / "docs" / "design" / "budget.md").read_text()
-    budget = {name: int(lines.replace(",", "")) for name, lines in BUDGET_ROW.findall(text)}
-    found = collections.Counter(dict.fromkeys(budget, 0))
-    for path in FILES:
-        package = RUNTIME if path.is_relative_to(RUNTIME) else CLI
-        inner = path.relative_to(package).parts
-        room = package / inner[0] if len(inner) > 1 else package
-        found.update({str(room.relative_to(ROOT)): code_lines(path), "all": code_lines(path)})
-    assert set(found) == set(budget), "docs/design/budget.md lists other rooms than the tree has"
+def test_no_capability_has_more_code_than_its_budget_nor_a_budget_that_it_does_not_need():
+    page = house_rules.BUDGET.read_text()
+    budget, paths = house_rules.budgets(page)
+    found = house_rules.measured(house_rules.tree(), paths)
+    assert len(budget) <= MAX_CAPABILITIES
+    assert "all" in budget
     over = {name: f"{found[name]} of {budget[name]}" for name in budget if found[name] > budget[name]}
     assert not over, "more code lines than docs/design/budget.md allows"
+    assert house_rules.lowered(page, found) == page, "run python tests/house_rules.py, which lowers budgets"
 
 
 @for_each(FILES)
@@ -325,10 +306,8 @@ def test_the_strategies_interface_and_what_stands_above_it_know_no_role(path):
 
 
 @for_each(FILES)
-def test_names_sizes_and_excepts(path):
+def test_names_and_excepts(path):
     assert path.stem not in BANNED_NAMES
-    lines = len(path.read_text().splitlines())
-    assert lines <= MAX_FILE_LINES, f"{path} has {lines} lines"
     for node in nodes(path):
         if isinstance(node, ast.ExceptHandler):
             assert node.type is not None, f"bare except at line {node.lineno}"
