@@ -10,7 +10,7 @@ import pytest
 from dtrain.data.prefetching import processes
 from dtrain.data.prefetching.processes import Helpers
 from dtrain.errors import InputError, WaitTimeoutError
-from dtrain.process.clock import SystemClock
+from dtrain.process.clock import Clock
 from dtrain.roles.chief.keeper.machine import Request
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.runs.trace import NO_TRACE
@@ -70,7 +70,7 @@ def test_a_helper_that_hangs_is_given_up_with_its_pid(monkeypatch):
         helpers.close()
 
 
-class DiskClock(SystemClock):
+class DiskClock(Clock):
     """A clock on which each look at a flag takes as long as it may, and the disk `takes_s`."""
 
     def __init__(self, takes_s):

@@ -20,7 +20,7 @@ from dtrain.messages import (
 )
 from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.clock import SystemClock
+from dtrain.process.clock import Clock
 from dtrain.roles.control_host import ControlHandler
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.wire.channel import Answer
@@ -33,7 +33,7 @@ TASKS, STEPS, TIMEOUT_S = 3, 6, 30.0
 TRAINING = training_section(updates="sync", too_few="shrink")
 
 
-class Ahead(SystemClock):
+class Ahead(Clock):
     """The system's clock, set ahead."""
 
     ahead_s = 0.0

@@ -8,7 +8,7 @@ from dtrain.cluster import ClusterSpec
 from dtrain.errors import PeerRefusedError, ProgramError, WaitTimeoutError
 from dtrain.messages import Attend, Attended, Closure, Failure, Hello, Refusal, RefusalKind, TakeClosure
 from dtrain.parameters import placement
-from dtrain.process.clock import SystemClock
+from dtrain.process.clock import Clock
 from dtrain.roles.coordinator.service import ClosureService, Scheduled
 from dtrain.runs.account import NO_ACCOUNT
 from dtrain.wire.memory import MemoryChannel
@@ -16,7 +16,7 @@ from dtrain.wire.memory import MemoryChannel
 CLUSTER = ClusterSpec.from_lists(chief=["c:0"], worker=["w:0", "w:1"], ps=["p:0"])
 
 
-class Now(SystemClock):
+class Now(Clock):
     """A clock that tests set."""
 
     def __init__(self):

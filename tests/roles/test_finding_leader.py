@@ -6,7 +6,7 @@ from roles.test_heartbeat import Server, Someone, alive
 from dtrain.cluster import TaskId
 from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import Refusal, RefusalKind
-from dtrain.process.clock import SystemClock
+from dtrain.process.clock import Clock
 from dtrain.roles import heartbeat
 from dtrain.roles.finding_leader import ATTEMPT_S, COMES_S, LeaderFinder
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -15,13 +15,13 @@ CHIEF, FIRST, SECOND = TASKS = [TaskId.parse(name) for name in ("chief:0", "work
 NOT_LEADING = Refusal(reason="it does not lead", kind=RefusalKind.NOT_LEADING)
 
 
-class Ahead(SystemClock):
+class Ahead(Clock):
     """The system's clock, set ahead."""
 
     ahead_s = 0.0
 
     def now(self):
-        return SystemClock.now() + self.ahead_s
+        return Clock.now() + self.ahead_s
 
 
 class Cluster:

@@ -67,7 +67,7 @@ def pieces_in(groups: Sequence[Group]) -> int:
 
 
 class BlockUpdate:
-    """The blocks of a store, and where they lie aside; see `slice_work.BlockMemory`.
+    """The blocks of a store, and where each lies aside while it is changed.
 
     Attributes:
         blocks: all of the step that is made, in order. Trainable tables count as groups behind the others.

@@ -11,32 +11,13 @@ The rule *Put aside* (docs/design/collectives.md#put-aside):
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
 
+from dtrain.collectives.block_update import BlockUpdate
 from dtrain.collectives.board import Board, count, counted
-
-Block = TypeVar("Block", contravariant=True)
-
-
-class BlockMemory(Protocol[Block]):
-    """The arrays of which a slice is made, and the place where one block lies aside."""
-
-    def put_aside(self, number: int, block: Block) -> None:
-        """Copy everything that `update` changes to the place of slice `number`."""
-
-    def restore(self, number: int, block: Block) -> None:
-        """Copy it back."""
-
-    def update(self, block: Block) -> None:
-        """Change the block."""
+from dtrain.collectives.row_update import AnyBlock
 
 
-AnyBlock = TypeVar("AnyBlock")
-
-
-def work(
-    board: Board, of_round: int, number: int, blocks: Sequence[AnyBlock], memory: BlockMemory[AnyBlock]
-) -> None:
+def work(board: Board, of_round: int, number: int, blocks: Sequence[AnyBlock], memory: BlockUpdate) -> None:
     """Update the blocks of slice `number` that this round has not updated. The caller then says `fin`."""
     saved, done = board.saved, board.done
     first = count(done[number], of_round)

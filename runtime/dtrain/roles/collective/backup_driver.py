@@ -19,10 +19,11 @@ from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.locked_step import LockedStep
-from dtrain.roles.collective.membership import Locking, Rings
 from dtrain.roles.collective.rules import LOOK_S, Rules, Waits
 from dtrain.roles.collective.shared_standing import SOON_S, Account, LateOrders, Leadership, SharedStanding
 from dtrain.types import Array
+from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.locks import Locks
 
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)
@@ -42,8 +43,8 @@ class BackupDriver:
     def __init__(
         self,
         arena: Arena,
-        bells: Rings,
-        locks: Locking,
+        bells: Bells,
+        locks: Locks,
         rank: int,
         store: Store,
         backups: BackupRules,

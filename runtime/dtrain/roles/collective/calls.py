@@ -27,9 +27,9 @@ import numpy as np
 from dtrain.collectives.board import LINE_WORDS, Column
 from dtrain.collectives.slices import BLOCK_ELEMENTS, share
 from dtrain.errors import InputError, PeerLostError
-from dtrain.roles.collective.membership import Rings
 from dtrain.roles.collective.rules import Waits
 from dtrain.types import Array
+from dtrain.wire.one_host.bells import Bells
 from dtrain.wire.one_host.growing_memory import GrowingMemory
 from dtrain.wire.one_host.shared_memory import address
 
@@ -150,7 +150,7 @@ class Calls:
     def __init__(
         self,
         memory: CallMemory,
-        bells: Rings,
+        bells: Bells,
         rank: int,
         members: Sequence[int],
         check: Check,

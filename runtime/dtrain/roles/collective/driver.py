@@ -20,11 +20,12 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.membership import Membership, Rings
+from dtrain.roles.collective.membership import Membership
 from dtrain.roles.collective.round import Round
 from dtrain.roles.collective.rules import Across, NoOrders, Orders, Rules, Shortage, Waits
 from dtrain.roles.collective.stock import PartGiven
 from dtrain.types import Array
+from dtrain.wire.one_host.bells import Bells
 
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)
@@ -47,7 +48,7 @@ class CollectiveDriver:
     def __init__(
         self,
         arena: Arena,
-        bells: Rings,
+        bells: Bells,
         rank: int,
         store: Store,
         dealer: PartDealer,

@@ -5,54 +5,16 @@ the next round. Where too few are left and the spec says to wait, the lowest liv
 """
 
 from collections.abc import Sequence, Set
-from typing import Protocol
 
 from dtrain.collectives.board import Board, bits, ranks_in
 from dtrain.collectives.succession import heir
-
-
-class Rings(Protocol):
-    """The bells; see `wire.one_host.bells.Bells`."""
-
-    dead: set[int]
-
-    @property
-    def offered(self) -> set[int]:
-        """The ranks that wait to become members."""
-
-    def ring(self) -> None:
-        """Wake every rank that waits."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for a bell or a death."""
-
-    def take_up(self, rank: int) -> None:
-        """Use the socket of a new member."""
-
-    def close(self) -> None:
-        """Be gone."""
-
-
-class Locking(Protocol):
-    """The locks of one replica; see `wire.one_host.locks.Locks`."""
-
-    def take(self, number: int) -> bool:
-        """Take a lock unless another replica has it; return whether this replica has it now."""
-
-    def release(self, number: int) -> None:
-        """Give it up."""
-
-    def is_free(self, number: int) -> bool:
-        """Return whether no other replica has it."""
-
-    def close(self) -> None:
-        """Give up all."""
+from dtrain.wire.one_host.bells import Bells
 
 
 class Membership:
     """The members, as one of them sees and changes them."""
 
-    def __init__(self, board: Board, bells: Rings, rank: int) -> None:
+    def __init__(self, board: Board, bells: Bells, rank: int) -> None:
         self._board = board
         self._bells = bells
         self._rank = rank

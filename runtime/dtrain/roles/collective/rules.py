@@ -11,7 +11,7 @@ from dtrain.messages import Sums
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.sync_round import quota
 from dtrain.protocol.tally import Open
-from dtrain.roles.collective.membership import Rings
+from dtrain.wire.one_host.bells import Bells
 
 LOOK_S = 1.0
 """A wait looks at the words at least this often, though no bell was heard."""
@@ -150,7 +150,7 @@ class Waits:
     patience_s: float = PATIENCE_S
     clock: Clock = SYSTEM
 
-    def look(self, bells: Rings, since_s: float, whom: str, at_most_s: float = LOOK_S) -> None:
+    def look(self, bells: Bells, since_s: float, whom: str, at_most_s: float = LOOK_S) -> None:
         """Wait for a bell or a death, for some time, of a wait that began at `since_s`.
 
         Raises:

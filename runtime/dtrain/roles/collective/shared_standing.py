@@ -12,9 +12,10 @@ from dtrain.collectives.backups import NOBODY, Standing
 from dtrain.messages import Sums
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.membership import Locking, Rings
 from dtrain.roles.collective.record import StandingRecord
 from dtrain.roles.collective.rules import Orders, Waits
+from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.locks import Locks
 
 DECISION = 0
 """The lock on the standing; the slices of a step have the next numbers."""
@@ -54,8 +55,8 @@ class SharedStanding:
     def __init__(
         self,
         arena: Arena,
-        bells: Rings,
-        locks: Locking,
+        bells: Bells,
+        locks: Locks,
         rank: int,
         account: Account,
         orders: LateOrders,

@@ -10,7 +10,6 @@ from dtrain.parameters.finite import any_non_finite
 from dtrain.roles.collective.between_hosts.step_calls import LARGEST_BYTES
 from dtrain.roles.collective.call_log import CallLog, GivenCall
 from dtrain.roles.collective.driver import CollectiveDriver
-from dtrain.roles.collective.membership import Rings
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.interface import Compute
 from dtrain.strategies.multi_worker_mirrored.substitute import Substitute
@@ -18,6 +17,7 @@ from dtrain.strategies.multi_worker_mirrored.summed import Summed
 from dtrain.strategies.reduction import Nest, ReduceOp
 from dtrain.strategies.replicas.host_peers import check
 from dtrain.types import Array
+from dtrain.wire.one_host.bells import Bells
 
 Places = Callable[[int], tuple[dict[str, Array], dict[str, Array]]]
 """From the place of a part to the memory of its gradients and of new values of untrained variables."""
@@ -32,7 +32,7 @@ class StepCalls:
         compute: how a part is computed; None: nothing has said so.
     """
 
-    def __init__(self, log: CallLog, driver: CollectiveDriver, bells: Rings, waits: Waits) -> None:
+    def __init__(self, log: CallLog, driver: CollectiveDriver, bells: Bells, waits: Waits) -> None:
         """Call in the rounds of `driver`, which uses the same bells in the same thread."""
         self.compute: Compute | None = None
         self._log = log

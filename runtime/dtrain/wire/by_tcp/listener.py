@@ -17,7 +17,7 @@ from dtrain.messages import Hello
 from dtrain.process import pending_limits
 from dtrain.process.acceptor import WAITS, Acceptor, Examination, when_ready
 from dtrain.wire.by_tcp.greetings import Packets, packed
-from dtrain.wire.by_tcp.stream import TcpIncoming
+from dtrain.wire.by_tcp.stream import Incoming
 from dtrain.wire.handshake import Door
 from dtrain.wire.reaching import places_of
 from dtrain.wire.security.credentials import Credentials
@@ -71,7 +71,7 @@ class Listener:
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         self._limit = streams
         self._changed = threading.Condition()
-        self._open: OrderedDict[tuple[str, str], TcpIncoming] = OrderedDict()
+        self._open: OrderedDict[tuple[str, str], Incoming] = OrderedDict()
         self._stopped = False
         self._door = Door(credentials, refuse)
         self._encryption = _encryption(credentials, own_address)
@@ -84,7 +84,7 @@ class Listener:
         name: str,
         deadline: float,
         given_up: Callable[[], str | None] = lambda: None,
-    ) -> TcpIncoming:
+    ) -> Incoming:
         """Wait for a stream; it belongs to the caller from then on.
 
         Args:
@@ -110,7 +110,7 @@ class Listener:
                 self._changed.wait(min(_LOOK_S, left_s))
         return stream
 
-    def _opened(self, tasks: Collection[str], name: str) -> TcpIncoming | None:
+    def _opened(self, tasks: Collection[str], name: str) -> Incoming | None:
         there = (self._open.pop((task, name), None) for task in tasks)
         return next((stream for stream in there if stream is not None), None)
 
@@ -144,7 +144,7 @@ class Listener:
 
     def _admit(self, connection: socket.socket, task: str, name: str) -> None:
         try:
-            stream = TcpIncoming(task, connection)
+            stream = Incoming(task, connection)
         except OSError:  # it has gone again
             connection.close()
             return

@@ -8,7 +8,7 @@ from dtrain.config import SimulateSection
 from dtrain.errors import PeerGoneError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Refusal
 from dtrain.wire.by_tcp.greetings import Packets, packed
-from dtrain.wire.by_tcp.stream import TcpOutgoing
+from dtrain.wire.by_tcp.stream import Outgoing
 from dtrain.wire.handshake import last_proof, read_greeting
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import places_of, unresolved
@@ -22,7 +22,7 @@ def open_stream(
     credentials: Credentials,
     timeout_s: float,
     simulate: SimulateSection | None = None,
-) -> TcpOutgoing:
+) -> Outgoing:
     """Open a stream to a task; the call returns once it is let in.
 
     Args:
@@ -43,7 +43,7 @@ def open_stream(
         partial(_opened, peer, address, name, credentials, time.monotonic() + timeout_s), "opening a stream"
     )
     fault = None if simulate is None else simulate.link(credentials.hello.task, peer)
-    return TcpOutgoing(peer, connection, fault)
+    return Outgoing(peer, connection, fault)
 
 
 def _opened(peer: str, address: str, name: str, credentials: Credentials, deadline: float) -> socket.socket:

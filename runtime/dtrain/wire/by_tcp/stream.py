@@ -11,7 +11,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
@@ -26,54 +25,6 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_
 _LOOK = struct.pack("2l", 0, int(LOOK_S * 1e6))
 _LATE = (TimeoutError, BlockingIOError)
 """Raised each `LOOK_S` while nothing moves."""
-
-
-class Incoming(Protocol):
-    """The receiving end of a stream."""
-
-    peer: str
-    bytes_received: int
-
-    def receive(self, into: Array, deadline: float) -> None:
-        """Fill an array, flat and contiguous, with the next bytes that come.
-
-        Args:
-            into: it belongs to the caller again when this returns or raises.
-            deadline: in seconds of `time.monotonic`.
-
-        Raises:
-            WaitTimeoutError: the bytes have not come by the deadline.
-            PeerLostError: the connection is gone, or was aborted.
-        """
-
-    def abort(self, reason: str) -> None:
-        """Make the wait under way, and all later ones, raise PeerLostError with this reason."""
-
-    def close(self) -> None:
-        """Close the connection; no thread may wait on it any more."""
-
-
-class Outgoing(Protocol):
-    """The sending end of a stream."""
-
-    peer: str
-    bytes_sent: int
-
-    def send(self, block: Array) -> None:
-        """Send an array, flat and contiguous, after all others; it must not change before `flush` returns.
-
-        Raises:
-            PeerLostError: the connection is gone, or was aborted.
-        """
-
-    def flush(self, deadline: float) -> None:
-        """Wait until all arrays have left; errors as of `Incoming.receive`."""
-
-    def abort(self, reason: str) -> None:
-        """Make the wait under way, and all later ones, raise PeerLostError with this reason."""
-
-    def close(self) -> None:
-        """Close the connection; no thread may wait on it any more."""
 
 
 def bytes_of(array: Array) -> memoryview:
@@ -100,7 +51,7 @@ class _End:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def abort(self, reason: str) -> None:
-        """End the connection for a reason; only the first one is kept."""
+        """Make the wait under way, and all later ones, raise PeerLostError with the first such reason."""
         self._ended = self._ended or reason
         with contextlib.suppress(OSError):
             # Not the method of a TLS connection, which would let a thread in the midst of it read ciphertext.
@@ -111,15 +62,24 @@ class _End:
         return PeerLostError(self._ended)
 
 
-class TcpIncoming(_End):
-    """The receiving end; see `Incoming`."""
+class Incoming(_End):
+    """The receiving end of a stream."""
 
     def __init__(self, peer: str, connection: socket.socket) -> None:
         super().__init__(peer, connection)
         self.bytes_received = 0
 
     def receive(self, into: Array, deadline: float) -> None:
-        """See `Incoming.receive`."""
+        """Fill an array, flat and contiguous, with the next bytes that come.
+
+        Args:
+            into: it belongs to the caller again when this returns or raises.
+            deadline: in seconds of `time.monotonic`.
+
+        Raises:
+            WaitTimeoutError: the bytes have not come by the deadline.
+            PeerLostError: the connection is gone, or was aborted.
+        """
         view = bytes_of(into)
         while view:
             if self._ended is not None:
@@ -145,8 +105,8 @@ class TcpIncoming(_End):
         self._connection.close()
 
 
-class TcpOutgoing(_End):
-    """The sending end, with a thread of its own; see `Outgoing`."""
+class Outgoing(_End):
+    """The sending end of a stream, with a thread of its own."""
 
     def __init__(
         self,
@@ -166,14 +126,18 @@ class TcpOutgoing(_End):
         self._thread.start()
 
     def send(self, block: Array) -> None:
-        """See `Outgoing.send`."""
+        """Send an array, flat and contiguous, after all others; it must not change before `flush` returns.
+
+        Raises:
+            PeerLostError: the connection is gone, or was aborted.
+        """
         if self._ended is not None:
             raise PeerLostError(self._ended)
         arrival_s = self._line.arrival_s(self._clock(), (block,)) if self._line is not None else 0.0
         self._queue.put((block, arrival_s))
 
     def flush(self, deadline: float) -> None:
-        """See `Outgoing.flush`."""
+        """Wait until all arrays have left; errors as of `Incoming.receive`."""
         left = threading.Event()
         self._queue.put(left)
         while not left.wait(min(LOOK_S, max(0.0, deadline - time.monotonic()))):
@@ -185,7 +149,6 @@ class TcpOutgoing(_End):
             raise PeerLostError(self._ended)
 
     def abort(self, reason: str) -> None:
-        """See `_End.abort`."""
         super().abort(reason)
         self._waiting.set()
 

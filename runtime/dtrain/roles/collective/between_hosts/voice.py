@@ -13,8 +13,8 @@ from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.across import Speaker
 from dtrain.roles.collective.between_hosts.records import NoBook
-from dtrain.roles.collective.membership import Locking
 from dtrain.roles.collective.rules import Book
+from dtrain.wire.one_host.locks import Locks
 
 SPEAKS = 0
 """The number of the lock of the replica that speaks."""
@@ -31,7 +31,7 @@ class Voice:
     def __init__(
         self,
         arena: Arena,
-        locks: Locking,
+        locks: Locks,
         rank: int,
         speak: Callable[[int, Book], Speaker],
         *,
