@@ -10,7 +10,7 @@ from dtrain.messages import Attend, Attended, Closure, Failure, Hello, Refusal, 
 from dtrain.parameters import placement
 from dtrain.process.clock import Clock
 from dtrain.roles.coordinator.service import ClosureService, Scheduled
-from dtrain.runs.account import NO_ACCOUNT
+from dtrain.runs.account import Account
 from dtrain.wire.memory import MemoryChannel
 
 CLUSTER = ClusterSpec.from_lists(chief=["c:0"], worker=["w:0", "w:1"], ps=["p:0"])
@@ -39,7 +39,7 @@ def clock():
 def service(clock):
     plan = placement.plan([], 1)
     return ClosureService(
-        hello("chief:0"), CLUSTER, 7, plan, NO_ACCOUNT, start_s=60.0, patience_s=30.0, clock=clock
+        hello("chief:0"), CLUSTER, 7, plan, Account(), start_s=60.0, patience_s=30.0, clock=clock
     )
 
 

@@ -23,6 +23,7 @@ from dtrain.messages.status import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.plain_text import plain
 from dtrain.runs import notices
+from dtrain.runs.account import Account
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
 from dtrain.runs.self_report.activity import Activity
 from dtrain.runs.self_report.announcing import STALE_S, Announcements, Unreached, exposure, introduction
@@ -39,7 +40,7 @@ WAIT_SHOWN_AFTER_S = 0.5
 INPUT = "its own input: the next batch is being read"
 
 
-class Reporter:
+class Reporter(Account):
     """Owner of a `TaskStatus` and, where there is a run directory, of its file.
 
     Attributes:

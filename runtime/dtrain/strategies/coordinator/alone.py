@@ -15,7 +15,7 @@ from dtrain.roles.coordinator.access import Access, Answer, Question
 from dtrain.roles.coordinator.attendant import Attendant
 from dtrain.roles.coordinator.service import ClosureService
 from dtrain.roles.parameter_server.shared.answers import SharedAnswers
-from dtrain.runs.account import NO_ACCOUNT
+from dtrain.runs.account import Account
 from dtrain.strategies.coordinator.coordination import Coordination
 from dtrain.strategies.coordinator.execution import Execution
 from dtrain.strategies.coordinator.functions import ProgramNames
@@ -38,7 +38,7 @@ class LocalCoordination(Coordination):
         access = Access(self._ask, plan, 1)
         access.share(values.first_values())
         self.service = ClosureService(
-            _hello("chief:0"), CLUSTER, 1, plan, NO_ACCOUNT, start_s=PATIENCE_S, patience_s=PATIENCE_S
+            _hello("chief:0"), CLUSTER, 1, plan, Account(), start_s=PATIENCE_S, patience_s=PATIENCE_S
         )
         self._workers = Access(self._ask, plan, 1)
         self._execution = Execution(names, self._workers)
@@ -64,7 +64,7 @@ class LocalCoordination(Coordination):
         attendant = Attendant(
             "chief:0",
             lambda timeout_s: connect(),
-            NO_ACCOUNT,
+            Account(),
             begin=self._begin,
             run=self._run,
             connect_s=PATIENCE_S,
@@ -80,7 +80,6 @@ class LocalCoordination(Coordination):
         return self._execution.run(closure, arguments)
 
     def end(self, *, farewell: bool) -> None:
-        """See `Coordination.end`."""
         self.service.end()
 
 

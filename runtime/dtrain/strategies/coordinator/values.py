@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.errors import InputError, ProgramError
+from dtrain.errors import InputError, NotSupportedError, ProgramError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.metrics.metric import Metric, State
 from dtrain.learning.optimizers import Optimizer
-from dtrain.learning.optimizers.applied import Pairs
+from dtrain.learning.optimizers.applied import Application, Iterations, Pairs
 from dtrain.messages import Alteration
 from dtrain.parameters.placement import Plan
 from dtrain.roles.coordinator.access import Access
 from dtrain.strategies import created
-from dtrain.strategies.coordinator.applying import ServerApplication, SharedIterations
 from dtrain.strategies.coordinator.functions import ProgramNames
 from dtrain.strategies.replicas.variables.home import Home
 from dtrain.strategies.replicas.variables.variable import Variable
@@ -58,15 +57,12 @@ class ValueOnServers(Home):
         self.name = name
 
     def read(self, variable: Any) -> Array:
-        """See `Home.read`."""
         return self._values.read(self.owner, self.name)
 
     def change(self, variable: Any, value: Array, *, add: bool) -> None:
-        """See `Home.change`."""
         self._values.assign(self.owner, {self.name: value}, add=add)
 
-    def application_of(self, optimizer: Any) -> ServerApplication:
-        """See `Home.application_of`."""
+    def application_of(self, optimizer: Any) -> "ServerApplication":
         return ServerApplication(self._values, optimizer)
 
 
@@ -80,16 +76,65 @@ class SumsOnServers(threading.local):
         self._metric = metric
 
     def read(self) -> State:
-        """See `SharedState.read`."""
         return {name: np.array(each) for name, each in self._values.weights(self._metric).items()}
 
     def add(self, state: State) -> None:
-        """See `SharedState.add`."""
         self._values.assign(self._metric, _as_float64(state), add=True)
 
     def assign(self, state: State) -> None:
-        """See `SharedState.assign`."""
         self._values.assign(self._metric, _as_float64(state))
+
+
+class ServerApplication(Application):
+    """One optimizer, whose slots lie on the servers: each worker sends its gradients there."""
+
+    def __init__(self, values: "ProgramValues", optimizer: Any) -> None:
+        self._values = values
+        self._optimizer = optimizer
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """See `Application.build`: slots are made at the first update of each variable."""
+
+    def aggregated(self, pairs: Pairs) -> Pairs:
+        """See `Application.aggregated`: a closure is the only replica."""
+        return pairs
+
+    def apply(self, pairs: Pairs, *, aggregates: bool) -> None:
+        self._values.apply_to(self._optimizer, [pair for pair in pairs if pair[0] is not None])
+
+    def finalize(self, variables: Sequence[Any]) -> None:
+        """Refuse: the averages lie on the servers.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(
+            "finalize_variable_values: moving averages stay on the parameter servers in a program with a "
+            "coordinator; leave use_ema out, or train with fit"
+        )
+
+
+class SharedIterations(Iterations):
+    """The updates that an optimizer has made in all workers."""
+
+    def __init__(self, values: "ProgramValues", optimizer: Any) -> None:
+        self._values = values
+        self._optimizer = optimizer
+
+    def __int__(self) -> int:
+        """Return the newest count."""
+        return self._values.iterations(self._optimizer)
+
+    def assign(self, count: Any) -> "SharedIterations":
+        """Refuse: servers count.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(
+            "iterations are counted by the parameter servers in a program with a coordinator, and cannot "
+            "be set"
+        )
 
 
 class ProgramValues(SharedValues):
@@ -181,11 +226,9 @@ class ProgramValues(SharedValues):
         )
 
     def holds(self, owner: Owner) -> bool:
-        """See `SharedValues.holds`."""
         return self._access is not _without_access and id(owner) in self._places
 
     def weights(self, owner: Owner) -> dict[str, Array]:
-        """See `SharedValues.weights`."""
         access = self._access()
         place = self._places[id(owner)]
         as_of = self._as_of()
@@ -198,7 +241,6 @@ class ProgramValues(SharedValues):
         return values
 
     def assign(self, owner: Owner, values: Mapping[str, Array], *, add: bool = False) -> dict[str, Array]:
-        """See `SharedValues.assign`."""
         numbers = self._places[id(owner)].numbers
         kind = Alteration.ADD if add else Alteration.ASSIGN
         new = self._access().alter(kind, {numbers[name]: value for name, value in values.items()})
@@ -210,7 +252,7 @@ class ProgramValues(SharedValues):
         return self._access().look([self._places[id(owner)].numbers[name]])[0]
 
     def apply_to(self, optimizer: Any, pairs: Pairs) -> None:
-        """See `Applies.apply_to`."""
+        """Let an optimizer update variables once; each pair is a gradient and a variable."""
         gradients: list[tuple[Owner, str, Any]] = []
         for gradient, variable in pairs:
             home = variable.home
@@ -223,7 +265,6 @@ class ProgramValues(SharedValues):
         self.apply_gradients(optimizer, gradients)
 
     def apply_gradients(self, optimizer: Any, gradients: Sequence[tuple[Owner, str, Any]]) -> None:
-        """See `SharedValues.apply_gradients`."""
         given: dict[str, Any] = {}
         for owner, name, gradient in gradients:
             place = self._places.get(id(owner))
@@ -253,7 +294,6 @@ class ProgramValues(SharedValues):
             ) from None
 
     def iterations(self, optimizer: Any) -> int:
-        """See `SharedValues.iterations`."""
         access = self._access()
         as_of = self._as_of()
         if as_of is None or self._counted.get(id(access)) != as_of:

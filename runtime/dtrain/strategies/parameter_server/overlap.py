@@ -6,23 +6,12 @@ It pays where a link is slow, and costs a few percent where the processors do al
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from dtrain.config.choices import Overlapping
+from dtrain.roles.worker.driver import ReplicaDriver
 
 SLOW_LINK_MBIT_S = 3000.0
 """Below this speed of a link layers overlap: a step gained at 1 Gbit/s, and lost a little at 10 Gbit/s."""
-
-
-class Exchange(Protocol):
-    """The exchange of a replica that has its first values; a `ReplicaDriver` is one."""
-
-    @property
-    def can_overlap(self) -> bool:
-        """Whether values come in place, and are so many that there is something to begin with."""
-
-    def measure_link(self) -> float:
-        """Return the speed of the link to a server, in Mbit/s."""
 
 
 @dataclass
@@ -37,8 +26,8 @@ class Overlap:
     choice: Overlapping
     link_mbit_s: float | None = None
 
-    def decide(self, exchange: Exchange) -> bool:
-        """Return whether the layers of this replica overlap."""
+    def decide(self, exchange: ReplicaDriver) -> bool:
+        """Return whether the layers of a replica that has its first values overlap."""
         if self.choice == Overlapping.OFF or not exchange.can_overlap:
             return False
         if self.choice == Overlapping.ON:

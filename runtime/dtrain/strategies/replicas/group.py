@@ -11,7 +11,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.strategies.reduction import ReduceOp
 from dtrain.strategies.replicas import reducing
 from dtrain.strategies.replicas.calls import Call
-from dtrain.strategies.replicas.peers import Peers
+from dtrain.strategies.replicas.host_peers import PeerProcesses
 from dtrain.strategies.replicas.reducing import Leaf
 from dtrain.types import Array
 
@@ -36,7 +36,7 @@ class Group:
         strategy: Any,
         replicas: int = 1,
         first: int = 0,
-        peers: Peers | None = None,
+        peers: PeerProcesses | None = None,
         refusal: str | None = None,
         ends: str | None = None,
         *,
@@ -93,7 +93,7 @@ class Group:
         of_tasks = self.peers.exchange(call, parts)
         return [reducing.joined(each, axis, call.kind) for each in zip(*of_tasks, strict=True)]
 
-    def _summed_over_tasks(self, peers: Peers, call: Call, sums: Sequence[Leaf]) -> list[Leaf]:
+    def _summed_over_tasks(self, peers: PeerProcesses, call: Call, sums: Sequence[Leaf]) -> list[Leaf]:
         dense = iter(peers.all_reduce(call, [each for each in sums if isinstance(each, np.ndarray)]))
         result: list[Leaf] = []
         for each in sums:

@@ -21,11 +21,11 @@ class CollectiveCalls(Protocol):
 
 
 class PeerProcesses:
-    """The processes of a training, one replica each; see `Peers`. They meet at the first call.
+    """All processes of a training, one replica each, among them this one. They meet at the first call.
 
     Attributes:
         tasks: how many processes there are.
-        number: of this one.
+        number: of this one, from 0.
     """
 
     def __init__(self, tasks: int, number: int, meet: Callable[[], CollectiveCalls]) -> None:
@@ -36,11 +36,27 @@ class PeerProcesses:
         self._calls: CollectiveCalls | None = None
 
     def exchange(self, call: Call, arrays: Sequence[Array]) -> list[list[Array]]:
-        """See `Peers.exchange`."""
+        """Return the arrays of every process, by its number; shapes may differ.
+
+        Every process makes the same call. Waits have a deadline, and errors say for whom they waited.
+
+        Args:
+            call: what the program calls, and where.
+            arrays: of any dtype but object; read before this returns.
+
+        Raises:
+            CallsDifferError: the calls do not agree (`Call.agrees_with`); raised in every process.
+        """
         return self._made().exchange(said_of(call), contiguous(arrays))
 
     def all_reduce(self, call: Call, arrays: Sequence[Array]) -> list[Array]:
-        """See `Peers.all_reduce`; large sums may not be written to."""
+        """Return the sums of arrays that have one shape and dtype everywhere, added up in order of numbers.
+
+        Large sums may not be written to.
+
+        Raises:
+            CallsDifferError: the calls do not agree; raised in every process.
+        """
         return self._made().all_reduce(said_of(call), contiguous(arrays))
 
     def _made(self) -> CollectiveCalls:
