@@ -16,7 +16,7 @@ from dtrain.config import SyncSection
 from dtrain.config.choices import Weighting
 from dtrain.control.actions import Action, Caller, Report, Send
 from dtrain.control.sync_steps import SyncSteps
-from dtrain.messages import Commit, Complete, Push, Release, Reply, Verdict
+from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
 from dtrain.parameters.means import mean
 from dtrain.parameters.store import Store
 from dtrain.protocol.exactly_once import Seen, SeenPushes
@@ -59,12 +59,7 @@ class SyncRule:
         seen: SeenPushes,
         steps: SyncSteps | None,
         training: SyncSection,
-        *,
-        generation: int,
-        term: int,
-        version: int,
-        max_steps: int,
-        until: int | None = None,
+        message: Initialise,
     ) -> None:
         """Begin a term.
 
@@ -73,18 +68,18 @@ class SyncRule:
             seen: the newest push of each replica.
             steps: at the control host.
             training: the rules.
-            generation, term, version, max_steps, until: as in `Initialise`.
+            message: by which the leader began the term.
         """
-        self.version = version
-        self.max_steps = max_steps
-        self.until = until
+        self.version = message.version
+        self.max_steps = message.max_steps
+        self.until = message.until
         self._store = store
         self._seen = seen
         self._steps = steps
         self._by_examples = training.weighting == Weighting.EXAMPLES
-        self._generation = generation
-        self._term = term
-        self._round: SyncRound[Offered] = SyncRound(version)
+        self._generation = message.generation
+        self._term = message.term
+        self._round: SyncRound[Offered] = SyncRound(message.version)
         self._trainable = [group.trainable for group in store.groups]
         self._undecided: dict[str, Contribution] = {}
         self._empty: set[Contribution] = set()

@@ -294,14 +294,4 @@ def _rule(
             applied=AppliedBatches(*(message.applied or message.dealt[1:3])),
         )
     assert steps is None or isinstance(steps, SyncSteps)
-    return SyncRule(
-        store,
-        seen,
-        steps,
-        training,
-        generation=message.generation,
-        term=message.term,
-        version=message.version,
-        max_steps=message.max_steps,
-        until=message.until,
-    )
+    return SyncRule(store, seen, steps, training, message)
