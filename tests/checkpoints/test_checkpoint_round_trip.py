@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from dtrain import checkpoints
-from dtrain.checkpoints import CheckpointWriter, Entry, part_key, slot_key
+from dtrain.checkpoints import CheckpointWriter, TensorEntry, part_key, slot_key
 from dtrain.errors import CheckpointError
 from dtrain.variables import DTYPE_BYTES
 from dtrain.variables.partitioning import row_offsets, split_rows
@@ -80,7 +80,7 @@ def test_any_split_into_parts_files_and_blocks_reads_back(
     with CheckpointWriter(tmp_path_factory.mktemp("ck"), 3, now=0.0) as writer:
         for number in range(files):
             mine = parts[number::files]
-            entries = [Entry(part_key("v", start), dtype, (count, columns)) for start, count in mine]
+            entries = [TensorEntry(part_key("v", start), dtype, (count, columns)) for start, count in mine]
             with writer.data_file(f"server-{number}.safetensors", entries) as file:
                 stream = b"".join(whole[start : start + count].tobytes() for start, count in mine)
                 for position in range(0, len(stream), block):
@@ -136,7 +136,7 @@ def test_arrays_that_do_not_fit_together_are_not_saved(tmp_path, arrays, message
 def test_more_or_fewer_bytes_than_promised_are_not_saved(tmp_path, blocks):
     def write() -> None:
         with CheckpointWriter(tmp_path, 0, now=0.0) as writer:
-            with writer.data_file("a.safetensors", [Entry("v", "float64", (1,))]) as file:
+            with writer.data_file("a.safetensors", [TensorEntry("v", "float64", (1,))]) as file:
                 for block in blocks:
                     file.write(block)
             writer.commit()

@@ -1,6 +1,6 @@
 """Who computes what, and what makes a version, where a step does not wait for every replica: case by case."""
 
-from dtrain.collectives.backups import NOBODY, BackupRules, Place, Standing
+from dtrain.collectives.backups import NOBODY, BackupRules, GradientSlot, Standing
 from dtrain.protocol.part_dealer import Dealt
 
 RULES = BackupRules(parts=2, replicas=3)
@@ -72,7 +72,7 @@ def test_values_that_are_assigned_have_all_that_is_under_way_computed_again():
     standing.void()
     assert (standing.round, standing.version) == (2, 0)
     standing.late(0, RULES)
-    assert standing.places[:2] == [Place(0, 0), Place(1, 1, void=True)]
+    assert standing.places[:2] == [GradientSlot(0, 0), GradientSlot(1, 1, void=True)]
 
 
 def test_late_parts_are_waited_for_at_the_end_where_they_are_computed_again():

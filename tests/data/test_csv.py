@@ -10,7 +10,7 @@ from row_by_row import every_row
 
 from dtrain.data import Dataset
 from dtrain.data.experimental import CsvDataset, make_csv_dataset
-from dtrain.data.readers.csv_format import Column, CsvRows
+from dtrain.data.readers.csv_format import CsvColumn, CsvRows
 from dtrain.data.record_index import building
 from dtrain.data.record_index.addressing import addressed
 from dtrain.errors import InvalidArgumentError
@@ -163,4 +163,4 @@ def test_names_of_files_may_be_a_dataset(tmp_path):
     (tmp_path / "0.csv").write_text("1,2\n")
     names = Dataset.from_tensor_slices([str(tmp_path / "0.csv")] * 2)
     assert [plain(row) for row in CsvDataset(names, [I, I])] == [(1, 2)] * 2
-    assert CsvRows([Column(0, "int32")], fields=1).spec[0].dtype == "int32"
+    assert CsvRows([CsvColumn(0, "int32")], fields=1).spec[0].dtype == "int32"

@@ -16,7 +16,7 @@ from dtrain.data import (
 )
 from dtrain.data.examples import decode_example
 from dtrain.data.readers import example_layouts
-from dtrain.data.readers.example_layouts import Groups, spans_of
+from dtrain.data.readers.example_layouts import ExampleGroups, spans_of
 from dtrain.errors import InputError
 from dtrain.formats import tfrecord
 from dtrain.formats.crc32c import masked_crc32c, masked_crc32c_of_each
@@ -89,7 +89,7 @@ def test_unusual_forms_and_forms_that_alternate():
         for number in range(40)
     ]
     assert parse_example(records, FEATURES)["y"].tolist() == list(range(40))
-    assert len(Groups(records).others) == 0
+    assert len(ExampleGroups(records).others) == 0
 
 
 def test_more_forms_of_one_length_than_are_kept(monkeypatch):

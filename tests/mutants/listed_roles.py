@@ -239,7 +239,7 @@ REPLICA = [
 ]
 
 DISK = [
-    bug(WRITER, "DataFile.finish", "self._disk.sync(self._file)"),
+    bug(WRITER, "ArraysFile.finish", "self._disk.sync(self._file)"),
     bug(WRITER, "CheckpointWriter.commit", "self._disk.sync(file)"),
     bug(
         WRITER,

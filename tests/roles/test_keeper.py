@@ -17,7 +17,7 @@ from dtrain.parameters import placement
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper import machine as keeper_machine
-from dtrain.roles.chief.keeper.driver import Keeper, Place
+from dtrain.roles.chief.keeper.driver import Keeper, KeeperParts
 from dtrain.roles.chief.start import fresh
 from dtrain.runs.trace import NO_TRACE
 from dtrain.variables import VariableSpec
@@ -99,7 +99,7 @@ def keep(tmp_path, monkeypatch):
         reporter = SimpleNamespace(
             trace=NO_TRACE, status=status, warn=said.append, said=said, tried_to_save=lambda step, error: None
         )
-        place = Place(
+        place = KeeperParts(
             servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None), server_s=60.0
         )
         made.append(

@@ -32,27 +32,27 @@ _LONGEST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskFolder:
     """The folder of a task: `name` as `task_name` returns it, `folder` below the folder of all."""
 
     name: str
     folder: str
 
 
-def places(addresses: dict[TaskId, str | None]) -> list[Place]:
+def places(addresses: dict[TaskId, str | None]) -> list[TaskFolder]:
     """Return where the files of every task go, and those of workers that join.
 
     Args:
         addresses: of every task; None for one that has none.
     """
     named = [
-        Place(task_name(task), _host_folder(address) if address else task.role.value)
+        TaskFolder(task_name(task), _host_folder(address) if address else task.role.value)
         for task, address in addresses.items()
     ]
-    return [*named, Place(joined_worker(), "joining")]
+    return [*named, TaskFolder(joined_worker(), "joining")]
 
 
-def write_certificates(out: Path, run_id: str, tasks: list[Place], days: int, renew: bool) -> list[Path]:
+def write_certificates(out: Path, run_id: str, tasks: list[TaskFolder], days: int, renew: bool) -> list[Path]:
     """Make the authority of a run and a leaf for each task, or new leaves by the authority that is there.
 
     Args:
@@ -94,7 +94,7 @@ def _host_folder(address: str) -> str:
     return re.sub(r"[^\w.-]", "_", host).lstrip(".-") or "_"
 
 
-def _refuse_to_overwrite(out: Path, tasks: list[Place], folders: list[Path]) -> None:
+def _refuse_to_overwrite(out: Path, tasks: list[TaskFolder], folders: list[Path]) -> None:
     wanted = [*_files_of_all(out, folders), *(file for task in tasks for file in _files_of(out, task))]
     if there := [str(file) for file in wanted if file.exists()]:
         more = f" and {len(there) - 1} more" if there[1:] else ""
@@ -109,7 +109,7 @@ def _files_of_all(out: Path, folders: list[Path]) -> Iterator[Path]:
     yield from (folder / CERTIFICATE for folder in (out, *folders))
 
 
-def _files_of(out: Path, task: Place) -> Iterator[Path]:
+def _files_of(out: Path, task: TaskFolder) -> Iterator[Path]:
     yield from (out / task.folder / f"{task.name}{suffix}" for suffix in (".crt", ".key"))
 
 

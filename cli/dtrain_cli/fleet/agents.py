@@ -40,7 +40,7 @@ _WORDS_MAX = 200
 
 
 @dataclass
-class Member:
+class AgentHost:
     """An agent's host, as it has introduced itself.
 
     Attributes:
@@ -95,7 +95,7 @@ class Agents:
             mirror: takes the files that agents send.
             lease_s: how long an agent keeps its tasks without a word.
         """
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, AgentHost] = {}
         self.alive = HostsAlive(lease_s)
         self._opener = opener
         self._begin = begin
@@ -111,7 +111,7 @@ class Agents:
         """Start a login to a host; `Said` with `Ready`, or `Ended`, follows."""
         self._drop(host)
         link = Link(host, self._opener.open(host))
-        self.members[host] = Member(link)
+        self.members[host] = AgentHost(link)
         self._selector.register(link, selectors.EVENT_READ, link)
 
     def send(self, host: str, order: Order) -> None:
@@ -175,7 +175,7 @@ class Agents:
             news += self._ended(link, member)
         return news
 
-    def _take(self, host: str, member: Member, answer: Answer) -> list[News]:
+    def _take(self, host: str, member: AgentHost, answer: Answer) -> list[News]:
         if isinstance(answer, Welcome) != (member.welcome is None):
             raise HostError(
                 f"{host}: its agent is not heard any more: it has said {answer!s:.80} out of turn"
@@ -208,7 +208,7 @@ class Agents:
                 news.append(Said(host, answer))
         return news
 
-    def _ended(self, link: Link, member: Member) -> list[News]:
+    def _ended(self, link: Link, member: AgentHost) -> list[News]:
         self._selector.unregister(link)
         self._unwatch_writing(link)
         code = link.exit_code()

@@ -26,7 +26,7 @@ from dtrain_cli.launch.run_progress import RunProgress
 from dtrain_cli.launch.success import Success
 from dtrain_cli.launch.task_ends import TaskEnds
 from dtrain_cli.launch.tasks.root_cause import launcher_failure
-from dtrain_cli.launch.tasks.standing import Standing
+from dtrain_cli.launch.tasks.standing import TaskPlaces
 from dtrain_cli.launch.tasks.task_life import TaskLife
 from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.journal import Journal
@@ -79,7 +79,7 @@ class Supervisor:
         spec_file = RunFiles(plan.run.run_dir).spec
         self._success = Success(self.spec, spec_file, plan.leader, self.foreign, self.lives)
         self._ends = TaskEnds(self.spec, self._success, self.foreign, self.lives)
-        self._standing: Standing | None = None
+        self._standing: TaskPlaces | None = None
         self._patience = Patience(limits, self.lives, self.started_s, plan.spec)
         self._faults = FaultSchedule(plan.spec.simulate)
 
@@ -99,7 +99,6 @@ class Supervisor:
 
     @property
     def state(self) -> RunState:
-        """The state of the run."""
         return self._journal.record.state
 
     @property
@@ -430,7 +429,7 @@ class Supervisor:
         text, failure = late.text, launcher_failure(late.kind, late.text, late.code, 0.0)
         self._causes.append(failure)
         if late.tasks:
-            self._standing = Standing(self.lives.values(), late.tasks)
+            self._standing = TaskPlaces(self.lives.values(), late.tasks)
             self._ask_for_stacks(late.tasks)
             text += "" if self.foreign else "; the tasks' stacks are in their logs"
         self._stop(RunStop(RunState.FAILED, late.code, now_s, self._limits.grace_s), text)

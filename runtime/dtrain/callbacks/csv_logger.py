@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dtrain.callbacks.callback import Callback, Logs
-from dtrain.callbacks.writing import Place, writing
+from dtrain.callbacks.writing import WrittenPath, writing
 from dtrain.runs.claims import claim
 
 
@@ -32,7 +32,7 @@ class CSVLogger(Callback):
         self.append = append
         self._columns: list[str] = []
         self._file: TextIO | None = None
-        self._place: Place | None = None
+        self._place: WrittenPath | None = None
         self._began_bytes = 0
         self._text = ""
         self._told = False
@@ -61,7 +61,7 @@ class CSVLogger(Callback):
         self._columns = []
         self._text = ""
         claim(self.filename, self.model.strategy.context.run_id)
-        self._place = Place(self, self.filename)
+        self._place = WrittenPath(self, self.filename)
         if self.append:
             self._place.fetch()
         path = self._place.local

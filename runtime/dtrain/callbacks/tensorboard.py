@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.callbacks.callback import Callback, Logs
-from dtrain.callbacks.writing import Place, writing
+from dtrain.callbacks.writing import WrittenPath, writing
 from dtrain.errors import SpecError
 from dtrain.formats.event_files import SummaryWriter
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
@@ -75,7 +75,7 @@ class TensorBoard(Callback):
         self.write_steps_per_second = write_steps_per_second
         self.update_freq = 1 if update_freq == "batch" else update_freq
         self._writers: dict[str, SummaryWriter] = {}
-        self._place: Place | None = None
+        self._place: WrittenPath | None = None
         self._epoch = 0
         self._epoch_began_at_s = 0.0
         self._written_step = 0
@@ -85,14 +85,13 @@ class TensorBoard(Callback):
         return {"written_step": self._written_step, "epoch_began_at_s": self._epoch_began_at_s}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """See `Callback.set_state`."""
         self._written_step = state["written_step"]
         self._epoch_began_at_s = state["epoch_began_at_s"]
 
     def writer(self, name: str) -> SummaryWriter:
         """Return the writer of a folder below `log_dir`, made at its first use."""
         if name not in self._writers:
-            self._place = self._place or Place(self, self.log_dir)
+            self._place = self._place or WrittenPath(self, self.log_dir)
             with writing(self, self.log_dir):
                 self._writers[name] = SummaryWriter(self._place.local / name)
         return self._writers[name]

@@ -20,7 +20,7 @@ def writing(owner: object, path: str | Path) -> Iterator[Path]:
         ) from error
 
 
-class Place:
+class WrittenPath:
     """The file or folder that a callback writes: the path itself, or a copy here of what a URL names.
 
     Attributes:

@@ -30,7 +30,7 @@ from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
 from dtrain.checkpoints.remote import RemoteCopies, remote_copies
 from dtrain.checkpoints.rotation import rotate
 from dtrain.checkpoints.run_state import RunState
-from dtrain.checkpoints.tensor_file import Entry
+from dtrain.checkpoints.tensor_file import TensorEntry
 from dtrain.checkpoints.writer import CheckpointWriter, Streamed, save
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointPath",
     "CheckpointWriter",
-    "Entry",
     "EvaluatedCheckpoint",
     "Manifest",
     "OptimizerState",
@@ -46,6 +45,7 @@ __all__ = [
     "RemoteCopies",
     "RunState",
     "Streamed",
+    "TensorEntry",
     "copy_latest",
     "final_of",
     "is_slot",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dtrain.checkpoints.tensor_file import Entry
+from dtrain.checkpoints.tensor_file import TensorEntry
 from dtrain.errors import CheckpointError
 
 _SLOTS = "/.slots/"
@@ -44,12 +44,12 @@ class StoredArray:
     dtype: str
     shape: tuple[int, ...]
     row_starts: tuple[int, ...]
-    parts: tuple[Entry, ...]
+    parts: tuple[TensorEntry, ...]
 
 
-def join_parts(entries: Iterable[Entry]) -> dict[str, StoredArray]:
+def join_parts(entries: Iterable[TensorEntry]) -> dict[str, StoredArray]:
     """Return the arrays that entries make up by name; raise a `CheckpointError` if parts do not fit."""
-    by_name: dict[str, list[tuple[int, Entry]]] = {}
+    by_name: dict[str, list[tuple[int, TensorEntry]]] = {}
     for entry in entries:
         match = _PART.fullmatch(entry.key)
         name, row_start = (match["name"], int(match["row"])) if match else (entry.key, 0)
@@ -57,7 +57,7 @@ def join_parts(entries: Iterable[Entry]) -> dict[str, StoredArray]:
     return {name: _join(name, sorted(parts, key=lambda part: part[0])) for name, parts in by_name.items()}
 
 
-def _join(name: str, parts: list[tuple[int, Entry]]) -> StoredArray:
+def _join(name: str, parts: list[tuple[int, TensorEntry]]) -> StoredArray:
     first = parts[0][1]
     rows = 0
     for row_start, entry in parts:

@@ -12,7 +12,7 @@ from dtrain.checkpoints.folder import readable, step_of
 from dtrain.checkpoints.keys import StoredArray, is_slot, join_parts
 from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
-from dtrain.checkpoints.tensor_file import Entry, decode_header, header_bytes
+from dtrain.checkpoints.tensor_file import TensorEntry, decode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.formats.json_text import JSON_BYTES_MAX
 from dtrain.formats.regular_file import open_regular, read_whole
@@ -134,7 +134,7 @@ class Checkpoint:
         stored = self._stored(name)
         return ShardedVariable([self._mapped(entry) for entry in stored.parts])
 
-    def _mapped(self, entry: Entry) -> Array:
+    def _mapped(self, entry: TensorEntry) -> Array:
         """Return a view of the file that was verified, which another may have replaced under its name."""
         with open(os.dup(self._descriptors[entry.file]), "rb") as file:
             return np.memmap(file, entry.dtype, "r", entry.offset, entry.shape)
@@ -161,7 +161,7 @@ def _check_step(path: Path, step: int) -> None:
         raise CheckpointDamagedError(f"its name says step {named}, its {MANIFEST} says step {step}")
 
 
-def _verified(name: str, descriptor: int, record: FileRecord) -> list[Entry]:
+def _verified(name: str, descriptor: int, record: FileRecord) -> list[TensorEntry]:
     """Return the entries of a data file, once its size, checksum and header agree with the manifest."""
     nbytes = os.fstat(descriptor).st_size
     if nbytes != record.nbytes:

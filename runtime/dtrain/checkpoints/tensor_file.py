@@ -40,7 +40,7 @@ _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One array of a file.
 
     Attributes:
@@ -62,7 +62,7 @@ class Entry:
         return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
-def encode_header(entries: Sequence[Entry], metadata: Mapping[str, str] | None = None) -> bytes:
+def encode_header(entries: Sequence[TensorEntry], metadata: Mapping[str, str] | None = None) -> bytes:
     """Return a file's beginning for arrays in the order of `entries`; a `CheckpointError` if it has none."""
     header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     offset = 0
@@ -100,7 +100,7 @@ def header_bytes(start: bytes, file_bytes: int) -> int:
     return _LENGTH_BYTES + length
 
 
-def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
+def decode_header(text: bytes, file: str, file_bytes: int) -> list[TensorEntry]:
     """Return the arrays of a file in the order of their bytes, from its length field and header.
 
     Raises:
@@ -115,7 +115,9 @@ def decode_header(text: bytes, file: str, file_bytes: int) -> list[Entry]:
         entries = []
         position = 0
         for begin, end, key, fields in described:
-            entry = Entry(_checked(key), _DTYPES[fields["dtype"]], _shape(fields), file, len(text) + begin)
+            entry = TensorEntry(
+                _checked(key), _DTYPES[fields["dtype"]], _shape(fields), file, len(text) + begin
+            )
             if begin != position or end - begin != entry.nbytes:
                 raise ValueError(
                     f"{key[:100]!r} lies at bytes {begin} to {end}, expected {entry.nbytes} from {position}"

@@ -31,14 +31,14 @@ from dtrain.checkpoints.folder import (
 )
 from dtrain.checkpoints.keys import join_parts
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
-from dtrain.checkpoints.tensor_file import FILE_NAME, Entry, array_bytes, encode_header
+from dtrain.checkpoints.tensor_file import FILE_NAME, TensorEntry, array_bytes, encode_header
 from dtrain.errors import CheckpointError
 from dtrain.types import Array
 
 BLOCK_BYTES = 1 << 20
 
 
-class DataFile:
+class ArraysFile:
     """A file of arrays while it is being written: its entries' bytes, in order, in blocks of any size."""
 
     def __init__(self, file: BinaryIO, expected_bytes: int, disk: FileOperations) -> None:
@@ -93,7 +93,7 @@ class CheckpointWriter:
         self._now = now
         self._disk = disk
         self._files: dict[str, FileRecord] = {}
-        self._entries: list[Entry] = []
+        self._entries: list[TensorEntry] = []
         self._expected_bytes = 0
         self._path: Path | None = None
 
@@ -125,7 +125,7 @@ class CheckpointWriter:
                     raise
 
     @contextmanager
-    def data_file(self, name: str, entries: Sequence[Entry]) -> Iterator[DataFile]:
+    def data_file(self, name: str, entries: Sequence[TensorEntry]) -> Iterator[ArraysFile]:
         """Open one data file, to be written within the block.
 
         Args:
@@ -144,7 +144,7 @@ class CheckpointWriter:
         expected_bytes = len(header) + sum(entry.nbytes for entry in entries)
         self._expected_bytes += expected_bytes
         with self._explained("write"), self._disk.create(self._written / name) as file:
-            data_file = DataFile(file, expected_bytes, self._disk)
+            data_file = ArraysFile(file, expected_bytes, self._disk)
             data_file.write(header)
             yield data_file
             self._files[name] = data_file.finish()
@@ -226,7 +226,7 @@ def save(
     streams = {}
     for key, each in arrays.items():
         streams[key] = each if isinstance(each, Streamed) else Streamed(each.dtype.name, each.shape, [each])
-    entries = [Entry(key, stream.dtype, stream.shape) for key, stream in streams.items()]
+    entries = [TensorEntry(key, stream.dtype, stream.shape) for key, stream in streams.items()]
     with CheckpointWriter(directory, step, now=now, disk=disk) as writer:
         with writer.data_file("arrays.safetensors", entries) as file:
             for stream in streams.values():

@@ -37,7 +37,7 @@ class BackupRules:
         return quota(self.parts, live if self.shrink and 0 < live < self.replicas else self.replicas)
 
 
-class Place(msgspec.Struct, array_like=True, frozen=True):
+class GradientSlot(msgspec.Struct, array_like=True, frozen=True):
     """The use of the memory of one gradient.
 
     Attributes:
@@ -72,7 +72,7 @@ class Standing(msgspec.Struct, array_like=True):
         sums: of the epochs that have not ended, as bytes that only their owner reads.
     """
 
-    places: list[Place | None]
+    places: list[GradientSlot | None]
     next: int = 0
     due: list[int] = msgspec.field(default_factory=list)
     members: dict[int, int] = msgspec.field(default_factory=dict)
@@ -134,7 +134,7 @@ class Standing(msgspec.Struct, array_like=True):
         part = dealer.give(rank, fresh=fresh)
         if part == NO_PART:
             return False
-        self.places[place] = Place(rank, part)
+        self.places[place] = GradientSlot(rank, part)
         self.next, self.due = dealer.next, sorted(dealer.due)
         return True
 
@@ -143,7 +143,7 @@ class Standing(msgspec.Struct, array_like=True):
         used = self.places[place]
         assert used is not None, "a place that is judged is in use"
         again = rules.retry or used.void
-        self.places[place] = Place(used.rank, used.part) if again else None
+        self.places[place] = GradientSlot(used.rank, used.part) if again else None
 
     def drop(self, place: int) -> None:
         """Settle a part that makes no version: it has no examples, or its gradient was refused."""
@@ -198,7 +198,7 @@ class Standing(msgspec.Struct, array_like=True):
 
     def void(self) -> None:
         """Go on from the same version with values that were assigned: what is under way is computed again."""
-        self.places = [used and Place(used.rank, used.part, void=True) for used in self.places]
+        self.places = [used and GradientSlot(used.rank, used.part, void=True) for used in self.places]
         for place, used in enumerate(self.places):
             if used is not None and used.rank not in self.members:
                 self._give_back(place)

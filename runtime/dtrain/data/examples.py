@@ -20,10 +20,10 @@ import numpy as np
 from dtrain.data.readers.example_layouts import (
     BYTES_LIST,
     FLOAT_LIST,
-    Groups,
+    ExampleGroups,
+    FeatureSpan,
     Layout,
     Octets,
-    Span,
     spans_of,
 )
 from dtrain.errors import InputError
@@ -97,7 +97,7 @@ def parse_example(
         serialized: the bytes of each Example, as `encode_example` or TensorFlow made them.
         features: the wanted features, by name.
     """
-    groups = Groups(serialized)
+    groups = ExampleGroups(serialized)
     batch = {name: _column(feature, len(serialized)) for name, feature in features.items()}
     for layout, numbers, examples in groups.alike:
         for name, feature in features.items():
@@ -154,7 +154,6 @@ def _together(
 
 
 def decode_example(serialized: bytes) -> dict[str, Feature]:
-    """Return all features of a serialized Example."""
     if (spans := spans_of(serialized)) is not None:
         return {name: _value(serialized, span) for name, span in spans.items()}
     try:
@@ -230,8 +229,7 @@ def _as_array(values: Any, dtype: str) -> Array:
     return array
 
 
-def _value(example: bytes, span: Span) -> Feature:
-    """Return the values of a feature at its place in an Example."""
+def _value(example: bytes, span: FeatureSpan) -> Feature:
     if span.kind == BYTES_LIST:
         return [example[begin:end] for begin, end in span.pieces]
     begin, end = span.pieces[0]

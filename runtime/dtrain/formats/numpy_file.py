@@ -33,7 +33,7 @@ _DAMAGE = (
 
 
 @dataclass(frozen=True)
-class StoredArray:
+class ArrayInFile:
     """An array whose rows lie one after another in a file.
 
     Attributes:
@@ -47,7 +47,7 @@ class StoredArray:
     dtype: "np.dtype[Any]"
 
 
-def stored_arrays(file: BinaryIO) -> dict[str, StoredArray] | None:
+def stored_arrays(file: BinaryIO) -> dict[str, ArrayInFile] | None:
     """Return the places of the arrays of a .npz file by name, or of that of a .npy file by an empty name.
 
     None: not all of them can be read row by row, as they are compressed or in Fortran's order.
@@ -60,7 +60,7 @@ def stored_arrays(file: BinaryIO) -> dict[str, StoredArray] | None:
         if not file.read(4).startswith(b"PK"):
             array = _stored_array(file, 0, nbytes)
             return None if array is None else {"": array}
-        found: dict[str, StoredArray] = {}
+        found: dict[str, ArrayInFile] = {}
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if len(members) > MEMBERS_MAX:
@@ -89,10 +89,10 @@ def size_of(file: BinaryIO) -> int:
     return nbytes
 
 
-def _stored_array(file: BinaryIO, start: int, nbytes: int) -> StoredArray | None:
+def _stored_array(file: BinaryIO, start: int, nbytes: int) -> ArrayInFile | None:
     file.seek(start)
     shape, fortran_order, dtype, _ = _header(file, start, nbytes)
-    return None if fortran_order and len(shape) > 1 else StoredArray(file.tell(), shape, dtype)
+    return None if fortran_order and len(shape) > 1 else ArrayInFile(file.tell(), shape, dtype)
 
 
 def _header(file: BinaryIO, start: int, nbytes: int) -> tuple[tuple[int, ...], bool, "np.dtype[Any]", int]:

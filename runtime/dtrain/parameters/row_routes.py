@@ -12,7 +12,7 @@ from dtrain.types import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ServedIds:
     """The ids, of many, that lie in one table of one server.
 
     Attributes:
@@ -43,13 +43,13 @@ class RowRoutes:
             for number, shard, name in layout:
                 self._tables.setdefault(name, []).append((server, number, shard))
 
-    def pieces(self, name: str, ids: Array) -> list[Piece]:
+    def pieces(self, name: str, ids: Array) -> list[ServedIds]:
         """Return the ids of one variable by the tables that have them, without tables that have none."""
         found = []
         for server, number, shard in self._tables[name]:
             first, last = np.searchsorted(ids, (shard.row_start, shard.row_stop)).tolist()
             if first < last:
-                found.append(Piece(server, number, slice(first, last), ids[first:last] - shard.row_start))
+                found.append(ServedIds(server, number, slice(first, last), ids[first:last] - shard.row_start))
         return found
 
     def blocks(self, gradients: Mapping[str, SparseRows]) -> list[list[Array]]:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from dtrain.checkpoints.tensor_file import (
-    Entry,
+    TensorEntry,
     array_bytes,
     decode_header,
     decode_metadata,
@@ -77,7 +77,7 @@ def check_not_of_tensorflow(path: Path) -> None:
 
 def write_archive(path: Path, arrays: Arrays, description: str, *, overwrite: bool = True) -> None:
     """Write a file; raise a `CheckpointError` on a full disk, or for a dtype without a form."""
-    entries = [Entry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
+    entries = [TensorEntry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
     metadata = {"format": FORMAT, "version": VERSION, "description": description, "crc32": f"{0:08x}"}
     header = encode_header(entries, metadata)
     crc32 = 0

@@ -12,7 +12,7 @@ from dtrain.errors import CheckpointDamagedError, CheckpointError, InputError
 from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.archive import is_archive, read_archive, write_archive
 from dtrain.saving.destination import FilePath
-from dtrain.strategies.replicas.variables.applying import Application
+from dtrain.strategies.replicas.variables.applying import ReplicaApplication
 from dtrain.strategies.replicas.variables.variable import Variable
 from dtrain.types import Array
 
@@ -126,7 +126,7 @@ class Checkpoint:
 
     def _slots(self, optimizer: Optimizer) -> dict[str, Mapping[str, Array]]:
         """Return what an optimizer knows of each variable, in a loop of one's own or else in `fit`."""
-        application = Application.of(optimizer)
+        application = ReplicaApplication.of(optimizer)
         known = {name: application.known_slots(variable) for name, variable in self._variables().items()}
         return {name: slots for name, slots in known.items() if slots is not None}
 
@@ -154,7 +154,7 @@ class Checkpoint:
             for key, variable in self._variables().items()
             if all(f"{name}/{slot}/{key}" in arrays for slot in kinds)
         }
-        Application.of(optimizer).take(known, steps)
+        ReplicaApplication.of(optimizer).take(known, steps)
 
 
 class LoadStatus:

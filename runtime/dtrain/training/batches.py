@@ -15,7 +15,7 @@ from dtrain.data.distribution.steps import steps_by_policy
 from dtrain.data.input_context import InputContext
 from dtrain.data.node import INFINITE, UNKNOWN, Node
 from dtrain.data.ordering import Picked, Repeated
-from dtrain.data.prefetching.prefetched import Plan, plan_of
+from dtrain.data.prefetching.prefetched import PrefetchPlan, plan_of
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.data.record_index.files_read import files_read, size_and_checksum
 from dtrain.data.steps.lengths import counted
@@ -257,7 +257,7 @@ class Batches:
         return PartStream(self.dataset.repeat(), cut, class_weight, uncut=self.uncut)
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> PrefetchPlan | None:
         """How parts are read ahead; None where the dataset does not ask for it, or reads itself ahead.
 
         A stream that can only be read on is read ahead as such, by its own step `prefetch`.

@@ -17,7 +17,7 @@ _FRAME = re.compile(r'  File (".*", line \d+) in (.*)')
 _NOT_THE_PROGRAMS = (sysconfig.get_path("stdlib"), str(Path(dtrain.__file__).parent))
 
 
-class Standing:
+class TaskPlaces:
     """The place of each task, and after the end the lines at which tasks stood that were asked for stacks."""
 
     def __init__(self, lives: Iterable[TaskLife], asked: Iterable[TaskLife]) -> None:

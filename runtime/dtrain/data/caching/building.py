@@ -66,7 +66,7 @@ def built_once(
             aside.close(remove=builds)
 
 
-class _Aside:
+class _PartialFile:
     """A file that a builder writes; this process's own, or another one's."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -98,7 +98,7 @@ def _of_pipeline(path: Path, fingerprint: str) -> CacheFile | None:
     return found if found is not None and found.fingerprint == fingerprint else None
 
 
-def _begun(path: Path) -> tuple[_Aside, bool]:
+def _begun(path: Path) -> tuple[_PartialFile, bool]:
     """Return the file that is being written, and whether it is this process that writes it."""
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -119,7 +119,7 @@ def _asides(path: Path) -> list[Path]:
     return sorted(each for each in path.parent.iterdir() if pattern.fullmatch(each.name))
 
 
-def _of_another(path: Path) -> _Aside | None:
+def _of_another(path: Path) -> _PartialFile | None:
     """Return the file of a builder that lives; remove the one of a builder that died."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -129,7 +129,7 @@ def _of_another(path: Path) -> _Aside | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EINTR):
-            return _Aside(path, descriptor)
+            return _PartialFile(path, descriptor)
     else:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -137,7 +137,7 @@ def _of_another(path: Path) -> _Aside | None:
     return None
 
 
-def _own(path: Path) -> _Aside:
+def _own(path: Path) -> _PartialFile:
     aside = path.with_name(f".{path.name[-NAME_CHARS_MAX:]}.{secrets.token_hex(6)}")
     try:
         descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -145,10 +145,10 @@ def _own(path: Path) -> _Aside:
         raise cannot_be_written(path, error) from None
     with contextlib.suppress(OSError):  # as on some network drives: then each process builds its own
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return _Aside(aside, descriptor)
+    return _PartialFile(aside, descriptor)
 
 
-def _wait_for(aside: _Aside, path: Path) -> None:
+def _wait_for(aside: _PartialFile, path: Path) -> None:
     """Wait until the builder has ended, as long as its file grows."""
     grown_s, nbytes = time.monotonic(), -1
     while True:
@@ -166,7 +166,7 @@ def _wait_for(aside: _Aside, path: Path) -> None:
                 ) from None
 
 
-def _free_bytes(aside: _Aside, path: Path) -> int:
+def _free_bytes(aside: _PartialFile, path: Path) -> int:
     try:
         facts = os.fstatvfs(aside.descriptor)
     except OSError as error:

@@ -42,7 +42,7 @@ _DAMAGES = (ValueError, TypeError, KeyError, IndexError, RecursionError, zlib.er
 _FLATE_LEVEL = 6
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class CacheFooter(msgspec.Struct, frozen=True, kw_only=True):
     """The last part of a file.
 
     Attributes:
@@ -66,7 +66,7 @@ class CacheFile:
         fingerprint: of the pipeline whose elements these are.
     """
 
-    def __init__(self, file: OpenFile, header: Header) -> None:
+    def __init__(self, file: OpenFile, header: CacheFooter) -> None:
         self.path = file.path
         self.fingerprint = header.fingerprint
         self._file = file
@@ -152,7 +152,7 @@ def opened_cache(path: Path) -> CacheFile | None:
     return None if header is None else CacheFile(file, header)
 
 
-def _header(file: OpenFile, nbytes: int) -> Header | None:
+def _header(file: OpenFile, nbytes: int) -> CacheFooter | None:
     if nbytes < len(MAGIC) + _END.size:
         return None
     length, checksum, magic = _END.unpack(file.read(nbytes - _END.size, _END.size))
@@ -163,7 +163,7 @@ def _header(file: OpenFile, nbytes: int) -> Header | None:
     if zlib.crc32(text) != checksum:
         return None
     try:
-        header = msgspec.json.decode(text, type=Header)
+        header = msgspec.json.decode(text, type=CacheFooter)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     whole = header.elements >= 0 and header.offsets_at + (header.elements + 1) * OFFSET_BYTES == begin
@@ -229,7 +229,7 @@ class _Writer:
 
     def finish(self, fingerprint: str, compression: str) -> None:
         """Write the rest, and the last part."""
-        header = Header(
+        header = CacheFooter(
             fingerprint=fingerprint,
             elements=len(self._offsets),
             offsets_at=self._at,
@@ -256,7 +256,6 @@ class _Writer:
 
 
 def cannot_be_written(path: Path, error: OSError) -> InputError:
-    """Return the error for a cache that cannot be written."""
     return InputError(
         f"{path}: the cache cannot be written: {error.strerror or error}; nothing was kept: make room, or "
         "give it another place"

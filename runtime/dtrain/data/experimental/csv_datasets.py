@@ -12,7 +12,7 @@ import numpy as np
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.files import Filenames, rows_of_files
-from dtrain.data.readers.csv_format import DTYPES, Column, CsvRows
+from dtrain.data.readers.csv_format import DTYPES, CsvColumn, CsvRows
 from dtrain.data.sources import matching_paths
 from dtrain.data.stores.opening import open_stream
 from dtrain.data.stores.remote import shown
@@ -189,7 +189,7 @@ class _Files:
         check_compression(self.compression)
 
     def rows(
-        self, columns: list[Column], count: int | None, seed: int | None, shuffle: bool, reads: int | None
+        self, columns: list[CsvColumn], count: int | None, seed: int | None, shuffle: bool, reads: int | None
     ) -> Dataset:
         """Return the rows, which have `count` fields if that is known."""
         files = Dataset.from_tensor_slices(self.paths)
@@ -268,7 +268,7 @@ def _rank(text: str, least: int) -> int:
     """Return the place in DTYPES of the first dtype, from `least` on, that a text has a value of."""
     for rank in range(least, len(DTYPES) - 1):
         try:
-            value = Column(0, DTYPES[rank]).value(text.encode())
+            value = CsvColumn(0, DTYPES[rank]).value(text.encode())
         except ValueError:
             continue
         if rank < 2 or np.isfinite(value) or DTYPES[rank] == "float64" or not np.isfinite(float(text)):
@@ -278,7 +278,7 @@ def _rank(text: str, least: int) -> int:
 
 def _columns(
     defaults: Sequence[Any], select: Sequence[int] | None, exclude: Sequence[int] | None
-) -> list[Column]:
+) -> list[CsvColumn]:
     if select is not None and exclude is not None:
         raise InvalidArgumentError("CsvDataset: expected select_cols or exclude_cols, found both")
     if select is None:
@@ -295,26 +295,26 @@ def _columns(
     return [_column(number, default) for number, default in zip(select, defaults, strict=True)]
 
 
-def _column(number: int, default: Any) -> Column:
+def _column(number: int, default: Any) -> CsvColumn:
     if isinstance(default, type | np.dtype) or (isinstance(default, str) and default in DTYPES):
-        return Column(number, _dtype_name(number, "string" if default in (str, bytes) else default))
+        return CsvColumn(number, _dtype_name(number, "string" if default in (str, bytes) else default))
     values = default if isinstance(default, list | tuple | np.ndarray) else [default]
     if len(values) > 1:
         raise InvalidArgumentError(
             f"CsvDataset: column {number}: expected one default value, found {values!r}"
         )
     if isinstance(default, np.ndarray) and not len(default):
-        return Column(number, _dtype_name(number, default.dtype))
+        return CsvColumn(number, _dtype_name(number, default.dtype))
     if not len(values):
         raise InvalidArgumentError(
             f"CsvDataset: column {number}: expected a dtype or a default value, found []"
         )
     (value,) = values
     if isinstance(value, str | bytes):
-        return Column(number, "string", value.encode() if isinstance(value, str) else value)
+        return CsvColumn(number, "string", value.encode() if isinstance(value, str) else value)
     kind = {int: "int32", bool: "int32", float: "float32"}.get(type(value)) or np.asarray(value).dtype.name
     dtype = _dtype_name(number, kind)
-    return Column(number, dtype, np.dtype(dtype).type(value))
+    return CsvColumn(number, dtype, np.dtype(dtype).type(value))
 
 
 def _dtype_name(number: int, dtype: Any) -> str:

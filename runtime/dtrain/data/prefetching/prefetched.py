@@ -64,7 +64,7 @@ def check_parallel_calls(number: int | None, step: str = "map") -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PrefetchPlan:
     """The wishes of a pipeline about reading it ahead.
 
     Attributes:
@@ -97,7 +97,7 @@ def with_autotune(node: Node, autotune: AutotuneOptions) -> Node:
     return node if same else node.with_inputs(inputs)
 
 
-def plan_of(node: Node, autotune: AutotuneOptions | None = None) -> Plan | None:
+def plan_of(node: Node, autotune: AutotuneOptions | None = None) -> PrefetchPlan | None:
     """Return how a pipeline is to be read ahead; None where it says neither `prefetch` nor parallel calls.
 
     A function that is not said to be called in parallel is called by one thread at a time. `autotune` are the
@@ -121,7 +121,7 @@ def plan_of(node: Node, autotune: AutotuneOptions | None = None) -> Plan | None:
     if depth == 0:
         return None
     budget = autotune.ram_budget or default_budget_bytes()
-    return Plan(depth, threads, threads_max, budget, autotune.enabled is not False)
+    return PrefetchPlan(depth, threads, threads_max, budget, autotune.enabled is not False)
 
 
 def _look(node: Node, per_element: int, depths: list[int], calls: list[int]) -> None:

@@ -33,7 +33,7 @@ SILENT = "map: helper process {} has computed one element for {:g} s; does it wa
 LOST = "map: a helper process was killed while it computed an element; is there enough memory?"
 
 
-class _Place:
+class _HelperState:
     """Whether this process is a helper itself: it computes what would be sent to others."""
 
     helps = False
@@ -56,7 +56,7 @@ class Helpers:
         Raises:
             InputError: the function has failed there, with its traceback; or the helper was killed.
         """
-        if _Place.helps:
+        if _HelperState.helps:
             return self._compute(request)
         self._start()
         if (helper := self._idle.get()) is None:
@@ -149,7 +149,7 @@ def _help(compute: Compute, channel: socket.socket, parent: int) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the task, which then ends its helpers
-        _Place.helps = True
+        _HelperState.helps = True
         _close_other_sockets(channel.fileno())
         while True:
             _, data = _receive(channel)

@@ -25,7 +25,7 @@ DTYPES = ("int32", "int64", "float32", "float64", "string")
 
 
 @dataclass(frozen=True)
-class Column:
+class CsvColumn:
     """One column of the rows that are wanted.
 
     Attributes:
@@ -59,7 +59,7 @@ class CsvRows:
 
     def __init__(
         self,
-        columns: Sequence[Column],
+        columns: Sequence[CsvColumn],
         *,
         fields: int | None,
         compression: str = "",
@@ -174,7 +174,7 @@ class CsvRows:
             )
         return tuple([self._value(column, fields, path, offset) for column in self._columns])
 
-    def _value(self, column: Column, fields: list[bytes], path: str, offset: int) -> Any:
+    def _value(self, column: CsvColumn, fields: list[bytes], path: str, offset: int) -> Any:
         where = f"{path}: the row at byte {offset}: field {column.number}"
         if column.number >= len(fields):
             raise InvalidArgumentError(f"{where}: is missing; the row has {len(fields)} fields")

@@ -28,7 +28,7 @@ Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True)
-class Span:
+class FeatureSpan:
     """The place of a feature's values.
 
     Attributes:
@@ -50,7 +50,7 @@ class Layout:
         fixed: which bits of it every Example of the form has.
     """
 
-    spans: dict[str, Span]
+    spans: dict[str, FeatureSpan]
     template: Octets
     fixed: Octets
 
@@ -60,12 +60,12 @@ class Layout:
         fit: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_not(differs)
         return fit
 
-    def floats(self, examples: Octets, span: Span) -> Array:
+    def floats(self, examples: Octets, span: FeatureSpan) -> Array:
         """Return the float32 values of a feature, a row for each Example."""
         begin, end = span.pieces[0]
         return np.ascontiguousarray(examples[:, begin:end]).view("<f4").astype(np.float32, copy=False)
 
-    def integers(self, examples: Octets, span: Span) -> Array:
+    def integers(self, examples: Octets, span: FeatureSpan) -> Array:
         """Return the int64 values of a feature, a row for each Example."""
         begin, end = span.pieces[0]
         lasts = np.flatnonzero(self.template[begin:end] < CONTINUED).tolist()
@@ -79,7 +79,7 @@ class Layout:
         return values.view(np.int64)
 
 
-def spans_of(example: bytes) -> dict[str, Span] | None:
+def spans_of(example: bytes) -> dict[str, FeatureSpan] | None:
     """Return the places of the values of an Example; None if it has not the usual form."""
     try:
         return _spans(example)
@@ -87,8 +87,8 @@ def spans_of(example: bytes) -> dict[str, Span] | None:
         return None
 
 
-def _spans(data: bytes) -> dict[str, Span] | None:
-    spans: dict[str, Span] = {}
+def _spans(data: bytes) -> dict[str, FeatureSpan] | None:
+    spans: dict[str, FeatureSpan] = {}
     if not data:
         return spans
     end, position = _length(data, 0, FIRST)
@@ -114,7 +114,7 @@ def _spans(data: bytes) -> dict[str, Span] | None:
             position = piece_end
         if kind != BYTES_LIST and not _are_numbers(data, kind, pieces):
             return None
-        spans[name] = Span(kind, tuple(pieces))
+        spans[name] = FeatureSpan(kind, tuple(pieces))
     return spans
 
 
@@ -169,7 +169,7 @@ def _too_long(numbers: Octets) -> bool:
     return bool(np.diff(lasts, prepend=-1).max(initial=0) > 10)
 
 
-class Groups:
+class ExampleGroups:
     """Examples of a batch that are parsed together.
 
     Attributes:

@@ -14,7 +14,7 @@ from dtrain.data.stores.opening import ReadableFile, open_file, open_stream, ope
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
-from dtrain.formats.numpy_file import StoredArray, read_npy, read_npz, size_of, stored_arrays
+from dtrain.formats.numpy_file import ArrayInFile, read_npy, read_npz, size_of, stored_arrays
 from dtrain.types import Array
 
 READ_BYTES_MAX = 8 << 20
@@ -97,7 +97,7 @@ class NumpyRows(FileSource):
         _check(self._facts, file)
         return columns.get("", columns)
 
-    def _rows(self, file: ReadableFile, array: StoredArray, numbers: np.ndarray[Any, Any]) -> Array:
+    def _rows(self, file: ReadableFile, array: ArrayInFile, numbers: np.ndarray[Any, Any]) -> Array:
         rows = np.empty((len(numbers), *array.shape[1:]), array.dtype)
         if not rows.nbytes:
             return rows

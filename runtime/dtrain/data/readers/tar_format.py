@@ -140,7 +140,7 @@ def _archive_at(path: str, *, compressed: bool) -> Iterator[tarfile.TarFile]:
 def _archive(file: BinaryIO, mode: Literal["r|", "r:"], where: str) -> Iterator[tarfile.TarFile]:
     """Open an archive; whatever is found damaged while it is in use becomes an `InputError`."""
     try:
-        with tarfile.open(fileobj=file, mode=mode, tarinfo=_Header) as archive:
+        with tarfile.open(fileobj=file, mode=mode, tarinfo=_TarHeader) as archive:
             yield archive
     except InputError:
         raise
@@ -148,7 +148,7 @@ def _archive(file: BinaryIO, mode: Literal["r|", "r:"], where: str) -> Iterator[
         raise InputError(f"{where}: expected a .tar archive, found damage: {error}") from error
 
 
-class _Header(tarfile.TarInfo):
+class _TarHeader(tarfile.TarInfo):
     """A header that ends the reading where it is damaged: `tarfile` would take it for the end of the archive.
 
     A long name, which `tarfile` reads at once, has at most 1 MiB.

@@ -28,7 +28,7 @@ ASIDE_BYTES = 6
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class IndexHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first part of an index.
 
     Attributes:
@@ -47,8 +47,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     samples_crc32: int = 0
 
     @classmethod
-    def of(cls, kind: str, facts: FileFacts, records: int) -> "Header":
-        """Return the header of a file's index."""
+    def of(cls, kind: str, facts: FileFacts, records: int) -> "IndexHeader":
         return cls(kind=kind, records=records, **asdict(facts))
 
 
@@ -77,11 +76,11 @@ def read_index(path: Path, kind: str, facts: FileFacts, data: int | None = None)
             return None
         length = _LENGTH.unpack_from(head, len(MAGIC))[0]
         try:
-            header = msgspec.json.decode(head[begin : begin + length], type=Header)
+            header = msgspec.json.decode(head[begin : begin + length], type=IndexHeader)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         start = _aligned(begin + length)
-        if header != Header.of(kind, facts, header.records) or header.records < 0:
+        if header != IndexHeader.of(kind, facts, header.records) or header.records < 0:
             return None
         if nbytes != start + (header.records + 1) * OFFSET_BYTES:
             return None
@@ -96,7 +95,7 @@ def write_index(path: Path, kind: str, facts: FileFacts, offsets: Offsets) -> No
     Raises:
         OSError: there is no room, or no right to write there; nothing is left behind.
     """
-    header = msgspec.json.encode(Header.of(kind, facts, len(offsets) - 1))
+    header = msgspec.json.encode(IndexHeader.of(kind, facts, len(offsets) - 1))
     head = MAGIC + _LENGTH.pack(len(header)) + header
     head = head.ljust(_aligned(len(head)))
     aside = path.with_name(_aside(path) + secrets.token_hex(ASIDE_BYTES))

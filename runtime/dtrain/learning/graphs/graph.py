@@ -15,7 +15,7 @@ from dtrain.learning.graphs import graph_config
 from dtrain.learning.graphs.depth_order import by_depth
 from dtrain.learning.graphs.wiring import Part, Slot, Submodel, Use, flat, flattened, named
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
-from dtrain.learning.layers.base import Node
+from dtrain.learning.layers.base import LayerNode
 from dtrain.learning.layers.pooled_convolution import pooled
 from dtrain.types import Shape
 
@@ -78,7 +78,7 @@ class Graph:
         """Return the graph between symbolic inputs (of `Input`) and outputs, each one tensor or a list."""
         entering = as_list(inputs)
         leaving = as_list(outputs)
-        nodes: dict[Node, int] = {}
+        nodes: dict[LayerNode, int] = {}
         for tensor in [*entering, *leaving]:
             _collect(tensor.node, nodes)
         sources = [node for node in nodes if not node.inputs]
@@ -274,7 +274,7 @@ def _called(use: Use, arriving: list[SymbolicTensor]) -> Any:
     return use.part(arriving if use.part.takes_list else arriving[0], use.training)
 
 
-def _collect(node: Node, nodes: dict[Node, int]) -> None:
+def _collect(node: LayerNode, nodes: dict[LayerNode, int]) -> None:
     """Give `node` a number, after everything that it reads."""
     if node not in nodes:
         for tensor in node.inputs:
@@ -283,7 +283,6 @@ def _collect(node: Node, nodes: dict[Node, int]) -> None:
 
 
 def as_list(tensors: Any) -> list[SymbolicTensor]:
-    """Return one symbolic tensor, or several, as a list."""
     given = [tensors] if isinstance(tensors, SymbolicTensor) else list(tensors)
     for tensor in given:
         if not isinstance(tensor, SymbolicTensor):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import fits, shape_text
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
-from dtrain.learning.layers.base import Node
+from dtrain.learning.layers.base import LayerNode
 from dtrain.types import Shape
 
 
@@ -79,7 +79,7 @@ class Submodel:
     ) -> list[SymbolicTensor]:
         """Return the symbolic outputs; raise an `InputError` if number or shapes of the inputs are others."""
         self.check([tensor.shape for tensor in inputs])
-        node = Node(self, tuple(inputs), training)
+        node = LayerNode(self, tuple(inputs), training)
         shapes = self.graph.output_shapes_for([tensor.shape for tensor in inputs])
         return [SymbolicTensor(node, index, shape) for index, shape in enumerate(shapes)]
 

@@ -115,7 +115,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class LayerNode:
     """One use of a layer in a graph, or of a model as if it were one.
 
     Attributes:
@@ -138,7 +138,7 @@ class SymbolicTensor:
         shape: of one example; None is an unknown length.
     """
 
-    node: Node
+    node: LayerNode
     index: int
     shape: Shape
 
@@ -239,7 +239,7 @@ class Layer(Configurable):
         if not self.takes_list and len(shapes) != 1:
             raise InputError(f"{self.label}: expected one input, found {len(shapes)}")
         shape = self.output_shape(shapes if self.takes_list else shapes[0])
-        node = Node(self, tensors, training)
+        node = LayerNode(self, tensors, training)
         outputs = [
             SymbolicTensor(node, index, each)
             for index, each in enumerate(shape if isinstance(shape, list) else [shape])
@@ -340,4 +340,6 @@ def Input(shape: Sequence[int | None], name: str | None = None, dtype: str | Non
         name: of the input, by which a dict of arrays finds it.
         dtype: numpy's name of it, or ``string``; None: float32 where the layers want it.
     """
-    return SymbolicTensor(Node(InputLayer(dtype, name=name, input_shape=tuple(shape)), ()), 0, tuple(shape))
+    return SymbolicTensor(
+        LayerNode(InputLayer(dtype, name=name, input_shape=tuple(shape)), ()), 0, tuple(shape)
+    )

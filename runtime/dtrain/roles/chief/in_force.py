@@ -15,7 +15,7 @@ from dtrain.roles.chief.order import Order
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenOrder:
     """An order that was given.
 
     Attributes:
@@ -39,14 +39,14 @@ class OrdersInForce:
     later version has them.
     """
 
-    _orders: list[Given] = field(default_factory=list)
+    _orders: list[GivenOrder] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Whether any order was given."""
         return bool(self._orders)
 
     @property
-    def last(self) -> Given:
+    def last(self) -> GivenOrder:
         """The newest order."""
         return self._orders[-1]
 
@@ -59,7 +59,7 @@ class OrdersInForce:
             earlier = self.last.values
             kept = [laid_over(*both) for both in zip(kept or [()] * len(earlier), earlier, strict=True)]
         before = [each for each in self._orders if each.values and saved <= each.since < since]
-        self._orders = [*before, Given(control, kept, since, epochs)]
+        self._orders = [*before, GivenOrder(control, kept, since, epochs)]
 
     def again(
         self, servers: int, generation: int, term: int, rows: Mapping[int, object]

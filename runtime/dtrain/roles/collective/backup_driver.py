@@ -20,7 +20,13 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.locked_step import LockedStep
 from dtrain.roles.collective.rules import LOOK_S, Rules, Waits
-from dtrain.roles.collective.shared_standing import SOON_S, Account, LateOrders, Leadership, SharedStanding
+from dtrain.roles.collective.shared_standing import (
+    SOON_S,
+    EpochAccount,
+    LateOrders,
+    Leadership,
+    SharedStanding,
+)
 from dtrain.types import Array
 from dtrain.wire.one_host.bells import Bells
 from dtrain.wire.one_host.locks import Locks
@@ -49,7 +55,7 @@ class BackupDriver:
         store: Store,
         backups: BackupRules,
         rules: Rules,
-        account: Account,
+        account: EpochAccount,
         orders: LateOrders,
         *,
         linked: Sequence[int],
@@ -145,7 +151,6 @@ class BackupDriver:
         return self._arena.gradients[self.place_of(part)]
 
     def give_rows(self, part: int, rows: Mapping[str, SparseRows]) -> None:
-        """See `CollectiveDriver.give_rows`."""
         self._arena.rows.put(self.place_of(part), rows)
 
     def given(self, part: int) -> list[Array]:
@@ -205,7 +210,6 @@ class BackupDriver:
 
     @property
     def cut(self) -> Callable[[], AbstractContextManager[Standing | None]]:
-        """See `SharedStanding.cut`."""
         return self._shared.cut
 
     # Waits

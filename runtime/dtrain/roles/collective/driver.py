@@ -204,7 +204,6 @@ class CollectiveDriver:
 
     @property
     def now(self) -> Round:
-        """This round."""
         return self._now
 
     def owes(self, place: int) -> bool:

@@ -35,7 +35,7 @@ class LateOrders(Orders, Protocol):
         """The number of the order whose values may not lie where they belong; 0: there is none."""
 
 
-class Account(Protocol):
+class EpochAccount(Protocol):
     """The sums of loss and metrics of epochs, as bytes in the standing."""
 
     def count(self, sums: bytes, version: int, given: Sequence[Sums]) -> bytes:
@@ -58,7 +58,7 @@ class SharedStanding:
         bells: Bells,
         locks: Locks,
         rank: int,
-        account: Account,
+        account: EpochAccount,
         orders: LateOrders,
         waits: Waits,
         linked: Sequence[int],

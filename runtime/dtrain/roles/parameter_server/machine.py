@@ -43,7 +43,7 @@ from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.part_dealer import NO_RANK
 from dtrain.roles.parameter_server.config_change import obey
 from dtrain.roles.parameter_server.questions import Questions, moved_on
-from dtrain.roles.parameter_server.request import Question, Request
+from dtrain.roles.parameter_server.request import PendingRequest, Question
 from dtrain.roles.parameter_server.shared.answers import SharedAnswers
 from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.sync_rule import SyncRule
@@ -188,7 +188,7 @@ class ParameterServer:
             steps.confirm(self.control.roster.ranks.get(str(sender), NO_RANK), message.answered)
         # What is no number waits as long as any other question: it would disorder the deadlines of all.
         deadline_s = now + min(WAIT_MAX_S, message.wait_s)
-        why_not = self._questions.ask(Request(caller, str(sender), message, deadline_s, blocks))
+        why_not = self._questions.ask(PendingRequest(caller, str(sender), message, deadline_s, blocks))
         return [] if why_not is None else [Send(caller, Refusal(reason=why_not))]
 
     def _mark(self, caller: Caller, message: Mark, now: float) -> Send:

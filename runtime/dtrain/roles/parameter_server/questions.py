@@ -9,7 +9,7 @@ from dtrain.control.actions import Caller, Note, Send
 from dtrain.control.machine import ControlPlane
 from dtrain.messages import Conclude, Lookup, NotReady, Pull, Snapshot, SnapshotReply, Values
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.roles.parameter_server.request import Question, Request
+from dtrain.roles.parameter_server.request import PendingRequest, Question
 from dtrain.roles.parameter_server.snapshots import Snapshots
 from dtrain.roles.parameter_server.table_answers import table_answer
 from dtrain.roles.parameter_server.term_state import TermState
@@ -36,7 +36,7 @@ class Questions:
         self._control = control
         self._roster = control.roster
         self._snapshots = snapshots
-        self.open: dict[int, Request] = {}
+        self.open: dict[int, PendingRequest] = {}
         self.wakes_at = math.inf
         self._asked = 0
         self._open_of: Counter[Caller] = Counter()
@@ -46,7 +46,7 @@ class Questions:
         self._next_version = math.inf
         self._waits_for_more = False
 
-    def ask(self, request: Request) -> str | None:
+    def ask(self, request: PendingRequest) -> str | None:
         """Take a question; return why not, if too many of its connection are open."""
         if self._open_of[request.caller] >= OPEN_MAX:
             return f"{request.task} asks again and again: {OPEN_MAX} of its questions are open already"
@@ -114,7 +114,7 @@ class Questions:
         permits = held.version if steps is None else steps.standing
         return ended, held.generation, held.term, held.failed, reached, permits
 
-    def _answer(self, request: Request, held: TermState | None, late: bool) -> Send | None:
+    def _answer(self, request: PendingRequest, held: TermState | None, late: bool) -> Send | None:
         message, roster = request.message, self._roster
         later = (
             held is not None and held.generation > message.generation if isinstance(message, Pull) else False
@@ -155,7 +155,7 @@ class Questions:
             )
         return self._values(request, message, held, late)
 
-    def _values(self, request: Request, message: Pull, held: TermState, late: bool) -> Send | None:
+    def _values(self, request: PendingRequest, message: Pull, held: TermState, late: bool) -> Send | None:
         rank = self._roster.ranks.get(request.task)
         finished = held.finished
         if rank is None and self._control.hosts and held.version < message.at_least:

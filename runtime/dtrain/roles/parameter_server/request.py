@@ -13,7 +13,7 @@ Question = Pull | Lookup | Snapshot
 
 
 @dataclass(frozen=True)
-class Request:
+class PendingRequest:
     """A request, which is answered at its deadline at the latest."""
 
     caller: Caller

@@ -19,7 +19,7 @@ from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sum
 from dtrain.parameters.finite import any_non_finite
 from dtrain.parameters.packing import Packing
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.row_routes import Piece, RowRoutes
+from dtrain.parameters.row_routes import RowRoutes, ServedIds
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.outcome import Outcome
 from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers
@@ -222,7 +222,9 @@ class ReplicaDriver:
                     )
         return rows
 
-    def _rows_of(self, server: int, spec: VariableSpec, pieces: Sequence[Piece], blocks: Blocks) -> Blocks:
+    def _rows_of(
+        self, server: int, spec: VariableSpec, pieces: Sequence[ServedIds], blocks: Blocks
+    ) -> Blocks:
         """Return the blocks with which a server has answered, if they hold the rows that were asked for."""
         allowed = self._packing.row_dtypes(spec.dtype)
         dtype = next((each for each in allowed if blocks and blocks[0].dtype == each), spec.dtype)

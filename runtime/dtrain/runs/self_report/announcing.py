@@ -42,7 +42,7 @@ class Unreached(NamedTuple):
 
 
 @dataclass
-class _Told:
+class _Announced:
     """The lines about one wait, the time of the next one, and the pause after that."""
 
     texts: set[str]
@@ -54,8 +54,8 @@ class Announcements:
     """The choice of lines about a task's waits. One thread calls it; see `look`."""
 
     def __init__(self) -> None:
-        self._unreached: dict[str, _Told] = {}
-        self._others: _Told | None = None
+        self._unreached: dict[str, _Announced] = {}
+        self._others: _Announced | None = None
 
     def look(
         self, now_s: float, unreached: Mapping[str, Unreached], waiting: tuple[str, float] | None
@@ -82,7 +82,7 @@ class Announcements:
         told = self._unreached.get(server)
         text = f"{server} at {found.address}: {found.reason}"
         if told is None or text not in told.texts:
-            self._unreached[server] = _Told({*(told.texts if told else ()), text}, now_s + AGAIN_S)
+            self._unreached[server] = _Announced({*(told.texts if told else ()), text}, now_s + AGAIN_S)
             yield f"waits for {text}"
         elif _due(told, now_s, LONGEST_S):
             yield f"waits for {text} ({now_s - found.since_s:.0f} s so far)"
@@ -91,13 +91,13 @@ class Announcements:
         """Yield a line from time to time, in one rhythm over all waits: training may wait at every step."""
         told = self._others
         if told is None:
-            self._others = _Told({text}, now_s + AGAIN_S)
+            self._others = _Announced({text}, now_s + AGAIN_S)
             yield f"waits for {text}"
         elif _due(told, now_s, LONGEST_OF_OTHERS_S):
             yield f"waits for {text} ({now_s - since_s:.0f} s so far)"
 
 
-def _due(told: _Told, now_s: float, longest_s: float) -> bool:
+def _due(told: _Announced, now_s: float, longest_s: float) -> bool:
     if now_s < told.due_s:
         return False
     told.pause_s = min(2 * told.pause_s, longest_s)

@@ -87,7 +87,7 @@ def onnx_model(graph: Graph, weights: Arrays, name: str) -> ModelProto:
         raise InputError(
             f"{name}: its shapes are unknown; give the first layer an input_shape, or call build or fit first"
         )
-    written = _Writer(graph, weights)
+    written = _GraphWriter(graph, weights)
     model = helper.make_model(
         helper.make_graph(
             written.onnx.nodes,
@@ -104,7 +104,7 @@ def onnx_model(graph: Graph, weights: Arrays, name: str) -> ModelProto:
     return model
 
 
-class _Writer:
+class _GraphWriter:
     """Writes every step of a network once."""
 
     def __init__(self, graph: Graph, weights: Arrays) -> None:

@@ -27,7 +27,7 @@ from dtrain.wire.service import TaskService
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CoordinatorTask:
     """The place of this process in its cluster.
 
     Attributes:
@@ -48,7 +48,6 @@ class Place:
 
     @property
     def leader(self) -> TaskId:
-        """The coordinator."""
         leader = self.assignment.cluster.leader
         assert leader is not None  # a cluster with tasks that train has one
         return leader
@@ -83,7 +82,7 @@ class Place:
 class ClusterCoordination(Coordination):
     """The coordinator of a cluster; see `Coordination`."""
 
-    def __init__(self, place: Place, names: ProgramNames, values: ProgramValues) -> None:
+    def __init__(self, place: CoordinatorTask, names: ProgramNames, values: ProgramValues) -> None:
         """Give the servers the variables, and serve the workers.
 
         Raises:
@@ -114,7 +113,6 @@ class ClusterCoordination(Coordination):
         place.reporter.running()
 
     def end(self, *, farewell: bool) -> None:
-        """See `Coordination.end`."""
         if farewell:
             self.service.end()
         self._listens.stop()
@@ -126,7 +124,7 @@ class ClusterCoordination(Coordination):
             leader.close()
 
 
-def serve(place: Place, names: ProgramNames, values: ProgramValues) -> NoReturn:
+def serve(place: CoordinatorTask, names: ProgramNames, values: ProgramValues) -> NoReturn:
     """Run closures until the coordinator's program has ended.
 
     Raises:

@@ -13,7 +13,7 @@ from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.chief.driver import Leader
 from dtrain.roles.chief.generation import Generation
-from dtrain.roles.chief.keeper.driver import Keeper, Place
+from dtrain.roles.chief.keeper.driver import Keeper, KeeperParts
 from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.start import Start, continued, fetch_newest, fresh, restored, saved_generation
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -118,7 +118,7 @@ class Leading:
             self._host,
         )
         reporter = self._reporter
-        place = Place(
+        place = KeeperParts(
             self._leader, self._links, reporter, self._run_dir, self._section, self._patience_s, self._clock
         )
         keeper = Keeper(place, generation)

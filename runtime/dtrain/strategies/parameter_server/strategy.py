@@ -22,7 +22,12 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.strategies.coordinator.coordination import Coordination
 from dtrain.strategies.coordinator.functions import ProgramNames
-from dtrain.strategies.coordinator.in_cluster import ClusterCoordination, Place, refuse_evaluator, serve
+from dtrain.strategies.coordinator.in_cluster import (
+    ClusterCoordination,
+    CoordinatorTask,
+    refuse_evaluator,
+    serve,
+)
 from dtrain.strategies.coordinator.values import ProgramValues
 from dtrain.strategies.in_cluster.cluster_task import ClusterTask
 from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
@@ -119,7 +124,6 @@ class ParameterServerStrategy(Strategy):
         return self._heartbeats[self._host if self.is_leader else 0]
 
     def open(self, problem: Problem) -> Training:
-        """See `Strategy.open`."""
         if self.shared is not None:
             raise ProgramError(
                 "fit: this program has called its ClusterCoordinator, and its workers run closures from then "
@@ -284,13 +288,12 @@ class ParameterServerStrategy(Strategy):
         )
 
     def coordinate(self) -> Coordination:
-        """See `Coordinates.coordinate`."""
         if self.evaluates:
             refuse_evaluator(self.reporter)
         self._join()
         names = ProgramNames()
         self.shared = values = ProgramValues(names)
-        place = Place(
+        place = CoordinatorTask(
             assignment=self.assignment,
             section=self.training,
             lease=self._lease,
@@ -308,7 +311,6 @@ class ParameterServerStrategy(Strategy):
         return InputWorkers()
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`."""
         return None if self._leading is None else self._leading.optimizer_state(owner)
 
     def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
@@ -327,11 +329,9 @@ class ParameterServerStrategy(Strategy):
         self.followed_rows = rows
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """See `Strategy.evaluated`."""
         self._task.evaluated(global_step, metrics)
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Strategy.close`."""
         share_over_hosts(None)
         if self._reading is not None:
             self._reading.close()

@@ -2,7 +2,7 @@
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.learning.optimizers import Optimizer
-from dtrain.strategies.replicas.variables.applying import Application
+from dtrain.strategies.replicas.variables.applying import ReplicaApplication
 from dtrain.strategies.replicas.variables.variable import Variable
 from dtrain.types import Array
 
@@ -12,7 +12,7 @@ def state_of_loop(optimizer: Optimizer, variables: list[Variable]) -> OptimizerS
 
     Variables that it has not updated have the slots with which they would begin.
     """
-    application = Application.known(optimizer)
+    application = ReplicaApplication.known(optimizer)
     if application is None or not any(variable in application.slots for variable in variables):
         return None
     slots: dict[str, dict[str, Array]] = {}
@@ -25,6 +25,6 @@ def state_of_loop(optimizer: Optimizer, variables: list[Variable]) -> OptimizerS
 
 def leave_loop(optimizer: Optimizer, variables: list[Variable]) -> None:
     """Let the next loop go on from what `fit` makes of these variables' slots."""
-    application = Application.known(optimizer)
+    application = ReplicaApplication.known(optimizer)
     if application is not None:
         application.forget(variables)

@@ -27,7 +27,7 @@ STATE = "callback "
 
 
 @dataclass(frozen=True)
-class Place:
+class HookProgress:
     """How far the hooks of an epoch have been called.
 
     Attributes:
@@ -82,7 +82,7 @@ class Handover:
         self._kept = dict(training.kept)
         self.follows = bool(self._kept)
         place = self._read(PLACE)
-        self.place = None if place is None else msgspec.convert(place, Place)
+        self.place = None if place is None else msgspec.convert(place, HookProgress)
 
     # What the leader before has kept
 
@@ -127,7 +127,7 @@ class Handover:
         """Return the name of a callback, the same in every task that has the same callbacks."""
         return self._names[id(callback)]
 
-    def keep(self, place: Place | None, called: Iterable[Callback]) -> None:
+    def keep(self, place: HookProgress | None, called: Iterable[Callback]) -> None:
         """Keep a place in an epoch's hooks, the states of callbacks that were called, and all changes."""
         if self._leader.keeps:
             at = {} if place is None else {PLACE: plain_data.encode(vars(place))}

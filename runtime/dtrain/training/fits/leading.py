@@ -13,7 +13,7 @@ from dtrain.runs.self_report.activity import Activity
 from dtrain.strategies.interface import Replica, Training
 from dtrain.training.fits.epoch_log import EpochLog
 from dtrain.training.fits.epochs import Epochs
-from dtrain.training.fits.handover import Handover, Place
+from dtrain.training.fits.handover import Handover, HookProgress
 from dtrain.training.fits.steering import Steering
 
 Validate = Callable[[range], Mapping[str, float | None]]
@@ -149,7 +149,7 @@ class Leading:
         place = self._left_at
         self._left_at = None
         if place is None or (place.epoch, place.ends) != (epoch, ends):
-            place = Place(epoch, ends)
+            place = HookProgress(epoch, ends)
         # Hooks of batches and of validations come before the end of an epoch, and may have changed any state.
         self.handover.keep(place, self.callbacks.callbacks if ends else ())
         for callback in self.callbacks.callbacks:

@@ -6,7 +6,7 @@ from functools import partial
 
 from dtrain.data.prefetching.budget import size_bytes
 from dtrain.data.prefetching.forecast import Forecast
-from dtrain.data.prefetching.prefetched import Plan
+from dtrain.data.prefetching.prefetched import PrefetchPlan
 from dtrain.data.prefetching.reader import ReadAhead
 from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.lanes import owned_from
@@ -16,7 +16,7 @@ from dtrain.training.parts.streams import Part
 
 @contextmanager
 def parts_ahead(
-    streams: Sequence[Stream], plan: Plan | None, forecasts: Sequence[Forecast]
+    streams: Sequence[Stream], plan: PrefetchPlan | None, forecasts: Sequence[Forecast]
 ) -> Iterator[list[Callable[[int], Part]]]:
     """Yield for each replica what reads its parts by number; what was begun to be read ends with the block.
 

@@ -24,7 +24,7 @@ from dtrain.runs.reporting import Reporter
 
 
 @dataclass(frozen=True)
-class Place:
+class KeeperParts:
     """Where a leader works: its ways to the servers, and what it keeps.
 
     Attributes:
@@ -54,7 +54,7 @@ class Keeper(KeeperThread):
         own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
     """
 
-    def __init__(self, place: Place, generation: Generation) -> None:
+    def __init__(self, place: KeeperParts, generation: Generation) -> None:
         self._place = place
         self.generation = generation
         clock = place.clock

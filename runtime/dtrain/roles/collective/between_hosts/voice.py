@@ -99,7 +99,6 @@ class Voice:
     # In the replica's thread
 
     def look(self, number: int, dead: Set[int]) -> bool:
-        """See `Across.look`."""
         speaker = self.speaker
         if speaker is None:
             return self._look_for_another(number, dead)
@@ -127,30 +126,25 @@ class Voice:
         )
 
     def over(self, number: int) -> None:
-        """See `Across.over`."""
         self._round = number + 1
         if self.speaker is not None:
             self.speaker.over(number)
 
     def keep(self, book: Book) -> None:
-        """See `Across.keep`."""
         self._book = book
         if self.speaker is not None:
             self.speaker.keep(book)
 
     def record(self, entries: Mapping[str, bytes]) -> None:
-        """See `Across.record`."""
         if self.speaker is not None:
             self.speaker.record(entries)
 
     @property
     def leads(self) -> bool:
-        """See `Across.leads`."""
         return self.speaker is not None and self.speaker.leads
 
     @property
     def elsewhere(self) -> Set[int]:
-        """See `Across.elsewhere`."""
         return frozenset() if self.speaker is None else self.speaker.elsewhere
 
     @property
@@ -163,11 +157,9 @@ class Voice:
 
     @property
     def has_newcomers(self) -> bool:
-        """See `Across.has_newcomers`."""
         return self.speaker is not None and self.speaker.has_newcomers
 
     def welcome(self) -> None:
-        """See `Across.welcome`."""
         if self.speaker is not None:
             self.speaker.welcome()
 

@@ -20,7 +20,7 @@ from dtrain.strategies.replicas.replica_context import ReplicaContext
 from dtrain.types import Array
 
 
-class Application:
+class ReplicaApplication:
     """One optimizer and the slots that it has of variables; see `learning.optimizers.applied.Application`.
 
     Attributes:
@@ -33,25 +33,23 @@ class Application:
         self.slots: dict[Any, list[Slots]] = {}
 
     @classmethod
-    def of(cls, optimizer: Optimizer) -> "Application":
+    def of(cls, optimizer: Optimizer) -> "ReplicaApplication":
         """Return the application of an optimizer, the same at every call."""
-        made: Application = optimizer.__dict__.setdefault("_applied_here", cls(optimizer))
+        made: ReplicaApplication = optimizer.__dict__.setdefault("_applied_here", cls(optimizer))
         return made
 
     @staticmethod
-    def known(optimizer: Optimizer) -> "Application | None":
+    def known(optimizer: Optimizer) -> "ReplicaApplication | None":
         """Return the application of an optimizer; None: it was not applied in a loop of one's own."""
-        made: Application | None = optimizer.__dict__.get("_applied_here")
+        made: ReplicaApplication | None = optimizer.__dict__.get("_applied_here")
         return made
 
     def build(self, variables: Sequence[Any]) -> None:
-        """See `learning.optimizers.applied.Application`."""
         self._built = True
         for variable in variables:
             self._add(variable)
 
     def aggregated(self, pairs: Pairs) -> Pairs:
-        """See `learning.optimizers.applied.Application`."""
         place = here()
         if not isinstance(place, ReplicaContext):
             return pairs
@@ -64,7 +62,6 @@ class Application:
         return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
 
     def apply(self, pairs: Pairs, *, aggregates: bool) -> None:
-        """See `learning.optimizers.applied.Application`."""
         for _, variable in pairs:
             variable.group.check("apply_gradients")
         place = here()
@@ -94,7 +91,6 @@ class Application:
         return own[0] if own is not None else self._resumed(variable)
 
     def finalize(self, variables: Sequence[Any]) -> None:
-        """See `learning.optimizers.applied.Application`."""
         for variable in variables:
             for value, slots in self._copies(variable):
                 self._optimizer.finalize(value, slots)

@@ -223,7 +223,9 @@ class Variable(NDArrayOperatorsMixin):
     def application_of(self, optimizer: Optimizer) -> Application:
         """Return where an optimizer is applied to this variable."""
         return (
-            applying.Application.of(optimizer) if self.home is None else self.home.application_of(optimizer)
+            applying.ReplicaApplication.of(optimizer)
+            if self.home is None
+            else self.home.application_of(optimizer)
         )
 
     # As an array
