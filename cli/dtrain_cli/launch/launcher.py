@@ -169,6 +169,8 @@ def _plan(
     plan = build_plan(spec, cluster, identity, workload, machine)
     tasks = [launch.for_attempt(max(files.attempts(launch.task), default=-1) + 1) for launch in plan.tasks]
     plan = replace(plan, tasks=tuple(tasks))
+    if not workload.foreign:
+        files.keep_spec()
     write_record(files.spec, plan.spec)
     write_record(files.plan, plan.to_dict())
     return plan

@@ -97,14 +97,15 @@ def _settings_of(files: RunFiles, foreign: bool) -> tuple[SpecTree, RunSpec]:
         SpecError: it is not there, is wrong, or lacks the password of a URL, which no record holds.
         OSError: it cannot be read.
     """
-    if (record := read_record(files.spec, RunSpec)) is None:
-        raise SpecError(f"the settings of the run are gone: there is no {files.spec}")
+    file = files.kept_spec if files.kept_spec.exists() else files.spec
+    if (record := read_record(file, RunSpec)) is None:
+        raise SpecError(f"the settings of the run are gone: there is no {file}")
     text = msgspec.json.encode(record)
     if f"://{MASKED}@".encode() in text:
-        raise SpecError(f"{files.spec} does not keep the user and password of a URL")
+        raise SpecError(f"{file} does not keep the user and password of a URL")
     data = msgspec.json.decode(text)
     said = data.pop("said")
-    tree = SpecTree(str(files.spec), {**data, "training": {}, "wait": None, **said})
+    tree = SpecTree(str(file), {**data, "training": {}, "wait": None, **said})
     return tree, read_spec(tree, foreign=foreign, trains=not foreign)
 
 

@@ -57,11 +57,13 @@ class Supervisor:
         self.lives = {
             launch.task: TaskLife(launch, launch.attempt, target.host_of(launch)) for launch in plan.tasks
         }
-        self._arrivals = Arrivals(RunFiles(plan.run.run_dir), self.lives)
+        self._files = RunFiles(plan.run.run_dir)
+        self._arrivals = Arrivals(self._files, self.lives)
         self.progress = RunProgress(self.lives, lambda: self._arrivals.rows(self._ended))
         self.spec = plan.spec
         self.foreign = plan.tasks[0].program is None
         self.started_s = clock()
+        self._begins_at = 0 if journal.record.saved is None else journal.record.saved.step
         self._clock = clock
         self._target = target
         self._signals = signals
@@ -75,9 +77,8 @@ class Supervisor:
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
         self._changed = True
-        self._joined = JoinedWorkers(RunFiles(plan.run.run_dir))
-        spec_file = RunFiles(plan.run.run_dir).spec
-        self._success = Success(self.spec, spec_file, plan.leader, self.foreign, self.lives)
+        self._joined = JoinedWorkers(self._files)
+        self._success = Success(self.spec, self._files.spec, plan.leader, self.foreign, self.lives)
         self._ends = TaskEnds(self.spec, self._success, self.foreign, self.lives)
         self._standing: TaskPlaces | None = None
         self._patience = Patience(limits, self.lives, self.started_s, plan.spec)
@@ -269,7 +270,7 @@ class Supervisor:
             if life.state == TaskState.STARTING and life.is_up:
                 life.state = TaskState.RUNNING
         self._announce_joined_workers()
-        self._say_whether_checkpoints_are_saved()
+        self._note_progress()
         if self.state is RunState.STARTING and all(life.is_up for life in self.lives.values()):
             self._journal.record.state = RunState.RUNNING
             self._journal.event("up")
@@ -279,11 +280,13 @@ class Supervisor:
             self._console.say(arrival_text(record))
             self._journal.event("joined", task=record.task, pid=record.pid, host=record.host)
 
-    def _say_whether_checkpoints_are_saved(self) -> None:
-        """Note the newest checkpoint, and say when none can be saved any more, or again.
+    def _note_progress(self) -> None:
+        """Note the first step and the newest checkpoint, and say when none can be saved any more, or again.
 
         The leader's own warning is lost where its log is on the same full disk.
         """
+        if (self.progress.step or 0) > self._begins_at:
+            self._files.kept_spec.unlink(missing_ok=True)
         record = self._journal.record
         if (saved := self.progress.saved) and (record.saved is None or saved[0] != record.saved.step):
             step, life = saved
@@ -442,7 +445,7 @@ class Supervisor:
         assert self._order is not None
         if self._standing is not None:
             self._causes[-1].standing = self._standing.lines()
-        self._say_whether_checkpoints_are_saved()
+        self._note_progress()
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state is RunState.SUCCEEDED else ():
             self._console.say(f"simulate: {text}: the run ended before that was due")

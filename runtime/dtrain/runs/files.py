@@ -5,6 +5,7 @@
         run.json                    `RunRecord`: the run's and the tasks' states, by the lock's holder
         join.json                   `JoinRecord`: for workers that join; while the run lives, mode 0600
         spec.json                   the resolved spec, with the wishes for `training` of the leader's program
+        kept_spec.json              of a resumed run that has made no step yet: the spec.json before it
         moved.json                  where tasks serve that a launcher has moved to other hosts
         target.json                 where the tasks run, if not on the launcher's machine
         plan.json                   the tasks that were started (`dtrain plan`), without the secret
@@ -51,7 +52,7 @@ from dtrain.runs.states import FailureKind, RunState, TaskState
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 
 _OWN_NAME = re.compile(
-    r"lock|(run|join|spec|plan|target|moved|stop)\.json|(events|metrics)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
+    r"lock|(run|join|(kept_)?spec|plan|target|moved|stop)\.json|(events|metrics)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
     r"|left_behind\.txt|\.(run|join|spec|plan|target|stop)\.json\.\d+"
 )
 
@@ -208,6 +209,11 @@ class RunFiles:
         return self.directory / "spec.json"
 
     @property
+    def kept_spec(self) -> Path:
+        """The spec before the launch that goes on with the run, until that has made a step."""
+        return self.directory / "kept_spec.json"
+
+    @property
     def join(self) -> Path:
         """The `JoinRecord`."""
         return self.directory / "join.json"
@@ -337,6 +343,11 @@ class RunFiles:
             ) from None
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise RunError(f"the run directory {self.directory} is not writable; give another with --run-dir")
+
+    def keep_spec(self) -> None:
+        """Keep the spec that is there, if any, for a resume after a launch that makes no step."""
+        if self.spec.exists() and not self.kept_spec.exists():
+            self.spec.replace(self.kept_spec)
 
     def open_lock(self) -> int:
         """Open the lock, which is made if need be; the caller locks and closes the descriptor.

@@ -86,6 +86,7 @@ class HandRun:
         )
         self._introduce()
         write_record(self.files.spec, assignment.spec)
+        self.files.kept_spec.unlink(missing_ok=True)
         write_record(self.files.run, self._record)
         cluster = assignment.cluster.to_dict()
         offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))

@@ -60,6 +60,7 @@ def launch(options: LaunchOptions) -> int:
         if options.resume is not None and (others := other_settings(files, run.spec, options.foreign)):
             console.say(f"goes on with other settings: {others}")
         write_record(files.where, kubectl.place)
+        files.keep_spec()
         write_record(files.spec, run.spec)
         journal.save()
         try:
@@ -68,6 +69,7 @@ def launch(options: LaunchOptions) -> int:
             journal.end(RunState.FAILED, 1, None)
             journal.save()
             raise
+        files.kept_spec.unlink(missing_ok=True)  # the cluster tells of no steps
         console.say(f"run {run.name} is in the cluster: {run.spec.cluster}; files in {files.directory}")
         if options.detach:
             console.finish(None, _ways(run.name), None)
