@@ -1,7 +1,7 @@
 """A training loop of one's own over several replicas, as in TensorFlow's tutorial.
 
     python examples/custom_loop.py --quick
-    dtrain launch --strategy mirrored examples/custom_loop.py --data FOLDER
+    dtrain launch examples/custom_loop.py --data FOLDER
 
 `images.py` says how to get the files. `model.value_and_gradients` takes the place of `tf.GradientTape`.
 """

@@ -1,12 +1,13 @@
 """`dtrain check`: everything that is wrong with a spec, a TF_CONFIG, or hosts."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from dtrain.errors import SpecError
-from dtrain_cli.commands.command_line import SPEC_SUFFIXES
+from dtrain_cli.commands.command_line import SPEC_SUFFIXES, check_program_file
 from dtrain_cli.commands.spec_options import spec_options
 
 EPILOG = """\b
@@ -20,13 +21,14 @@ Examples:
 
 
 @click.command(short_help="Say everything that is wrong with a spec.", epilog=EPILOG)
-@click.argument("spec", metavar="SPEC|-", type=click.Path(), required=False)
+@click.argument("spec", metavar="SPEC|PROGRAM.py|-", type=click.Path(), required=False)
 @click.option(
     "--command", "foreign", is_flag=True, help="Check it for `launch SPEC -- COMMAND`, not for PROGRAM.py."
 )
 @spec_options
 def check(spec: str | None, foreign: bool, sets: tuple[str, ...], **shortcuts: object) -> None:
-    """Say everything that is wrong with SPEC, or (-) with the TF_CONFIG in the environment.
+    """Say everything that is wrong with SPEC, with launching PROGRAM.py without one, or (-) with the
+    TF_CONFIG in the environment.
 
     With --hosts H1,H2 or --hosts SPEC it logs in to the hosts and shows, in one table, whether and how well a
     cluster can run there: ssh, versions, clocks, each pair of hosts both ways. Exit code: 125 if it cannot.
@@ -38,7 +40,7 @@ def check(spec: str | None, foreign: bool, sets: tuple[str, ...], **shortcuts: o
     if isinstance(hosts, str):
         _check_hosts(hosts, spec, sets, shortcuts, foreign)
     elif spec is None:
-        raise click.UsageError("Missing argument 'SPEC|-'.")
+        raise click.UsageError("Missing argument 'SPEC|PROGRAM.py|-'.")
     elif spec == "-":
         _check_tf_config(foreign, sets, shortcuts)
     else:
@@ -52,6 +54,9 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object],
 
     program = None if foreign else Path("PROGRAM.py")
     options = LaunchOptions(spec=path, sets=sets, shortcuts=shortcuts, program=program)
+    if path.suffix == ".py" and not foreign:
+        check_program_file(path)
+        options = replace(options, spec=None, program=path)
     _, spec = read_request(options, starts=False)
     training = spec.training
     updates = f", {training.updates}" if isinstance(training, ServerSection) else ""

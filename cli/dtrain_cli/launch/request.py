@@ -16,6 +16,7 @@ from dtrain.runs.files import RunFiles, default_runs_dir, read_record
 from dtrain_cli.console.own_line import say
 from dtrain_cli.launch.fitness import unfit
 from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.launch.program_strategy import constructed_strategy
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.runs.index import find_run, own_record
 from dtrain_cli.spec.file import read_spec
@@ -40,13 +41,23 @@ def read_request(
     spec = read_spec(
         options.earlier or options.spec,
         options.sets,
-        options.shortcuts,
+        {**options.shortcuts, **_strategy_of_program(options)},
         foreign,
         trains=not foreign,
         unfit=partial(unfit, environment=environment, foreign=foreign, starts=starts),
         note=say,
     )
     return _workload(options), spec.secured(environment)
+
+
+def _strategy_of_program(options: LaunchOptions) -> dict[str, str]:
+    """Return the strategy that the program constructs, where the user has named neither a SPEC nor one."""
+    said = options.spec or options.earlier or options.shortcuts.get("strategy")
+    sets = any(text.startswith(("training=", "training.strategy=")) for text in options.sets)
+    if said or sets or options.program is None or (found := constructed_strategy(options.program)) is None:
+        return {}
+    say(f"strategy: {found[0]}, as {options.program}:{found[1]} says")
+    return {"strategy": found[0]}
 
 
 def _workload(options: LaunchOptions) -> Workload:
