@@ -201,7 +201,7 @@ class SyncSteps:
         self.dealer.late(part, again=self._retry)
         return False
 
-    def refused(self, rank: int, part: int) -> tuple[bool, int]:
+    def refused(self, rank: int, part: int, *, empty: bool = False) -> tuple[bool, int]:
         """Note that the gradient of a part was refused; return what the replica may push next. Where that is
         true of a whole batch, the next one takes its place.
         """
@@ -237,9 +237,10 @@ class SyncSteps:
             self.reported(self.decision.host, contribution, push.base_version)
         elif not dealer.whole:
             dealer.settle(push.part)
-        if dealer.whole and push.empty:
+        if dealer.whole and (push.empty or not push.examples):
             end = push.part // dealer.parts * dealer.parts + dealer.parts
-            for part in [part for part in decision.open if end - push.empty <= part < end]:
+            known = {*range(end - push.empty, end), *(() if push.examples else (push.part,))}
+            for part in [part for part in decision.open if part in known]:
                 decision.settle(part, empty=True)
                 dealer.hold(part)
         decided = self.share_out(now) if self._passes_over() else self.decide()

@@ -247,7 +247,7 @@ class Batches:
 
         def stream(pipeline: int) -> PartStream:
             dataset = self.dataset if pipeline == self.pipeline else make(pipeline)
-            return PartStream(dataset.repeat(), cut, class_weight, uncut=True)
+            return PartStream(dataset.repeat(), cut, class_weight, uncut=True, others=self.first)
 
         lengths = [dataset.cardinality() for dataset in self._all]
         return [PartsOfPipelines(stream, lengths, cut)] * len(ranks)

@@ -128,14 +128,15 @@ class SharedSteps:
         self._decision.report(SERVER, contribution, self.version)
 
     def leave_empty(self, rank: int, part: int, empty: int) -> None:
-        """Note a part without examples; of its batch the last `empty` parts have none."""
+        """Note a part without examples; of its batch the last `empty` parts have none either."""
         dealer = self.dealer
         dealer.pushed(rank, part)
         if not dealer.whole:
             dealer.settle(part)
             return
         end = part // dealer.parts * dealer.parts + dealer.parts
-        for each in [each for each in self._decision.open if end - empty <= each < end]:
+        known = {part, *range(end - empty, end)}
+        for each in [each for each in self._decision.open if each in known]:
             self._decision.settle(each, empty=True)
             dealer.hold(each)
 

@@ -91,7 +91,7 @@ class ServerReplica(Replica, Overlaps):
         except DtrainError as error:
             raise self._failures.reason_of(error) from None
         reporter.progress(self._machine.global_step, loss if examples else None, examples)
-        if outcome.stale or self._staleness is not None or outcome.verdict is Verdict.REFUSED:
+        if examples and (outcome.stale or self._staleness is not None or outcome.verdict is Verdict.REFUSED):
             self._account_for(outcome)
         self._begun_s = reporter.begins()
         return outcome

@@ -1,6 +1,6 @@
 """Parts of batches by number: what replicas compute. See `protocol.part_dealer`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ class Part(NamedTuple):
     Attributes:
         batch: its examples; None where it has none.
         parts: into how many parts the batch is cut.
-        empty: how many of them have no examples: the last ones.
+        empty: how many of them are known to have no examples: the last ones.
         batch_size: how many examples the batch has.
         mixed: whether a step may be made of parts of several batches.
     """
@@ -56,6 +56,7 @@ class PartStream:
         class_weight: Mapping[int, float] | None,
         *,
         uncut: bool = False,
+        others: Callable[[], Any] | None = None,
     ) -> None:
         """Begin.
 
@@ -64,7 +65,10 @@ class PartStream:
             cut: how batches are cut.
             class_weight: factors of the examples' weights, by class.
             uncut: whether a part is a batch.
+            others: raises an error unless there are data beside this dataset; None: there are none.
         """
+        self._others = others
+        self._nothing: Part | None = None
         self._uncut = uncut
         self._class_weight = class_weight
         self._dataset = dataset
@@ -86,9 +90,13 @@ class PartStream:
         Several threads may call it at once if the pipeline is addressable.
         """
         try:
-            return self._shared(number)
+            return self._nothing or self._shared(number)
         except StopIteration:  # some datasets are found to be empty only by reading
-            raise InputError(EMPTY) from None
+            if self._others is None:
+                raise InputError(EMPTY) from None
+            self._others()
+            self._nothing = Part(None, self._cut.parts)
+            return self._nothing
 
     def _shared(self, number: int) -> Part:
         cut = self._cut
@@ -96,7 +104,7 @@ class PartStream:
             whole = self._weighted(
                 self._dataset.node.element(number, ITERATION) if self._addressable else self._batch(number)
             )
-            return Part(whole, cut.parts, 0, whole.size * cut.parts)
+            return Part(whole if whole.size else None, cut.parts, 0, whole.size * cut.parts)
         index, part = divmod(number, cut.parts)
         if pieces := cut.pieces(index):
             before = BatchCut(cut.rest[0], even=True)
