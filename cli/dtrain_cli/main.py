@@ -116,6 +116,9 @@ def main() -> NoReturn:
     except click.ClickException as error:
         _show(error)
         code = error.exit_code
+    except UnicodeEncodeError as error:  # of a name of a file: runs are recorded as JSON
+        _say(f"dtrain: {error.object!r:.300}: expected a name in UTF-8; rename it, or choose another")
+        code = 2
     except OSError as error:
         unnamed = "the output cannot be written" if error.errno in _OF_OUTPUT else "the system"
         _say(f"dtrain: {error.filename or unnamed}: {error.strerror or error}")

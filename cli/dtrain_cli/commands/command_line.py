@@ -48,7 +48,8 @@ class Words:
     def check_program(self) -> None:
         """Raise a `SpecError` unless there is something to run, and somewhere to run it."""
         try:
-            Path.cwd()
+            for text in (str(Path.cwd()), str(self.program), *self.arguments):
+                text.encode()  # else an UnicodeEncodeError, before anything is made
         except FileNotFoundError:
             raise SpecError("the working directory does not exist any more; go to one that does") from None
         if self.foreign:

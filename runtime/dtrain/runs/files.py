@@ -332,6 +332,7 @@ class RunFiles:
         Raises:
             RunError: it cannot be made, is not writable, or is not this user's alone.
         """
+        str(self.directory).encode()  # else an UnicodeEncodeError: records name it
         try:
             self.directory.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             make_private(self.directory)

@@ -181,6 +181,8 @@ def _array(kind: Any, path: str, name: str) -> Any:
     import pyarrow as pa
 
     types = pa.types
+    if types.is_dictionary(kind):  # as categories of pandas are written
+        return _array(kind.value_type, path, name)
     if (
         types.is_string(kind)
         or types.is_large_string(kind)
