@@ -10,7 +10,20 @@ from dtrain.data.experimental.image_folders import image_dataset_from_directory
 from dtrain.errors import InputError
 from dtrain.types import Array
 
-__all__ = ["experimental", "image_dataset_from_directory", "pad_sequences", "to_categorical"]
+__all__ = ["Sequence", "experimental", "image_dataset_from_directory", "pad_sequences", "to_categorical"]
+
+
+class Sequence:
+    """Base of objects that give batches by number, as `tf.keras.utils.Sequence`: data of `fit`, `evaluate`
+    and `predict`.
+
+    A subclass has `__len__`, the number of batches, and `__getitem__`, which returns the batch of a number
+    from 0 on: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. In a cluster each replica takes its batches by
+    number, so every task's object must give the same.
+    """
+
+    def on_epoch_end(self) -> None:
+        """Be told that an epoch of `fit` has ended, in a process that trains alone."""
 
 
 def to_categorical(y: Any, num_classes: int | None = None, dtype: str = "float32") -> Array:

@@ -15,8 +15,8 @@ NAMES = ("x", "y", "sample_weight")
 ARRAYS = (Mapping, list, tuple, str, bytes)
 
 Data = Any
-"""Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, or a function of an InputContext that returns
-a Dataset.
+"""Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, a function of an InputContext that returns a
+Dataset, or an object with `__len__` and `__getitem__` of batches by number, as `dt.utils.Sequence`.
 
 In the place of an array there may be a dict or list of arrays, for a model with several inputs or outputs."""
 
@@ -33,7 +33,7 @@ def as_dataset(
     Args:
         data: see `Data`. Datasets are taken as they are, a function is called with `context`.
         batch_size: of arrays.
-        shuffle: whether arrays are shuffled, anew in each iteration.
+        shuffle: whether arrays, or batches by number, are shuffled, anew in each iteration.
         seed: of the shuffling.
         context: for a function; default: that of a single replica.
     """
@@ -52,13 +52,8 @@ def as_dataset(
         and not isinstance(data, ARRAYS)
         and not hasattr(data, "__array__")
     ):
-        name = type(data).__name__
-        raise InputError(
-            f"data: found {name}, an object of batches by number as Keras's Sequence is one; expected "
-            "arrays, or a Dataset such "
-            "as dtrain.data.Dataset.from_generator(lambda: (batches[i] for i in range(len(batches)))) for "
-            f"batches = {name}(...)"
-        )
+        dataset = Dataset.random_access(data)
+        return dataset.shuffle(max(1, len(data)), seed=seed) if shuffle else dataset
     check_lengths(data)
     dataset = Dataset.from_tensor_slices(_lists_as_tuples((data,) if isinstance(data, list) else data))
     if shuffle:

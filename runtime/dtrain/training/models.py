@@ -4,10 +4,12 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
+from dtrain.callbacks import Callback, CallbackList, History, LambdaCallback, ProgressBar
 from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.checkpoints import OptimizerState
+from dtrain.data import encoding
 from dtrain.data.input_context import InputContext
+from dtrain.errors import InputError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
@@ -16,6 +18,7 @@ from dtrain.learning.layers import Input, SymbolicTensor
 from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx
+from dtrain.strategies.interface import Strategy
 from dtrain.strategies.problem import Weights
 from dtrain.training.arguments import (
     as_pair,
@@ -97,7 +100,8 @@ class Model(CompiledModel):
         evaluation loop: every newest checkpoint is evaluated on `validation_data`.
 
         Args:
-            x: ``(x, y)`` arrays, a Dataset of batches, or a function of an InputContext that returns one.
+            x: ``(x, y)`` arrays, a Dataset of batches, a function of an InputContext that returns one, or a
+                `dt.utils.Sequence`.
             batch_size: of one step, over all replicas; only for arrays. 32 by default.
             validation_split: fraction of the arrays, from their end, to validate on.
             class_weight: factors of the examples' weights, by class number.
@@ -116,7 +120,7 @@ class Model(CompiledModel):
         size = validation_batch_size or batch_size
         validation = _validation(validation_data, size, validation_steps, validation_freq)
         fit = self._fit(
-            callbacks=as_callbacks(callbacks),
+            callbacks=[*_of_sequence(data, strategy), *as_callbacks(callbacks)],
             validation=validation,
             class_weight=class_weight,
             verbose=verbose,
@@ -411,6 +415,22 @@ def _reported(results: Mapping[str, float], return_dict: bool) -> Any:
     if return_dict:
         return dict(results)
     return list(results.values()) if len(results) > 1 else results["loss"]
+
+
+def _of_sequence(data: Any, strategy: Strategy) -> list[Callback]:
+    """Return the callback that tells a `dt.utils.Sequence` of the ends of epochs, which runs in the leader.
+
+    Raises:
+        InputError: it does something then, and is in a run, where every task has an object of its own.
+    """
+    if getattr(type(data), "on_epoch_end", encoding.Sequence.on_epoch_end) is encoding.Sequence.on_epoch_end:
+        return []
+    if strategy.context.run_id is not None:
+        raise InputError(
+            f"data: {type(data).__name__} has an on_epoch_end of its own, and tasks of a run would differ; "
+            "leave it out and let fit shuffle, or give a dtrain.data.Dataset, as of from_generator"
+        )
+    return [LambdaCallback(on_epoch_end=lambda epoch, logs: data.on_epoch_end())]
 
 
 def _validation(
