@@ -1,5 +1,6 @@
 """`dtrain worker --join`: one more worker for a run that is training, and one that leaves again."""
 
+import re
 import signal
 
 import pytest
@@ -44,23 +45,37 @@ def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
     assert not (launch.run_dir / "join.json").exists()
 
 
-def test_a_worker_that_has_joined_may_leave(launcher):
+def test_a_worker_that_has_joined_may_leave_and_is_no_loss(launcher):
+    """Its own terminal, and that of the launch, say in order what it does. Its row stays in the live table."""
     launch = launcher.start(*OPTIONS, "--updates", "sync", *SLOW)
     launch.wait_for(lambda: step_of(launch) > 5, "no step")
-    joined = launcher.dtrain("worker", "--join", str(launch.run_dir), *SLOW)
-    launch.wait_for(lambda: joined_worker(launch)["step"], "it did not join")
-    joined.send(signal.SIGTERM)
-    assert joined.end() == 143, joined.err
+    terminal = launcher.folder / "terminal"
+    with terminal.open("w") as screen:
+        joined = launcher.dtrain("worker", "--join", str(launch.run_dir), *SLOW, stderr=screen)
+    launch.wait_for(lambda: ": trains; " in terminal.read_text(), "it says nothing of its first step")
+    joined.send(signal.SIGINT)
+    assert joined.end() == 130, terminal.read_text()
     found = joined_worker(launch)
-    assert (found["state"], found["exit_code"], found["message"]) == (
-        "stopped",
-        143,
-        "asked to stop (SIGTERM)",
-    )
+    assert (found["state"], found["exit_code"], found["message"]) == ("stopped", 130, None)
+    run = report_of(launch.run_dir)["run"]
+    lines = terminal.read_text().splitlines()
+    said = [re.sub(r"step \d+", "step N", line.partition("; its log")[0]) for line in lines]
+    assert said == [
+        f"dtrain: worker:1: joins run {run}",
+        "dtrain: worker:1: trains; the run is at step N",
+        "dtrain: worker:1: SIGINT (Ctrl-C): leaves in order; a second signal kills at once",
+        f"dtrain: worker:1: has left run {run} at step N",
+    ]
     step = step_of(launch)
     launch.wait_for(lambda: step_of(launch) > step + 5, "the others wait for one that has left")
+    launch.wait_for(lambda: launch.events("stopped"), "the launch has not seen that it has left")
     assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
     assert launch.end() == 143
+    of_worker = [line for line in launch.err.splitlines() if "worker:1" in line]
+    assert [line.partition(" from ")[0] for line in of_worker] == [
+        "dtrain: worker:1 has joined",
+        "dtrain: worker:1 has left, asked by SIGINT (Ctrl-C)",
+    ]
 
 
 def test_a_worker_that_has_joined_is_killed_started_again_and_stopped_like_all_others(launcher):

@@ -15,7 +15,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, SavedRecord
 from dtrain.runs.joined import arrival_text
 from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
-from dtrain_cli.launch.join.arrivals import Arrivals
+from dtrain_cli.launch.join.arrivals import Arrivals, departure_text
 from dtrain_cli.launch.join.stop import JoinedWorkers
 from dtrain_cli.launch.policies import ordered_stop
 from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
@@ -279,6 +279,9 @@ class Supervisor:
         for record in self._arrivals.new():
             self._console.say(arrival_text(record))
             self._journal.event("joined", task=record.task, pid=record.pid, host=record.host)
+        for record in self._arrivals.lost() if self._order is None else ():
+            self._console.say(departure_text(record))
+            self._journal.event(record.state, task=record.task, message=record.message)
 
     def _note_progress(self) -> None:
         """Note the first step and the newest checkpoint, and say when none can be saved any more, or again.

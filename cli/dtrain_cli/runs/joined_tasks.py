@@ -4,14 +4,12 @@
 A worker that was started here is owned by its command (`dtrain_cli.launch.join`), which keeps its record.
 """
 
-import contextlib
 import socket
 from collections.abc import Iterable
 
 from dtrain.cluster import TaskId
-from dtrain.errors import RunError
 from dtrain.process.living import lives
-from dtrain.runs.files import RunFiles, TaskRecord, read_record
+from dtrain.runs.files import RunFiles, TaskRecord, read_sound
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_TASK_STATES, RunState, TaskState
 
@@ -27,9 +25,7 @@ def joined_records(files: RunFiles) -> list[JoinedRecord]:
 
 def joined_record(files: RunFiles, task: TaskId) -> JoinedRecord | None:
     """Return the record of a joined worker; None for a damaged one, which must not end its reader."""
-    with contextlib.suppress(RunError, OSError):
-        return read_record(files.joined(task), JoinedRecord)
-    return None
+    return read_sound(files.joined(task), JoinedRecord)
 
 
 def with_joined(

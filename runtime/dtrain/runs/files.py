@@ -46,6 +46,7 @@ from dtrain.process.tls_material import TlsMaterial
 from dtrain.process.user_folders import state_home
 from dtrain.runs.json_file import FULL, overwrite_json, replace_json
 from dtrain.runs.json_file import read_record as read_record
+from dtrain.runs.json_file import read_sound as read_sound
 from dtrain.runs.ownership import PRIVATE, make_private
 from dtrain.runs.states import FailureKind, RunState, TaskState
 

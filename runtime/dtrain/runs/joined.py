@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.errors import RunError, SpecError
+from dtrain.errors import SpecError
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.status import TaskStatus, by_clock
-from dtrain.runs.files import RunFiles, TaskRecord, read_record, write_record
+from dtrain.runs.files import RunFiles, TaskRecord, read_sound, write_record
 from dtrain.runs.states import LIVE_TASK_STATES, TaskState
 from dtrain.runs.task_states import state_of, why_lost
 
@@ -109,6 +109,8 @@ class JoinedFromElsewhere:
             record.state = TaskState.RUNNING
         else:
             note(record, said)
+            if record.state is TaskState.STOPPED:  # it was asked to leave, which is no loss
+                record.message = None
         self._files.task(task).mkdir(parents=True, exist_ok=True)
         if repr(record) != before:
             write_record(self._files.joined(task), JoinedRecord(0, 0.0, record))
@@ -116,7 +118,5 @@ class JoinedFromElsewhere:
             write_record(self._files.status(task), by_clock(said, time.monotonic()))
 
     def _is_owned(self, task: TaskId) -> bool:
-        with contextlib.suppress(RunError, OSError):
-            known = read_record(self._files.joined(task), JoinedRecord)
-            return known is not None and known.owner_pid != 0
-        return False
+        known = read_sound(self._files.joined(task), JoinedRecord)
+        return known is not None and known.owner_pid != 0

@@ -46,6 +46,13 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
     raise RunError(f"{path} is damaged: {damaged!s:.200}") from None
 
 
+def read_sound(path: Path, kind: type[Record]) -> Record | None:
+    """Read a record whose reader goes on without one: None too where it is damaged or cannot be read."""
+    with contextlib.suppress(RunError, OSError):
+        return read_record(path, kind)
+    return None
+
+
 def replace_json(path: Path, record: Any, room: Path | None = None, *, private: bool = False) -> None:
     """Replace a file as a whole: written aside, then renamed.
 

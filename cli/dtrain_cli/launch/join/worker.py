@@ -16,12 +16,11 @@ from pathlib import Path
 
 from dtrain.cluster import Role
 from dtrain.config import NO_RESTART
-from dtrain.errors import RunError
 from dtrain.messages.status import TaskStatus
 from dtrain.process.living import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tensorflow.tf_config import write_tf_config
-from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, write_record
+from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_sound, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import why_lost
@@ -29,13 +28,14 @@ from dtrain_cli.console.outlet import Outlet
 from dtrain_cli.console.plain_stream import PlainBytes
 from dtrain_cli.launch.join.place import Joining, threads_beside
 from dtrain_cli.launch.policies import restart_policy
+from dtrain_cli.launch.task_ends import TOLD_TO_STOP
 from dtrain_cli.launch.tasks.root_cause import failure_of
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.runs.log_files import TaskOutput
 from dtrain_cli.runs.report import is_alive
 from dtrain_cli.targets.fork_server import LifeLine
 from dtrain_cli.targets.local import LocalTarget
-from dtrain_cli.targets.signal_inbox import NOTICES, STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.signal_inbox import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
 from dtrain_cli.targets.target import Event, TaskHandle
 
 TICK_S = 0.1
@@ -75,6 +75,7 @@ class JoiningWorker:
         self._started_s = 0.0
         self._told: int | None = None
         self._told_with_all = False
+        self._trains = False
         self._kill_s = float("inf")
         self._exit_code: int | None = None
         self._ended: RunRecord | None = None
@@ -95,6 +96,8 @@ class JoiningWorker:
             self._show()
         self._target.close()
         self._show_the_rest()
+        if self._ended is None and (self._told is not None or self._exit_code == 0):
+            self._say(self._record.task.message or f"has left run {self._run}{self._at_step()}")
         return self._exit_code
 
     def _start(self) -> None:
@@ -132,6 +135,8 @@ class JoiningWorker:
         self._told = number
         self._kill_s = now_s + self._grace_s
         self._told_with_all = self._run_is_stopping()
+        why = f"run {self._run} is being stopped" if self._told_with_all else signal_name(number)
+        self._say(f"{why}: leaves in order; a second signal kills at once")
         if self._record.task.state == TaskState.RESTARTING:
             self._end(TaskState.STOPPED, 128 + number)
             return
@@ -143,7 +148,8 @@ class JoiningWorker:
         code = end.exit_code
         self._record.task.pid = None
         message, error_type = self._why(end)
-        self._record.task.message = None if self._told_with_all else message
+        asked = self._told_with_all or (self._told is not None and code in (0, TOLD_TO_STOP))
+        self._record.task.message = None if asked else message
         if self._ended is not None:
             self._end_as(self._ended)
             return
@@ -166,21 +172,20 @@ class JoiningWorker:
 
     def _run_is_stopping(self) -> bool:
         """Return whether the whole run is being stopped. Then no task was lost."""
-        run = self._run_record()
+        run = read_sound(self._files.run, RunRecord)
         return run is not None and run.state is RunState.STOPPING
-
-    def _run_record(self) -> RunRecord | None:
-        with contextlib.suppress(RunError):
-            return read_record(self._files.run, RunRecord)
-        return None
 
     def _why(self, end: Exited) -> tuple[str | None, str | None]:
         """Return in one line why the worker was lost (None: it ended well), and its exception's class."""
         if end.status != 0:
             failure = failure_of(self.launch, end)
             return failure.message.partition("\n")[0], failure.error_type
-        status = read_record(self._files.status(self.launch.task), TaskStatus)
+        status = read_sound(self._files.status(self.launch.task), TaskStatus)
         return why_lost(status) if status is not None else None, None
+
+    def _at_step(self) -> str:
+        status = read_sound(self._files.status(self.launch.task), TaskStatus)
+        return "" if status is None or status.step is None else f" at step {status.step}"
 
     def _tick(self, now_s: float) -> None:
         if self._exit_code is not None:
@@ -193,10 +198,13 @@ class JoiningWorker:
             self.launch = self.launch.for_attempt(self.launch.attempt + 1)
             self._record.task.attempt = self._record.task.restarts = self.launch.attempt
             self._start()
+        elif not self._trains and (at_step := self._at_step()):
+            self._trains = True
+            self._say(f"trains; the run is{at_step}")
 
     def _without_launcher(self, now_s: float) -> None:
         """End with the run: it has ended, with its launcher, or the launcher has died."""
-        run = self._run_record()
+        run = read_sound(self._files.run, RunRecord)
         if run is None or run.state in LIVE_RUN_STATES:
             self._say(f"the launcher of run {self._run} has died, and its tasks with it")
             self._end(TaskState.STOPPED, KILLED)

@@ -10,9 +10,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from dtrain.errors import RunError
 from dtrain.process.start_protocol import Exited
-from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain.runs.files import FailureRecord, RunFiles, read_sound
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind
 from dtrain_cli.plan.task_launch import TaskLaunch
@@ -59,10 +58,8 @@ def launcher_failure(
 
 
 def own_record(launch: TaskLaunch) -> FailureRecord | None:
-    """Return the record that the attempt itself has left."""
-    with contextlib.suppress(RunError):  # half written on a full disk
-        return read_record(RunFiles(launch.run_dir).failure(launch.task, launch.attempt), FailureRecord)
-    return None
+    """Return the record that the attempt itself has left; None where it is half written on a full disk."""
+    return read_sound(RunFiles(launch.run_dir).failure(launch.task, launch.attempt), FailureRecord)
 
 
 def describe(end: Exited, killed_for_memory: bool) -> str:
