@@ -4,9 +4,10 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from io import StringIO
+from typing import NamedTuple
 
 from dtrain.cluster import Role, TaskId
 from dtrain.messages.status import NEXT_CHECKPOINT, TaskStatus, global_step
@@ -16,7 +17,8 @@ from dtrain_cli.console.tables import fitted_table
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SLOW = 2.0
-"""A replica that takes so many times the time of the others is called slow."""
+STILL_SLOW = 1.6
+"""A replica that takes so many times the time of the others is called slow, or still slow."""
 INPUT_BOUND = 0.1
 """The share of its time spent on waiting for batches from which a task is said to be bound by its input."""
 INPUT_STALLS_S = 2.0
@@ -42,6 +44,14 @@ class Row:
     status: TaskStatus | None
 
 
+class Pace(NamedTuple):
+    """The pace of a run: when the first of its steps was seen, that step, and the newest one."""
+
+    since_s: float
+    first: int
+    step: int
+
+
 class LiveTable:
     """The table under a run's name; it keeps losses for the sparkline, the first step for the time left."""
 
@@ -50,8 +60,8 @@ class LiveTable:
         self._started_s = time.monotonic()
         self._losses: list[float] = []
         self._losses_step = -1
-        self._first: tuple[float, int] | None = None
-        self._last_step = 0
+        self._pace: Pace | None = None
+        self._slow: dict[TaskId, float] = {}
 
     def render(self, rows: list[Row], width: int, height: int, colour: bool) -> str:
         """Return the table as text with escape codes.
@@ -66,8 +76,8 @@ class LiveTable:
         from rich.text import Text
 
         shown = most_telling(rows, height - _OTHER_LINES)
-        slow = slow_replicas(rows)
-        cells = [_cells(row, slow.get(row.task)) for row in shown]
+        self._slow = slow_replicas(rows, self._slow)
+        cells = [_cells(row, self._slow.get(row.task)) for row in shown]
         table = fitted_table(cells, _COLUMNS, NUMBERS, _FIRST_TO_GO, REMARK, width - 1)
         out = StringIO()
         console = Console(
@@ -89,7 +99,10 @@ class LiveTable:
         if step is not None:
             text += f"  step {step}" + (f"/{last}" if last else "")
         under_way = any(row.state == TaskState.RUNNING for row in rows)
-        left = self._time_left(step, last, elapsed_s) if step is not None and last and under_way else ""
+        if step is not None:
+            self._pace = pace_of(self._pace, step, elapsed_s)
+        left = time_left(self._pace, last, elapsed_s) if self._pace and last and under_way else ""
+        left = left and f"  {left}"
         shown = min(len(self._losses), width - len(text) - len(left) - len("  loss   ") - _BAR_MIN)
         if shown > 1:
             text += f"  loss {sparkline(_logarithms(self._losses[-shown:]))}"
@@ -99,24 +112,24 @@ class LiveTable:
             text += f"  {'━' * filled}{'─' * (bar - filled)}"
         return text + left
 
-    def _time_left(self, step: int, last: int, elapsed_s: float) -> str:
-        """Return ``  1:05 left``, at the rate since the first step that was seen, or since a rollback.
-
-        The text is empty before there is a rate, and after the last step.
-        """
-        if self._first is None or step < self._last_step:
-            self._first = elapsed_s, step
-        self._last_step = step
-        done = step - self._first[1]
-        if done <= 0 or step >= last:
-            return ""
-        return f"  {duration_text((last - step) * (elapsed_s - self._first[0]) / done)} left"
-
     def _note_loss(self, statuses: list[TaskStatus], step: int | None) -> None:
         losses = [status.loss for status in statuses if status.loss is not None]
         if losses and step is not None and step > self._losses_step:
             self._losses_step = step
             self._losses = [*self._losses, sum(losses) / len(losses)][-_LOSSES_MAX:]
+
+
+def pace_of(before: Pace | None, step: int, now_s: float) -> Pace:
+    """Return the pace of a run that is at this step now. A rollback begins another."""
+    return Pace(now_s, step, step) if before is None or step < before.step else before._replace(step=step)
+
+
+def time_left(pace: Pace, last: int, now_s: float) -> str:
+    """Return ``1:05 left``; the text is empty before there is a rate, and after the last step."""
+    done = pace.step - pace.first
+    if done <= 0 or pace.step >= last:
+        return ""
+    return f"{duration_text((last - pace.step) * (now_s - pace.since_s) / done)} left"
 
 
 def duration_text(seconds: float) -> str:
@@ -149,8 +162,11 @@ def _logarithms(losses: list[float]) -> list[float]:
     return [math.log(loss) for loss in losses] if min(losses) > 0 else losses
 
 
-def slow_replicas(rows: list[Row]) -> dict[TaskId, float]:
-    """Return by how much longer each slow replica takes for its examples, without its waits for others."""
+def slow_replicas(rows: list[Row], so_far: Container[TaskId] = ()) -> dict[TaskId, float]:
+    """Return by how much longer each slow replica takes for its examples, without its waits for others.
+
+    One that has been called slow `so_far` is so until it is clearly not: a remark must not come and go.
+    """
     took_s = {
         row.task: (1 - (row.status.waiting_share or 0.0)) / row.status.examples_per_s
         for row in rows
@@ -164,7 +180,7 @@ def slow_replicas(rows: list[Row]) -> dict[TaskId, float]:
         others_s = statistics.median(
             [other_s for other, other_s in took_s.items() if other != task] or [own_s]
         )
-        if others_s > 0 and own_s >= SLOW * others_s:
+        if others_s > 0 and own_s >= (STILL_SLOW if task in so_far else SLOW) * others_s:
             factors[task] = own_s / others_s
     return factors
 
@@ -228,4 +244,4 @@ def _of_input(status: TaskStatus) -> str:
         if reads_s >= INPUT_STALLS_S:
             return f"reads its next batch for {reads_s:.0f} s"
     share = status.input_share or 0.0
-    return f"input-bound: {share:.0%} of each step" if share >= INPUT_BOUND else ""
+    return f"input {share:.0%}" if share >= INPUT_BOUND else ""
