@@ -38,7 +38,7 @@ def chaos(
 
     kill sends SIGKILL to the task and all that it has started, pause and resume stop them and let them go on.
     slow makes the task's own computation take FACTOR times as long, whatever the spec says of it, until the
-    task is started anew or FACTOR is 1.
+    task is started anew or FACTOR is 1; it says what that costs a step, if the task has measured its steps.
 
     RUN is an id, a unique prefix of one, a name or a path. Exit code: 1 the run has ended or the task is not
     running, 2 wrong command line or no such task, 3 no such run.
@@ -48,12 +48,9 @@ def chaos(
     _check_words(action, factor, for_s)
     target = RunningTask(find(run, runs_dir).files.directory, TaskId.parse(task))
     if action == "slow":
-        target.slow(factor)
-        _say(
-            f"{target.task} computes at full speed"
-            if factor == 1
-            else f"{target.task} computes {factor:g} times slower"
-        )
+        cost = target.slow(factor)
+        how = "at full speed" if factor == 1 else f"{factor:g} times slower"
+        _say(f"{target.task} computes {how}{f': {cost}' if cost else ''}")
     else:
         target.signal(action)
         _say(f"{target.task} {DONE[action]}")

@@ -15,6 +15,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, SavedRecord
 from dtrain.runs.joined import arrival_text
 from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
+from dtrain_cli.launch.hints import Hints
 from dtrain_cli.launch.join.arrivals import Arrivals, departure_text
 from dtrain_cli.launch.join.stop import JoinedWorkers
 from dtrain_cli.launch.policies import ordered_stop
@@ -83,6 +84,7 @@ class Supervisor:
         self._standing: TaskPlaces | None = None
         self._patience = Patience(limits, self.lives, self.started_s, plan.spec)
         self._faults = FaultSchedule(plan.spec.simulate)
+        self._hints = Hints(plan.spec, {} if journal.record.saved else self.lives)
 
     def run(self) -> Outcome:
         """Start every task, watch until the run has ended, and leave no process of it."""
@@ -245,7 +247,7 @@ class Supervisor:
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + STATUS_EVERY_S
             self._changed = True
-            self._read_statuses()
+            self._read_statuses(now_s)
             self._kill_those_that_stand_still(now_s)
         self._restart_those_due(now_s)
         if self._order is None:
@@ -264,13 +266,15 @@ class Supervisor:
             self._advance_stop(self._order, now_s)
         self._record_tasks()
 
-    def _read_statuses(self) -> None:
+    def _read_statuses(self, now_s: float) -> None:
         for life in self.lives.values():
             life.read_status()
             if life.state == TaskState.STARTING and life.is_up:
                 life.state = TaskState.RUNNING
         self._announce_joined_workers()
         self._note_progress()
+        for text in self._hints.look(self._journal.record.saved, self.progress.step, now_s):
+            self._console.say(text)
         if self.state is RunState.STARTING and all(life.is_up for life in self.lives.values()):
             self._journal.record.state = RunState.RUNNING
             self._journal.event("up")

@@ -69,9 +69,9 @@ class RunningTask:
             raise RunError(f"{self.task} (pid {self.pid}) belongs to another user") from None
         self._note(action, signal=SIGNALS[action].name)
 
-    def slow(self, factor: float | None) -> None:
+    def slow(self, factor: float | None) -> str | None:
         """Make the task's own computation take `factor` times as long until this attempt ends; None: as the
-        spec says.
+        spec says. Return what that costs, as `cost_of_slowness` does.
 
         Raises:
             RunError: the task does not train with dtrain.
@@ -89,6 +89,7 @@ class RunningTask:
         else:
             write_record(order, Slowdown(factor))
         self._note("slow", factor=factor)
+        return cost_of_slowness(status, factor or 1.0)
 
     def _record(self) -> TaskRecord:
         for record in self._tasks:
@@ -119,6 +120,18 @@ class RunningTask:
     def _note(self, action: str, **facts: object) -> None:
         journal = Journal(self._files, self._run, warn=lambda text: None)
         journal.event("chaos", task=str(self.task), attempt=self._attempt, action=action, **facts)
+
+
+def cost_of_slowness(said: TaskStatus, factor: float) -> str | None:
+    """Return ``a step computes 1.0 ms of 25: x 8 makes it up to 32``: waits for others may hide a part.
+
+    None where the factor is 1, or the task has not measured its steps.
+    """
+    if said.step_s is None or said.computing_s is None or factor == 1:
+        return None
+    times_s = said.computing_s, said.step_s, said.step_s + (factor - 1) * said.computing_s
+    computes, takes, slow = (f"{1000 * s:.{1 if s < 0.01 else 0}f}" for s in times_s)
+    return f"a step computes {computes} ms of {takes}: x {factor:g} makes it up to {slow}"
 
 
 def _read_live(files: RunFiles) -> RunRecord:

@@ -53,6 +53,8 @@ class TaskStatus:
         lost: whether its lease at the control host has run out since.
         notices: how many notices of preemption its process has got; each asks for a checkpoint.
         in_loop: whether the task is in a loop of the program's own, and in no call of `fit` since.
+        computing_s: the CPU time of the computation in one of its recent steps.
+        step_s: how long such a step takes, without the rests of a task that is slow on purpose.
     """
 
     task: str
@@ -96,6 +98,8 @@ class TaskStatus:
     lost: bool = False
     notices: int = 0
     in_loop: bool = False
+    computing_s: float | None = None
+    step_s: float | None = None
 
 
 def by_clock(said: TaskStatus, now_s: float) -> TaskStatus:

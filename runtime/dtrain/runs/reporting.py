@@ -28,6 +28,7 @@ from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
 from dtrain.runs.self_report.activity import Activity
 from dtrain.runs.self_report.announcing import STALE_S, Announcements, Unreached, exposure, introduction
 from dtrain.runs.self_report.certificate_life import CertificateLife, time_text
+from dtrain.runs.self_report.own_pace import OwnPace
 from dtrain.runs.self_report.own_usage import OwnUsage
 from dtrain.runs.trace import VARIABLE, Header, Trace
 
@@ -83,6 +84,7 @@ class Reporter(Account):
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
         self._rate_from = (time.monotonic(), 0, 0.0, 0.0)
         self._examples = 0
+        self._pace = OwnPace()
         self._refused = 0
         self._waited_s = 0.0
         self.write()
@@ -199,6 +201,8 @@ class Reporter(Account):
         """Record a completed step."""
         self.status.step = step
         self.status.progress_monotonic_s = time.monotonic()
+        if examples:
+            self._pace.stepped(self.status.progress_monotonic_s)
         if loss is not None:
             self.status.loss = loss
         self._examples += examples
@@ -216,14 +220,17 @@ class Reporter(Account):
             self.status.in_loop = True
             self.write()
 
-    def begins(self) -> float | None:
-        """Return the CPU time at which this thread begins to compute, for `slow_down`; None: not slow."""
-        return time.thread_time() if self._slow > 1.0 else None
+    def begins(self) -> float:
+        """Return the CPU time at which this thread begins to compute, for `slow_down`."""
+        return time.thread_time()
 
-    def slow_down(self, begun_s: float | None) -> None:
+    def slow_down(self, begun_s: float) -> None:
         """Sleep in proportion to the CPU time since `begins`, by `simulate.slow` or `dtrain chaos slow`."""
-        if self._slow > 1.0 and begun_s is not None:
-            time.sleep((self._slow - 1.0) * (time.thread_time() - begun_s))
+        used_s = time.thread_time() - begun_s
+        rest_s = (self._slow - 1.0) * used_s
+        if rest_s > 0.0:
+            time.sleep(rest_s)
+        self._pace.computed(used_s, rest_s)
 
     def current(self) -> TaskStatus:
         """Return a copy of the status as of now: heartbeat, rate and wait brought up to date."""
@@ -236,6 +243,7 @@ class Reporter(Account):
         whom = self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
         self.status.waiting_for = whom or self._trying_to_reach(now)
         self.status.waiting_monotonic_s = waiting[1] if self.status.waiting_for and waiting else None
+        self.status.computing_s, self.status.step_s = self._pace.computing_s, self._pace.step_s
         self.status.active_monotonic_s = self.activity.at_s
         self.status.busy_with = self.activity.busy_with
         self.status.reading_monotonic_s = self.activity.reading_since_s

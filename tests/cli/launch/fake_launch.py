@@ -41,6 +41,7 @@ class TaskScript:
         record: why it failed, as it has written down itself, so many seconds after its start.
         error_type: the class of the exception of that record.
         silent: whether it is stopped after its start, and reports nothing more.
+        measures: what else its status says, by field.
     """
 
     lasts_s: float = FOR_EVER
@@ -56,6 +57,7 @@ class TaskScript:
     record: tuple[float, str, str] | None = None
     error_type: str | None = None
     silent: bool = False
+    measures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -155,6 +157,8 @@ class FakeTarget:
         status.step, (status.fits_begun, status.fits_ended) = 9, script.fits
         status.unsaved, status.saved_step = script.unsaved, script.saved_step
         status.leads, status.in_loop = script.leads, script.loops
+        for name_of_field, value in script.measures.items():
+            setattr(status, name_of_field, value)
         if script.waits:
             status.phase = TaskPhase.STARTING
         if script.finished:

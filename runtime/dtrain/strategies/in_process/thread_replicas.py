@@ -199,14 +199,14 @@ class ThreadReplica(LocalReplica):
         self._part = NO_PART
         self._base = 0
         self.exchanges = shared.steps.meets
-        self._begun_s: float | None = None
+        self._begun_s = 0.0
 
     def next_batch(self) -> int:
         """See `Replica.next_batch`: the part that was dealt last, until its gradient is committed."""
         if self._part == NO_PART:
             self._part, self._base, self._meeting = self._shared.permit(self.rank)
         reporter = self.training.reporter
-        self._begun_s = None if reporter is None else reporter.begins()
+        self._begun_s = 0.0 if reporter is None else reporter.begins()
         return self._part
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:

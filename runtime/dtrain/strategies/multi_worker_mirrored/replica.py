@@ -76,8 +76,7 @@ class ArenaReplica(Replica):
             WaitTimeoutError: a replica that is alive did not do its share in time.
         """
         reporter = self._reporter
-        if self._begun_s is not None:
-            reporter.slow_down(self._begun_s)
+        reporter.slow_down(self._begun_s)
         self._calls.finish(self._memory_of)
         part = self._part  # not the driver's next one: others may have died meanwhile
         if examples:

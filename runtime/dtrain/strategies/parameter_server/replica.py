@@ -82,8 +82,7 @@ class ServerReplica(Replica, Overlaps):
             TrainingError: the rules of the spec end training.
         """
         reporter = self._reporter
-        if self._begun_s is not None:
-            reporter.slow_down(self._begun_s)
+        reporter.slow_down(self._begun_s)
         try:
             outcome = self._driver.push(examples, empty, sums)
             if self._leader is not None:
