@@ -44,7 +44,7 @@ class Row:
     status: TaskStatus | None
 
 
-class Pace(NamedTuple):
+class StepPace(NamedTuple):
     """The pace of a run: when the first of its steps was seen, that step, and the newest one."""
 
     since_s: float
@@ -60,7 +60,7 @@ class LiveTable:
         self._started_s = time.monotonic()
         self._losses: list[float] = []
         self._losses_step = -1
-        self._pace: Pace | None = None
+        self._pace: StepPace | None = None
         self._slow: dict[TaskId, float] = {}
 
     def render(self, rows: list[Row], width: int, height: int, colour: bool) -> str:
@@ -119,12 +119,12 @@ class LiveTable:
             self._losses = [*self._losses, sum(losses) / len(losses)][-_LOSSES_MAX:]
 
 
-def pace_of(before: Pace | None, step: int, now_s: float) -> Pace:
+def pace_of(before: StepPace | None, step: int, now_s: float) -> StepPace:
     """Return the pace of a run that is at this step now. A rollback begins another."""
-    return Pace(now_s, step, step) if before is None or step < before.step else before._replace(step=step)
+    return StepPace(now_s, step, step) if before is None or step < before.step else before._replace(step=step)
 
 
-def time_left(pace: Pace, last: int, now_s: float) -> str:
+def time_left(pace: StepPace, last: int, now_s: float) -> str:
     """Return ``1:05 left``; the text is empty before there is a rate, and after the last step."""
     done = pace.step - pace.first
     if done <= 0 or pace.step >= last:
