@@ -39,10 +39,12 @@ class Run:
 class Copy:
     """The tree once more, below a temporary folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int) -> None:
         self.folder = folder
+        self._workers = workers
         self._log = folder / "log"
         self._usual: dict[tuple[str, ...], Run] = {}
+        self._sources: dict[str, str] = {}
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
@@ -86,14 +88,30 @@ class Copy:
         if any(not file.startswith(str(self.folder)) for file in found.split()):
             raise RuntimeError(f"the copy in {self.folder} is not what is imported, but {found}")
 
+    def path(self, file: str) -> Path:
+        """Return where a file is: below ``runtime/dtrain``, or below ``cli`` if its name begins with ``dtrain_cli``."""
+        return self.folder / (f"cli/{file}" if file.startswith("dtrain_cli/") else f"runtime/dtrain/{file}")
+
     def source(self, file: str) -> str:
-        """Return the text of a file below ``runtime/dtrain``, as it is without a bug."""
-        return (self.folder / "runtime" / "dtrain" / file).read_text()
+        """Return the text of a file as it is without a bug; empty where there is none."""
+        path = self.path(file)
+        return path.read_text() if path.exists() else ""
+
+    def sources(self) -> dict[str, str]:
+        """Return the texts of all files by their names."""
+        if not self._sources:
+            for root, start in (("runtime/dtrain", ""), ("cli/dtrain_cli", "dtrain_cli/")):
+                top = self.folder / root
+                self._sources |= {
+                    start + path.relative_to(top).as_posix(): path.read_text()
+                    for path in sorted(top.rglob("*.py"))
+                }
+        return self._sources
 
     @contextlib.contextmanager
     def with_bug(self, file: str, text: str) -> Iterator[None]:
         """Put this text in the file's place for a while."""
-        path = self.folder / "runtime" / "dtrain" / file
+        path = self.path(file)
         before = path.read_text()
         path.write_text(text)
         try:
@@ -113,7 +131,17 @@ class Copy:
 
     def run(self, tests: Sequence[str], limit_s: float) -> Run:
         """Run tests until the first fails; a run that takes too long has failed."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"-n{self._workers}",
+            *tests,
+        ]
         begun_s = time.monotonic()
         with self._log.open("wb") as log:
             process = subprocess.Popen(
@@ -142,11 +170,11 @@ class Copy:
 
 
 @contextlib.contextmanager
-def copied() -> Iterator[Copy]:
-    """Copy the tree; the copy is removed afterwards."""
+def copied(workers: int) -> Iterator[Copy]:
+    """Copy the tree, in which so many workers run the tests; the copy is removed afterwards."""
     adopt_orphans()
     with tempfile.TemporaryDirectory(prefix="dtrain-mutants-") as folder:
-        yield Copy(Path(folder))
+        yield Copy(Path(folder), workers)
 
 
 def adopt_orphans() -> None:

@@ -36,6 +36,10 @@ class Drawn:
 
     void = harmless = ""
 
+    def place(self, sources: Mapping[str, str]) -> str:
+        """Return its file."""
+        return self.file
+
     def planted(self, source: str) -> str:
         """Return the file's text with the bug in it."""
         tree = ast.parse(source)

@@ -49,7 +49,12 @@ LIVED = [
         "self.rolled_back_steps + max(0, reached - self._given)",
         "max(0, reached - self._given)",
     ),
-    bug(IN_PROCESS, "LocalTraining.__init__", "start.dealt.cut_into(parts)", "type(start.dealt)(parts)"),
+    bug(
+        IN_PROCESS,
+        "LocalTraining.__init__",
+        "start.dealt.going_on(generation.cut, sync=shared)",
+        "type(start.dealt)(generation.cut.parts)",
+    ),
     bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    table.finalize()"),
     bug(
         STORE,

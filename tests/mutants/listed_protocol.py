@@ -72,9 +72,9 @@ EXACTLY_ONCE = [
 ASYNC = [
     bug(
         GATE,
-        "TicketGate.all_given",
-        "self.accepted + len(self.holders) >= end",
-        "self.accepted + len(self.holders) > end",
+        "TicketGate.left",
+        "end - self.accepted - len(self.holders)",
+        "end - self.accepted - len(self.holders) + 1",
     ),
     bug(
         GATE,
@@ -189,15 +189,14 @@ DATA = [
     bug("data/grouping.py", "Batched.__init__", "-(-self.cardinality // size)", "self.cardinality // size"),
     bug(
         "training/parts/streams.py",
-        "PartStream._own",
-        "self._open(number // self._pipelines)",
-        "self._open(0)",
+        "PartStream._batch",
+        "iterator.skip_to(index)",
     ),
     bug(
         "data/ordering.py",
-        "Shuffled._generator",
-        "np.random.default_rng([self._seed, *iteration] if self._reshuffle else self._seed)",
-        "np.random.default_rng(self._seed)",
+        "Shuffled._entropy",
+        "[self._seed, *iteration] if self._reshuffle else [self._seed]",
+        "[self._seed]",
     ),
     bug(
         "training/fits/chance.py",

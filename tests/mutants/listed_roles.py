@@ -53,13 +53,13 @@ PUSHES = [
     ),
     bug(
         MEANS,
-        "_mean_of_floats",
-        "np.divide(total, kind(count), out=total)",
-        "np.divide(total, kind(count - 1), out=total)",
+        "mean_of_floats",
+        "np.divide(out, kind(count), out=out)",
+        "np.divide(out, kind(count - 1), out=out)",
     ),
     bug(
         MEANS,
-        "_row_mean",
+        "row_mean",
         "np.divide(total, divisor, out=total)",
         (
             "np.divide(total, np.sum([np.isin(union, ids) for ids, _ in pairs], axis=0)[:, None].astype(kind), "
@@ -92,7 +92,7 @@ ATTENDING = [
         ),
         "self.farewell and not self._still_to_hear(held, MemberState.EXPECTED, MemberState.LIVE)",
     ),
-    bug(ROSTER, "Roster.end", "now - self._leader_lost_since_s >= self.wait.leader_s", "False"),
+    bug(ROSTER, "Roster.end", "now - self._leader_lost_since_s >= self._leader_away_s", "False"),
     bug(ROSTER, "Roster.concluded", "*", "return True"),
 ]
 

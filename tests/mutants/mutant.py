@@ -1,8 +1,9 @@
 """One planted bug of the list, and how it stands with those that do not fit the code any more."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planting import Change, plant
+from planting import Change, DoesNotFitError, has_function, plant
 
 
 @dataclass(frozen=True)
@@ -10,7 +11,7 @@ class Mutant:
     """A bug.
 
     Attributes:
-        file: below ``runtime/dtrain``.
+        file: below ``runtime/dtrain``, or ``dtrain_cli/...``; it is looked for elsewhere if its functions have gone.
         changes: all of them together are the bug; none: it is void.
         says: the bug in words.
         void: why nothing in today's code corresponds to it.
@@ -32,6 +33,29 @@ class Mutant:
         for change in self.changes:
             source = plant(source, change)
         return source
+
+    def place(self, sources: Mapping[str, str]) -> str:
+        """Return the file with the functions of this bug: its own, or else the only other one that it fits.
+
+        Raises:
+            DoesNotFitError: no file has them, or several do.
+        """
+        names = {change.function for change in self.changes}
+        if self.file in sources and all(has_function(sources[self.file], name) for name in names):
+            return self.file
+        words = {name.rpartition(".")[2] for name in names}
+        maybe = [file for file, text in sources.items() if all(word in text for word in words)]
+        found = []
+        for file in maybe:
+            try:
+                self.planted(sources[file])
+            except DoesNotFitError:
+                continue
+            found.append(file)
+        if len(found) != 1:
+            many = f"{len(found)} files have them: {', '.join(found)}" if found else "no other file has them"
+            raise DoesNotFitError(f"{self.file} has no {', '.join(sorted(names))}, and {many}")
+        return found[0]
 
 
 def bug(

@@ -52,6 +52,15 @@ def plant(source: str, change: Change) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
+def has_function(source: str, name: str) -> bool:
+    """Return whether a module has a function, or a class, of this name with its classes."""
+    try:
+        _function(ast.parse(source), name)
+    except DoesNotFitError:
+        return False
+    return True
+
+
 @dataclass
 class _Place:
     """Where a node, or a run of statements, hangs: a field of its parent, and the position in it if that is a

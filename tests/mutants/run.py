@@ -14,9 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import listed_alive
+import listed_data
+import listed_files
 import listed_protocol
 import listed_replicas
 import listed_roles
+import listed_settings
+import listed_training
+import listed_wire
 from copies import Copy, copied
 from drawing import Drawn, draw
 from mutant import Mutant
@@ -28,6 +33,13 @@ LISTED: dict[str, list[Mutant]] = {
     "wider": listed_alive.FOUND_BY_WIDER_TESTS,
     "harmless": listed_alive.HARMLESS,
     "found": [*listed_protocol.FOUND, *listed_roles.FOUND, *listed_replicas.FOUND],
+    "rooms": [
+        *listed_data.FOUND,
+        *listed_settings.FOUND,
+        *listed_files.FOUND,
+        *listed_wire.FOUND,
+        *listed_training.FOUND,
+    ],
 }
 """By what was known of them when the list was made."""
 
@@ -38,7 +50,8 @@ def chosen(arguments: argparse.Namespace, copy: Copy) -> Iterator[tuple[str, Mut
         if arguments.kind in (kind, "listed", "all"):
             yield from ((f"{kind} {number}", mutant) for number, mutant in enumerate(mutants, 1))
     if arguments.kind in ("drawn", "all"):
-        drawn = draw({file: copy.source(file) for file in MIRRORED}, arguments.seed, arguments.count)
+        sources = {file: text for file in MIRRORED if (text := copy.source(file))}
+        drawn = draw(sources, arguments.seed, arguments.count)
         yield from ((f"drawn {arguments.seed}.{number}", mutant) for number, mutant in enumerate(drawn, 1))
 
 
@@ -47,16 +60,17 @@ def judged(mutant: Mutant | Drawn, copy: Copy, *, most: int, check: bool) -> dic
     if mutant.void:
         return {"state": "void", "why": mutant.void}
     try:
-        text = mutant.planted(copy.source(mutant.file))
+        place = mutant.place(copy.sources())
+        text = mutant.planted(copy.source(place))
     except DoesNotFitError as error:
         return {"state": "unfit", "why": f"this mutant no longer fits the code: {error}"}
     if check:
-        return {"state": "fits", "why": ""}
+        return {"state": "fits", "why": "" if place == mutant.file else f"now in {place}"}
     begun_s = time.monotonic()
     for stage, tests in enumerate(stages(mutant.file)[: 1 if mutant.harmless else most]):
         if (usual := copy.usual(tests)).failed is not None:
             return {"state": "broken", "why": f"the tests fail without any bug: {usual.failed}"}
-        with copy.with_bug(mutant.file, text):
+        with copy.with_bug(place, text):
             run = copy.run(tests, copy.limit_s(tests))
         if run.failed is not None:
             by = "mirrored" if stage == 0 else "wider"
@@ -70,10 +84,14 @@ def judged(mutant: Mutant | Drawn, copy: Copy, *, most: int, check: bool) -> dic
 
 
 def known(results: Path | None) -> dict[str, dict[str, Any]]:
-    """Return what an earlier run has found, by name."""
+    """Return what an earlier run has found, by file and words: numbers change with the list."""
     if results is None or not results.exists():
         return {}
-    return {row["name"]: row for row in map(json.loads, results.read_text().splitlines())}
+    return {_key(row["file"], row["says"]): row for row in map(json.loads, results.read_text().splitlines())}
+
+
+def _key(file: str, says: str) -> str:
+    return f"{file} {says}"
 
 
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -89,6 +107,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
         default=9,
         help="how many lists of tests are run at most: 1 are the mirrored ones",
     )
+    parser.add_argument("--workers", type=int, default=0, help="of pytest-xdist, in each run of tests")
     parser.add_argument(
         "--check", action="store_true", help="say which of them fit the code, and run nothing"
     )
@@ -105,13 +124,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that nothing is left behind
     before, states = known(arguments.results), Counter[str]()
     print(f"seed {arguments.seed} of the drawn ones", flush=True)
-    with copied() as copy:
+    with copied(arguments.workers) as copy:
         for name, mutant in chosen(arguments, copy):
             if arguments.only not in f"{name} {mutant.file} {mutant.says}":
                 continue
-            found = before.get(name) if not arguments.check else None
-            again = found is None or found["says"] != mutant.says
-            if again or (found["state"] == "alive" and found["stages"] < arguments.stages):
+            found = before.get(_key(mutant.file, mutant.says)) if not arguments.check else None
+            if (
+                found is None
+                or found["state"] == "broken"
+                or (found["state"] == "alive" and found["stages"] < arguments.stages)
+            ):
                 found = judged(mutant, copy, most=arguments.stages, check=arguments.check)
                 found |= {"name": name, "file": mutant.file, "says": mutant.says, "stages": arguments.stages}
                 if arguments.results is not None and not arguments.check:

@@ -1,6 +1,27 @@
 """Which tests are run for a mutant: first those that mirror its file, then wider ones, the slowest last."""
 
+from pathlib import Path, PurePosixPath
+
+TESTS = Path(__file__).parents[1]
+
 MIRRORED = {
+    "callbacks/backup_and_restore.py": ["callbacks"],
+    "config/cluster_section.py": ["cli/spec"],
+    "data/distribution/once.py": ["data/test_learned_once.py"],
+    "data/readers/csv_format.py": ["data/test_csv.py"],
+    "data/record_index/offsets.py": ["data/test_record_index.py", "security/test_foreign_indexes.py"],
+    "data/caching/on_disk.py": ["data/test_caches.py"],
+    "data/joining.py": ["data/test_dataset.py", "data/test_resume.py"],
+    "wire/security/proof.py": ["security/test_proof.py"],
+    "wire/security/tls.py": ["security/test_tls.py"],
+    "wire/handshake.py": ["wire/test_handshake.py", "security/test_proof.py", "security/test_strangers.py"],
+    "checkpoints/remote.py": ["checkpoints/test_remote.py"],
+    "training/evaluation.py": ["training/test_loop.py", "training/test_training_api.py"],
+    "dtrain_cli/launch/policies/patience.py": [
+        "cli/launch/policies",
+        "cli/launch/test_supervisor.py",
+        "cli/launch/test_supervisor_success.py",
+    ],
     "checkpoints/finals.py": ["checkpoints/test_finals.py"],
     "checkpoints/folder.py": ["checkpoints"],
     "checkpoints/keys.py": ["checkpoints"],
@@ -183,7 +204,34 @@ SLOW = {
 """Of drivers, real clusters as well."""
 
 
+ROOMS = {
+    "callbacks/": ["callbacks"],
+    "checkpoints/": ["checkpoints"],
+    "config/": ["cli/spec"],
+    "data/": ["data"],
+    "dtrain_cli/launch/policies/": ["cli/launch/policies"],
+    "dtrain_cli/spec/": ["cli/spec"],
+    "training/": ["training"],
+    "wire/": ["wire", "security/test_proof.py", "security/test_strangers.py", "security/test_tls.py"],
+}
+"""Of files that `MIRRORED` does not name."""
+
+
 def stages(file: str) -> list[list[str]]:
     """Return the lists of tests for a file, each to be run if the mutant has lived through those before."""
-    lists = [MIRRORED[file], *WIDER, *([SLOW[file]] if file in SLOW else [])]
-    return [[f"tests/{path}" for path in paths] for paths in lists]
+    room = next((tests for start, tests in ROOMS.items() if file.startswith(start)), [])
+    lists = [MIRRORED.get(file, room), *WIDER, *([SLOW[file]] if file in SLOW else [])]
+    there = [[path for each in paths for path in _there(each)] for paths in lists]
+    return [list(dict.fromkeys(paths)) for paths in there if paths]
+
+
+def _there(name: str) -> list[str]:
+    """Return a file or folder of tests below the root; of one that is gone, files of its name, or else its folder."""
+    wanted = TESTS / name
+    if wanted.exists():
+        found = [wanted]
+    else:
+        found = sorted(TESTS.rglob(PurePosixPath(name).name)) or [
+            next(each for each in wanted.parents if each.exists())
+        ]
+    return [path.relative_to(TESTS.parent).as_posix() for path in found if path != TESTS]

@@ -1,0 +1,91 @@
+"""Planted bugs of the settings, the spec, and the launcher's policies: what accepts what is to be refused, hides an
+error, or leaves a process.
+"""
+
+from mutant import bug
+
+RULES = "config/training_rules.py"
+RESOLUTION = "config/resolution.py"
+CLUSTER = "config/cluster_section.py"
+SPEC = "dtrain_cli/spec/file.py"
+POLICIES = "dtrain_cli/launch/policies"
+RESTARTS = f"{POLICIES}/restart_policy.py"
+SUCCESS = f"{POLICIES}/success_rule.py"
+FAULTS = f"{POLICIES}/fault_schedule.py"
+
+SETTINGS = [
+    bug(RULES, "contradictions", "backups and meant['replicas_to_aggregate'] is not None", "False"),
+    bug(
+        RULES,
+        "replicas_problems",
+        "0 < replicas <= training.backup_workers",
+        "0 < replicas < training.backup_workers",
+    ),
+    bug(RULES, "_partitioner_problems", "value < 1", "value < 0"),
+    bug(
+        RULES,
+        "problems",
+        "set(compression) != {'top_k'} or not 0 < fraction <= 1",
+        "set(compression) != {'top_k'}",
+    ),
+    bug(
+        RULES,
+        "_contradictions_of_updates",
+        "meant['stale_gradients'] == StaleGradients.DROP and meant['max_staleness'] is None",
+        "False",
+    ),
+    bug(RESOLUTION, "with_program", "{**program, **said}", "{**said, **program}"),
+    bug(
+        RESOLUTION,
+        "_with_implied",
+        "training.get('staleness_bound') != 0 or training.get('updates') == 'sync'",
+        "True",
+    ),
+    bug(CLUSTER, "ClusterSection.problems", "address in seen", "False"),
+    bug(
+        CLUSTER,
+        "address_problem",
+        "not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536",
+        "not port.isdecimal()",
+    ),
+    bug(
+        "config/simulate_section.py",
+        "SimulateSection.problems",
+        "self.link(*link.between) is not link",
+        "False",
+    ),
+    bug(
+        "config/security_section.py",
+        "SecuritySection.completed",
+        "section.tls != TlsMode.OFF and 0 < len(missing) < len(TLS_VARIABLES)",
+        "False",
+    ),
+    bug(SPEC, "read_spec", "lines or spec is None", "spec is None"),
+    bug("dtrain_cli/spec/tree.py", "_read_text", "len(data) > BYTES_MAX", "False"),
+]
+
+OF_POLICIES = [
+    bug(RESTARTS, "decide", "error_type in PERMANENT_ERRORS", "False"),
+    bug(RESTARTS, "decide", "used >= rule.max", "used > rule.max"),
+    bug(RESTARTS, "decide", "0 if ran_s >= HEALTHY_S else count", "count"),
+    bug(RESTARTS, "may_be_chance", "SIGNALLED <= status < MINUS_ONE", "SIGNALLED <= status"),
+    bug(SUCCESS, "has_succeeded", "any(states[task] != TaskState.SUCCEEDED for task in workers)", "False"),
+    bug(SUCCESS, "survives_without", "len(live) >= needed", "True"),
+    bug(FAULTS, "FaultSchedule.due", "self._waiting.remove(fault)"),
+    bug(FAULTS, "FaultSchedule.due", "there is not None and task not in there", "False"),
+    bug(f"{POLICIES}/ordered_stop.py", "RunStop.kill_s", "self.at_s + self.grace_s", "math.inf"),
+    bug(
+        f"{POLICIES}/stuck_watch.py",
+        "StuckWatch._judged",
+        "awaited is None or said.waiting_for or said.busy_with",
+        "awaited is None or said.waiting_for",
+    ),
+    bug(
+        f"{POLICIES}/patience.py",
+        "Patience.late",
+        "order is not None and not order.patient",
+        "order is not None",
+    ),
+]
+
+FOUND = [*SETTINGS, *OF_POLICIES]

@@ -1,0 +1,76 @@
+"""Planted bugs of training and callbacks: what counts an example wrongly, forgets what a callback knew, or hides that
+there was nothing to look at.
+"""
+
+from mutant import bug
+
+EVALUATION = "training/evaluation.py"
+PIPELINES = "training/parts/of_pipelines.py"
+EPOCHS = "training/fits/epochs.py"
+LOG = "training/fits/epoch_log.py"
+STOPPING = "callbacks/early_stopping.py"
+PLATEAU = "callbacks/reduce_on_plateau.py"
+CSV = "callbacks/csv_logger.py"
+CHECKPOINT = "callbacks/model_checkpoint.py"
+
+TRAINING = [
+    bug(EVALUATION, "Totals.add", "self.examples += batch.size", "self.examples += 1"),
+    bug(EVALUATION, "Validation.is_due", "(epoch + 1) % frequency == 0", "epoch % frequency == 0"),
+    bug(EVALUATION, "evaluate", "not totals.examples", "False"),
+    bug(
+        PIPELINES,
+        "PartsOfPipelines.__init__",
+        "self._size if cut.even else -(-self._size // cut.parts) * cut.parts",
+        "self._size",
+    ),
+    bug(
+        PIPELINES,
+        "PartsOfPipelines._place",
+        "past * self._lengths[pipeline] + (turn + later) * self._share + place",
+        "(turn + later) * self._share + place",
+    ),
+    bug(
+        "training/parts/batch.py", "Batch.weighted", "weights * np.reshape(self.sample_weight, -1)", "weights"
+    ),
+    bug(
+        EPOCHS, "Epochs.of", "steps_per_epoch < 1 or not 0 <= initial_epoch <= epochs", "steps_per_epoch < 1"
+    ),
+    bug(EPOCHS, "Epochs.max_steps", "self.epochs - self.initial_epoch", "self.epochs"),
+    bug(LOG, "EpochLog.go_back_to", "number < epoch", "number <= epoch"),
+    bug("training/fits/steering.py", "Steering.goes_back", "self.model.stop_training = self._stop_told"),
+]
+
+CALLBACKS = [
+    bug(
+        STOPPING,
+        "EarlyStopping.on_epoch_end",
+        "self.wait >= self.patience and epoch > 0",
+        "self.wait > self.patience and epoch > 0",
+    ),
+    bug(STOPPING, "EarlyStopping.get_state", "self.best_weights", "None"),
+    bug(
+        PLATEAU,
+        "ReduceLROnPlateau.on_epoch_end",
+        "max(rate * self.factor, self.min_lr)",
+        "rate * self.factor",
+    ),
+    bug(PLATEAU, "ReduceLROnPlateau._reduce", "self.cooldown_counter = self.cooldown"),
+    bug(CSV, "CSVLogger.set_state", "self._file.truncate(self._began_bytes)"),
+    bug(CSV, "CSVLogger.on_train_begin", "claim(self.filename, self.model.strategy.context.run_id)"),
+    bug(
+        CHECKPOINT,
+        "ModelCheckpoint.on_train_batch_end",
+        "self._unsaved_steps += batch - self._last_batch",
+        "self._unsaved_steps += 1",
+    ),
+    bug(CHECKPOINT, "ModelCheckpoint._save_if_due", "self._watched.best = value"),
+    bug(
+        "callbacks/backup_and_restore.py",
+        "BackupAndRestore.on_train_begin",
+        "self._saved_step = self._clock.global_step",
+    ),
+    bug("callbacks/callback_list.py", "check_callbacks", "not isinstance(found, Callback)", "False"),
+    bug("callbacks/monitor.py", "Monitor.read", "warnings.warn(text, RuntimeWarning, stacklevel=3)"),
+]
+
+FOUND = [*TRAINING, *CALLBACKS]
