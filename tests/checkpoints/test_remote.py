@@ -88,6 +88,20 @@ def test_from_a_damaged_copy_it_turns_to_the_one_before_and_says_so(url, tmp_pat
     assert copies.warning.endswith("Using ckpt-3 instead")
 
 
+def test_a_copy_in_the_place_of_another_step_is_none_of_that_step(url, tmp_path):
+    save(tmp_path / "here", 3, 3)
+    RemoteCopies(url).upload(tmp_path / "here")
+    files = fsspec.filesystem("memory")
+    for path in files.ls(f"{url}/ckpt-3", detail=False):
+        files.pipe_file(path.replace("ckpt-3", "ckpt-9"), files.cat_file(path))
+    copies = RemoteCopies(url)
+    assert copies.fetch(tmp_path / "there")
+    assert held(tmp_path / "there") == (3, [3.0] * 3)
+    assert [found.step for found in list_checkpoints(tmp_path / "there")] == [3]
+    assert "ckpt-9 at memory://" in copies.warning
+    assert "is of step 3" in copies.warning
+
+
 def test_where_only_damaged_checkpoints_are_left_the_copy_takes_their_place(url, tmp_path):
     save(tmp_path, 3, 3)
     RemoteCopies(url).upload(tmp_path)

@@ -119,6 +119,10 @@ def test_a_step_of_train_on_batch_is_of_the_leaders_examples_alone(launcher):
     launch = launcher.start("--workers", "1", *REPLICAS, "program.py")
     succeeded(launch)
     (found,) = told(launch, "weights", ["chief:0", "worker:0"])
+    ignored = "worker:0 | train_on_batch: the leader's batch is trained; those of other tasks are not used"
+    assert launch.out.count("train_on_batch:") == launch.out.count(ignored) == 1, (
+        "once, in a task that does not lead"
+    )
     x, weights, bias = np.arange(12.0).reshape(6, 2), np.zeros(2), 0.0
     for _ in range(2):  # as the rule says: the mean of the squares, and a rate of 0.01
         slopes = 2 * (x @ weights + bias - x.sum(1)) / 6

@@ -293,6 +293,22 @@ def test_on_parameter_servers_functions_in_replicas_are_refused(launched):
             call()
 
 
+@pytest.mark.parametrize(
+    ("settings", "in_sync"),
+    [
+        ({}, 1),
+        ({"updates": "sync"}, 3),
+        ({"updates": "sync", "backup_workers": 1}, 2),
+        ({"updates": "sync", "replicas_to_aggregate": 6}, 6),
+        ({"updates": "sync", "chief_trains": False}, 2),
+        ({"staleness_bound": 2}, 1),
+    ],
+)
+def test_replicas_are_in_sync_in_synchronous_training_and_one_is_in_async(launched, settings, in_sync):
+    launched(**settings)
+    assert dt.get_strategy().num_replicas_in_sync == in_sync
+
+
 # What a launcher has laid out
 
 
