@@ -34,6 +34,8 @@ def end(launcher, cluster):
         if not task.startswith("ps")
     }
     assert said == {"['[UNK]', 'b', 'a']"}
+    servers = [command for task, command in cluster.commands.items() if task.startswith("ps")]
+    assert not any("words" in command.out for command in servers), "a server never runs the program"
     assert Path(launcher.folder / "read.txt").read_text().split() == ["b", "a", "b"], "each example once"
 
 

@@ -16,7 +16,10 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[2]
-COPIED = ["runtime", "cli", "tests", "examples", "cluster_specs", "pyproject.toml", "README.md"]
+COPIED = [
+    *("runtime", "cli", "tests", "examples", "cluster_specs", "fuzz"),
+    *("conftest.py", "pyproject.toml", "README.md"),
+]
 PR_SET_CHILD_SUBREAPER = 36
 AT_LEAST_S = 60.0
 TIMES = 5
