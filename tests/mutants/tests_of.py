@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 TESTS = Path(__file__).parents[1]
 
 MIRRORED = {
+    "callbacks/callback_list.py": ["callbacks", "training/test_wrong_data.py"],
     "callbacks/backup_and_restore.py": ["callbacks"],
     "checkpoints/finals.py": ["checkpoints/test_finals.py"],
     "checkpoints/folder.py": ["checkpoints"],
@@ -167,7 +168,11 @@ MIRRORED = {
     "strategies/parameter_server/leader.py": ["strategies/test_parameter_server_training.py"],
     "strategies/parameter_server/opening.py": ["strategies/test_parameter_server_training.py"],
     "training/batches.py": ["training/test_batch_stream.py", "training/test_wrong_data.py"],
-    "training/evaluation.py": ["training/test_loop.py", "training/test_training_api.py"],
+    "training/evaluation.py": [
+        "training/test_loop.py",
+        "training/test_training_api.py",
+        "callbacks/test_claims_and_counts.py",
+    ],
     "training/fits/chance.py": ["training/test_loop.py"],
     "training/fits/epoch_log.py": ["training/test_loop_going_back.py", "training/test_loop.py"],
     "training/fits/epochs.py": [
