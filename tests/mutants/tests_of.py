@@ -176,6 +176,7 @@ MIRRORED = {
     "training/fits/chance.py": ["training/test_loop.py"],
     "training/fits/epoch_log.py": ["training/test_loop_going_back.py", "training/test_loop.py"],
     "training/fits/epochs.py": [
+        "training/test_initial_epoch.py",
         "training/test_keras_habits.py",
         "training/test_training_api.py",
         "training/test_loop.py",

@@ -99,10 +99,11 @@ def functions_of(arcs: dict[str, set[tuple[int, int]]]) -> list[Function]:
 
 def _functions(file: str, regions: dict[str, dict[str, object]]) -> Iterator[Function]:
     path = Path(file) if Path(file).is_absolute() else Path.cwd() / file
-    lines = path.read_text().splitlines()
+    source = path.read_text()
+    lines, statements = source.splitlines(), coverage_record.statements_of(source)
 
     def text(number: int) -> str:
-        return lines[number - 1].strip() if number > 0 else "end"
+        return statements.get(number, lines[number - 1].strip()) if number > 0 else "end"
 
     for name, region in regions.items():
         summary = region["summary"]

@@ -2,6 +2,7 @@
 record has reached and a later one has not, where files were moved, joined and cut meanwhile.
 """
 
+import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,38 @@ class Function:
     def is_reached(self) -> bool:
         """Return whether any statement of it ran."""
         return self.counted.statements_missed < self.counted.statements
+
+
+def statements_of(source: str) -> dict[int, str]:
+    """Return the text of each statement by its first line, in one line however it is laid out; of one with a body
+    what stands before that.
+    """
+    found: dict[int, str] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt | ast.ExceptHandler):
+            found.setdefault(node.lineno, _head(node))
+        elif isinstance(node, ast.match_case):
+            found.setdefault(node.pattern.lineno, f"case {ast.unparse(node.pattern)}")
+    return found
+
+
+def _head(node: ast.stmt | ast.ExceptHandler) -> str:
+    match node:
+        case ast.If() | ast.While():
+            return f"{type(node).__name__.lower()} {ast.unparse(node.test)}"
+        case ast.For():
+            return f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}"
+        case ast.With():
+            return f"with {', '.join(map(ast.unparse, node.items))}"
+        case ast.Match():
+            return f"match {ast.unparse(node.subject)}"
+        case ast.ExceptHandler():
+            return f"except {ast.unparse(node.type) if node.type else ''}".rstrip()
+        case ast.FunctionDef() | ast.ClassDef():
+            return f"{'def' if isinstance(node, ast.FunctionDef) else 'class'} {node.name}"
+        case ast.Try():
+            return "try"
+    return " ".join(ast.unparse(node).split())
 
 
 def text_of(functions: Sequence[Function], header: Iterable[str]) -> str:

@@ -1,7 +1,16 @@
 """Comparing records of coverage: a function is found where it has gone, and what it has lost is named."""
 
 import pytest
-from record.coverage_record import WHOLE_MODULE, Counted, Function, lost, pairs, read, text_of
+from record.coverage_record import (
+    WHOLE_MODULE,
+    Counted,
+    Function,
+    lost,
+    pairs,
+    read,
+    statements_of,
+    text_of,
+)
 
 WHOLE, HALF, NOTHING = Counted(4, 2, 0, 0), Counted(4, 2, 2, 1), Counted(4, 2, 4, 2)
 
@@ -66,3 +75,13 @@ def test_what_is_reached_no_longer_is_named_wherever_it_has_gone():
     ]
     assert besides[:2] == ["gone: old of a/x.py", "new and not reached: new of a/x.py"]
     assert lost(before, before)[0] == []
+
+
+def test_a_statement_has_one_text_however_it_is_laid_out():
+    one = "def f(a):\n    if a and b:\n        return g(1, 2)\n    raise ValueError('x')\n"
+    other = "def f(a):\n    if (\n        a\n        and b\n    ):\n        return g(\n            1,\n            2,\n        )\n    raise ValueError(\n        'x'\n    )\n"
+    texts = ["def f", "if a and b", "return g(1, 2)", "raise ValueError('x')"]
+    assert [sorted(statements_of(source).items()) for source in (one, other)] == [
+        list(zip((1, 2, 3, 4), texts, strict=True)),
+        list(zip((1, 2, 6, 10), texts, strict=True)),
+    ]
