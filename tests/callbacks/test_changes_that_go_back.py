@@ -1,0 +1,37 @@
+"""What callbacks have changed and nobody was told, before the epoch begins again on servers that went back."""
+
+from types import SimpleNamespace
+
+from dtrain.learning import optimizers
+from dtrain.training.fits.steering import Steering
+
+
+def steering():
+    """A leader that has told nothing yet, and what its strategy is told."""
+    told = []
+    optimizer = optimizers.SGD(0.5)
+    leader = SimpleNamespace(optimizer=optimizers.serialize(optimizer), control=told.append)
+    training = SimpleNamespace(weights={"w": 1.0}, clock=SimpleNamespace(finished=False))
+    model = SimpleNamespace(weights=training.weights, stop_training=False)
+    return Steering(model, optimizer, training, leader, holds=True), told
+
+
+def test_a_stop_and_weights_that_nobody_was_told_of_are_undone_and_made_again():
+    it, told = steering()
+    it.begin_epoch(last_step=8)
+    it.model.stop_training, it.model.weights = True, {"w": 9.0}
+    it.goes_back()
+    assert (it.stopped, it.model.weights) == (False, it.training.weights)
+    it.model.stop_training = True
+    it.tell_changes()
+    assert [(each.stop, each.until) for each in told] == [(False, 8), (True, 8)]
+
+
+def test_a_stop_that_was_told_stays():
+    it, told = steering()
+    it.model.stop_training = True
+    it.tell_changes()
+    it.model.stop_training = False
+    it.goes_back()
+    assert it.stopped
+    assert len(told) == 1
