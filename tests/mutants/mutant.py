@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planting import Change, DoesNotFitError, has_function, plant
+from planting import Change, place_of, plant
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,7 @@ class Mutant:
         Raises:
             DoesNotFitError: no file has them, or several do.
         """
-        names = {change.function for change in self.changes}
-        if self.file in sources and all(has_function(sources[self.file], name) for name in names):
-            return self.file
-        words = {name.rpartition(".")[2] for name in names}
-        maybe = [file for file, text in sources.items() if all(word in text for word in words)]
-        found = []
-        for file in maybe:
-            try:
-                self.planted(sources[file])
-            except DoesNotFitError:
-                continue
-            found.append(file)
-        if len(found) != 1:
-            many = f"{len(found)} files have them: {', '.join(found)}" if found else "no other file has them"
-            raise DoesNotFitError(f"{self.file} has no {', '.join(sorted(names))}, and {many}")
-        return found[0]
+        return place_of(self.file, self.changes, sources)
 
 
 def bug(

@@ -3,7 +3,7 @@ another.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 WHOLE_BODY = "*"
@@ -52,10 +52,39 @@ def plant(source: str, change: Change) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def has_function(source: str, name: str) -> bool:
-    """Return whether a module has a function, or a class, of this name with its classes."""
+def place_of(file: str, changes: Sequence[Change], sources: Mapping[str, str]) -> str:
+    """Return the file in which the functions of some changes are: `file`, or else the only other one that they fit.
+
+    Raises:
+        DoesNotFitError: no other file has them, or several do.
+    """
+    names = sorted({change.function for change in changes})
+    if file in sources and all(_has_function(sources[file], name) for name in names):
+        return file
+    words = {name.rpartition(".")[2] for name in names}
+    found = [
+        other
+        for other, text in sources.items()
+        if all(word in text for word in words) and _fits(text, changes)
+    ]
+    if len(found) != 1:
+        others = f"{len(found)} files have them: {', '.join(found)}" if found else "they fit no other file"
+        raise DoesNotFitError(f"{file} has no {', '.join(names)}, and {others}")
+    return found[0]
+
+
+def _has_function(source: str, name: str) -> bool:
     try:
         _function(ast.parse(source), name)
+    except DoesNotFitError:
+        return False
+    return True
+
+
+def _fits(source: str, changes: Sequence[Change]) -> bool:
+    try:
+        for change in changes:
+            source = plant(source, change)
     except DoesNotFitError:
         return False
     return True

@@ -2,7 +2,7 @@
 
 import pytest
 from mutants.drawing import draw
-from mutants.planting import Change, DoesNotFitError, plant
+from mutants.planting import Change, DoesNotFitError, place_of, plant
 
 SOURCE = '''
 class Tank:
@@ -53,6 +53,20 @@ def test_a_piece_is_replaced(change, gone, there):
 def test_what_does_not_fit_is_said(change, why):
     with pytest.raises(DoesNotFitError, match=why):
         plant(SOURCE, change)
+
+
+def test_a_bug_is_found_where_its_function_has_gone():
+    change = [Change("Tank.fill", "litres > most", "True")]
+    other = SOURCE.replace("Tank", "Barrel")
+    assert (
+        place_of("tank.py", change, {"tank.py": "", "vessels/all.py": SOURCE, "x.py": other})
+        == "vessels/all.py"
+    )
+    assert place_of("tank.py", change, {"tank.py": SOURCE, "all.py": SOURCE}) == "tank.py"
+    with pytest.raises(DoesNotFitError, match=r"tank\.py has no Tank\.fill, and they fit no other file"):
+        place_of("tank.py", change, {"x.py": other})
+    with pytest.raises(DoesNotFitError, match=r"2 files have them: a\.py, b\.py"):
+        place_of("tank.py", change, {"a.py": SOURCE, "b.py": SOURCE})
 
 
 def test_what_is_drawn_follows_from_the_seed_and_is_always_another_program():
