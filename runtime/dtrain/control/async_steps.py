@@ -211,14 +211,13 @@ class AsyncSteps:
         repairs = () if self.repairs is None else (*self.repairs.due, *self.repairs.given.values())
         return (*self.dealer.due, *repairs)
 
-    def refused(self, rank: int, part: int, *, empty: bool = False) -> tuple[bool, int]:
-        """Note that a push was not finite, or of an empty batch, which no server lacks.
-
-        Its ticket comes back, and the replica may ask for another one behind those that wait.
+    def refused(self, rank: int, part: int) -> tuple[bool, int]:
+        """Note that a push was not finite. Its ticket comes back, and the replica may ask for another one
+        behind those that wait.
         """
         if self.admits(rank, part):
             self.gate.settle(rank, accepted=False)
-            if part in self._doubtful and not empty:
+            if part in self._doubtful:
                 self._try_again(part)
                 self.dealer.give_back(part)
             else:

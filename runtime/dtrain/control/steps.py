@@ -47,10 +47,8 @@ class Steps(Protocol):
     def permit(self, rank: int) -> tuple[bool, int]:
         """Return whether a replica may push next, and the part that it is to compute."""
 
-    def refused(self, rank: int, part: int, *, empty: bool) -> tuple[bool, int]:
-        """Note that the gradient of a part was not finite, or in async that it has no examples (`empty`);
-        return what the replica may push next.
-        """
+    def refused(self, rank: int, part: int) -> tuple[bool, int]:
+        """Note that the gradient of a part was not finite; return what the replica may push next."""
 
     def repairs_next(self, rank: int) -> bool:
         """Return whether the part that a replica is to push next makes no step."""

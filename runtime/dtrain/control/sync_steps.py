@@ -239,8 +239,8 @@ class SyncSteps:
             dealer.settle(push.part)
         if dealer.whole and (push.empty or not push.examples):
             end = push.part // dealer.parts * dealer.parts + dealer.parts
-            known = {*range(end - push.empty, end), *(() if push.examples else (push.part,))}
-            for part in [part for part in decision.open if part in known]:
+            own = None if push.examples else push.part
+            for part in [part for part in decision.open if part == own or end - push.empty <= part < end]:
                 decision.settle(part, empty=True)
                 dealer.hold(part)
         decided = self.share_out(now) if self._passes_over() else self.decide()

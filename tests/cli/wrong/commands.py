@@ -51,7 +51,12 @@ STARTS = [
     Wrong("name with a space", "launch --name 'a b' p.py", 2, ("--name", "a b")),
     Wrong("program that links to itself", "launch loop.py", 2, ("loop.py", "symbolic link")),
     Wrong("program in Latin-1", "launch l.py", 2, ("l.py:1", "does not compile"), {"l.py": b"x = '\xe9'\n"}),
-    Wrong("program whose name has an odd byte", "launch caf\udce9.py", 2, ("No such file",)),
+    Wrong(
+        "program whose name has an odd byte",
+        "launch caf\udce9.py",
+        2,
+        (r"caf\udce9.py", "expected a name in UTF-8"),
+    ),
     Wrong("program whose name has an escape", "launch 'a\x1bc.py'", 2, (r"a\x1bc.py", "No such file")),
     Wrong("program whose name has a line break", "launch 'a\nb.py'", 2, ("b.py", "No such file")),
     Wrong("command that is a folder", "launch -- ./d", 2, ("./d",), {"d": None}),

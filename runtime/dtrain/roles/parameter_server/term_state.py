@@ -188,8 +188,8 @@ class TermState:
         try:
             if min(message.examples, message.empty, message.ordinal, message.base_version) < 0:
                 raise InputError("a number of examples, empty parts, contributions or versions is below 0")
-            if not message.examples and message.finite and isinstance(self.rule, AsyncRule):
-                raise InputError("it is of no examples, which in async is refused as one that is not finite")
+            if not message.examples and isinstance(self.rule, AsyncRule):
+                raise InputError("it is of no examples, and no batch is in async")
             if self.applied is not None and (far := self.applied.obstacle(message.part)):
                 raise InputError(far)
             if message.sums is not None:
@@ -210,17 +210,15 @@ class TermState:
         return (True, NO_PART) if self.steps is None else self.steps.permit(rank)
 
     def refuse(self, replica: str, rank: int, message: Push) -> tuple[Reply, Blocks]:
-        """Answer a gradient that is not finite, or in async that there is none, as there are no examples."""
-        empty = not message.examples
-        verdict = Verdict.STALE if empty else Verdict.REFUSED
-        self.seen.record(replica, Seen(message.incarnation, message.sequence, verdict))
+        """Answer a gradient that is not finite."""
+        self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
         steps = self.steps
-        ticket, part = (True, NO_PART) if steps is None else steps.refused(rank, message.part, empty=empty)
+        ticket, part = (True, NO_PART) if steps is None else steps.refused(rank, message.part)
         reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
         if self.halved:
             reason += "; other servers may have its batch, so all go back to the newest checkpoint"
         reply = Reply(
-            verdict=verdict,
+            verdict=Verdict.REFUSED,
             version=self.rule.version,
             reason=reason,
             ticket=ticket,

@@ -185,8 +185,7 @@ class Replica:
                 base_version=version,
                 plan_hash=self.plan_hash,
                 ordinal=ordinal,
-                finite=finite
-                and (self.sync or examples > 0),  # in async nothing is applied of an empty batch
+                finite=finite,
                 part=self.turn.part,
                 term=self.term,
                 examples=examples,

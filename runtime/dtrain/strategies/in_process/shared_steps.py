@@ -135,8 +135,7 @@ class SharedSteps:
             dealer.settle(part)
             return
         end = part // dealer.parts * dealer.parts + dealer.parts
-        known = {part, *range(end - empty, end)}
-        for each in [each for each in self._decision.open if each in known]:
+        for each in [each for each in self._decision.open if each == part or end - empty <= each < end]:
             self._decision.settle(each, empty=True)
             dealer.hold(each)
 

@@ -4,7 +4,7 @@ the next values.
 
 from dtrain.config import ServerSection
 from dtrain.config.choices import NanPolicy
-from dtrain.errors import DtrainError
+from dtrain.errors import DtrainError, InputError
 from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.replica_memory import ReplicaMemory
@@ -78,9 +78,15 @@ class ServerReplica(Replica, Overlaps):
         """See `Replica.commit`.
 
         Raises:
+            InputError: a batch without examples, in asynchronous training.
             PeerLostError: a server is gone for good.
             TrainingError: the rules of the spec end training.
         """
+        if not examples and not self._machine.sync:
+            raise InputError(
+                "data: expected at least one example, found an empty batch: each batch is a step with "
+                "updates: async; give every pipeline some examples, or train with updates: sync"
+            )
         reporter = self._reporter
         reporter.slow_down(self._begun_s)
         try:
@@ -90,7 +96,7 @@ class ServerReplica(Replica, Overlaps):
         except DtrainError as error:
             raise self._failures.reason_of(error) from None
         reporter.progress(self._machine.global_step, loss if examples else None, examples)
-        if examples and (outcome.stale or self._staleness is not None or outcome.verdict is Verdict.REFUSED):
+        if outcome.stale or self._staleness is not None or outcome.verdict is Verdict.REFUSED:
             self._account_for(outcome)
         self._begun_s = reporter.begins()
         return outcome
