@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from golden import load_json
 
 import dtrain as dt
 from dtrain.distribute.coordinator import ClusterCoordinator
@@ -337,6 +336,8 @@ def cases(c):
             type(strategy.experimental_distribute_dataset(dt.data.Dataset.range(4).batch(2))).__name__
         ),
     }
+    from golden import load_json  # beside this program
+
     for case in load_json("m8_coordinator.json")["cases"]:
         for form, call in OF_NUMBERS.items():
             if said := re.fullmatch(form, case["what"]):

@@ -102,7 +102,6 @@ ABSENT = {
     "Densee": (dt.layers, "Dense"),
     "Lambda": (dt.layers, "forward and backward"),
     "TPUStrategy": (dt.distribute, "there are CPUs alone"),
-    "Sequence": (dt.utils, "Dataset"),
 }
 
 

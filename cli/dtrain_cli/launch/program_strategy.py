@@ -19,7 +19,7 @@ def constructed_strategy(program: Path) -> tuple[str, int] | None:
     """Return the strategy that a program which compiles constructs, and in which line.
 
     None: it constructs none, or different ones, or one of these only in a branch, or it does something else
-    with a constructor than to call it.
+    with a constructor than to call it, or it gives that a `strategy` or arguments that syntax does not tell.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -27,7 +27,8 @@ def constructed_strategy(program: Path) -> tuple[str, int] | None:
     names = _imported(nodes)
     branches = (node for node in nodes if isinstance(node, _BRANCHES))
     unsure = {id(inner) for branch in branches if not _is_main(branch) for inner in ast.walk(branch)}
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called = {id(call.func) for call in calls if not {key.arg for key in call.keywords} & {None, "strategy"}}
     found: dict[str, int] = {}
     for node in nodes:
         module, _, name = _dotted(node, names).rpartition(".")

@@ -108,7 +108,7 @@ def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, 
         tmp_path / "h2" / "dtrain" / "hosts" / "h2" / work.parent.name / "checkpoints" / "ckpt-24"
     ).is_dir()
     shutil.rmtree(copy.parent)
-    refused = on_hosts(*more, "h3,h1", *ON[4:], *tells[:4], "program.py")
+    refused = on_hosts(*more, "h3,h1", *ON[4:], *tells[:4], *without, "program.py")
     assert refused.end() == 2, refused.err
     assert "the newest checkpoint, of step 24, is on h2 in " in refused.err
     assert "--from-scratch" in refused.err

@@ -31,6 +31,8 @@ NOT_TOLD = [
     "import dtrain as dt\ns = dt.MirroredStrategy() if dt else None",
     "import dtrain as dt\nmake = dt.MirroredStrategy\ns = make()",
     "try:\n    import tensorflow as tf\nexcept ImportError:\n    import dtrain as tf\ns = tf.MirroredStrategy()",
+    "import dtrain as dt\ns = dt.ParameterServerStrategy(**dict(strategy='single'))",
+    "import dtrain as dt\ns = dt.ParameterServerStrategy(strategy='single')",
     "from .dtrain import MirroredStrategy\ns = MirroredStrategy()",
     "print('import dtrain as dt; dt.MirroredStrategy()', '\\d')",
 ]
