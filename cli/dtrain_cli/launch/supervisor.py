@@ -224,8 +224,8 @@ class Supervisor:
         if number in NOTICES:
             lives = [life for life in self.lives.values() if life.state == TaskState.RUNNING]
             told = self._signal_all(lives, number if self.foreign else signal.SIGUSR1)
-            saves = "" if self.foreign else "; the leader saves a checkpoint"
-            self._console.say(f"{name}: passed on to {told} of {len(lives)} tasks{saves}")
+            saves = "; the leader saves a checkpoint" if told and not self.foreign else ""
+            self._console.say(f"{name}: passed on to {told} of {len(self.lives)} tasks{saves}")
         elif number not in self._answered:
             self._answered.add(number)
             self._console.say(f"{name}: has no effect on a launch; SIGTERM stops it in order")

@@ -166,3 +166,12 @@ def test_notices_of_a_scheduler_reach_the_tasks_and_other_signals_change_nothing
     assert "SIGUSR1: passed on to" in said
     assert "the leader saves a checkpoint" in said
     assert said.count("SIGALRM: has no effect on a launch") == 1
+
+
+def test_a_notice_that_comes_before_any_task_is_up_promises_no_checkpoint(tmp_path):
+    arriving = [(0.001, signal.SIGUSR1), (9, signal.SIGTERM)]
+    target = FakeTarget({}, signals_to_launcher=arriving)
+    perform(tmp_path, target)
+    (said,) = [text for text in target.said if "SIGUSR1" in text]
+    assert "passed on to 0 of" in said
+    assert "checkpoint" not in said

@@ -138,7 +138,7 @@ class StepCalls:
         for each in late:
             elsewhere = self._log.has_ended(each, now.number)
             ended = elsewhere or now.is_ready(each) or (each == self._own and self._own_ended)
-            if ended and self._log.made(each, now.number) <= number:
+            if ended and self._log.made(each, now.number) <= number and not self._is_empty(each):
                 raise CallsDifferError(
                     f"some parts of step {now.version + 1} made a different number of calls: one waits in "
                     f"its all_reduce {number + 1}, and part {each} has ended without that call; every "
