@@ -1,4 +1,4 @@
-"""What callbacks have changed and nobody was told, before the epoch begins again on servers that went back."""
+"""A rollback of the servers undoes changes that callbacks made and that were not yet sent to anybody."""
 
 from types import SimpleNamespace
 

@@ -258,7 +258,7 @@ class Changed(msgspec.Struct, frozen=True, tag="changed"):
         self.on_top_of({"task": "", "pid": 1, "host": ""})
 
     def on_top_of(self, before: dict[str, Any]) -> Any:
-        """Return a status with these fields in place of its own; its errors are those of `record`."""
+        """Return a copy of a status with these fields replaced; raise the errors that `record` raises."""
         return _sound(msgspec.json.decode(msgspec.json.encode(before | self.fields), type=TaskStatus))
 
 

@@ -26,7 +26,7 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
     """Yield what is wrong.
 
     Args:
-        spec: without problems of its own.
+        spec: a valid spec.
         environment: of the user.
         foreign: whether any other command than a program of dtrain runs on it.
         starts: whether its tasks are to be started here; else they may be by hand, each on its host.

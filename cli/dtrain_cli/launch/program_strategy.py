@@ -18,8 +18,8 @@ CONSTRUCTORS = {
 def constructed_strategy(program: Path) -> tuple[str, int] | None:
     """Return the strategy that a program which compiles constructs, and in which line.
 
-    None: it constructs none, or different ones, or one of these only in a branch, or it does something else
-    with a constructor than to call it, or it gives that a `strategy` or arguments that syntax does not tell.
+    None is returned where syntax does not tell: the program constructs no strategy, or several kinds, or one
+    inside a branch; it uses a constructor without calling it; or it passes `strategy=` or `**arguments`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -40,7 +40,7 @@ def constructed_strategy(program: Path) -> tuple[str, int] | None:
 
 
 def _imported(nodes: list[ast.AST]) -> dict[str, str]:
-    """Return what each imported name stands for, with dots; of one that stands for several things nothing."""
+    """Return the dotted path that each imported name refers to; "" for a name with several meanings."""
     names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -57,7 +57,7 @@ def _is_main(branch: ast.AST) -> bool:
 
 
 def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
-    """Return what an expression of names and dots stands for; of any other one nothing."""
+    """Return the dotted path that an expression of names and dots refers to; "" for other expressions."""
     if isinstance(node, ast.Attribute):
         before = _dotted(node.value, names)
         return f"{before}.{node.attr}" if before else ""

@@ -2,7 +2,7 @@
 
 
 class Account:
-    """The listener to waits and progress of a process; this one notes nothing, and a `Reporter` does."""
+    """Receives the waits and the progress of a process, and records nothing. A `Reporter` records them."""
 
     def waiting(self, for_whom: str | None) -> None:
         """Take note of the task that is waited for from now on; None: none."""

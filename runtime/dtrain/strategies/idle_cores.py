@@ -14,7 +14,7 @@ from dtrain.data.prefetching.budget import own_limits
 WINDOW_S = 0.05
 """The kernel counts in hundredths of a second."""
 USUAL = 0.25
-"""What others do at any time, in cores: less makes no core busy."""
+"""The load, in cores, that other programs always cause. A core that is only this busy counts as idle."""
 
 
 @cache

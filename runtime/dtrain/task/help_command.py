@@ -131,7 +131,7 @@ def help_of(name: str) -> str:
 
 
 def main(word: str, *commands: str) -> int:
-    """Print the help of a name; one that is misspelt is answered with the nearest."""
+    """Print the help of a name, or the nearest names if it is misspelt."""
     wanted = f".{re.sub(r'^dtrain', 'dt', word)}"
     classes = {name: each for name, each in public().items() if inspect.isclass(each)}
     method = wanted.rpartition(".")[2]

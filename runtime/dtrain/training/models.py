@@ -421,7 +421,8 @@ def _of_sequence(data: Any, strategy: Strategy) -> list[Callback]:
     """Return the callback that tells a `dt.utils.Sequence` of the ends of epochs, which runs in the leader.
 
     Raises:
-        InputError: it does something then, and is in a run, where every task has an object of its own.
+        InputError: its `on_epoch_end` is overridden, and the program is in a cluster, where each task has a
+            different copy of the object.
     """
     if getattr(type(data), "on_epoch_end", encoding.Sequence.on_epoch_end) is encoding.Sequence.on_epoch_end:
         return []

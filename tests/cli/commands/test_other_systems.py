@@ -1,4 +1,4 @@
-"""What a launch says where it cannot be."""
+"""A launch on an operating system that is not supported is refused in a sentence."""
 
 import sys
 
