@@ -44,7 +44,6 @@ _PUBLIC = {
     "MirroredStrategy": "dtrain.strategies.constructors:MirroredStrategy",
     "MultiWorkerMirroredStrategy": "dtrain.strategies.multi_worker_mirrored.made:MultiWorkerMirroredStrategy",
     "Leader": "dtrain.strategies.interface:Leader",
-    "Overlaps": "dtrain.strategies.interface:Overlaps",
     "Replica": "dtrain.strategies.interface:Replica",
     "TrainingStep": "dtrain.training.steps:TrainingStep",
     "Strategy": "dtrain.strategies.interface:Strategy",

@@ -131,7 +131,7 @@ class Calls:
             return None
         number, batch, run = self.flying.pop(choice % len(self.flying))
         gradients = arrays(self.network)
-        rows = run.backward([np.array(y) for y in batch.y], gradients, None)
+        rows = run.backward([np.array(y) for y in batch.y], gradients)
         return number, "backward", flat([gradients, rows])
 
     def drop(self, choice):
@@ -212,9 +212,9 @@ def test_a_pass_goes_back_once():
     network = NETWORKS["dense"]()
     batch = Batch(network, 0)
     run = network.forward(network.initial_values(1), batch.x, batch.rng)
-    run.backward([np.array(y) for y in batch.y], arrays(network), None)
+    run.backward([np.array(y) for y in batch.y], arrays(network))
     with pytest.raises(ProgramError, match="backward was called twice"):
-        run.backward([np.array(y) for y in batch.y], arrays(network), None)
+        run.backward([np.array(y) for y in batch.y], arrays(network))
 
 
 def test_threads_may_use_one_network():

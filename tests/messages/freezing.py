@@ -17,7 +17,6 @@ import msgspec
 from dtrain.config import choices
 from dtrain.messages import AnyMessage, Challenge, Opening, Proof, Proven
 from dtrain.messages.between_hosts import Direction, HostState, Record, StepCall, Welcome
-from dtrain.wire.ahead import Ahead
 
 FROZEN = Path(__file__).parent / "protocol.json"
 BETWEEN_HOSTS = (HostState, Direction, Record, StepCall, Welcome)
@@ -26,7 +25,7 @@ BETWEEN_HOSTS = (HostState, Direction, Record, StepCall, Welcome)
 def described() -> dict[str, list[str]]:
     """Return, of every message and of every type within one, its fields in their order with types and defaults."""
     found: dict[str, list[str]] = {}
-    waiting: list[object] = [*get_args(AnyMessage), Ahead, Opening, Challenge, Proof, Proven, *BETWEEN_HOSTS]
+    waiting: list[object] = [*get_args(AnyMessage), Opening, Challenge, Proof, Proven, *BETWEEN_HOSTS]
     while waiting:
         kind = waiting.pop()
         waiting += get_args(kind)

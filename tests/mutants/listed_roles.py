@@ -287,7 +287,6 @@ LONG = [
         "2 * held.store.nbytes",
     ),
     bug("wire/frames.py", "check", "total <= limits.payload", "True", says="what is to be dropped is kept"),
-    bug("wire/frames.py", "FrameDecoder._places", "goes_on and self._dropped_ahead", "False"),
     bug("wire/one_host/packets.py", "PacketSocket._frame", "not check(kinds, limits)", "False"),
 ]
 

@@ -189,7 +189,7 @@ MIRRORED = {
     ],
     "training/parts/streams.py": ["training/test_batch_stream.py", "training/test_batches_of_workers.py"],
     "training/steps.py": ["training/test_train_step.py", "training/test_loop.py"],
-    "wire/frames.py": ["wire/test_frames.py", "wire/test_ahead.py", "wire/test_transports.py"],
+    "wire/frames.py": ["wire/test_frames.py", "wire/test_transports.py"],
     "wire/handshake.py": [
         "wire/test_handshake.py",
         "wire/test_greetings_in_bytes.py",

@@ -68,12 +68,12 @@ OTHERS = {
 def test_values_of_another_form_are_refused(talk, answer, others):
     replica, lines = talk
     right = [np.ones_like(block) for block in replica._weights.blocks[1]]
-    kept = {name: np.array(value) for name, value in replica.arriving.items() if name != "table"}
-    lines[0].answers.append((Reply(verdict=Verdict.ACCEPTED, version=1), 0))
+    kept = {name: np.array(value) for name, value in replica.weights.items() if name != "table"}
     reply = Reply(verdict=Verdict.ACCEPTED, version=1)
+    lines[0].answers.append(values() if answer == "values" else (reply, 0))
     lines[1].lie(values()[0] if answer == "values" else reply, *others(right))
     with pytest.raises(PeerRefusedError, match=r"^ps:1 sent values of .* were expected: do all tasks build"):
-        replica.fetch_again(1) if answer == "values" else replica.push(1, 0, None)
+        replica.start() if answer == "values" else replica.push(1, 0, None)
     assert all((replica.weights[name] == value).all() for name, value in kept.items())
 
 
@@ -119,9 +119,10 @@ def test_numbers_that_can_be_none_are_refused_by_the_server_s_name(message):
 
 def test_a_replica_does_not_go_by_odd_numbers(talk):
     replica, lines = talk
+    lines[0].answers.append(values())
     lines[1].lie(Values(**VALUES, term=5, parts=0), *replica._weights.blocks[1])
     with pytest.raises(PeerRefusedError, match=r"^ps:1 answered Values with 0 parts"):
-        replica.fetch_again(1)
+        replica.start()
 
 
 def test_what_servers_contain_lies_close_together():

@@ -42,7 +42,6 @@ WISHES = {
     "partitioner": {"partitioner": {"fixed_shards": 2}},
     "compression": {"compression": "bf16"},
     "transport": {"transport": "grpc"},
-    "overlap": {"overlap": "off"},
     "validation": {"validation": "evaluator"},
     "seed": {"seed": 5},
 }
@@ -80,7 +79,6 @@ SHOWN = sorted(
     - {
         "strategy",
         "transport",
-        "overlap",
         "placement",
         "partitioner",
         "nan_policy",

@@ -80,18 +80,6 @@ def test_a_push_goes_to_every_server_and_its_answers_are_the_next_values():
     assert talk.push()[0] == (0, Push(generation=1, incarnation=3, sequence=2, base_version=5, plan_hash="p"))
 
 
-def test_values_that_broke_off_are_asked_for_again_and_the_other_servers_follow():
-    talk = ready(version=3)
-    talk.said = list(talk.machine.fetch_again(1))
-    assert talk.said == [(1, Pull(generation=1, at_least=3, wait_s=5.0))]
-    assert talk.phase is Pulling
-    talk.values(1, 5)
-    assert talk.said == [(0, Pull(generation=1, at_least=5, wait_s=5.0))]
-    talk.values(0, 5)
-    talk.values(1, 5)
-    assert (talk.phase, talk.machine.versions) == (Ready, [5, 5])
-
-
 def test_it_does_not_push_what_it_has_not_computed():
     with pytest.raises(AssertionError, match="pulling has nothing to push"):
         Talk().push()

@@ -32,7 +32,6 @@ from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import Leader, Replica
 from dtrain.strategies.parameter_server.leading import Leading
 from dtrain.strategies.parameter_server.opening import Opening, open_training
-from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.problem import ConfigChange, Problem
 from dtrain.training.parts.streams import Part
@@ -120,7 +119,6 @@ class Fit:
         self.setup = program.setup
         self.training: ServerTraining | None = None
         self._epochs = self.setup.scenario.steps_per_epoch
-        self._channels: dict[int, list[VirtualChannel]] = {server: [] for server in range(self.setup.servers)}
         self._reading: Reading | None = None
         self._until: int | None = None
         self._due = True
@@ -175,7 +173,6 @@ class Fit:
             connect_s=CONNECT_S,
             patience_s=PATIENCE_S,
             reporter=program.reporter,
-            overlap=Overlap("off"),
             sequence=program.pushes_sent,
             checkpoint_folder=None if leading is None else leading.checkpoints,
             on_close=self._closed,
@@ -183,9 +180,7 @@ class Fit:
         )
 
     def _connect(self, server: TaskId, timeout_s: float) -> VirtualChannel:
-        channel = self.process.connect("data", server, timeout_s)
-        self._channels[server.index].append(channel)
-        return channel
+        return self.process.connect("data", server, timeout_s)
 
     def _closed(self, training: ServerTraining) -> None:
         """As the real strategy."""
@@ -258,7 +253,6 @@ class Fit:
             return
         if not driver.overtaken:
             process.life.sleep(self.setup.scenario.compute_s * process.slowness * random.uniform(0.5, 1.5))
-            self._values_may_break_off()
         self._write_gradients(replica, found, part, rows)
         if ids:
             replica.rows["words"] = model.row_gradient(ids["words"], part)
@@ -274,14 +268,6 @@ class Fit:
         for arrays in (replica.gradients, replica.updates):
             for name, array in arrays.items():
                 array[...] = numbers[name]
-
-    def _values_may_break_off(self) -> None:
-        """A connection broke while values came with which the step has begun."""
-        for server, channels in self._channels.items():
-            gone = [channel for channel in channels if channel.is_gone]
-            self._channels[server] = [channel for channel in channels if channel not in gone]
-            if gone and self.process.network.random.random() < 0.5:
-                self.training.driver.fetch_again(server)
 
     # Orders
 

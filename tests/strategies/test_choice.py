@@ -52,7 +52,6 @@ OTHERS = {
     "partitioner": {"fixed_shards": 2},
     "compression": "bf16",
     "transport": "grpc",
-    "overlap": "off",
     "seed": 9,
 }
 """A value of every key of `training` that is not its default."""

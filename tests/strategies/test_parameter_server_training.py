@@ -15,7 +15,6 @@ from dtrain.messages.verdict import Verdict
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.parameter_server.opening import Opening, open_training
-from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.problem import ConfigChange
 from dtrain.wire.frames import Frame
 
@@ -99,7 +98,6 @@ def opened(hand, trains=True, generation=1, sequence=0):
             connect_s=1.0,
             patience_s=5.0,
             reporter=Reporter(),
-            overlap=Overlap("auto"),
             sequence=sequence,
             checkpoint_folder=Path("nowhere"),
             on_close=lambda training: None,

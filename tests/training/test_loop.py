@@ -50,7 +50,6 @@ class OthersTrainToo:
     gradients: dict = field(default_factory=dict)
     rows: dict = field(default_factory=dict)
     updates: dict = field(default_factory=dict)
-    overlap: None = None
     repairs: bool = False
     keeps: bool = False
     kept: dict = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from textwrap import dedent
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from dtrain.config import training_section
 from dtrain.errors import InputError, ProgramError
 from dtrain.strategies.single import SingleStrategy
 from dtrain.training.parts.batch import Batch
-from dtrain.training.steps import EvaluationStep, TrainingStep
+from dtrain.training.steps import EvaluationStep
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
 Y = (X @ [[1.0], [-2.0], [0.5]] + 1).astype(np.float32)
@@ -125,48 +124,6 @@ def test_gradients_may_be_changed_and_numbers_reported():
     weights, history = trained(model(Clipped))
     assert max(np.abs(weight - 0.1).max() for weight in weights) <= 6 * 0.1 * 0.01 + 1e-6
     np.testing.assert_allclose(np.array(history["loss"]) / 2, history["half"])
-
-
-class Adding(dt.Sequential):
-    def train_step(self, step):
-        return {"loss": step.loss_and_gradients() + step.loss_and_gradients(last=True)}
-
-
-class Scaled(dt.Sequential):
-    def train_step(self, step):
-        logs = super().train_step(step)
-        step.gradients["dense/kernel"] *= 2
-        return logs
-
-
-class Sure(dt.Sequential):
-    def train_step(self, step):
-        return {"loss": step.loss_and_gradients(last=True)}
-
-
-@pytest.mark.parametrize(
-    ("cls", "leave"), [(dt.Sequential, True), (Sure, True), (Adding, False), (Scaled, False)]
-)
-def test_gradients_leave_only_where_nothing_is_added_or_changed(cls, leave, monkeypatch):
-    said, compute = [], TrainingStep.loss_and_gradients
-
-    def watched(step, **more):
-        step._overlap = SimpleNamespace(arriving=step.weights, complete=said.append, arrive=lambda: None)
-        return compute(step, **more)
-
-    monkeypatch.setattr(TrainingStep, "loss_and_gradients", watched)
-    trained(model(cls))
-    names = [("dense_1/kernel", "dense_1/bias"), ("dense/kernel", "dense/bias")]
-    assert said == (names * 6 if leave else [])
-
-
-def test_nothing_is_added_to_the_last_gradients():
-    class TooLate(dt.Sequential):
-        def train_step(self, step):
-            return {"loss": step.loss_and_gradients(last=True) + step.loss_and_gradients()}
-
-    with pytest.raises(ProgramError, match=r"gradients were added after loss_and_gradients\(last=True\)"):
-        trained(model(TooLate))
 
 
 def test_gradients_begin_at_zero_in_every_step():

@@ -16,7 +16,7 @@ from dtrain.wire import connecting
 from dtrain.wire.by_grpc.client import GrpcChannel
 from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.by_grpc.service import GrpcService
-from dtrain.wire.channel import Answer, Streams
+from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits
 from dtrain.wire.handshake import refusal
 from dtrain.wire.one_host.local import LocalService
@@ -153,36 +153,6 @@ def test_a_wait_with_a_deadline_is_ended_by_an_abort_as_well(connect, room):
         channel.abort("the run has ended")
         with pytest.raises(PeerLostError, match="the run has ended"):
             waits.result(TIMEOUT_S)
-
-
-def test_a_large_message_is_returned_when_it_begins_and_is_whole_when_it_was_waited_for(connect):
-    channel, sent, into = connect(), np.arange(2_000_000, dtype=np.float32), np.zeros(2_000_000, np.float32)
-    for early in (True, False, True):
-        channel.send(Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p"), [sent])
-        streams = early and isinstance(channel, Streams)
-        frame = channel.receive_early([into]) if streams else channel.receive([into])
-        assert early or frame.arriving is None
-        if frame.arriving is not None:
-            frame.arriving.wait(0, 4_000_000)
-            assert np.array_equal(frame.blocks[0][:1_000_000], sent[:1_000_000])
-            frame.arriving.wait()
-        assert np.array_equal(frame.blocks[0], sent)
-        sent += 1
-
-
-def test_the_end_of_a_block_may_go_ahead_of_its_message(connect):
-    channel, sent = connect(), np.arange(2_000_000, dtype=np.float32)
-    for _ in range(2):
-        push = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="p")
-        if isinstance(channel, Streams):
-            channel.ahead(sent, 1_500_000, 2_000_000)
-            channel.ahead(sent, 500_000, 1_500_000)
-            channel.send_rest(push, [sent], 500_000)
-        else:
-            channel.send(push, [sent])
-        assert np.array_equal(channel.receive().blocks[0], sent)
-        sent += 1
-    assert channel.bytes_sent < 17_000_000
 
 
 STRANGER = "this server belongs to another run, or the secret is another"

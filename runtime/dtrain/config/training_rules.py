@@ -36,7 +36,7 @@ MINIMA = {
     "warmup_steps": 0,
     "seed": 0,
 }
-_OF_SERVERS = frozenset({"placement", "partitioner", "compression", "transport", "overlap"})
+_OF_SERVERS = frozenset({"placement", "partitioner", "compression", "transport"})
 _OF_ASYNC = frozenset({"staleness_bound", "stale_gradients", "max_staleness", "compensation", "warmup_steps"})
 _OF_TASKS = frozenset({"chief_trains", "too_few", "too_few_timeout_s"})
 

@@ -13,7 +13,6 @@ from dtrain.config.choices import (
     NanPolicy,
     NumberFormat,
     OnStale,
-    Overlapping,
     Placement,
     StaleGradients,
     TooFew,
@@ -54,7 +53,6 @@ class PlainSettings(TypedDict, total=False):
     placement: Literal["round_robin", "greedy"]
     compression: Literal["none", "bf16", "fp16"] | dict[str, float]
     transport: Literal["auto", "grpc", "local"]
-    overlap: Literal["auto", "on", "off"]
     validation: Literal["leader", "evaluator"]
     seed: int
 
@@ -148,7 +146,6 @@ class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_
     partitioner: dict[str, int] | None = None
     compression: NumberFormat | dict[str, float] = NumberFormat.NONE
     transport: Transport = Transport.AUTO
-    overlap: Overlapping = Overlapping.AUTO
 
 
 class AsyncSection(_EverySection, frozen=True, kw_only=True, tag="parameter_server_async"):
@@ -165,7 +162,6 @@ class AsyncSection(_EverySection, frozen=True, kw_only=True, tag="parameter_serv
     partitioner: dict[str, int] | None = None
     compression: NumberFormat | dict[str, float] = NumberFormat.NONE
     transport: Transport = Transport.AUTO
-    overlap: Overlapping = Overlapping.AUTO
     staleness_bound: int | None = None
     stale_gradients: StaleGradients = StaleGradients.APPLY
     max_staleness: int | None = None

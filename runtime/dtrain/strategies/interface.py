@@ -26,7 +26,6 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.errors import ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Row, Sums
 from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.outcome import Outcome
@@ -63,23 +62,6 @@ class StepClock(Protocol):
         return False
 
 
-class Overlaps(Protocol):
-    """The further members of a replica whose step begins and ends layer by layer: values that come late,
-    gradients that leave early.
-
-    Attributes:
-        arriving: every variable by name; reading one waits until it is there.
-        complete: to be told of variables whose gradients will not change before `Replica.commit`: they may
-            leave. None where they would not.
-    """
-
-    arriving: Weights
-    complete: OnGradients | None
-
-    def arrive(self) -> None:
-        """Wait until the replica's `weights` are all there."""
-
-
 class Replica(Protocol):
     """One source of gradients.
 
@@ -93,7 +75,6 @@ class Replica(Protocol):
             int64, ascending, each once. A variable without an entry had none of its rows read.
         updates: one array for each dense variable that is not trainable: its new value, to be written before
             `commit`. Memory of the strategy.
-        overlap: None where all `weights` are there when `commit` returns, and gradients leave with it.
         exchanges: whether all parts of a step are computed at the same time, so that `all_reduce` reaches
             all of them.
     """
@@ -103,7 +84,6 @@ class Replica(Protocol):
     gradients: dict[str, Array]
     rows: dict[str, SparseRows]
     updates: dict[str, Array]
-    overlap: Overlaps | None = None
     exchanges: bool = False
 
     def next_batch(self) -> int:

@@ -376,8 +376,6 @@ class Model(CompiledModel):
 
     def _fit(self, **options: Any) -> Fit:
         check_class_weight(options.get("class_weight"))
-        # A step of the program's own may change the gradients.
-        options["is_final"] = getattr(self.train_step, "__func__", None) is Model.train_step
         return Fit(self, self._compiled(), self._owner_of_fit(), self.train_step, self._evaluate, **options)
 
     def _evaluate(

@@ -119,7 +119,6 @@ class TrainingStep(EvaluationStep):
         chance: Chance,
         scale: LossScale = WHOLE,
         *,
-        is_final: bool = False,
         sums: StepSums | None = None,
     ) -> None:
         """Begin.
@@ -131,17 +130,14 @@ class TrainingStep(EvaluationStep):
             replica: the memory of weights and gradients.
             chance: the source of chance of this part.
             scale: what makes the gradients those of a whole batch.
-            is_final: whether `loss_and_gradients` is called once, and nothing changes what it has written.
             sums: over the replicas of the step, where layers need them.
         """
         super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
         self._replica = replica
-        self._overlap = replica.overlap
-        self._is_final = is_final
         self._sums = sums
         self._scale = scale
-        self._begun = self._last = False
+        self._begun = False
         self._pass: Pass | None = None
         self._chance = chance
 
@@ -158,8 +154,6 @@ class TrainingStep(EvaluationStep):
     @property
     def weights(self) -> Weights:
         """Every variable by name; read only."""
-        if self._overlap is not None:
-            self._overlap.arrive()
         return self._weights
 
     @property
@@ -186,34 +180,25 @@ class TrainingStep(EvaluationStep):
         y: Any = None,
         sample_weight: Any = None,
         loss: Losses | None = None,
-        *,
-        last: bool = False,
     ) -> float:
         """Add the gradients of a loss, with the penalties of regularizers, and return it.
 
         Args:
             x, y, sample_weight: the batch's, where they are None.
             loss: the compiled ones, if None.
-            last: these gradients will not change any more: each layer's may be sent while the others are
-                computed.
         """
         x = self.x if x is None else x
         y = self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
         network = self._model.network
-        last = last or self._is_final
-        complete = None
-        if self._overlap is not None and last and not self._begun:
-            complete = self._overlap.complete
         compute = partial(
             network.loss_and_gradients,
-            self._weights if self._overlap is None else self._overlap.arriving,
+            self._weights,
             x,
             y,
             loss or self.loss,
             sample_weight=weight,
             rng=self._drawn_from,
-            on_gradients=complete,
             scale=self._scale,
             sums=self._sums,
         )
@@ -223,7 +208,6 @@ class TrainingStep(EvaluationStep):
             self._begun = True
             self._replica.rows.clear()
             result = compute(gradients=self._replica.gradients)
-        self._last = last
         self._noted(result)
         if result.row_gradients:
             self._add_rows(result.row_gradients)
@@ -236,9 +220,8 @@ class TrainingStep(EvaluationStep):
         Other calls may come between.
         """
         self._pass = None  # the memory of a pass that did not go back is free
-        weights = self._weights if self._overlap is None else self._overlap.arriving
         given = self.x if x is None else x
-        self._pass = self._model.network.forward(weights, given, self._drawn_from, self._sums)
+        self._pass = self._model.network.forward(self._weights, given, self._drawn_from, self._sums)
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self.updates.update(self._pass.state_updates())
@@ -266,9 +249,7 @@ class TrainingStep(EvaluationStep):
                 f"{[each.shape for each in upstream]}"
             )
         self._add_rows(
-            self.write_gradients(
-                lambda gradients: run.backward(upstream, gradients, None, self._scale.penalties)
-            )
+            self.write_gradients(lambda gradients: run.backward(upstream, gradients, self._scale.penalties))
         )
 
     def add_gradients(self, gradients: Mapping[str, Any]) -> None:
@@ -312,15 +293,7 @@ class TrainingStep(EvaluationStep):
 
         It must overwrite each of them whole, as they hold anything. So nothing is cleared or copied, as
         `gradients` and `add_gradients` have to.
-
-        Raises:
-            ProgramError: the gradients were declared to be the last (`last`).
         """
-        if self._last:
-            raise ProgramError(
-                f"{self._model.name}: train_step: gradients were added after loss_and_gradients(last=True), "
-                "whose gradients may have been sent; leave out last=True"
-            )
         if not self._begun:
             self._begun = True
             self._replica.rows.clear()

@@ -71,26 +71,6 @@ class Channel(Protocol):
 
 
 @runtime_checkable
-class Streams(Protocol):
-    """A channel that can also send and return one message in parts, as far as it is known or has come."""
-
-    def ahead(self, block: Array, start: int, stop: int) -> None:
-        """Send these elements of what will be the first block of a message: the last ones first, then those
-        before them.
-
-        They must not change before that message is answered; it may also never be sent.
-        """
-
-    def send_rest(self, message: AnyMessage, blocks: Sequence[Array], start: int) -> None:
-        """Send a message as `Channel.send`; elements of its first block from `start` on were sent ahead."""
-
-    def receive_early(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """Wait as `Channel.receive`, but of a large message only until it begins to come: see
-        `Frame.arriving`.
-        """
-
-
-@runtime_checkable
 class PassesOn(Protocol):
     """An end of a connection between two tasks of one host, on which file descriptors can travel."""
 

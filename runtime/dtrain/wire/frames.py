@@ -3,8 +3,7 @@
     first chunk:  header length (u32, little endian) | header | the whole payload, if it is small; a header
                   that is longer than `CHUNK_BYTES` goes on in the next chunks, with no payload behind it
     next chunks:  the payload's next bytes, at most `CHUNK_BYTES` each
-    header:       msgpack of [message, [[dtype, elements], ...]], and `true` if the rest of the first block
-                  has come ahead
+    header:       msgpack of [message, [[dtype, elements], ...]]
     payload:      the blocks' bytes, each padded to a multiple of 8
 
 One copy on each side: an encoder cuts chunks out of the arrays' own memory (gRPC in Python sends `bytes`
@@ -17,7 +16,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,8 +25,6 @@ from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage
 from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
-from dtrain.wire.ahead import Ahead, BlockAhead
-from dtrain.wire.arriving import Arriving
 
 CHUNK_BYTES = 2 * 1024 * 1024
 SMALL_BYTES = 512 * 1024
@@ -54,9 +51,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    message: AnyMessage | Ahead
+    message: AnyMessage
     blocks: list[tuple[str, int]]
-    ahead: bool = False
 
 
 _decode = msgspec.msgpack.Decoder(_Header).decode
@@ -83,13 +79,11 @@ class Frame(msgspec.Struct, frozen=True):
     """One message with its blocks: contiguous one-dimensional arrays, possibly read-only.
 
     Attributes:
-        arriving: of a message whose blocks may still be on their way.
         passed: the file descriptors that came with the message, between tasks of one host.
     """
 
     message: AnyMessage
     blocks: Sequence[Array] = ()
-    arriving: Arriving | None = None
     passed: Sequence[PassedDescriptor] = ()
 
 
@@ -98,30 +92,14 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) & ~7
 
 
-def encode(
-    message: AnyMessage | Ahead, blocks: Sequence[Array] = (), ahead: int | None = None
-) -> Iterator[bytes]:
-    """Cut a message into chunks. The blocks must not change before the last chunk has been taken.
-
-    `ahead` says from where on elements of the first block have been sent by `encode_ahead`.
-    """
-    if ahead is not None:
-        blocks = [blocks[0][:ahead], *blocks[1:]]
-    return with_payload(message, blocks, payload_chunks(blocks), ahead is not None)
+def encode(message: AnyMessage, blocks: Sequence[Array] = ()) -> Iterator[bytes]:
+    """Cut a message into chunks. The blocks must not change before the last chunk has been taken."""
+    return with_payload(message, blocks, payload_chunks(blocks))
 
 
-def encode_ahead(block: Array, start: int, stop: int) -> Iterator[bytes]:
-    """Cut elements of what will be a message's first block into chunks: its last ones first, then those
-    before them.
-    """
-    return encode(Ahead(start=start, size=block.size), [block[start:stop]])
-
-
-def with_payload(
-    message: AnyMessage | Ahead, blocks: Sequence[Array], payload: Iterable[bytes], ahead: bool = False
-) -> Iterator[bytes]:
+def with_payload(message: AnyMessage, blocks: Sequence[Array], payload: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the chunks of a message, the payload's among them."""
-    header = _encode((message, described(blocks), True) if ahead else (message, described(blocks)))
+    header = _encode((message, described(blocks)))
     start = _LENGTH.pack(len(header)) + header
     if len(start) > _HEADER_PIECE_BYTES:
         places = range(0, len(start), _HEADER_PIECE_BYTES)
@@ -254,19 +232,15 @@ class FrameDecoder:
 
     Attributes:
         limits: may change between chunks.
-        early: return large frames when they begin; their `arriving` says how far they have come.
     """
 
     def __init__(self, limits: Limits, offer: Offer | None = None) -> None:
         self.limits = limits
         self.offer = offer
-        self.early = False
         self._frame: Frame | None = None
         self._targets: list[tuple[int, memoryview]] = []
         self._received = 0
         self._expected = 0
-        self._ahead = BlockAhead()
-        self._dropped_ahead = False
         self._head = bytearray()
 
     @property
@@ -275,12 +249,11 @@ class FrameDecoder:
         return self._expected if self._frame is not None else 0
 
     def feed(self, chunk: bytes) -> Frame | None:
-        """Take the next chunk; returns the frame that it completes, or begins (see `early`).
+        """Take the next chunk; returns the frame that it completes.
 
         Raises:
             PeerRefusedError: the bytes are not what `encode` writes, or too many.
         """
-        begins = self._frame is None
         if self._frame is not None:
             frame, part = self._frame, memoryview(chunk)
         elif (whole_head := self._with_head(chunk)) is not None:
@@ -290,17 +263,10 @@ class FrameDecoder:
         self._write(part)
         whole = self._received == self._expected
         self._frame = None if whole else frame
-        if whole:
-            self._targets.clear()  # the blocks belong to the receiver now, who may want to let them go
-        if frame.arriving is None:
-            return frame if whole and not isinstance(frame.message, Ahead) else None
-        frame.arriving.reached(self._received)
-        return frame if begins else None
-
-    def broken(self, error: Exception) -> None:
-        """Say that nothing will come any more, to the thread that waits for the rest of a frame."""
-        if self._frame is not None and self._frame.arriving is not None:
-            self._frame.arriving.broken(error)
+        if not whole:
+            return None
+        self._targets.clear()  # the blocks belong to the receiver now, who may want to let them go
+        return frame
 
     def _with_head(self, chunk: bytes) -> bytes | None:
         """Return the first chunk of a message, once its whole header is there: long ones come in pieces."""
@@ -332,46 +298,24 @@ class FrameDecoder:
             raise PeerRefusedError(
                 f"a message that dtrain does not know ({quoted(error)}); do both ends run the same version?"
             ) from None
-        blocks, places = self._places(header)
+        blocks = self._blocks(header)
         self._received = 0
         self._targets = []
         self._expected = 0
-        for block in places:
+        for block in blocks:
             self._targets.append((self._expected, _bytes_of(block)))
             self._expected += padded(block.nbytes)
-        if not places:  # what comes is dropped
+        if not blocks:  # what comes is dropped
             self._expected = sum(padded(DTYPE_BYTES[dtype] * size) for dtype, size in header.blocks)
-        part = memoryview(chunk)[end:]
-        late = self.early and len(part) < self._expected
-        arriving = Arriving([padded(block.nbytes) for block in places]) if late else None
-        return Frame(cast(AnyMessage, header.message), blocks, arriving), part
+        return Frame(header.message, blocks), memoryview(chunk)[end:]
 
-    def _places(self, header: _Header) -> tuple[list[Array], list[Array]]:
-        """Return a message's blocks, and the arrays for its payload, which differ if some came ahead; nothing
-        if the payload is dropped.
-        """
-        message = header.message
+    def _blocks(self, header: _Header) -> list[Array]:
+        """Return the arrays for a message's payload; none if it is dropped."""
         announced = header.blocks
-        kept = check(announced, self.limits)
-        goes_on = header.ahead
-        if isinstance(message, Ahead):
-            kept &= check([(dtype, message.size) for dtype, _ in announced], self.limits)
-            goes_on = message.start + sum(size for _, size in announced) < message.size
-        if goes_on and self._dropped_ahead:  # what came before is missing, whatever is let pass now
-            kept = False
-        if header.ahead or isinstance(message, Ahead):
-            self._dropped_ahead = not kept
-        if not kept:
-            return [], []
-        if isinstance(message, Ahead):
-            return [], [self._ahead.place(message, dtype, count) for dtype, count in announced]
-        if header.ahead:
-            first = self._ahead.take(announced)
-            rest = _new(announced[1:])
-            return [first, *rest], [first[: announced[0][1]], *rest]
-        offered = self.offer(message) if self.offer else ()
-        blocks = list(offered) if described(offered) == announced else _new(announced)
-        return blocks, blocks
+        if not check(announced, self.limits):
+            return []
+        offered = self.offer(header.message) if self.offer else ()
+        return list(offered) if described(offered) == announced else _new(announced)
 
     def _write(self, chunk: memoryview) -> None:
         start = self._received

@@ -19,7 +19,7 @@ from dtrain.messages import AnyMessage
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.runs.events import AnyEvent, Disconnected, Reconnected
 from dtrain.types import Array
-from dtrain.wire.channel import Channel, NoticesLoss, Streams
+from dtrain.wire.channel import Channel, NoticesLoss
 from dtrain.wire.frames import Frame
 
 PAUSE_S = 0.05
@@ -107,13 +107,11 @@ class Peer:
         message: AnyMessage,
         blocks: Sequence[Array] = (),
         *,
-        ahead: int | None = None,
         deadline: float | None = None,
     ) -> None:
         """Ask a question; it is said again on a new connection until it is answered.
 
-        The blocks must not change before that. `ahead` says from where on elements of the first block were
-        sent ahead (`Streams`) on the connection that is open now.
+        The blocks must not change before that.
 
         Raises:
             PeerLostError: there is no connection, and none could be opened within the patience.
@@ -124,13 +122,8 @@ class Peer:
         if channel is None or channel is self._dead:
             self._open_again(PeerLostError(f"{self.name} cannot be reached"), deadline)
             return
-        try:
-            if ahead is not None and isinstance(channel, Streams):
-                channel.send_rest(message, blocks, ahead)
-            else:
-                channel.send(message, blocks)
-        except PeerLostError:
-            pass  # `receive` hears it as well
+        with contextlib.suppress(PeerLostError):  # `receive` hears it as well
+            channel.send(message, blocks)
 
     def tell(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """Say something once, if there is a connection: it may be lost with it."""
@@ -138,11 +131,8 @@ class Peer:
             with contextlib.suppress(PeerLostError):
                 channel.send(message, blocks)
 
-    def receive(
-        self, into: Sequence[Array] = (), deadline: float | None = None, *, early: bool = False
-    ) -> Frame:
-        """Wait for the next message; arguments as in `Channel.receive`. With `early` a channel that can do so
-        returns a large message when it begins to come.
+    def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
+        """Wait for the next message; arguments as in `Channel.receive`.
 
         Raises:
             PeerLostError: the server is away for longer than the patience, or the peer was aborted; or the
@@ -159,10 +149,7 @@ class Peer:
                     self._open_again(PeerLostError(f"{self.name} cannot be reached"), deadline)
                     continue
                 try:
-                    if early and isinstance(channel, Streams):
-                        frame = channel.receive_early(into, deadline)
-                    else:
-                        frame = channel.receive(into, deadline)
+                    frame = channel.receive(into, deadline)
                 except PeerLostError as error:
                     self._open_again(error, deadline)
                     continue

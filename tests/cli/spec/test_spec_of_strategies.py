@@ -100,7 +100,6 @@ def test_too_few_shrinks_by_default_among_workers_that_reduce():
         ("mirrored", "partitioner", {"fixed_shards": 2}, "has no parameter servers"),
         ("multi_worker_mirrored", "compression", "bf16", "has no parameter servers"),
         ("mirrored", "transport", "grpc", "has no parameter servers"),
-        ("mirrored", "overlap", "on", "has no parameter servers"),
         (
             "mirrored",
             "chief_trains",

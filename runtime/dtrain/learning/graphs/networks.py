@@ -24,7 +24,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output
-from dtrain.learning.graphs.passes import OnGradients, Pass, ScratchPool, only
+from dtrain.learning.graphs.passes import Pass, ScratchPool, only
 from dtrain.learning.graphs.wiring import Part, Slot, Step
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.losses import Loss
@@ -214,7 +214,6 @@ class Network:
         *,
         sample_weight: Any = None,
         rng: Chance,
-        on_gradients: OnGradients | None = None,
         scale: LossScale = WHOLE,
         training: bool = True,
         sums: StepSums | None = None,
@@ -230,8 +229,6 @@ class Network:
                 exception.
             sample_weight: handed to the losses; see `by_output`.
             rng: for dropout and the like.
-            on_gradients: called with names of variables as soon as their gradients are complete, last layer
-                first. Gradients of `sparse_variables` without an array come with the result only.
             scale: of a batch that is a part of another one.
             training: whether layers compute as in training.
             sums: over the replicas that compute the other parts; see `sums_over_replicas`.
@@ -257,7 +254,7 @@ class Network:
         outputs = self._outputs(heads, run)
         total = self._total(weights, heads, lost) + scale.activities * run.activity_loss()
         upstream = [gradient for _, gradient in found]
-        rows = run.backward(upstream, gradients, on_gradients, scale.penalties, scale.activities)
+        rows = run.backward(upstream, gradients, scale.penalties, scale.activities)
         return StepResult(total, self._named(heads, lost), outputs, run.state_updates(), rows)
 
     def penalty_gradients(self, weights: Arrays, gradients: Arrays, scale: float) -> None:

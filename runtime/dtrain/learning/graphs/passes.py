@@ -4,7 +4,7 @@ Several passes of one network may be in flight at once: each owns the scratch me
 has gone back or is dropped. Passes that follow each other use the same memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,6 @@ from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.wiring import Slot, Step
 from dtrain.learning.layers import Call, Layer
 from dtrain.types import Array, Arrays
-
-OnGradients = Callable[[tuple[str, ...]], None]
-
 
 Scratch = list[dict[str, Array]]
 """Arrays that layers keep from one pass to the next, by the step's number and the array's name."""
@@ -120,7 +117,7 @@ class Pass:
         return updates
 
     def forward(self, entering: Iterable[Array]) -> None:
-        """Run the steps in order, and read each one's weights at its turn: they may still be arriving."""
+        """Run the steps in order, and read each one's weights at its turn."""
         source = iter(entering)
         for layer, step, call in zip(self._layers, self._graph.steps, self._calls, strict=True):
             weights = {weight.name: self._given[name] for weight, name in step.weights}
@@ -136,7 +133,6 @@ class Pass:
         self,
         upstream: Iterable[Array | None],
         gradients: Arrays,
-        on_gradients: OnGradients | None,
         penalty_scale: float = 1.0,
         activity_scale: float = 1.0,
     ) -> dict[str, SparseRows]:
@@ -163,8 +159,7 @@ class Pass:
             dx = self._layers[index].backward(weights, self._caches[index], dy, places, call)
             for slot, gradient in zip(step.inputs, dx if step.layer.takes_list else [dx], strict=True):
                 arrived.add(slot, gradient)
-            if collected.finish(step, weights, places, call) and on_gradients is not None:
-                on_gradients(tuple(name for _, name in step.trained))
+            collected.finish(step, weights, places, call)
         scratch = self._scratch
         self._scratch = None
         self._pool.give_back(scratch)
@@ -226,13 +221,13 @@ class Collected:
                 places[weight.name] = self._gradients[name]
         return places
 
-    def finish(self, step: Step, weights: Arrays, places: Arrays, call: Call) -> bool:
-        """Take the gradients that a step's layer wrote; return True if a trained layer's are now complete."""
+    def finish(self, step: Step, weights: Arrays, places: Arrays, call: Call) -> None:
+        """Take the gradients that a step's layer wrote."""
         layer = step.layer
         self._uses_left[layer] -= 1
         complete = self._uses_left[layer] == 0
         if not layer.trainable or not step.trained:
-            return False
+            return
         for weight, name in step.trained:
             if weight.name in call.sparse_gradients:
                 self._add_rows(name, call.sparse_gradients[weight.name])
@@ -245,7 +240,6 @@ class Collected:
             ):
                 penalty.add_gradient(weights[weight.name], self._gradients[name], self._penalty_scale)
         self._begun.add(layer)
-        return complete
 
     def _add_rows(self, name: str, rows: SparseRows) -> None:
         if name in self.rows:

@@ -23,10 +23,8 @@ from dtrain.parameters.row_routes import RowRoutes, ServedIds
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.outcome import Outcome
 from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers
-from dtrain.roles.worker.arriving_values import ArrivingValues
-from dtrain.roles.worker.departing_gradients import DepartingGradients
 from dtrain.roles.worker.machine import Replica
-from dtrain.roles.worker.phases import Draining, Finished, Outgoing, Pulling, Ready
+from dtrain.roles.worker.phases import Draining, Finished, Outgoing, Pulling
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
@@ -46,13 +44,9 @@ class ReplicaDriver:
     Attributes:
         tables: the sparse variables, by name: what is read of them is fetched.
         row_gradients: of these, sent with the next push; ids int64, ascending, each once.
-        arriving: every variable by name, to be read while values may still be on their way; `arrive` waits
-            for all.
         weights: every variable by name, the newest that are here.
-        overlaps: whether values may come late and gradients leave early, layer by layer. It may be set
-            before the first push.
-        overtaken: the servers went back to a checkpoint while rows were fetched, or a connection broke while
-            values came: what is computed with them is void.
+        overtaken: the servers went back to a checkpoint while rows were fetched: what is computed with them
+            is void.
     """
 
     def __init__(
@@ -66,7 +60,6 @@ class ReplicaDriver:
         connect_s: float,
         patience_s: float,
         packing: Packing | None = None,
-        overlaps: bool = True,
         clock: Clock = SYSTEM,
     ) -> None:
         """Connect to every server.
@@ -100,10 +93,7 @@ class ReplicaDriver:
                 self.tables[spec.name] = LazyTable(spec.shape, spec.dtype, partial(self._look_up, spec))
         weights.variables.update(self.tables)
         self.weights = weights.variables
-        self.overlaps = overlaps
         self._nothing: Sequence[Sequence[Array]] = [()] * machine.servers
-        self.arriving = ArrivingValues(weights, self._packing.in_place, self._waiting, self.fetch_again)
-        self._departing = DepartingGradients(gradients)
         self.overtaken, self._told_term = False, 0
         servers = [TaskId(Role.PS, server) for server in range(machine.servers)]
         self._names = list(map(str, servers))
@@ -125,16 +115,12 @@ class ReplicaDriver:
         self._exchange(self.machine.wait_for(version))
 
     def push(self, examples: int, empty: int, sums: Sums | None) -> Outcome:
-        """Send the gradients in memory; return when computing may go on: the next values are there, or are
-        `arriving`.
+        """Send the gradients in memory; return when computing may go on, with the next values.
 
         Nothing is sent where what was computed is void. Arguments as in `Replica.push`.
         """
-        if self.overlaps:
-            self.arriving.complete()
         if self.overtaken:
             self.overtaken = False
-            self._departing.forget()
             return VOID
         finite = True
         self._outgoing = self._nothing
@@ -145,51 +131,10 @@ class ReplicaDriver:
             finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
             self._outgoing = self._packing.pack(rows, self.machine.term)
         self._exchange(self.machine.push(finite, examples=examples, empty=empty, sums=sums))
-        if self.overlaps:
-            self._departing.forget()
         self.row_gradients.clear()
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")
         return self.machine.outcome
-
-    @property
-    def can_overlap(self) -> bool:
-        """Whether layers may overlap: values are used as they come, and there are enough of them."""
-        ready = isinstance(self.machine.phase, Ready) and self._packing.in_place
-        return ready and any(map(self.arriving.may_be_late, range(self.machine.servers)))
-
-    def measure_link(self) -> float:
-        """Get the values of one server once more; return how fast they came, in Mbit/s.
-
-        The server is the last one with many values: ps:0 may make a replica wait.
-        """
-        servers = range(self.machine.servers)
-        server = max(each for each in servers if self.arriving.may_be_late(each))
-        nbytes = sum(block.nbytes for block in self._weights.blocks[server])
-        begun_s = self._clock.now()
-        self._exchange(self.machine.fetch_again(server))
-        self.arrive()
-        return nbytes * 8e-6 / max(self._clock.now() - begun_s, 1e-9)
-
-    @property
-    def sends_ahead(self) -> bool:
-        """Whether gradients may leave one by one (`complete`). An asynchronous server receives one large
-        message at a time.
-        """
-        return self.overlaps and self.machine.sync and self._packing.in_place
-
-    def complete(self, names: tuple[str, ...]) -> None:
-        """Let these variables' gradients in memory leave, which will not change any more."""
-        self._departing.complete(names, [peer.channel for peer in self._peers])
-
-    def arrive(self) -> None:
-        """Wait until all values are there."""
-        self.arriving.complete()
-
-    def fetch_again(self, server: int) -> None:
-        """Fetch values again whose connection broke while they came, and of which some may have been used."""
-        self.overtaken = True
-        self._exchange(self.machine.fetch_again(server))
 
     def _look_up(self, spec: VariableSpec, ids: Array) -> Array:
         """Rows of a sparse variable; see `LazyTable`."""
@@ -290,26 +235,19 @@ class ReplicaDriver:
         self._reporter.waiting(None)
         if read and not self._packing.in_place:
             self._weights.join()
-        if type(self.machine.phase) is not Ready:
-            self.arrive()  # there is no step that could begin
         if type(self.machine.phase) is Pulling:
             raise AssertionError("a replica that pulls waits for an answer")
         return answers
 
     def _send(self, server: int, message: AnyMessage) -> None:
-        peer = self._peers[server]
         blocks = self._outgoing[server] if type(message) in WITH_BLOCKS else ()
-        if self.overlaps and type(message) is Push:
-            peer.send(message, blocks, ahead=self._departing.ahead(server, peer.channel))
-        else:
-            peer.send(message, blocks)
+        self._peers[server].send(message, blocks)
 
     def _receive(self, server: int) -> Frame:
         self._reporter.waiting(self._names[server])
         if type(self.machine.unanswered[server]) is Lookup:
             return self._peers[server].receive()
-        early = self.overlaps and self.arriving.may_be_late(server)
-        frame = self._peers[server].receive(self._packing.offered[server], early=early)
+        frame = self._peers[server].receive(self._packing.offered[server])
         check_numbers(self._names[server], frame.message)
         machine = self.machine
         awaited = type(machine.phase) is not Draining and brings_values(
@@ -322,9 +260,4 @@ class ReplicaDriver:
             check_blocks(self._names[server], "values", blocks, self._kinds[server])
             if blocks:
                 self._weights.read_at(server, blocks)
-        if frame.arriving is not None:
-            self.arriving.begin(server, frame.arriving)
         return frame
-
-    def _waiting(self, server: int | None) -> None:
-        self._reporter.waiting(None if server is None else self._names[server])

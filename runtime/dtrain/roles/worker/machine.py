@@ -151,11 +151,6 @@ class Replica:
         self.phase = Pulling(aged=True, awaited=awaited)
         return [self._ask(self.host, awaited)]
 
-    def fetch_again(self, server: int) -> list[Outgoing]:
-        """Get the values of this server again, or newer ones: those at hand have not come whole."""
-        self.phase = Pulling(last=self.finished)
-        return [self._ask(server, self.versions[server])]
-
     def push(
         self, finite: bool = True, *, examples: int = 1, empty: int = 0, sums: Sums | None = None
     ) -> list[Outgoing]:

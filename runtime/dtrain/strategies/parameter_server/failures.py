@@ -1,6 +1,6 @@
 """Why an exchange with the servers has failed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dtrain.errors import DtrainError
@@ -26,12 +26,3 @@ class Failures:
             yield
         except DtrainError as error:
             raise self.reason_of(error) from None
-
-    def explaining(self, call: Callable[[int], None]) -> Callable[[int], None]:
-        """Return the same call, whose failures have their reason."""
-
-        def explained(server: int) -> None:
-            with self.explained():
-                call(server)
-
-        return explained

@@ -113,7 +113,6 @@ class ServerLeader(Leader):
 
     def control(self, change: ConfigChange) -> None:
         """See `Leader.control`."""
-        self._driver.arrive()
         weights = change.weights or {}
         new = {name: value for name, value in weights.items() if value is not self._weights[name]}
         values = [] if change.weights is None else self._blocks(new)

@@ -21,7 +21,6 @@ from dtrain.runs.reporting import Reporter
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.parameter_server.failures import Failures
 from dtrain.strategies.parameter_server.leader import ServerLeader
-from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.replica import ServerReplica
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.wire.connecting import arrays_to_send
@@ -44,7 +43,6 @@ class Opening:
         connect_s: how long a server may take to be there at first.
         patience_s: how long one may be away later.
         reporter: told of everything.
-        overlap: decides whether layers overlap.
         sequence: the number of the last push of this process.
         checkpoint_folder: the leader's.
         on_close: called when training ends.
@@ -62,7 +60,6 @@ class Opening:
     connect_s: float
     patience_s: float
     reporter: Reporter
-    overlap: Overlap
     sequence: int
     checkpoint_folder: Path | None
     on_close: Callable[[ServerTraining], None]
@@ -83,7 +80,6 @@ def open_training(parts: Opening) -> ServerTraining:
     driver, gradients = _driver(parts)
     machine = driver.machine
     weights = driver.weights
-    driver.arriving.fetch_again = failures.explaining(driver.fetch_again)
     orders = _orders(parts) if keeper is not None else None
 
     def abort(reason: str) -> None:
@@ -102,14 +98,10 @@ def open_training(parts: Opening) -> ServerTraining:
         leader = ServerLeader(
             parts.plan, weights, driver, orders, keeper, failures, reporter, parts.checkpoint_folder
         )
-    driver.arrive()
     reporter.status.max_steps = machine.max_steps
     reporter.progress(machine.global_step)
     reporter.running()
     reporter.bytes_moved = lambda: driver.bytes_moved
-    if context.rank >= 0:
-        with failures.explained():
-            driver.overlaps = parts.overlap.decide(driver)
     replicas = (
         [ServerReplica(context.rank, driver, gradients, weights, section, reporter, failures, leader)]
         if context.rank >= 0
@@ -160,7 +152,6 @@ def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
         packing=CompressedPacking(compression, weights, gradients, room)
         if compression
         else Packing(weights, gradients),
-        overlaps=False,
         clock=parts.clock,
     )
     return driver, gradients

@@ -5,22 +5,20 @@ the next values.
 from dtrain.config import ServerSection
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError, InputError
-from dtrain.learning.graphs.passes import OnGradients
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.interface import Overlaps, Replica
+from dtrain.strategies.interface import Replica
 from dtrain.strategies.parameter_server.failures import Failures
 from dtrain.strategies.parameter_server.leader import ServerLeader
-from dtrain.strategies.problem import Weights
 from dtrain.types import Array
 
 
-class ServerReplica(Replica, Overlaps):
-    """The replica of one task; see `Replica` and `Overlaps`."""
+class ServerReplica(Replica):
+    """The replica of one task; see `Replica`."""
 
     def __init__(
         self,
@@ -52,9 +50,6 @@ class ServerReplica(Replica, Overlaps):
         self.gradients = {spec.name: arrays[spec.name] for spec in dense if spec.trainable}
         self.updates = {spec.name: arrays[spec.name] for spec in dense if not spec.trainable}
         self.rows = driver.row_gradients
-        self.arriving: Weights = driver.arriving
-        self.complete: OnGradients | None = driver.complete if driver.sends_ahead else None
-        self.overlap = self if driver.overlaps else None
         self._driver = driver
         self._machine = driver.machine
         self._reporter = reporter
@@ -69,10 +64,6 @@ class ServerReplica(Replica, Overlaps):
     def next_batch(self) -> int:
         """See `Replica.next_batch`."""
         return self._machine.turn.part
-
-    def arrive(self) -> None:
-        """See `Overlaps.arrive`."""
-        self._driver.arrive()
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         """See `Replica.commit`.

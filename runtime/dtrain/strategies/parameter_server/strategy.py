@@ -35,7 +35,6 @@ from dtrain.strategies.input.workers import InputWorkers
 from dtrain.strategies.interface import Strategy, Training
 from dtrain.strategies.parameter_server.leading import Leading
 from dtrain.strategies.parameter_server.opening import Opening, open_training
-from dtrain.strategies.parameter_server.overlap import Overlap
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.problem import Problem
@@ -81,7 +80,6 @@ class ParameterServerStrategy(Strategy):
         self._came_late = False
         self._reading: ReplicaDriver | None = None
         self._open: ServerTraining | None = None
-        self._overlap = Overlap(self.training.overlap)
         self._pushes_sent = 0  # in all calls of `fit`: the numbers of pushes go on
         self.followed_rows: Mapping[int, Row] = {}
         if spreads_over_hosts(assignment):
@@ -182,7 +180,6 @@ class ParameterServerStrategy(Strategy):
             connect_s=self._connect_s,
             patience_s=self._patience_s,
             reporter=self.reporter,
-            overlap=self._overlap,
             sequence=self._pushes_sent,
             checkpoint_folder=self._leading.checkpoints if self._leading else None,
             on_close=self._closed,

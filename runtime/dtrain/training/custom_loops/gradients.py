@@ -114,7 +114,7 @@ def _of_no_examples(
     # Layers of the other replicas wait for this one's sums, which are zero.
     run = network.forward(weights, x, rng, sums)
     outputs = only([np.array(output) for output in run.outputs])
-    rows = run.backward([np.zeros_like(each) for each in run.outputs], places, None, scale.penalties)
+    rows = run.backward([np.zeros_like(each) for each in run.outputs], places, scale.penalties)
     return StepResult(penalty, {}, outputs, row_gradients=rows)
 
 

@@ -92,7 +92,6 @@ class Fit:
     Attributes:
         owner: the same for every `fit` of one model with one optimizer; see `Problem`.
         train_step: the model's.
-        is_final: whether `train_step` leaves the gradients as `TrainingStep.loss_and_gradients` writes them.
         evaluate: loss and metrics of batches with given weights.
         callbacks: run on the leader.
         validation: None if there is none.
@@ -105,7 +104,6 @@ class Fit:
     owner: OptimizerOwner
     train_step: Callable[[TrainingStep], Logs]
     evaluate: Callable[[Weights, Iterable[Batch], CallbackList], dict[str, float]]
-    is_final: bool = False
     callbacks: Sequence[Callback] = ()
     validation: Validation | None = None
     class_weight: Mapping[int, float] | None = None
@@ -271,7 +269,6 @@ class Fit:
     def _make_step(self, training: Training) -> Callable[[Replica, int, Part, Batch], TrainingStep]:
         model = self.model
         loss = self.compiled.losses
-        is_final = self.is_final
         sums = model.has_layers and model.network.sums_over_replicas
         if sums:
             check_exchange(training)
@@ -284,7 +281,7 @@ class Fit:
             drawn = partial(chance, number)
             scale = WHOLE if part.parts == 1 else part.scale(weighs_examples)
             of_step = sums_over(replica, batch.size if weighs_examples else 1.0) if sums else None
-            return TrainingStep(model, loss, batch, replica, drawn, scale, is_final=is_final, sums=of_step)
+            return TrainingStep(model, loss, batch, replica, drawn, scale, sums=of_step)
 
         return make_step
 

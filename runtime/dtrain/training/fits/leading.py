@@ -56,13 +56,11 @@ class Leading:
                     self._begin_again()
                 self.handover.restore()
             else:
-                self._arrive()
                 self.callbacks.call("on_train_begin", {})
         self.handover.keep(self.handover.place, self.callbacks.callbacks)
 
     def _begin_again(self) -> None:
         """Call the hooks that the callbacks of the leader before had seen, and that have not ended since."""
-        self._arrive()
         self.callbacks.call("on_train_begin", {})
         if (place := self._left_at) is not None:
             for callback in self.callbacks.callbacks:
@@ -108,7 +106,6 @@ class Leading:
         if not ended:
             return
         self.open = False
-        self._arrive()
         rows = self._rows_of(ended)
         for each in ended:
             self._end(each, rows[each])
@@ -154,7 +151,6 @@ class Leading:
         self.handover.keep(place, self.callbacks.callbacks if ends else ())
         for callback in self.callbacks.callbacks:
             if (name := self.handover.name(callback)) not in place.done:
-                self._arrive()
                 with self.activity.busy(name):
                     call(callback)
                 place = replace(place, done=(*place.done, name))
@@ -191,16 +187,9 @@ class Leading:
         epoch = self.epochs.number(step, clock)
 
         def logs() -> dict[str, float]:  # called only for a listener, which may read the weights
-            self._arrive()
             return self.log.results(epoch) if numbers is None else numbers
 
         with self.activity.busy(hook):
             called = self.callbacks.call_batch(hook, self.epochs.step_in_epoch(step, clock), logs)
         self.steering.tell_changes()
         self.handover.keep_states(called)
-
-    def _arrive(self) -> None:
-        """Wait until the weights are all there, which a callback may read."""
-        for replica in self.training.replicas:
-            if replica.overlap is not None:
-                replica.overlap.arrive()

@@ -15,7 +15,7 @@ from dtrain.wire.answers import next_of
 from dtrain.wire.by_grpc.encryption import open_channel
 from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.channel import silent
-from dtrain.wire.frames import UNKNOWN, Frame, FrameDecoder, encode, encode_ahead
+from dtrain.wire.frames import UNKNOWN, Frame, FrameDecoder, encode
 from dtrain.wire.handshake import last_proof
 from dtrain.wire.own_thread import in_own_thread
 from dtrain.wire.reaching import not_reached, silence
@@ -76,28 +76,9 @@ class GrpcChannel:
         """See `Channel.send`; the connection's own thread cuts the chunks, so this returns at once."""
         self._requests.put(encode(message, blocks))
 
-    def ahead(self, block: Array, start: int, stop: int) -> None:
-        """See `Streams.ahead`."""
-        self._requests.put(encode_ahead(block, start, stop))
-
-    def send_rest(self, message: AnyMessage, blocks: Sequence[Array], start: int) -> None:
-        """See `Streams.send_rest`."""
-        self._requests.put(encode(message, blocks, start))
-
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """See `Channel.receive`; what has begun to come is waited for beyond the deadline."""
-        frame = self._next_frame(into, deadline, early=False)
-        if frame.arriving is not None:
-            frame.arriving.wait()
-        return frame
-
-    def receive_early(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """See `Streams.receive_early`."""
-        return self._next_frame(into, deadline, early=True)
-
-    def _next_frame(self, into: Sequence[Array], deadline: float | None, *, early: bool) -> Frame:
+        """Wait as `Channel.receive` says; the connection's own thread has put the message together."""
         self._into = into
-        self._decoder.early = early
         try:
             answer = next_of(self._answers, deadline)
         except queue.Empty:
@@ -122,7 +103,7 @@ class GrpcChannel:
         if name is not None:
             return name.decode(errors="replace")
         try:
-            self._next_frame((), time.monotonic() + timeout_s, early=False)
+            self.receive((), time.monotonic() + timeout_s)
         except PeerLostError as error:
             raise WaitTimeoutError(str(error)) from None
         raise AssertionError("a server that has not let a task in says nothing to it")
@@ -151,7 +132,6 @@ class GrpcChannel:
                     del frame
             raise PeerLostError(f"{self.peer} at {self.address} ended the connection")
         except Exception as error:  # it belongs to the thread that waits for the answer
-            self._decoder.broken(self._explained(error))
             self._answers.put(error)
             self._ended = True
             self._tell_loss()
