@@ -4,7 +4,6 @@ kept.
 
 import re
 
-import pytest
 from clusters.watching import DETERMINISTIC, report_of, succeeded, tasks_of
 
 PROGRAM = """
@@ -31,15 +30,14 @@ if strategy.is_leader:
 """
 
 
-@pytest.mark.parametrize(("compression", "sent_share"), [("bf16", 0.5), ("{top_k: 0.05}", 0.1)])
-def test_the_same_results_bit_for_bit_in_fewer_bytes(launcher, compression, sent_share):
+def test_the_same_results_bit_for_bit_in_fewer_bytes(launcher):
     (launcher.folder / "mixed.py").write_text(PROGRAM)
     found = set()
     for words in (
         ("training.transport=grpc",),
         ("training.transport=local", "training.partitioner={fixed_shards: 2}"),
     ):
-        sets = [part for word in (f"training.compression={compression}", *words) for part in ("--set", word)]
+        sets = [part for word in ("training.compression=bf16", *words) for part in ("--set", word)]
         launch = launcher.start(*DETERMINISTIC, *sets, "mixed.py", "20")
         succeeded(launch)
         printed = re.search(r"^weights (\w+)\nnarrow 0\ndense bytes (\d+)$", launch.log("chief:0"), re.M)
@@ -47,6 +45,6 @@ def test_the_same_results_bit_for_bit_in_fewer_bytes(launcher, compression, sent
         found.add(printed[1])
         worker = tasks_of(report_of(launch.run_dir))["worker:0"]
         whole = 20 * (int(printed[2]) + 32 * 2 * 32 * 4)
-        assert worker["bytes_sent"] / whole < sent_share + 0.05
+        assert worker["bytes_sent"] / whole < 0.55
         assert worker["bytes_received"] / whole < 0.55
     assert len(found) == 1

@@ -40,7 +40,7 @@ ASYNC = {
     "max_staleness": 5,
     "warmup_steps": 2,
     "placement": "greedy",
-    "compression": {"top_k": 0.5},
+    "compression": "fp16",
     "nan_policy": "fail",
 }
 

@@ -66,11 +66,6 @@ LIVED = [
     bug(WRITER, "CheckpointWriter.commit", "self._disk.sync_directory(self._written)"),
     bug(WRITER, "CheckpointWriter.__enter__", "self._disk.sync_directory(self._directory.parent)"),
     bug(
-        "parameters/packing.py",
-        "CompressedPacking.pack",
-        "if self._largest is not None and term != self._term:\n    self._largest.forget()",
-    ),
-    bug(
         "protocol/async_updates.py",
         "TicketGate.hold",
         "len(self.holders - {self.leader})",

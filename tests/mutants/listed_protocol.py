@@ -168,13 +168,6 @@ MEMBERS = [
 ]
 
 TRAVELLING = [
-    bug("parameters/largest_elements.py", "LargestElements.applied", "self._kept[part] = self._rest[part]"),
-    bug(
-        "parameters/packing.py",
-        "CompressedPacking.judged",
-        "verdict in (Verdict.ACCEPTED, Verdict.PENDING)",
-        "True",
-    ),
     bug(
         "parameters/placement.py",
         "least_loaded",

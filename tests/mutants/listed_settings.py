@@ -24,12 +24,6 @@ SETTINGS = [
     bug(RULES, "_partitioner_problems", "value < 1", "value < 0"),
     bug(
         RULES,
-        "problems",
-        "set(compression) != {'top_k'} or not 0 < fraction <= 1",
-        "set(compression) != {'top_k'}",
-    ),
-    bug(
-        RULES,
         "_contradictions_of_updates",
         "meant['stale_gradients'] == StaleGradients.DROP and meant['max_staleness'] is None",
         "False",

@@ -79,7 +79,6 @@ MIRRORED = {
         "cli/launch/test_supervisor.py",
         "cli/launch/test_supervisor_success.py",
     ],
-    "parameters/largest_elements.py": ["protocol/test_largest_elements.py"],
     "parameters/means.py": [
         "roles/test_sync_pushes.py",
         "roles/test_parts.py",

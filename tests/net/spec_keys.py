@@ -86,7 +86,7 @@ TRIED: dict[str, tuple[Any, ...]] = {
         {"max_size": 9, "max_shards": 2},
         {"fixed_shards": 0},
     ),
-    "training.compression": ("bf16", "fp16", {"top_k": 0.1}, {"top_k": 0}, {"top_k": 1}, {"top_k": 2}),
+    "training.compression": ("bf16", "fp16", {"top_k": 0.1}),
     "training.transport": ("auto", "grpc", "local"),
     "training.validation": ("leader", "evaluator"),
     "training.replicas": (2, 54, 55, 62, 63),

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.errors import InputError
-from dtrain.messages.verdict import Verdict
 from dtrain.parameters import placement
 from dtrain.parameters.compression import Compression
 from dtrain.parameters.packing import CompressedPacking
@@ -25,7 +24,7 @@ VARIABLES = (
     VariableSpec("fine", (3,), "float64"),
     VariableSpec("table", (8, 2), sparse=True),
 )
-CONFIGS = ("bf16", "fp16", {"top_k": 0.2})
+CONFIGS = ("bf16", "fp16")
 PLACEMENTS = [(1, None), (2, None), (3, {"fixed_shards": 3}), (2, {"fixed_shards": 2})]
 
 
@@ -50,12 +49,12 @@ class Replica:
             )
         self.gradients.split()
 
-    def packed(self, term=1):
+    def packed(self):
         rows = [
             [each for _ in layout.tables for each in (np.arange(2), np.ones(4, np.float32))]
             for layout in self.plan.layouts
         ]
-        return self.packing.pack(rows, term)
+        return self.packing.pack(rows)
 
     def restored(self, packed):
         """Whole gradients by name, as servers restore them."""
@@ -82,17 +81,13 @@ def test_a_gradient_arrives_as_the_same_on_any_servers(config, seed):
     found = []
     for servers, partitioner in PLACEMENTS:
         replica = Replica(config, servers, partitioner)
-        for step in range(3):  # what is kept of top_k's gradients must not depend on placement either
-            replica.draw(seed + step)
-            found.append(replica.restored(replica.packed()))
-            for server in range(servers):
-                replica.packing.judged(server, Verdict.ACCEPTED)
+        replica.draw(seed)
+        found.append(replica.restored(replica.packed()))
         for name in ("mean", "count", "fine"):
             assert np.array_equal(found[-1][name], replica.gradients.variables[name]), "left alone"
-    for step in range(3):
-        first, *others = found[step::3]
-        for other in others:
-            assert all(np.array_equal(first[name], other[name]) for name in first)
+    first, *others = found
+    for other in others:
+        assert all(np.array_equal(first[name], other[name]) for name in first)
 
 
 @pytest.mark.parametrize("config", ["bf16", "fp16"])
@@ -104,43 +99,6 @@ def test_sixteen_bits_are_half_the_bytes(config):
     assert sum(block.nbytes for block in blocks) == sum(
         b.nbytes for b in dense
     ) + rows + 16 - floats // 2 + 4 * (config == "fp16")
-
-
-def test_only_the_largest_elements_travel():
-    replica = Replica({"top_k": 0.2}, 1)
-    replica.draw(1)
-    places, values, *_ = replica.packed()[0]
-    assert (places.dtype.name, values.dtype.name, len(places), len(values)) == ("uint32", "float32", 4, 4)
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_a_gradient_that_does_not_count_leaves_no_trace(config):
-    replica, untouched = Replica(config), Replica(config)
-    for seed, verdict in ((1, Verdict.STALE), (2, Verdict.REFUSED), (3, Verdict.FINISHED), (4, Verdict.VOID)):
-        replica.draw(seed)
-        if verdict is Verdict.REFUSED:
-            replica.gradients.variables["bias"][1] = math.nan
-        replica.packed()
-        replica.packing.judged(0, verdict)
-        replica.packing.judged(1, verdict)
-    for each in (replica, untouched):
-        each.draw(5)
-    for one, other in zip(replica.packed(), untouched.packed(), strict=True):
-        assert [block.tobytes() for block in one] == [block.tobytes() for block in other]
-
-
-def test_what_top_k_keeps_of_an_earlier_term_is_forgotten():
-    replica, fresh = Replica({"top_k": 0.2}), Replica({"top_k": 0.2})
-    replica.draw(1)
-    replica.packed(term=1)
-    for server in range(2):
-        replica.packing.judged(server, Verdict.ACCEPTED)
-    for each in (replica, fresh):
-        each.draw(2)
-    again, first = replica.packed(term=2), fresh.packed(term=2)
-    assert [b.tobytes() for blocks in again for b in blocks] == [
-        b.tobytes() for blocks in first for b in blocks
-    ]
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -169,8 +127,8 @@ def bad(replica, index, block):
 
 
 def test_blocks_of_another_form_are_refused():
-    half, scaled, largest = (Replica(config, 1) for config in CONFIGS)
-    for each in (half, scaled, largest):
+    half, scaled = (Replica(config, 1) for config in CONFIGS)
+    for each in (half, scaled):
         each.draw(0)
     wrong = [
         (half, [], "too few"),
@@ -178,14 +136,6 @@ def test_blocks_of_another_form_are_refused():
         (scaled, bad(scaled, 0, np.zeros(1, np.float32)), "scale"),
         (scaled, bad(scaled, 0, np.array([math.nan], np.float32)), "scale"),
         (scaled, bad(scaled, 0, np.ones(2, np.float32)), "scale"),
-        (
-            largest,
-            bad(largest, 0, np.array([0, 1, 2, 99], np.uint32)),
-            r"expected places \(uint32\) below 21",
-        ),
-        (largest, bad(largest, 0, np.array([0, 1, 2, -1])), "expected places"),
-        (largest, bad(largest, 1, np.ones(3, np.float32)), "expected places"),
-        (largest, bad(largest, 1, np.ones(4)), "expected places"),
     ]
     for replica, blocks, reason in wrong:
         with pytest.raises(InputError, match=reason):

@@ -16,7 +16,7 @@ from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Replica
 
-CONFIGS = ("bf16", "fp16", {"top_k": 0.4})
+CONFIGS = ("bf16", "fp16")
 THIRD = np.float32(1 / 3)
 
 
@@ -41,7 +41,7 @@ def equal(made, value):
     _, gradients, packing = memories(made.plan, made.training.compression)
     for buffer in gradients.buffers.values():
         buffer.fill(value)
-    return packing.pack([[]], 0)[0]
+    return packing.pack([[]])[0]
 
 
 @pytest.mark.parametrize("compression", CONFIGS)
@@ -52,9 +52,7 @@ def test_a_synchronous_mean_is_of_float32_and_its_values_travel_in_half_the_byte
     answers = made.push("worker:1", blocks=blocks)
     held = made.servers[0].held.store.values[0]
     assert held.dtype == np.float32
-    assert held.tolist() == pytest.approx(
-        [-THIRD] * 7, rel={"bf16": 2**-9, "fp16": 2**-11}.get(str(compression), 0)
-    )
+    assert held.tolist() == pytest.approx([-THIRD] * 7, rel={"bf16": 2**-9, "fp16": 2**-11}[compression])
     for answer in answers:
         assert answer.message.verdict is Verdict.ACCEPTED
         assert [block.itemsize for block in answer.blocks] == [2, 8]
@@ -128,7 +126,7 @@ def test_rows_of_a_table_travel_in_sixteen_bits_but_to_the_leader(compression):
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_a_push_is_repeated_to_the_bit_and_counts_once_in_what_is_kept(config):
+def test_a_push_is_repeated_to_the_bit(config):
     old, new = Line(values(), PeerLostError("lost ps:0")), Line(reply(1, 3), reply(2, 4))
     lines, plan = iter([old, new]), placement.plan(VARIABLES, 1)
     weights, gradients, packing = memories(plan, config)
@@ -141,23 +139,3 @@ def test_a_push_is_repeated_to_the_bit_and_counts_once_in_what_is_kept(config):
     gradients.variables["kernel"][...] = [[1, 2], [3, 0.5]]
     replica.push(1, 0, None)
     assert new.sent[0] == old.sent[-1]
-    gradients.variables["kernel"][...] = 0
-    replica.push(1, 0, None)
-    if config == {"top_k": 0.4}:
-        assert [sent[1][:2] for sent in new.sent] == [[[0, 1, 2], [1, 2, 3]], [[3], [0.5]]], (
-            "what was kept goes out"
-        )
-
-
-def test_what_one_server_has_dropped_is_forgotten_there_alone():
-    _, gradients, packing = memories(placement.plan(VARIABLES, 2), {"top_k": 0.1})
-    gradients.variables["kernel"][...] = [[1, 2], [3, 4]]
-    gradients.variables["bias"][...] = [5, 6, 7]
-    packing.pack([[], []], 0)
-    packing.judged(0, Verdict.ACCEPTED)
-    packing.judged(1, Verdict.STALE)
-    for buffer in gradients.buffers.values():
-        buffer.fill(0)
-    [first, second] = packing.pack([[], []], 0)
-    assert [block.tolist() for block in first[:2]] == [[3], [4]]
-    assert not second[0].size

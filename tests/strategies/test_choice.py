@@ -117,7 +117,7 @@ WRONG = [
     ({"seed": True}, "seed: expected a whole number, found True"),
     ({"deterministic": 1}, "deterministic: expected true or false, found 1"),
     ({"staleness_bound": 1.5}, "staleness_bound: expected a whole number, found 1.5"),
-    ({"compression": "bf32"}, "compression: expected none, bf16, fp16 or {top_k: fraction}, found 'bf32'"),
+    ({"compression": "bf32"}, "compression: expected none, bf16 or fp16, found 'bf32'"),
     (
         {"partitioner": {"fixed_shards": "2"}},
         "partitioner.fixed_shards: expected a whole number, found '2'",

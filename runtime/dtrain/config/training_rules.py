@@ -52,12 +52,6 @@ def problems(settings: TrainingSettings) -> Iterator[Problem]:
             yield (name,), text
     yield from contradictions(settings)
     yield from _partitioner_problems(meant["partitioner"])
-    compression = meant["compression"]
-    if isinstance(compression, dict):
-        fraction = compression.get("top_k", 0)
-        if set(compression) != {"top_k"} or not 0 < fraction <= 1:
-            text = f"expected {{top_k: fraction}} with a fraction between 0 and 1, found {compression}"
-            yield ("compression",), text
 
 
 def contradictions(settings: TrainingSettings) -> Iterator[Problem]:

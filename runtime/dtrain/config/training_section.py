@@ -51,7 +51,7 @@ class PlainSettings(TypedDict, total=False):
     nan_policy: Literal["refuse", "skip", "fail"]
     deterministic: bool
     placement: Literal["round_robin", "greedy"]
-    compression: Literal["none", "bf16", "fp16"] | dict[str, float]
+    compression: Literal["none", "bf16", "fp16"]
     transport: Literal["auto", "grpc", "local"]
     validation: Literal["leader", "evaluator"]
     seed: int
@@ -144,7 +144,7 @@ class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_
     too_few_timeout_s: float = 60.0
     placement: Placement = Placement.ROUND_ROBIN
     partitioner: dict[str, int] | None = None
-    compression: NumberFormat | dict[str, float] = NumberFormat.NONE
+    compression: NumberFormat = NumberFormat.NONE
     transport: Transport = Transport.AUTO
 
 
@@ -160,7 +160,7 @@ class AsyncSection(_EverySection, frozen=True, kw_only=True, tag="parameter_serv
     on_stale: OnStale = OnStale.SKIP
     placement: Placement = Placement.ROUND_ROBIN
     partitioner: dict[str, int] | None = None
-    compression: NumberFormat | dict[str, float] = NumberFormat.NONE
+    compression: NumberFormat = NumberFormat.NONE
     transport: Transport = Transport.AUTO
     staleness_bound: int | None = None
     stale_gradients: StaleGradients = StaleGradients.APPLY

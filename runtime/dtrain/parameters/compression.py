@@ -6,19 +6,15 @@ The rule *Compression* (docs/design/protocol.md#compression):
    save float32.
 2. bf16, fp16: every number in 16 bits, both ways. For fp16 the gradient is multiplied by a power of two, so
    that its largest number comes near the end of the range: none overflows, and few are too small.
-3. top_k: of a gradient only the largest elements, as places and float32 (`largest_elements`); values as in
-   bf16.
-4. Rows of tables travel in 16 bits, too.
-5. Values that are read to be kept are whole: the last version, and those that the leader pulls or looks up.
-6. The result does not depend on the server that has a number: it is the same for any placement and transport.
+3. Rows of tables travel in 16 bits, too.
+4. Values that are read to be kept are whole: the last version, and those that the leader pulls or looks up.
+5. The result does not depend on the server that has a number: it is the same for any placement and transport.
 
-A push of an array of n elements is, in its place among the blocks:
-
-    bf16, fp16    n numbers of 16 bits; for fp16 the scale, one float32, stands before the first block
-    top_k         k places, uint32; k float32
+A push of an array of n elements is, in its place among the blocks, n numbers of 16 bits; for fp16 the scale,
+one float32, stands before the first block.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,28 +32,19 @@ class Compression:
     """The form in which numbers travel.
 
     Attributes:
-        half: of values, and of gradients unless only the largest elements travel.
-        fraction: of a gradient's elements; None: all travel.
+        half: of values and of gradients.
     """
 
     half: HalfPrecision
-    fraction: float | None = None
 
     @classmethod
-    def of(cls, config: NumberFormat | Mapping[str, float]) -> "Compression | None":
+    def of(cls, config: NumberFormat) -> "Compression | None":
         """Return the compression of a spec's `training.compression`; None for ``none``."""
-        if isinstance(config, Mapping):
-            return cls(HalfPrecision(NumberFormat.BF16), config["top_k"])
         return None if config == NumberFormat.NONE else cls(HalfPrecision(config))
 
     def applies_to(self, numbers: Group | Shard) -> bool:
         """Return whether these numbers are compressed."""
         return numbers.trainable and numbers.dtype == "float32"
-
-    @property
-    def gradients_scaled(self) -> bool:
-        """True if a scale stands before a push's blocks."""
-        return self.half.scales and self.fraction is None
 
     def value_kinds(self, layout: ServerLayout) -> list[tuple[str, int]]:
         """Return (dtype, elements) of the blocks in which a server's values travel."""
@@ -86,9 +73,9 @@ class Compression:
         """Return a push's blocks without compression; raise an `InputError` if they are no push."""
         left = iter(blocks)
         try:
-            scale = _scale(next(left)) if self.gradients_scaled else 1.0
+            scale = _scale(next(left)) if self.half.scales else 1.0
             restored = [
-                self._gradient(left, group.size, scale) if self.applies_to(group) else next(left)
+                self._widened(next(left), scale) if self.applies_to(group) else next(left)
                 for group in layout.groups
             ]
             for shard in layout.tables:
@@ -100,25 +87,6 @@ class Compression:
         except StopIteration:
             raise InputError(f"{len(blocks)} blocks are too few for a compressed gradient") from None
         return [*restored, *left]
-
-    def _gradient(self, left: Iterator[Array], size: int, scale: float) -> Array:
-        if self.fraction is None:
-            return self._widened(next(left), scale)
-        places = next(left)
-        values = next(left)
-        kinds = places.dtype.name, values.dtype.name
-        if (
-            kinds != ("uint32", "float32")
-            or places.size != values.size
-            or int(places.max(initial=0)) >= max(1, size)
-        ):
-            raise InputError(
-                f"expected places (uint32) below {size} and as many float32 numbers, "
-                f"found {places.size} places and {values.size} numbers ({', '.join(kinds)})"
-            )
-        gradient = np.zeros(size, np.float32)
-        gradient[places] = values
-        return gradient
 
     def _widened(self, block: Array, scale: float) -> Array:
         if block.dtype.name != self.half.dtype:

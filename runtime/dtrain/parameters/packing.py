@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.messages.verdict import Verdict
 from dtrain.parameters.compression import Compression
-from dtrain.parameters.largest_elements import LargestElements
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.types import Array, Blocks
 
@@ -31,7 +29,7 @@ class Packing:
         self.offered = weights.blocks
         self.in_place = not weights.splits
 
-    def pack(self, rows: Sequence[Blocks], term: int) -> Sequence[Blocks]:
+    def pack(self, rows: Sequence[Blocks]) -> Sequence[Blocks]:
         """Return `[server][block]`, the blocks of a push: views of the gradients in memory, then `rows`.
 
         They may not be written until the push is answered.
@@ -41,9 +39,6 @@ class Packing:
             if rows
             else self._gradients.blocks
         )
-
-    def judged(self, server: int, verdict: Verdict) -> None:
-        """Take the verdict of a server on the last push."""
 
     def unpack(self, server: int, blocks: Blocks) -> Blocks:
         """Return a server's values as blocks of `ReplicaMemory`; those of another model as they came."""
@@ -84,27 +79,21 @@ class CompressedPacking(Packing):
             for layout in self._layouts
         ]
         self.in_place = False
-        self._term = 0
-        self._largest: LargestElements | None = None
-        if compression.fraction is None:
-            self._narrow, self._scale = arrays([(self._half.dtype, self._numbers.size), ("float32", 1)])
-        else:
-            self._largest = LargestElements(compression.fraction, self._numbers.size)
+        self._narrow, self._scale = arrays([(self._half.dtype, self._numbers.size), ("float32", 1)])
 
-    def pack(self, rows: Sequence[Blocks], term: int) -> Sequence[Blocks]:
-        """Pack as `Packing.pack`; the kept elements of an earlier term's gradients are forgotten."""
-        if self._largest is not None and term != self._term:
-            self._largest.forget()
-        self._term = term
-        scale = self._scale_for(rows) if self._compression.gradients_scaled else 1.0
-        head = [self._scale] if self._compression.gradients_scaled else []
+    def pack(self, rows: Sequence[Blocks]) -> Sequence[Blocks]:
+        """Return the blocks of a push in 16 bits, behind their scale where the format has one."""
+        scale = self._scale_for(rows) if self._half.scales else 1.0
+        head = [self._scale] if self._half.scales else []
+        self._half.narrow(self._numbers, self._narrow, scale)
         packed = []
-        for server, numbers in enumerate(self._pack_numbers(scale)):
+        for server, part in enumerate(self._parts):
+            numbers = self._narrow[part]
             blocks = list(head)
             for group, block in zip(
                 self._layouts[server].groups, self._gradients.blocks[server], strict=True
             ):
-                blocks += numbers if self._compression.applies_to(group) else [block]
+                blocks.append(numbers if self._compression.applies_to(group) else block)
             more = rows[server] if rows else ()
             blocks += [
                 self._half.narrow(each, scale=scale) if each.dtype == np.float32 else each for each in more
@@ -118,24 +107,6 @@ class CompressedPacking(Packing):
         largest = max(float(max(each.max(initial=0), -each.min(initial=0))) for each in blocks)
         self._scale[0] = self._half.scale_for(largest)
         return float(self._scale[0])
-
-    def _pack_numbers(self, scale: float) -> list[list[Array]]:
-        """Return for each server the blocks that travel in place of its float32 block."""
-        if self._largest is None:
-            self._half.narrow(self._numbers, self._narrow, scale)
-            return [[self._narrow[part]] for part in self._parts]
-        places, values = self._largest.pick(self._numbers)
-        cuts = np.searchsorted(places, [part.stop for part in self._parts], "left").tolist()
-        pieces = [slice(first, last) for first, last in pairwise([0, *cuts])]
-        return [
-            [(places[piece] - part.start).astype(np.uint32), values[piece]]
-            for piece, part in zip(pieces, self._parts, strict=True)
-        ]
-
-    def judged(self, server: int, verdict: Verdict) -> None:
-        """Keep what was not sent, if the server accepted the push."""
-        if self._largest is not None and verdict in (Verdict.ACCEPTED, Verdict.PENDING):
-            self._largest.applied(self._parts[server])
 
     def unpack(self, server: int, blocks: Blocks) -> Blocks:
         """Return a server's values as blocks of `ReplicaMemory`, whether they came compressed or whole."""

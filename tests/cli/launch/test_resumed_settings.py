@@ -15,7 +15,7 @@ SHOP = """
 name: shop
 on: ssh
 cluster: {chief: 1, worker: 3, ps: 2, evaluator: 1}
-training: {updates: sync, backup_workers: 1, partitioner: {fixed_shards: 2}, compression: {top_k: 0.5}}
+training: {updates: sync, backup_workers: 1, partitioner: {fixed_shards: 2}, compression: bf16}
 wait: {start_s: 30}
 checkpoint: {every_s: null, every_steps: 7}
 restart: {worker: {max: 7}}

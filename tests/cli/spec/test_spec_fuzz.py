@@ -30,7 +30,6 @@ KEYS = st.sampled_from(
         "at_s",
         "for_s",
         "between",
-        "top_k",
         "fixed_shards",
         "policy",
         "max",

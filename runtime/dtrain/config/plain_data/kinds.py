@@ -25,7 +25,6 @@ _EXPECTED = {
     **_MOMENT,
     **dict.fromkeys(("chief", "worker", "ps", "evaluator"), _ADDRESSES),
     **dict.fromkeys((f"place.{role}" for role in ("chief", "worker", "ps", "evaluator")), _PLACES),
-    "compression": "none, bf16, fp16 or {top_k: fraction}",
     "between": "a list of two tasks",
     "hosts": "a list such as [h1, h2:4], or a text such as h1,h2:4",
     "place": f"spread, pack, or a mapping of roles to {_PLACES}",

@@ -15,7 +15,7 @@ import numpy as np
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Reply, Rows, Sums, Verdict
+from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Rows, Sums, Verdict
 from dtrain.parameters.finite import any_non_finite
 from dtrain.parameters.packing import Packing
 from dtrain.parameters.replica_memory import ReplicaMemory
@@ -129,7 +129,7 @@ class ReplicaDriver:
                 self._gradients.split()
             rows = self._routes.blocks(self.row_gradients) if self.tables else ()
             finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
-            self._outgoing = self._packing.pack(rows, self.machine.term)
+            self._outgoing = self._packing.pack(rows)
         self._exchange(self.machine.push(finite, examples=examples, empty=empty, sums=sums))
         self.row_gradients.clear()
         if self.machine.outcome is None:
@@ -222,10 +222,7 @@ class ReplicaDriver:
             server = next(iter(self.machine.unanswered))
             frame = answers[server] = self._receive(server)
             message = frame.message
-            if type(message) is Reply:
-                if self._outgoing[server] and not self._packing.in_place:
-                    self._packing.judged(server, message.verdict)
-            elif type(message) is NotReady and over:
+            if type(message) is NotReady and over:
                 raise PeerLostError(
                     f"ps:{server} has lost what was trained: read it from the last checkpoint"
                 )
