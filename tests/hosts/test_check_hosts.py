@@ -25,9 +25,7 @@ def test_hosts_that_can_run_a_cluster_are_one_table(launcher, rig):
     lines = [line.split() for line in command.out.splitlines()]
     assert [line[0] for line in lines[1:4]] == ["h1", "h2", "h3"]
     assert [line[-2] for line in lines[1:4]] == [rig.address(name) for name in rig.names]
-    pairs = {(line[0], line[1]) for line in lines[6:]}
-    assert pairs == {(one, other) for one in rig.names for other in rig.names if one != other}
-    assert command.out.count("bit/s") == 6
+    assert len(lines) == 4
     assert max(map(len, command.out.splitlines())) <= 80
     wait_until(lambda: not any(rig.processes(name) for name in rig.names), "the agents to end")
 

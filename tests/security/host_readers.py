@@ -240,8 +240,6 @@ def _orders() -> bytes:
         *(
             told.AskClock(),
             told.Look("/x", b"x"),
-            told.Serve("h1", b"t" * 16),
-            told.Measure("h2:1", b"t", 1.0),
         ),
     )
 
@@ -258,9 +256,6 @@ def read_orders(path: Path) -> None:
     os.set_blocking(orders, False)
     os.write(orders, (path / "orders").read_bytes())
     os.close(orders)
-    nothing = SimpleNamespace(
-        serve=lambda order: told.Serving(0), measure=lambda order: None, done=list, close=lambda: None
-    )
     processes = SimpleNamespace(
         wake_on=lambda source: None,
         start=lambda launch: SimpleNamespace(attempt=launch.attempt, signal=lambda number: None),
@@ -269,7 +264,6 @@ def read_orders(path: Path) -> None:
     )
     stand_ins = {
         "SignalInbox": lambda: SimpleNamespace(read=list),
-        "Measuring": lambda: nothing,
         "SentCode": lambda: SimpleNamespace(take=lambda order, run_dir: told.CodeThere(None)),
         "reach": SimpleNamespace(unreachable=lambda addresses, timeout_s: {}),
         "port_range": SimpleNamespace(hold=lambda order, held: told.Held([])),

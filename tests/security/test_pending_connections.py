@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import socket
-import threading
 import time
 
 import grpc
@@ -28,12 +27,9 @@ from dtrain.wire.one_host import local
 from dtrain.wire.one_host.local import LocalService
 from dtrain.wire.security import proof
 from dtrain.wire.security.credentials import Credentials
-from dtrain_cli.agent.measuring import TOKEN_BYTES, Measuring
-from dtrain_cli.agent.messages import Measure, Serve
 
 PATIENCE_S = 20.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
-TOKEN = bytes(range(TOKEN_BYTES))
 PULL = Pull(generation=1, at_least=0, wait_s=0.0)
 
 
@@ -246,41 +242,18 @@ def limit(monkeypatch):
     return change
 
 
-@pytest.fixture
-def measured(limit):
-    """The port of an agent that is measured, where nobody's time is over, and a measurement of it."""
-    limit("MEASURING", wait_s=60.0)
-    agent, other = Measuring(), Measuring()
-    port = agent.serve(Serve("127.0.0.1", TOKEN, 0, 0)).port
-
-    def measure(token=TOKEN):
-        other.measure(Measure(f"127.0.0.1:{port}", token, PATIENCE_S))
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (done := other.done()):
-            assert time.monotonic() < deadline_s
-            threading.Event().wait(0.01)
-        return done[0]
-
-    yield port, measure
-    agent.close()
-
-
 def test_who_says_nothing_or_a_half_is_let_go_after_its_time_at_every_listener(limit):
-    for name in ("STREAMS", "ONE_HOST", "MEASURING"):
+    for name in ("STREAMS", "ONE_HOST"):
         limit(name, wait_s=0.05)
     with contextlib.ExitStack() as open_until_now:
         listener = Listener("127.0.0.1:1", SERVER, Echo().refuse, 8)
         open_until_now.callback(listener.stop)
         service = LocalService(Echo(), SERVER)
         open_until_now.callback(service.stop)
-        agent = Measuring()
-        open_until_now.callback(agent.close)
-        port = agent.serve(Serve("127.0.0.1", TOKEN, 0, 0)).port
         address = open_until_now.enter_context(grpc_address())
         connections = []
         for place, half in (
             (listener.address, packed(OPENING)[:9]),
-            (f"127.0.0.1:{port}", TOKEN[:9]),
             (address, PREFACE),
         ):
             for said in (b"", half):
@@ -311,18 +284,6 @@ def test_a_stranger_s_many_connections_push_out_its_own_and_no_other_s(limit):
     for each in (slow, *strangers):
         each.close()
     listener.stop()
-
-
-def test_strangers_to_a_measurement_get_no_thread_and_keep_no_host_out(measured):
-    port, measure = measured
-    threads = threading.active_count()
-    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
-    closed(strangers[:8])
-    assert threading.active_count() == threads
-    assert measure().problem is None
-    assert measure(bytes(TOKEN_BYTES)).problem is not None
-    for each in strangers:
-        each.close()
 
 
 def test_over_grpc_a_member_stays_and_a_task_gets_in_once_the_strangers_time_is_over(monkeypatch):

@@ -18,7 +18,6 @@ from dtrain_cli.agent.checkpoint_copies import ArrivingCheckpoint, checkpoint_pa
 from dtrain_cli.agent.copied_files import CopiedFiles, is_order
 from dtrain_cli.agent.lease import REST_S, Lease
 from dtrain_cli.agent.made_files import made_parts
-from dtrain_cli.agent.measuring import Measuring
 from dtrain_cli.agent.messages import (
     AllMade,
     Appended,
@@ -34,7 +33,6 @@ from dtrain_cli.agent.messages import (
     Listening,
     Look,
     MadePart,
-    Measure,
     Order,
     Ping,
     Pong,
@@ -43,7 +41,6 @@ from dtrain_cli.agent.messages import (
     Ready,
     Release,
     Seen,
-    Serve,
     Signalled,
     SignalOrder,
     StartOrder,
@@ -83,7 +80,6 @@ class Agent:
         self._signals = SignalInbox()
         self._ports = HeldPorts()
         self._code = SentCode()
-        self._measuring = Measuring()
         self._run_dir: Path | None = None
         self._lock: int | None = None
         self._files: CopiedFiles | None = None
@@ -110,7 +106,6 @@ class Agent:
                 break
         self._target.close()
         self._ports.close()
-        self._measuring.close()
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -124,8 +119,6 @@ class Agent:
         for order in self._orders.read():
             self._obey(order)
         self._send_made()
-        for measured in self._measuring.done():
-            self._answers.send(measured)
         now_s = time.monotonic()
         if self._lease.order is None and now_s >= self._look_s and self._files is not None:
             printed = False
@@ -178,7 +171,7 @@ class Agent:
                 self._obey_about_files(order)
             case HoldPorts() | Listen() | Release() | Try():
                 self._obey_about_ports(order)
-            case AskClock() | Look() | Serve() | Measure():
+            case AskClock() | Look():
                 self._obey_survey(order)
             case StartOrder():
                 self._start(order)
@@ -223,10 +216,6 @@ class Agent:
                 self._answers.send(Clock(time.time()))
             case Look(path=path, content=content):
                 self._answers.send(Seen(_content(path, len(content)) == content))
-            case Serve():
-                self._answers.send(self._measuring.serve(order))
-            case Measure():
-                self._measuring.measure(order)
 
     def _begin(self, order: Begin) -> None:
         run_dir = run_folder(order.host, order.run)

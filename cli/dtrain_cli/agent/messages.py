@@ -330,50 +330,7 @@ class Seen(msgspec.Struct, frozen=True, tag="seen"):
     there: bool
 
 
-class Serve(msgspec.Struct, frozen=True, tag="serve"):
-    """An order to answer measurements of other hosts that know the token, on a port from `first` to `last`;
-    0 for any.
-    """
-
-    address: str
-    token: bytes
-    first: _Port = 0
-    last: _Port = 0
-
-    def __repr__(self) -> str:
-        """Return the address alone: the token is a secret."""
-        return f"Serve({self.address!r})"
-
-
-class Serving(msgspec.Struct, frozen=True, tag="serving"):
-    """The port for measurements, or why there is none."""
-
-    port: _Port
-    problem: Text | None = None
-
-
-class Measure(msgspec.Struct, frozen=True, tag="measure"):
-    """An order to measure the way to ``host:port``, where another agent serves."""
-
-    address: str
-    token: bytes
-    timeout_s: _Seconds
-
-    def __repr__(self) -> str:
-        """Return the address alone: the token is a secret."""
-        return f"Measure({self.address!r})"
-
-
-class Measured(msgspec.Struct, frozen=True, tag="measured"):
-    """The latency (from a byte to its echo) and the bandwidth to an address, or why there are none."""
-
-    address: Text
-    latency_s: _Seconds
-    bytes_per_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
-    problem: Text | None = None
-
-
-SurveyOrder = AskClock | Look | Serve | Measure
+SurveyOrder = AskClock | Look
 PortOrder = HoldPorts | Listen | Release | Try
 TaskOrder = StartOrder | SignalOrder | Put
 FileOrder = WantCode | CodePart | Fetch | MadePart | AllMade
@@ -388,8 +345,6 @@ Answer = (
     | Pong
     | Clock
     | Seen
-    | Serving
-    | Measured
     | MadePart
     | AllMade
     | Replaced

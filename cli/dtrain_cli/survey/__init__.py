@@ -1,1 +1,1 @@
-"""`dtrain check --hosts`: whether some hosts can run a cluster together, and how well."""
+"""`dtrain check --hosts`: whether some hosts can run a cluster together."""

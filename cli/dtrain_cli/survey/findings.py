@@ -1,29 +1,11 @@
 """The findings about hosts, and the table and sentences that a user reads. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 CLOCK_S = 2.0
 """A clock that differs by more is named: certificates and the times in logs go by it."""
-PAIRS_SHOWN_HOSTS = 8
-"""With more hosts, only the slowest links of each are shown."""
-_SLOWEST = 3
 _DASH = "-"
-
-
-@dataclass(frozen=True)
-class LinkFound:
-    """The connection from one host to another.
-
-    Attributes:
-        latency_s: from a byte to its echo.
-        bytes_per_s: one way, towards the other host.
-        problem: why there is none.
-    """
-
-    latency_s: float = 0.0
-    bytes_per_s: float = 0.0
-    problem: str | None = None
 
 
 @dataclass
@@ -39,7 +21,7 @@ class HostFound:
         sees_folder: whether the working directory of this command is there the same folder.
         address: at which other hosts reach it.
         problem: why it cannot be used, with its name.
-        links: to the other hosts.
+        unreached: why it cannot connect to another host, by that host's name.
     """
 
     host: str
@@ -50,19 +32,7 @@ class HostFound:
     sees_folder: bool | None = None
     address: str | None = None
     problem: str | None = None
-    links: dict[str, LinkFound] = field(default_factory=dict)
-
-
-def rounds(hosts: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
-    """Yield rounds of pairs, each host in at most one pair of a round, so that measurements do not disturb
-    each other; every pair of hosts comes once.
-    """
-    ring: list[str | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
-    for _ in range(len(ring) - 1):
-        half = len(ring) // 2
-        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
-        yield [(one, other) for one, other in pairs if one is not None and other is not None]
-        ring = [ring[0], ring[-1], *ring[1:-1]]
+    unreached: dict[str, str] = field(default_factory=dict)
 
 
 HEADINGS = ("host", "ssh", "Python", "dtrain", "clock", "address", "this folder")
@@ -79,37 +49,11 @@ def row(found: HostFound) -> tuple[str, ...]:
 
 
 def table(hosts: Sequence[HostFound]) -> Iterator[str]:
-    """Yield the lines of the table of hosts, and of the links between them."""
+    """Yield the lines of the table of hosts."""
     rows = [HEADINGS, *map(row, hosts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-    linked = [found for found in hosts if found.links]
-    if not linked:
-        return
-    yield ""
-    few = len(hosts) <= PAIRS_SHOWN_HOSTS
-    slowest = "" if few else f", the {_SLOWEST} slowest of each"
-    width = max(len("from  "), *(len(found.host) for found in hosts))
-    yield f"{'from'.ljust(width)}  {'to'.ljust(width)}  latency    bandwidth{slowest}"
-    for found in linked:
-        for other, link in _shown(found.links, few):
-            yield f"{found.host.ljust(width)}  {other.ljust(width)}  {link_text(link)}"
-
-
-def _shown(links: Mapping[str, LinkFound], few: bool) -> Iterable[tuple[str, LinkFound]]:
-    if few:
-        return sorted(links.items())
-    return sorted(links.items(), key=lambda each: (each[1].problem is None, each[1].bytes_per_s))[:_SLOWEST]
-
-
-def link_text(link: LinkFound) -> str:
-    """Return latency and bandwidth of a link, or that there is none."""
-    if link.problem is not None:
-        return f"no: {link.problem}"
-    mbit_s = link.bytes_per_s * 8 / 1e6
-    bandwidth = f"{mbit_s / 1000:.1f} Gbit/s" if mbit_s >= 1000 else f"{mbit_s:.0f} Mbit/s"
-    return f"{f'{link.latency_s * 1000:.2f} ms'.ljust(9)}  {bandwidth}"
 
 
 def problems(hosts: Sequence[HostFound]) -> Iterator[str]:
@@ -118,13 +62,11 @@ def problems(hosts: Sequence[HostFound]) -> Iterator[str]:
     for found in hosts:
         if found.problem is not None:
             yield found.problem
-        for other, link in found.links.items():
-            if link.problem is not None:
-                yield (
-                    f"{found.host} ({found.address}) cannot reach {other} ({address.get(other)}): "
-                    f"{link.problem}; open its ports in the firewalls (`network.ports` names them), or give "
-                    "`network.interface`"
-                )
+        for other, why in found.unreached.items():
+            yield (
+                f"{found.host} ({found.address}) cannot reach {other} ({address.get(other)}): {why}; open "
+                "its ports in the firewalls (`network.ports` names them), or give `network.interface`"
+            )
 
 
 def remarks(hosts: Sequence[HostFound], folder: str) -> Iterator[str]:

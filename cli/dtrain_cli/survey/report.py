@@ -20,7 +20,7 @@ from dtrain_cli.targets.ssh import Ssh
 
 
 def check_hosts(spec: RunSpec) -> None:
-    """Print one table of a spec's hosts and the ways between them.
+    """Print one table of a spec's hosts, and what is wrong with the ways between them.
 
     Raises:
         SpecError: the spec names no hosts.

@@ -12,27 +12,28 @@ from typing import TypeVar
 
 from dtrain.config import Host, NetworkSection
 from dtrain.errors import DtrainError
-from dtrain_cli.agent.measuring import TOKEN_BYTES
 from dtrain_cli.agent.messages import (
     PING_S,
     Answer,
     AskClock,
     Clock,
+    Held,
+    HoldPorts,
+    Listen,
+    Listening,
     Look,
-    Measure,
-    Measured,
     Order,
     Ping,
     Pong,
     Seen,
-    Serve,
-    Serving,
+    Tried,
+    Try,
     Welcome,
 )
 from dtrain_cli.fleet.link import HostError, Link, Opener
 from dtrain_cli.fleet.logins import Logins
 from dtrain_cli.fleet.welcomes import address_of, unfit
-from dtrain_cli.survey.findings import HostFound, LinkFound, rounds
+from dtrain_cli.survey.findings import HostFound
 
 T = TypeVar("T")
 LOGIN_S = 20.0
@@ -80,7 +81,6 @@ class Visits:
         self._ping_s = 0.0
         ports = network.port_range
         self._ports = (0, 0) if ports is None else (ports.start, ports.stop - 1)
-        self._token = secrets.token_bytes(TOKEN_BYTES)
         self._may_try_again: dict[str, bool] = {}
 
     def __enter__(self) -> "Visits":
@@ -96,7 +96,7 @@ class Visits:
         self._log_in()
         self._look_at_clocks()
         self._look_for(folder)
-        self._measure_pairs()
+        self._try_pairs()
         return list(self.found.values())
 
     def _log_in(self) -> None:
@@ -237,36 +237,32 @@ class Visits:
             with contextlib.suppress(OSError):
                 mark.unlink()
 
-    def _measure_pairs(self) -> None:
-        served = self._ask(
+    def _try_pairs(self) -> None:
+        """Have each host hold one port, and connect to those of all others."""
+        held = self._ask(
             {
-                host: Serve(address, self._token, *self._ports)
+                host: HoldPorts(address, 1, *self._ports)
                 for host in self._visits
                 if (address := self.found[host].address) is not None
             },
-            Serving,
+            Held,
         )
-        for host, serving in served.items():
-            if serving.problem is not None:
-                self.found[host].problem = f"{host}: {serving.problem}"
-        ports = {host: serving.port for host, serving in served.items() if serving.problem is None}
-        for pairs in rounds(list(ports)):
-            self._measure(dict(pairs), ports)
-            self._measure({other: one for one, other in pairs}, ports)
-
-    def _measure(self, pairs: Mapping[str, str], ports: Mapping[str, int]) -> None:
-        orders = {
-            one: Measure(_join(self.found[other].address, ports[other]), self._token, CONNECT_S)
-            for one, other in pairs.items()
-        }
-        measured = self._ask(orders, Measured, CONNECT_S + ANSWER_S)
-        for one, other in pairs.items():
-            answer = measured.get(one)
-            if answer is None:
-                self.found[one].links[other] = LinkFound(problem="its agent has not answered")
+        addresses: dict[str, str] = {}
+        for host, answer in held.items():
+            if (reason := answer.lacking(1)) is not None:
+                self.found[host].problem = f"{host}: {reason}"
             else:
-                link = LinkFound(answer.latency_s, answer.bytes_per_s, answer.problem)
-                self.found[one].links[other] = link
+                addresses[host] = _join(self.found[host].address, answer.ports[0])
+        self._ask(dict.fromkeys(addresses, Listen(True)), Listening)
+        others = {host: {each: to for each, to in addresses.items() if each != host} for host in addresses}
+        orders = {host: Try(list(wanted.values()), CONNECT_S) for host, wanted in others.items() if wanted}
+        tried = self._ask(orders, Tried, CONNECT_S + ANSWER_S)
+        for host in orders:
+            found = tried.get(host)
+            for other, address in others[host].items():
+                why = "its agent has not answered" if found is None else found.problems.get(address)
+                if why is not None:
+                    self.found[host].unreached[other] = why
 
 
 def _join(address: str | None, port: int) -> str:

@@ -28,5 +28,3 @@ STREAMS = PendingLimits(connections=64, wait_s=10.0, message_bytes=GREETING_LIMI
 """TCP connections between replicas (`wire.by_tcp`), the time of a TLS handshake included."""
 ONE_HOST = PendingLimits(connections=256, wait_s=10.0, message_bytes=GREETING_LIMIT_BYTES)
 """The Unix socket of a server (`wire.one_host`)."""
-MEASURING = PendingLimits(connections=32, wait_s=2.0, message_bytes=16)
-"""The port at which another host measures latency and bandwidth; the message is a token."""
