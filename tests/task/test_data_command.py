@@ -19,7 +19,6 @@ from dtrain.data.readers.row_formats import Records
 from dtrain.data.record_index import building, offsets
 from dtrain.data.stores import opening
 from dtrain.formats.tfrecord import FRAME_BYTES
-from dtrain.process.requests.data_request import DataRequest, encode
 from dtrain.task import data_command
 
 DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
@@ -29,7 +28,7 @@ import os, signal, sys
 from dtrain.data.record_index import offsets
 from dtrain.task import data_command
 offsets.os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
-data_command.main(sys.argv[1])
+data_command.main(data_command.DataRequest(action="index", files=["a.tfrecord"]))
 """
 
 
@@ -66,8 +65,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def order(folder, capsys):
     def run(action, *files, code=0, **fields):
-        request = DataRequest(action=action, files=list(files), **fields)
-        assert data_command.main(encode(request)) == code
+        request = data_command.DataRequest(action=action, files=list(files), **fields)
+        assert data_command.main(request) == code
         return capsys.readouterr()
 
     return run
@@ -129,8 +128,7 @@ def test_an_index_without_a_place_is_one_sentence(order, folder, monkeypatch, nu
 
 
 def test_a_killed_build_leaves_no_index_and_the_next_one_tidies_up(order, folder):
-    request = encode(DataRequest(action="index", files=["a.tfrecord"]))
-    killed = subprocess.run([sys.executable, "-c", KILLED, request], check=False)
+    killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert killed.returncode == -signal.SIGKILL
     left = indexes(folder)
     assert len(left) == 1

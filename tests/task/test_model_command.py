@@ -11,7 +11,6 @@ import pytest
 
 import dtrain as dt
 from dtrain import checkpoints
-from dtrain.process.requests.model_request import ModelRequest, encode
 from dtrain.strategies.single import SingleStrategy
 from dtrain.task import model_command
 
@@ -46,10 +45,10 @@ def order(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(action, code=0, **fields):
-        order = ModelRequest(
+        order = model_command.ModelRequest(
             action=action, **{"model": str(folder / "model"), "data": str(folder / "data.npz"), **fields}
         )
-        assert model_command.main(encode(order)) == code
+        assert model_command.main(order) == code
         said = capsys.readouterr()
         return said.out if code == 0 else said.err
 

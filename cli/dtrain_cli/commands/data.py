@@ -1,13 +1,11 @@
 """`dtrain data index` and `inspect`: files of data, without a run.
 
-Files are the runtime's business: this process only says what is wanted, and becomes `python -m
-dtrain.task.data_command`.
+Files are the runtime's business (`dtrain.task.data_command`), which is imported as the command runs.
 """
 
 import os
-import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -51,9 +49,9 @@ def data() -> None:
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @_options
-def index(**order: Any) -> NoReturn:
+def index(**order: Any) -> int:
     """Build indexes."""
-    _become("index", **order)
+    return _do("index", **order)
 
 
 @data.command(
@@ -67,17 +65,16 @@ def index(**order: Any) -> NoReturn:
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @_options
-def inspect(**order: Any) -> NoReturn:
+def inspect(**order: Any) -> int:
     """Show what is in files."""
-    _become("inspect", **order)
+    return _do("inspect", **order)
 
 
-def _become(action: str, *, files: tuple[str, ...], **order: Any) -> NoReturn:
-    """Let the runtime do it in this process's place: its output, its exit code, its signals."""
-    from dtrain.process.requests.data_request import DataRequest, encode
+def _do(action: str, *, files: tuple[str, ...], **order: Any) -> int:
+    """Have the runtime do it; return the exit code."""
+    from dtrain.task.data_command import DataRequest, main
 
-    argument = encode(DataRequest(action=action, files=[os.fsdecode(path) for path in files], **order))
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "dtrain.task.data_command", argument])
+    return main(DataRequest(action=action, files=[os.fsdecode(path) for path in files], **order))
 
 
 COMMANDS = (data,)

@@ -1,14 +1,11 @@
 """`dtrain evaluate`, `predict` and `export`: a trained model, without a cluster.
 
-The numbers are the runtime's business: this process only says what is wanted, and becomes `python -m
-dtrain.task.model_command`.
+The numbers are the runtime's business (`dtrain.task.model_command`), which is imported as the command runs.
 """
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -74,9 +71,9 @@ _data_options = _options(
     "--metric", "metrics", multiple=True, metavar="NAME", help="In place of its metrics; may be repeated."
 )
 @click.option("-o", "--output", type=click.Path(), metavar="FILE", help="Write the JSON object there.")
-def evaluate(metrics: tuple[str, ...], **order: Any) -> NoReturn:
+def evaluate(metrics: tuple[str, ...], **order: Any) -> int:
     """Print loss and metrics of a trained model."""
-    _become("evaluate", metrics=list(metrics), **order)
+    return _do("evaluate", metrics=metrics, **order)
 
 
 @click.command(
@@ -103,9 +100,9 @@ def evaluate(metrics: tuple[str, ...], **order: Any) -> NoReturn:
     metavar="FILE",
     help="Write them there: .npy, .npz, .csv, .json or .jsonl.",
 )
-def predict(**order: Any) -> NoReturn:
+def predict(**order: Any) -> int:
     """Print or write the outputs of a trained model."""
-    _become("predict", **order)
+    return _do("predict", **order)
 
 
 @click.command(
@@ -118,17 +115,16 @@ def predict(**order: Any) -> NoReturn:
 )
 @_model_options
 @click.argument("output", required=False, type=click.Path(), metavar="[FILE.onnx]")
-def export(**order: Any) -> NoReturn:
+def export(**order: Any) -> int:
     """Write a trained model for other runtimes."""
-    _become("export", **order)
+    return _do("export", **order)
 
 
-def _become(action: str, *, model: str, runs_dir: Path | None, **order: Any) -> NoReturn:
-    """Let the runtime do it in this process's place: its output, its exit code, its signals."""
-    from dtrain.process.requests.model_request import ModelRequest, encode
+def _do(action: str, *, model: str, runs_dir: Path | None, **order: Any) -> int:
+    """Have the runtime do it; return the exit code."""
+    from dtrain.task.model_command import ModelRequest, main
 
-    argument = encode(ModelRequest(action=action, model=str(_located(model, runs_dir)), **order))
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "dtrain.task.model_command", argument])
+    return main(ModelRequest(action=action, model=str(_located(model, runs_dir)), **order))
 
 
 def _located(model: str, runs_dir: Path | None) -> Path:

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 try:
@@ -16,7 +17,6 @@ try:
     from dtrain.data.stores.remote import shown
     from dtrain.errors import DtrainError, SpecError
     from dtrain.process.plain_text import plain, plain_line
-    from dtrain.process.requests.data_request import DataRequest, decode
     from dtrain.task.unwritten_output import end_of_output
 except KeyboardInterrupt:  # these take a while on a busy machine
     sys.exit(130)
@@ -33,9 +33,27 @@ INDEX_TEXT = {
 }
 
 
-def main(argument: str) -> int:
+@dataclass(frozen=True, kw_only=True)
+class DataRequest:
+    """One look at files of data.
+
+    Attributes:
+        action: ``index`` | ``inspect``.
+        files: their paths.
+        kind: of the files; None: each by its name or its first bytes.
+        header: whether the first row of .csv files names the columns.
+        as_json: the answer on stdout is one JSON object.
+    """
+
+    action: str
+    files: Sequence[str]
+    kind: str | None = None
+    header: bool = True
+    as_json: bool = False
+
+
+def main(request: DataRequest) -> int:
     """Do what the request asks; an error is one message, and each file has its own."""
-    request = decode(argument)
     try:
         code = ACTIONS[request.action](request)
         sys.stdout.flush()
@@ -169,7 +187,3 @@ def _bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

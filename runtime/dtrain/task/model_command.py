@@ -3,6 +3,8 @@
 import json
 import runpy
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ from dtrain.data.tables import read_examples
 from dtrain.errors import DtrainError, InputError, SpecError
 from dtrain.learning.core.activations import Activation
 from dtrain.process.plain_text import plain, plain_line
-from dtrain.process.requests.model_request import ModelRequest, decode
 from dtrain.runs.failure.record import show_alone
 from dtrain.saving import predictions
 from dtrain.saving.destination import write_whole
@@ -23,9 +24,40 @@ from dtrain.training.saved_models import load_model
 from dtrain.types import Array, Shape
 
 
-def main(argument: str) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """One use of a trained model.
+
+    Attributes:
+        action: ``evaluate`` | ``predict`` | ``export``.
+        model: a file, or the folder of a run, of checkpoints, or of one checkpoint.
+        data: a file of examples; see `dtrain.data.tables`.
+        x, y: names in it.
+        output: the file that is written; None: stdout.
+        as_json: the answer on stdout is one JSON object.
+        steps: how many batches; None: all there are.
+        loss, metrics: in place of those that the model was compiled with.
+        classes: print the number of an example's largest output in place of the outputs.
+        custom_objects: a Python file whose classes the model may name.
+    """
+
+    action: str
+    model: str
+    data: str = ""
+    x: str | None = None
+    y: str | None = None
+    output: str | None = None
+    as_json: bool = False
+    batch_size: int = 32
+    steps: int | None = None
+    loss: str | None = None
+    metrics: Sequence[str] = ()
+    classes: bool = False
+    custom_objects: str | None = None
+
+
+def main(request: ModelRequest) -> int:
     """Do what the request asks; an error is one message."""
-    request = decode(argument)
     try:
         # Without TF_CONFIG: this is no task of a cluster.
         with SingleStrategy().scope():
@@ -159,7 +191,3 @@ def _custom_objects(path: str | None) -> dict[str, Any]:
 def _inputs(model: Model) -> dict[str, Shape]:
     """Return names of the inputs, and the shape of an example."""
     return {step.path: step.shapes[0] for step in model.network.graph.inputs}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
