@@ -33,6 +33,8 @@ from dtrain.messages import (
 )
 from dtrain.parameters import placement
 from dtrain.roles.parameter_server.machine import ParameterServer
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import FitState
 from dtrain.variables import VariableSpec
 
 SETTINGS = {
@@ -106,16 +108,11 @@ class Servers:
         for rank in range(len(self.tasks)):
             self.beat(rank, "first heartbeat")
             self._say(rank, Pull(generation=1, at_least=0, wait_s=WAIT_S), "pull")
-        rule, dealt = optimizers.serialize(optimizers.SGD(0.1)), (self._parts, 0, ())
+        rule, dealt = optimizers.serialize(optimizers.SGD(0.1)), Dealt(self._parts)
         order = Initialise(
-            generation=1,
-            plan=self._plan.to_dict(),
+            state=FitState(plan=self._plan.to_dict(), optimizer=rule, max_steps=1 << 40, dealt=dealt),
             training=self._training,
-            optimizer=rule,
-            version=0,
-            max_steps=1 << 40,
             directory="run",
-            dealt=dealt,
         )
         for server in range(len(self._machines)):
             self._say(0, order, "initialise", server, [block.copy() for block in self._blocks[server]])

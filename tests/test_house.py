@@ -33,6 +33,7 @@ RUNTIME_FLOORS = [
     "types",
     "formats",
     "variables",
+    "state",
     "cluster",
     "config",
     "messages",
@@ -92,7 +93,7 @@ SEEN_BY_CLI = {"errors", "formats", "cluster", "config", "messages", "process", 
 RUN_BY_CLI = ("dtrain.task.data_command", "dtrain.task.model_command")
 
 # What has no clock, chance, socket or thread: the rules, the numerics, and every machine.
-PURE = ("protocol", "learning", "parameters", "collectives", "control")
+PURE = ("state", "protocol", "learning", "parameters", "collectives", "control")
 PURE_FILES = [
     path
     for path in FILES

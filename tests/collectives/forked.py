@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from collectives.scene import Scene, judge, tear, train
 
 from dtrain.learning import optimizers
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
+from dtrain.state.batch_cut import Dealt
 from dtrain.wire.one_host.bells import Bells, pairs
 
 POINTS = ("before gradient", "in gradient", "put aside", "update", "word")

@@ -151,7 +151,7 @@ class Orders:
 
     def __init__(self, told, store):
         self.told, self.store = told, store
-        self.tally = Tally.of(0, 2, 0, (), {})
+        self.tally = Tally(0, 2)
 
     def count(self, version, sums):
         for each in sums:

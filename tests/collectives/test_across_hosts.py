@@ -21,13 +21,14 @@ from dtrain.learning import optimizers
 from dtrain.messages import Hello
 from dtrain.messages.between_hosts import Seat
 from dtrain.process.secret import new_secret
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.across import OF_THREADS, Hosts, Speaker
 from dtrain.roles.collective.between_hosts.voice import SPEAKS, Voice
 from dtrain.roles.collective.call_log import CallLog
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Rules, Waits
+from dtrain.state.batch_cut import Dealt
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
 from dtrain.wire.by_tcp.listener import Listener
 from dtrain.wire.by_tcp.opening import open_stream

@@ -1,7 +1,7 @@
 """Who computes what, and what makes a version, where a step does not wait for every replica: case by case."""
 
 from dtrain.collectives.backups import NOBODY, BackupRules, GradientSlot, Standing
-from dtrain.protocol.part_dealer import Dealt
+from dtrain.state.batch_cut import Dealt
 
 RULES = BackupRules(parts=2, replicas=3)
 RETRY = BackupRules(parts=2, replicas=3, retry=True)

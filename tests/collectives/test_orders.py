@@ -11,11 +11,12 @@ from dtrain.collectives.board import ranks_in
 from dtrain.learning import optimizers
 from dtrain.parameters.change import Change
 from dtrain.parameters.placement import plan
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.membership import Membership
 from dtrain.roles.collective.rules import Rules
+from dtrain.state.batch_cut import Dealt
 from dtrain.variables import VariableSpec
 from dtrain.wire.one_host.bells import Bells, pairs
 

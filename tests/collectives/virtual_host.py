@@ -15,10 +15,11 @@ from collectives.scene import Orders, judge, tear, train
 
 from dtrain.collectives.board import ranks_in
 from dtrain.learning import optimizers
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
+from dtrain.state.batch_cut import Dealt
 
 NEVER = (0, "", 0)
 

@@ -18,7 +18,8 @@ from dtrain.data.prefetching.reader import ReadAhead
 from dtrain.data.prefetching.tuning import DEPTH_MAX, WINDOW, Tuning
 from dtrain.errors import InputError
 from dtrain.protocol.lanes import Lanes, owned_from
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
+from dtrain.state.batch_cut import Dealt
 
 FAR = 1 << 40
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dtrain.data import Dataset, TextLineDataset
 from dtrain.data.record_index.addressing import addressed, obstacles
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
+from dtrain.state.batch_cut import Dealt
 
 FILES, LINES, PASSES = 3, 17, 2
 STORIES = st.lists(

@@ -22,5 +22,5 @@ FOUND = [
     ),
     bug(ROTATION, "rotate", "leaving = [found for found in leaving if found != whole]"),
     bug("checkpoints/folder.py", "sweep", "checkpoint.path.name.startswith(REPLACED)", "False"),
-    bug("checkpoints/run_state.py", "RunState.of", "isinstance(found, int) and found > FORMAT", "False"),
+    bug("state/fit_state.py", "FitState.of", "type(found) is int and found != FORMAT", "False"),
 ]

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtrain.protocol.lanes import LEAD, RESERVED, Lanes, owned_from
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
+from dtrain.state.batch_cut import Dealt
 
 BEGUN = Dealt(1)
 SHAPES = [(1, 1), (3, 3), (4, 2), (5, 3), (2, 2)]

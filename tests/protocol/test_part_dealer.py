@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrain.protocol.batch_cut import UNCUT, BatchCut
-from dtrain.protocol.part_dealer import NO_PART, Dealt, PartDealer
+from dtrain.protocol.part_dealer import NO_PART, PartDealer
+from dtrain.state.batch_cut import UNCUT, BatchCut, Dealt
 
 RANKS = st.integers(0, 3)
 STORIES = st.lists(

@@ -13,9 +13,7 @@ def sums(*totals, names=("loss",)):
 
 
 def tally(**more):
-    return Tally.of(
-        **{"first_step": 10, "steps_per_epoch": 2, "first_epoch": 3, "open_sums": (), "rows": {}} | more
-    )
+    return Tally(**{"first_step": 10, "steps_per_epoch": 2, "first_epoch": 3} | more)
 
 
 def test_a_contribution_belongs_to_the_epoch_of_its_step():

@@ -23,6 +23,8 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import Clock
 from dtrain.roles.control_host import ControlHandler
 from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import FitState
 from dtrain.wire.channel import Answer
 from dtrain.wire.connector import Connector
 from dtrain.wire.frames import Limits
@@ -61,14 +63,9 @@ class Averages:
 
     def __init__(self, control, hello, clock):
         message = Initialise(
-            generation=1,
-            plan={},
+            state=FitState(max_steps=STEPS, dealt=Dealt(TASKS)),
             training=TRAINING,
-            optimizer={},
-            version=0,
-            max_steps=STEPS,
             directory="run",
-            dealt=(TASKS, 0, (), False, ()),
             term=1,
         )
         self.steps = control.steps_of(message, TRAINING)

@@ -11,6 +11,8 @@ from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.parameters import placement
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.parameter_server.machine import ParameterServer
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import FitState
 from dtrain.variables import VariableSpec
 
 VARIABLES = (
@@ -64,20 +66,22 @@ class Hand:
 
     def initialisation(self, **changes):
         """What the leader says to every server."""
-        message = Initialise(
-            generation=1,
+        state = FitState(
             plan=self.plan.to_dict(),
-            training=self.training,
             optimizer=optimizers.serialize(self.optimizer),
-            version=0,
             max_steps=self.max_steps,
-            directory="run-dir",
+            dealt=Dealt(1),
         )
-        dealt = (1, 0, (), False, ())
         if self.training.updates == "sync":
             needed = self.training.replicas_needed(self.replicas)
-            dealt = (needed, 0, (), self.training.has_backups(self.replicas), ())
-        return msgspec.structs.replace(message, **{"dealt": dealt, **changes})
+            state = state.but(dealt=Dealt(needed, even=self.training.has_backups(self.replicas)))
+        message = Initialise(state=state, training=self.training, directory="run-dir")
+        if "dealt" in changes:
+            changes["dealt"] = Dealt(*changes["dealt"])
+        if "seen" in changes:  # by this server
+            changes["seen"] = (tuple(changes["seen"]),)
+        of_state = {name: changes.pop(name) for name in state.__struct_fields__ if name in changes}
+        return msgspec.structs.replace(message, state=state.but(**of_state), **changes)
 
     def initialise(self, **changes):
         """Say it; returns the answers."""

@@ -5,6 +5,7 @@ import pytest
 from dtrain.config import CheckpointSection
 from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
 from dtrain.roles.chief.machine import ANSWER_WAIT_S, ARRIVAL_S, MARK_S, CheckpointSchedule, Cut
+from dtrain.state.fit_state import Contents, FitState
 
 
 def test_by_time_by_steps_whichever_comes_first_and_never_twice_of_a_step():
@@ -43,7 +44,8 @@ def test_a_synchronous_cut_is_one_version_and_looks_further_ahead_each_time():
 
 
 def answer(version, *applied):
-    return SnapshotReply(version=version, slots=(), seen=[], applied=applied)
+    contents = (Contents(version, applied),)
+    return SnapshotReply(state=FitState(version=version, contents=contents), slots=())
 
 
 def test_an_asynchronous_cut_has_what_any_server_had_when_it_was_marked_but_for_what_is_computed_again():

@@ -8,6 +8,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Farewell, Marked, Refusal, Rows, Snapshot, SnapshotReply, SnapshotRows
 from dtrain.roles.chief.driver import Leader
 from dtrain.roles.chief.machine import ANSWER_WAIT_S, Cut
+from dtrain.state.fit_state import FitState
 from dtrain.wire.frames import Frame
 
 QUESTION = Snapshot(at_least=3, wait_s=ANSWER_WAIT_S)
@@ -44,7 +45,7 @@ class Line:
 
 
 def reply(version):
-    return SnapshotReply(version=version, slots=(), seen=[])
+    return SnapshotReply(state=FitState(version=version), slots=())
 
 
 def leader(*lines):
@@ -61,7 +62,7 @@ def leader(*lines):
 
 
 def versions(chief, cut=None):
-    return [reply.version for reply in chief.snapshot(cut or Cut(sync=True), 1, 9)]
+    return [reply.state.version for reply in chief.snapshot(cut or Cut(sync=True), 1, 9)]
 
 
 def test_every_server_is_asked_before_the_first_answer_is_awaited():

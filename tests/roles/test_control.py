@@ -10,6 +10,8 @@ from dtrain.control.actions import Decide, End
 from dtrain.control.machine import ControlPlane
 from dtrain.messages import Farewell, Heartbeat, Hello, Initialise, Lineage, NotReady, Push, Refusal
 from dtrain.protocol.membership import LEASE_S
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import FitState
 
 WORKERS = ClusterSpec.from_lists(worker=["w:0", "w:1"])
 TRAINING = training_section(updates="sync", too_few="shrink")
@@ -29,14 +31,9 @@ def control():
     """The host of two workers, in a term of ten steps with two parts a batch."""
     made = ControlPlane(TaskId.parse("worker:0"), WORKERS, TRAINING, 0.0)
     message = Initialise(
-        generation=1,
-        plan={},
+        state=FitState(max_steps=10, dealt=Dealt(2)),
         training=TRAINING,
-        optimizer={},
-        version=0,
-        max_steps=10,
         directory="run",
-        dealt=(2, 0, (), False, ()),
         term=1,
     )
     steps = made.steps_of(message, TRAINING)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,18 +14,19 @@ from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.learning import optimizers
 from dtrain.messages import HeartbeatReply, Lineage, SnapshotReply
 from dtrain.parameters import placement
-from dtrain.protocol.batch_cut import BatchCut
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper import machine as keeper_machine
 from dtrain.roles.chief.keeper.driver import Keeper, KeeperParts
 from dtrain.roles.chief.start import fresh
 from dtrain.runs.trace import NO_TRACE
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import FitState
 from dtrain.variables import VariableSpec
 
 PLAN = placement.plan([VariableSpec("one", (2,)), VariableSpec("two", (3,))], servers=2)
 VALUES = {"one": np.zeros(2, np.float32), "two": np.ones(3, np.float32)}
 OPTIMIZER = optimizers.serialize(optimizers.SGD(0.5))
 MAX = 40
+ASKED = FitState(compiled=OPTIMIZER, optimizer=OPTIMIZER, max_steps=MAX, dealt=Dealt(MAX))
 TIMEOUT_S = 20.0
 
 
@@ -35,6 +36,7 @@ class Servers:
 
     version: int = 0
     term: int = 0
+    host: int = 0
     terms: list[int] = field(default_factory=list)
     given: list[object] = field(default_factory=list)
     limits: list[int | None] = field(default_factory=list)
@@ -43,7 +45,7 @@ class Servers:
     concluded: list[int] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def initialise(self, generation, start, term, directory, until, heard_of):
+    def initialise(self, start, training, term, directory, until, heard_of):
         with self.changed:
             self.terms.append(term)
             self.term = term
@@ -52,11 +54,12 @@ class Servers:
             self.changed.notify_all()
             if self.errors:
                 raise self.errors.pop(0)
-            self.version = start.version
+            self.version = start.state.version
             return self.given_up
 
     def snapshot(self, cut, newest, last):
-        return [SnapshotReply(version=self.version, slots=(), seen=[]) for _ in range(2)]
+        state = ASKED.but(version=self.version)
+        return [SnapshotReply(state=state, slots=()) for _ in range(2)]
 
     def snapshot_rows(self, server, question):
         return np.full(question.stop - question.start, self.version, np.float32)
@@ -99,14 +102,9 @@ def keep(tmp_path, monkeypatch):
         reporter = SimpleNamespace(
             trace=NO_TRACE, status=status, warn=said.append, said=said, tried_to_save=lambda step, error: None
         )
-        place = KeeperParts(
-            servers, links.links, reporter, tmp_path, CheckpointSection(every_s=None), server_s=60.0
-        )
-        made.append(
-            Keeper(
-                place, Generation(1, PLAN, training_section(updates=updates), OPTIMIZER, MAX, BatchCut(MAX))
-            )
-        )
+        training, section = training_section(updates=updates), CheckpointSection(every_s=None)
+        place = KeeperParts(servers, links.links, reporter, tmp_path, training, section, server_s=60.0)
+        made.append(Keeper(place, PLAN, ASKED))
         return made[-1], place
 
     yield keep
@@ -117,7 +115,7 @@ def keep(tmp_path, monkeypatch):
 def begun(keep, **more):
     servers, links = Servers(**more), Links()
     keeper, place = keep(servers, links)
-    keeper.begin(fresh(PLAN, OPTIMIZER, VALUES), save=True)
+    keeper.begin(fresh(ASKED, PLAN, VALUES), save=True)
     return keeper, place, servers, links
 
 
@@ -153,8 +151,8 @@ def test_a_server_that_lost_everything_takes_all_back_to_the_newest_checkpoint(k
     servers.until(lambda: servers.terms == [101, 102])
     assert keeper.finish() is False, "training goes on"
     given = servers.given[-1]
-    assert (given.version, given.values["one"].tolist()) == (20, [20, 20])
-    assert given.lineage.rolled_back_steps == 11, "as far as it was known before the servers were asked"
+    assert (given.state.version, given.values["one"].tolist()) == (20, [20, 20])
+    assert given.state.lineage.rolled_back_steps == 11, "as far as it was known before the servers were asked"
     assert place.reporter.status.rolled_back_steps == 13
     assert place.reporter.said == [
         "ps:1 had lost all variables: every server goes back from step 33 to the checkpoint of step 20"
@@ -183,14 +181,14 @@ def test_steps_that_are_lost_again_are_counted_with_those_lost_before(keep):
 def test_a_second_fit_begins_a_later_term_also_where_no_heartbeat_has_told_of_the_first_one(keep):
     _, _, servers, links = begun(keep)
     keeper, _ = keep(servers, links)
-    keeper.begin(fresh(PLAN, OPTIMIZER, VALUES), save=True)
+    keeper.begin(fresh(ASKED, PLAN, VALUES), save=True)
     assert servers.terms == [101, 102]
 
 
 def test_in_no_term_a_step_is_made_before_the_leader_has_given_its_order(keep):
     servers, links = Servers(), Links()
     keeper, _ = keep(servers, links)
-    keeper.begin(replace(fresh(PLAN, OPTIMIZER, VALUES), version=3), save=True)
+    keeper.begin(fresh(ASKED, PLAN, VALUES).but(version=3), save=True)
     keeper.ordered(10, end=None)
     links.say(1)
     servers.until(lambda: len(servers.terms) == 2)

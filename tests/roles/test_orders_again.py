@@ -128,7 +128,9 @@ def test_values_are_in_a_checkpoint_whole_or_not_at_all():
     def send(line, message, blocks=()):
         told(line, message, blocks)
         replies = snapshots(hand)
-        seen.append((kernels(hand), cut.accept([r.version for r in replies], [r.assigned for r in replies])))
+        seen.append(
+            (kernels(hand), cut.accept([r.state.version for r in replies], [r.assigned for r in replies]))
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Line, "send", send)

@@ -160,7 +160,7 @@ def test_a_server_with_nothing_to_hold_takes_part():
     assert only(hand.say("chief:0", message, [], server=2)) == Initialised()
     assert only(hand.push("worker:0", server=2, generation=2)).verdict is Verdict.ACCEPTED
     reply = only(hand.say("chief:0", Snapshot(at_least=0, wait_s=0.0), server=2))
-    assert (reply.version, reply.slots) == (1, ("accumulator",))
+    assert (reply.state.version, reply.slots) == (1, ("accumulator",))
 
 
 # Writing

@@ -15,6 +15,8 @@ from dtrain.messages import (
     Values,
 )
 from dtrain.roles.parameter_server.questions import OPEN_MAX
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import Contents, FitState
 
 
 def test_a_pull_waits_for_the_variables_and_says_at_its_deadline_that_it_does():
@@ -85,12 +87,15 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
     reply = answers[1]
     rule = optimizers.serialize(optimizers.SGD(0.5, momentum=0.9))
     assert reply.message == SnapshotReply(
-        version=1,
+        state=FitState(
+            version=1,
+            max_steps=hand.max_steps,
+            optimizer=rule,
+            seen=((("worker:0", 1, 1),),),
+            dealt=Dealt(1, 5, (0, 2, 3, 4)),
+            contents=(Contents(1, (2, (0,))),),
+        ),
         slots=("m",),
-        seen=[("worker:0", 1, 1)],
-        dealt=(1, 5, (0, 2, 3, 4), False, ()),
-        optimizer=rule,
-        applied=(2, (0,)),
     )
     questions = (
         SnapshotRows(part=0, array="", start=0, stop=7),
@@ -101,7 +106,7 @@ def test_a_snapshot_waits_for_its_version_then_holds_values_slots_and_what_was_s
     assert found == [[-0.5] * 7, [-0.5] * 7, [1, 1]]
     assert hand.say("chief:0", Snapshot(at_least=5, wait_s=2.0), caller="control") == []
     hand.now = 2.0
-    assert only(hand.tick()).version == 1
+    assert only(hand.tick()).state.version == 1
 
 
 def test_a_server_that_was_started_again_at_the_end_tells_the_rows_that_the_farewell_brought():

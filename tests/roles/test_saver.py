@@ -3,15 +3,14 @@
 import numpy as np
 
 from dtrain import checkpoints
-from dtrain.config import CheckpointSection, training_section
+from dtrain.config import CheckpointSection
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
 from dtrain.parameters import placement
-from dtrain.protocol.batch_cut import UNCUT
-from dtrain.protocol.part_dealer import Dealt
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import fresh, restored
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import FitState
 from dtrain.variables import VariableSpec
 
 PLAN = placement.plan([VariableSpec("one", (2,)), VariableSpec("two", (3,))], servers=2)
@@ -19,12 +18,19 @@ OPTIMIZER = optimizers.serialize(optimizers.SGD(0.5, momentum=0.9))
 SEEN = [[("worker:0", 1, 4)], [("worker:0", 1, 3), ("worker:1", 2, 6)]]
 
 
+def asked(**more):
+    """The call of `fit` as the program asks for it."""
+    return FitState(compiled=OPTIMIZER, optimizer=OPTIMIZER, max_steps=20, **more)
+
+
 class Servers:
     """Two servers in async, where each has seen what it has."""
 
     def snapshot(self, cut, newest, last):
         return [
-            SnapshotReply(version=9 - server, slots=("m",), seen=seen, dealt=(1, 9, ()), optimizer=OPTIMIZER)
+            SnapshotReply(
+                state=asked(version=9 - server, seen=(tuple(seen),), dealt=Dealt(1, 9)), slots=("m",)
+            )
             for server, seen in enumerate(SEEN)
         ]
 
@@ -33,13 +39,12 @@ class Servers:
 
 
 def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
-    generation = Generation(1, PLAN, training_section(updates="async"), OPTIMIZER, 20, UNCUT)
-    saver = Saver(Servers(), generation, CheckpointSection(), tmp_path, lambda: 9, print)
+    saver = Saver(Servers(), PLAN, asked(), CheckpointSection(), tmp_path, lambda: 9, print, sync=False)
     assert saver.save_cut(at_least=10) is None
     assert saver.save_cut(at_least=9) == 9, "ps:0 has reached it"
-    found = restored(tmp_path, PLAN, OPTIMIZER)
-    assert [[tuple(row) for row in rows] for rows in found.seen] == SEEN
-    assert (found.version, found.dealt) == (9, Dealt(1, 9, ()))
+    found = restored(tmp_path, PLAN, asked())
+    assert [[tuple(row) for row in rows] for rows in found.state.seen] == SEEN
+    assert (found.state.version, found.state.dealt) == (9, Dealt(1, 9, ()))
     assert [found.values[name].tolist() for name in ("one", "two")] == [[0, 0], [1, 1, 1]]
     assert [found.slots["m"][name].tolist() for name in ("one", "two")] == [[10, 10], [11, 11, 11]]
 
@@ -47,9 +52,9 @@ def test_what_each_server_has_seen_is_kept_by_itself(tmp_path):
 def test_the_last_step_of_the_fit_before_is_kept_beside_the_beginning_of_the_next(tmp_path):
     values = {"one": np.zeros(2, np.float32), "two": np.ones(3, np.float32)}
     for number in (1, 2):
-        generation = Generation(number, PLAN, training_section(), OPTIMIZER, 20, UNCUT)
-        Saver(None, generation, CheckpointSection(), tmp_path, lambda: 0, print).save_start(
-            fresh(PLAN, OPTIMIZER, values)
+        start = fresh(asked(generation=number), PLAN, values)
+        Saver(None, PLAN, start.state, CheckpointSection(), tmp_path, lambda: 0, print, sync=True).save_start(
+            start
         )
         assert (checkpoints.final_of(tmp_path, 1) is None) == (number == 1)
 
@@ -68,14 +73,7 @@ class Rows:
 
 def test_a_table_is_written_by_rows(tmp_path):
     plan = placement.plan([VariableSpec("table", (5, 2), trainable=False, sparse=True)], servers=1)
-    saver = Saver(
-        None,
-        Generation(1, plan, training_section(), OPTIMIZER, 20, UNCUT),
-        CheckpointSection(),
-        tmp_path,
-        lambda: 0,
-        print,
-    )
-    saver.save_start(fresh(plan, OPTIMIZER, {"table": Rows()}))
+    saver = Saver(None, plan, asked(), CheckpointSection(), tmp_path, lambda: 0, print, sync=True)
+    saver.save_start(fresh(asked(), plan, {"table": Rows()}))
     with checkpoints.open_checkpoint(tmp_path) as checkpoint:
         assert checkpoint.read("table").tolist() == Rows()[:].tolist()

@@ -9,6 +9,7 @@ from roles.test_tables_on_servers import TableLine, driver, values
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import HeartbeatReply, Marked, Reply, Rows, SnapshotReply, Sums, Values, Verdict
 from dtrain.roles.server_answers import brings_values, check_marks, check_numbers
+from dtrain.state.fit_state import FitState
 from dtrain.wire.frames import Frame
 
 
@@ -105,7 +106,7 @@ ODD = [
     Reply(verdict=Verdict.ACCEPTED, version=1, tally=((0, Sums(names=("loss",), totals=b"1")),)),
     HeartbeatReply(**ALIVE | {"incarnation": -1}),
     HeartbeatReply(**ALIVE, term=2**64 - 1),
-    SnapshotReply(version=-1, slots=(), seen=[]),
+    SnapshotReply(state=FitState(version=-1), slots=()),
 ]
 
 

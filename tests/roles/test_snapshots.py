@@ -61,8 +61,8 @@ def test_new_pushes_wait_and_what_another_server_had_is_let_pass():
     assert hand.push("worker:0") == []
     passed, state = ask(hand, 0, EVERYTHING)[:2]
     assert (passed.caller, passed.message.verdict) == ("worker:0", Verdict.ACCEPTED)
-    assert (state.caller, state.message.version) == ("control", 2)
-    assert state.message.applied == EVERYTHING
+    assert (state.caller, state.message.state.version) == ("control", 2)
+    assert state.message.state.contents[0].batches == EVERYTHING
     assert hand.version() == 3, "the push that waited is applied once the state is remembered"
 
 
@@ -73,7 +73,7 @@ def test_a_server_that_has_everything_answers_at_once_and_all_that_waited_follow
     answers = ask(hand, 1, EVERYTHING)
     assert [action.caller for action in answers] == ["control", "worker:0", "chief:0"]
     assert [type(action.message) for action in answers] == [SnapshotReply, Reply, Reply]
-    assert [answers[1].message.version, answers[2].message.version] == [3, 4]
+    assert [each.message.version for each in answers[1:3]] == [3, 4]
 
 
 def test_what_is_lost_is_not_waited_for_long():
@@ -82,7 +82,7 @@ def test_what_is_lost_is_not_waited_for_long():
     assert hand.push("chief:0", sequence=2, base=1) == []
     hand.now = WAIT_S
     state, reply = hand.tick()
-    assert state.message.applied != EVERYTHING
+    assert state.message.state.contents[0].batches != EVERYTHING
     assert (reply.caller, reply.message.verdict) == ("chief:0", Verdict.ACCEPTED)
 
 
@@ -159,4 +159,4 @@ def test_at_the_end_nothing_is_under_way(updates):
     hand = Hand(workers=0, updates=updates, max_steps=1)
     hand.initialise()
     hand.push("chief:0")
-    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=WAIT_S))).version == 1
+    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=WAIT_S))).state.version == 1

@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 
 from dtrain import checkpoints
-from dtrain.config import CheckpointSection, training_section
+from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointDamagedError
 from dtrain.learning import optimizers
-from dtrain.messages import Lineage, Sums
 from dtrain.parameters import placement
-from dtrain.protocol.batch_cut import BatchCut
-from dtrain.protocol.feed import Feed
-from dtrain.protocol.part_dealer import Dealt
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start, restored
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.feed import Feed
+from dtrain.state.fit_state import FitState, Lineage, Sums
 from dtrain.variables import VariableSpec
 
 VARIABLES = [
@@ -29,7 +27,12 @@ VARIABLES = [
 PLAN = placement.plan(VARIABLES, servers=2)
 COMPILED = optimizers.serialize(optimizers.Adam(0.1, use_ema=True))
 IN_FORCE = optimizers.serialize(optimizers.Adam(0.025, use_ema=True))
-SEEN = [[("worker:0", 1, 4), ("worker:1", 2, 9)], [("worker:0", 1, 5)]]
+SEEN = (("worker:0", 1, 4), ("worker:1", 2, 9)), (("worker:0", 1, 5),)
+
+
+def asked(optimizer=COMPILED, **more):
+    """The call of `fit` as the program asks for it."""
+    return FitState(compiled=optimizer, optimizer=optimizer, max_steps=20, **more)
 
 
 def started():
@@ -41,10 +44,12 @@ def started():
 
     names = optimizers.from_config(COMPILED).initial_slots(np.zeros(1, np.float32))
     trained = [spec for spec in VARIABLES if spec.trainable]
-    return Start(
+    values = {spec.name: like(spec) for spec in VARIABLES}
+    slots = {slot: {spec.name: like(spec) for spec in trained} for slot in names}
+    state = FitState(
         version=7,
-        values={spec.name: like(spec) for spec in VARIABLES},
-        slots={slot: {spec.name: like(spec) for spec in trained} for slot in names},
+        max_steps=20,
+        compiled=COMPILED,
         optimizer=IN_FORCE,
         seen=SEEN,
         lineage=Lineage(first_step=2, origin=3, rolled_back_steps=11),
@@ -52,26 +57,24 @@ def started():
         tally=((1, Sums(names=("loss",), totals=np.array([2.0, 3.5]).tobytes())),),
         history={1: {0: {"loss": 0.5}}},
     )
+    return Start(state, PLAN, values, slots)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """With a checkpoint of what was started."""
-    generation = Generation(1, PLAN, training_section(), COMPILED, 20, BatchCut(3))
-    saver = Saver(None, generation, CheckpointSection(), tmp_path, lambda: 7, print)
+    saver = Saver(None, PLAN, asked(), CheckpointSection(), tmp_path, lambda: 7, print, sync=False)
     saver.save_start(started())
     return tmp_path
 
 
 def plain(start):
     """Everything but arrays, as JSON has it."""
-    names = "version", "optimizer", "seen", "lineage", "dealt", "tally", "history", "warning"
-    told = {name: getattr(start, name) for name in names}
-    return msgspec.json.decode(msgspec.json.encode(told))
+    return msgspec.json.decode(msgspec.json.encode((start.state, start.warning)))
 
 
 def test_every_field_of_a_start_comes_back_from_its_checkpoint(folder):
-    written, found = started(), restored(folder, PLAN, COMPILED)
+    written, found = started(), restored(folder, PLAN, asked())
     assert plain(found) == plain(written)
     for name, value in written.values.items():
         assert np.array_equal(np.asarray(found.values[name]), value), name
@@ -100,15 +103,15 @@ def test_a_forged_state_of_the_run_is_damaged_and_takes_no_memory(folder, change
     checkpoints.save(folder, 8, arrays, forged, now=5.0)
     feed = Feed() if "contents" in changes else Feed(2)
     with pytest.raises(CheckpointDamagedError, match="its state of the run makes no sense"):
-        restored(folder, PLAN, COMPILED, feed)
+        restored(folder, PLAN, asked(feed=feed))
 
 
 def test_on_other_servers_it_is_not_known_what_each_has_seen(folder):
-    assert restored(folder, placement.plan(VARIABLES, servers=3), COMPILED).seen == []
+    assert restored(folder, placement.plan(VARIABLES, servers=3), asked()).state.seen == ()
 
 
 def test_a_program_that_says_another_number_has_that_in_force_and_keeps_the_slots(folder):
     other = optimizers.serialize(optimizers.Adam(0.5, use_ema=True))
-    found = restored(folder, PLAN, other)
-    assert found.optimizer == other
+    found = restored(folder, PLAN, asked(other))
+    assert found.state.optimizer == other
     assert np.array_equal(found.slots["m"]["kernel"], started().slots["m"]["kernel"])

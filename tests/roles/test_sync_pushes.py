@@ -142,7 +142,7 @@ def test_after_the_last_version_a_push_is_finished_and_nobody_is_missed():
     before = hand.image()[2]
     assert only(hand.push("chief:0", sequence=2, base=1)) == Reply(verdict=Verdict.FINISHED, version=1)
     assert hand.image()[2] == before
-    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=0.0))).version == 1
+    assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=0.0))).state.version == 1
 
 
 def test_means_of_whole_numbers_and_truth_values_are_of_their_own_kind():

@@ -182,7 +182,7 @@ def test_a_snapshot_of_a_table_is_read_as_it_was_while_training_goes_on(updates)
     made = loaded(updates=updates, chief_trains=False, **({"backup_workers": 1} if updates == "sync" else {}))
     push(made, "worker:0", [0, 3])
     then = look_up(made, range(ROWS))[0].blocks[0]
-    assert only(made.say("chief:0", Snapshot(at_least=1, wait_s=0.0, term=5))).version == 1
+    assert only(made.say("chief:0", Snapshot(at_least=1, wait_s=0.0, term=5))).state.version == 1
     found = []
     for array in ("", "accumulator"):
         for start in range(0, ROWS, 2):

@@ -7,17 +7,16 @@ import pytest
 from roles.by_hand import Hand
 
 from dtrain import checkpoints
-from dtrain.config import CheckpointSection, training_section
+from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
 from dtrain.parameters import placement
-from dtrain.protocol.applied_batches import Contents
-from dtrain.protocol.batch_cut import UNCUT
 from dtrain.roles.chief.driver import Leader
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import fresh, restored
+from dtrain.state.batch_cut import UNCUT, Dealt
+from dtrain.state.fit_state import Contents, FitState
 from dtrain.variables import VariableSpec
 
 VARIABLES = [VariableSpec("one", (2,)), VariableSpec("two", (2,))]
@@ -27,19 +26,24 @@ TWO, ONE = placement.plan(VARIABLES, 2), placement.plan(VARIABLES, 1)
 MAX = 40
 
 
+def asked(generation=1):
+    """The call of `fit` as the program asks for it."""
+    plan = TWO.to_dict()
+    return FitState(generation=generation, compiled=OPTIMIZER, optimizer=OPTIMIZER, max_steps=MAX, plan=plan)
+
+
 class Servers:
     """Two servers, of which each says what it contains."""
 
-    def __init__(self, *contents):
+    def __init__(self, contents, generation):
         self.contents = contents
+        self.generation = generation
 
     def snapshot(self, cut, newest, last):
-        dealt = 1, 8, (5,)
+        state = asked(self.generation).but(dealt=Dealt(1, 8, (5,)))
         return [
-            SnapshotReply(
-                version=version, slots=(), seen=[], dealt=dealt, optimizer=OPTIMIZER, applied=batches
-            )
-            for version, batches in self.contents
+            SnapshotReply(state=state.but(version=each[0], contents=(Contents(*each),)), slots=())
+            for each in self.contents
         ]
 
     def snapshot_rows(self, server, question):
@@ -47,9 +51,15 @@ class Servers:
 
 
 def save(folder, *contents, number=1):
-    generation = Generation(number, TWO, training_section(updates="async"), OPTIMIZER, MAX, UNCUT)
     saver = Saver(
-        Servers(*contents), generation, CheckpointSection(), folder, step=lambda: 0, warn=pytest.fail
+        Servers(contents, number),
+        TWO,
+        asked(number),
+        CheckpointSection(),
+        folder,
+        step=lambda: 0,
+        warn=pytest.fail,
+        sync=False,
     )
     saver.save_cut()
     return saver
@@ -62,8 +72,8 @@ WHOLE = (4, (5, (3,))), (4, (5, (3,)))
 
 def test_the_same_servers_go_on_each_from_what_it_contains(tmp_path):
     assert not save(tmp_path, *TORN).whole
-    start = restored(tmp_path, TWO, OPTIMIZER)
-    assert (start.version, start.contents, start.warning) == (
+    start = restored(tmp_path, TWO, asked())
+    assert (start.state.version, start.state.contents, start.warning) == (
         7,
         tuple(Contents(*each) for each in TORN),
         None,
@@ -72,7 +82,7 @@ def test_the_same_servers_go_on_each_from_what_it_contains(tmp_path):
 
 def test_nothing_more_is_said_where_all_contain_the_same(tmp_path):
     assert save(tmp_path, *WHOLE).whole
-    assert restored(tmp_path, TWO, OPTIMIZER).contents == ()
+    assert restored(tmp_path, TWO, asked()).state.contents == ()
 
 
 @pytest.mark.parametrize(("plan", "by_server"), [(ONE, True), (TWO, False)])
@@ -81,8 +91,8 @@ def test_other_servers_and_synchronous_training_go_back_to_one_in_which_all_cont
 ):
     save(tmp_path, *WHOLE)
     save(tmp_path, *TORN)
-    start = restored(tmp_path, plan, OPTIMIZER, by_server=by_server)
-    assert (start.version, start.contents) == (4, ())
+    start = restored(tmp_path, plan, asked(), by_server=by_server)
+    assert (start.state.version, start.state.contents) == (4, ())
     assert "ckpt-7 has batches on some servers only" in start.warning
     assert "ckpt-4" in start.warning
 
@@ -94,8 +104,8 @@ def test_one_of_an_earlier_fit_is_no_choice(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"ckpt-7 has .* no whole checkpoint is left.* `--ps 2`, updates: async"
     ):
-        restored(tmp_path, ONE, OPTIMIZER)
-    assert restored(tmp_path, TWO, OPTIMIZER).version == 7, "the same servers go on"
+        restored(tmp_path, ONE, asked())
+    assert restored(tmp_path, TWO, asked()).state.version == 7, "the same servers go on"
 
 
 def test_the_newest_whole_one_outlives_all_that_are_torn(tmp_path):
@@ -127,9 +137,8 @@ class Line:
 def test_what_one_server_alone_contains_is_repaired_or_passed_over(tmp_path):
     save(tmp_path, *TORN)
     hand = Hand(servers=2, updates="async", variables=VARIABLES, max_steps=MAX)
-    generation = Generation(1, hand.plan, hand.training, OPTIMIZER, MAX, UNCUT)
     Leader(2, lambda task, _: Line(hand, task.index), 1.0).initialise(
-        generation, restored(tmp_path, TWO, OPTIMIZER), 1, "d"
+        restored(tmp_path, TWO, asked()).going_on(UNCUT, MAX, sync=False), hand.training, 1, "d"
     )
     assert [hand.version(0), hand.version(1)] == [7, 6]
     given = {}
@@ -146,4 +155,4 @@ def test_what_one_server_alone_contains_is_repaired_or_passed_over(tmp_path):
 
 
 def test_a_model_that_was_never_trained_contains_no_batches():
-    assert fresh(TWO, OPTIMIZER, VALUES).contents == ()
+    assert fresh(asked(), TWO, VALUES).state.contents == ()

@@ -14,16 +14,15 @@ from security.readers import Case, Reader, checked, files_of, of_bytes
 import dtrain as dt
 from dtrain import checkpoints
 from dtrain.checkpoints.manifest import _with_checksum
-from dtrain.config import CheckpointSection, training_section
+from dtrain.config import CheckpointSection
 from dtrain.errors import DtrainError
 from dtrain.learning import optimizers
 from dtrain.messages import Lineage
 from dtrain.parameters import placement
-from dtrain.protocol.batch_cut import BatchCut
-from dtrain.protocol.part_dealer import Dealt
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start, replicas_in_sync, restored, saved_generation, saved_rows
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import FitState
 from dtrain.variables import VariableSpec
 
 # Models and weights
@@ -108,21 +107,24 @@ VARIABLES = [
 ]
 PLAN = placement.plan(VARIABLES, servers=2)
 COMPILED = optimizers.serialize(optimizers.Adam(0.1))
+ASKED = FitState(compiled=COMPILED, optimizer=COMPILED, max_steps=20)
 
 
 def saved_run(folder: Path) -> Case:
     """Return a checkpoint of a run under way."""
     names = optimizers.from_config(COMPILED).initial_slots(np.zeros(1, np.float32))
     arrays = {spec.name: np.ones(spec.shape, spec.dtype) for spec in VARIABLES}
-    seen = [[("worker:0", 1, 4), ("worker:1", 2, 9)], [("worker:0", 1, 5)]]
-    start = Start(
-        *(7, arrays, dict.fromkeys(names, arrays), COMPILED, seen),
+    seen = (("worker:0", 1, 4), ("worker:1", 2, 9)), (("worker:0", 1, 5),)
+    state = ASKED.but(
+        version=7,
+        seen=seen,
         lineage=Lineage(first_step=2, origin=3),
         dealt=Dealt(3, 24, (19, 20)),
         history={1: {0: {"loss": 0.5}}},
     )
-    generation = Generation(1, PLAN, training_section(), COMPILED, 20, BatchCut(3))
-    Saver(None, generation, CheckpointSection(), folder, lambda: 7, print).save_start(start)
+    start = Start(state, PLAN, arrays, dict.fromkeys(names, arrays))
+    saver = Saver(None, PLAN, ASKED, CheckpointSection(), folder, lambda: 7, print, sync=True)
+    saver.save_start(start)
     return files_of(folder)
 
 
@@ -156,7 +158,7 @@ def read_checkpoint(path: Path) -> None:
     """Do all that a resume, an evaluator and `load_model` do with a checkpoint."""
     replicas_in_sync(path)
     for read in (
-        lambda: restored(path, PLAN, COMPILED),
+        lambda: restored(path, PLAN, ASKED),
         lambda: saved_rows(path, saved_generation(path)),
         lambda: dt.load_model(path),
     ):

@@ -18,10 +18,11 @@ import numpy as np
 from simulation.model import Model, State
 
 from dtrain import checkpoints
-from dtrain.checkpoints import CheckpointPath, RunState, Streamed
+from dtrain.checkpoints import CheckpointPath, Streamed
 from dtrain.errors import CheckpointError
 from dtrain.parameters.table import VALUES
 from dtrain.roles.chief import saved_arrays, saver, table_loads
+from dtrain.state.fit_state import FitState
 from dtrain.variables.lazy_table import row_blocks
 
 Array = np.ndarray[Any, Any]
@@ -79,8 +80,8 @@ class Written:
         return kept
 
     @cached_property
-    def state(self) -> RunState:
-        return RunState.of(msgspec.json.decode(self._extra))
+    def state(self) -> FitState:
+        return FitState.of(msgspec.json.decode(self._extra))
 
     @property
     def arrays(self) -> Mapping[str, Any]:

@@ -8,14 +8,14 @@ from typing import Any
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.protocol.applied_batches import AppliedBatches
-from dtrain.protocol.batch_cut import BatchCut
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.staleness import StalenessRule
 from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.async_rule import AsyncRule
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.worker.machine import Replica
+from dtrain.state.batch_cut import BatchCut, Dealt
 from dtrain.training.parts.of_pipelines import PartsOfPipelines, Stream
 
 SetAttribute = Callable[[type, str, Any], None]

@@ -185,7 +185,7 @@ class Fit:
     def _closed(self, training: ServerTraining) -> None:
         """As the real strategy."""
         program, leading = self.program, self.program.leading
-        if leading is not None and leading.keeper is not None and not leading.keeper.generation.alone:
+        if leading is not None and leading.keeper is not None and not leading.keeper.asked.alone:
             leading.recorded[self.number] = training.recorded
         program.pushes_sent = training.driver.machine.sequence
         program.links[0].on_failure = lambda reason: None

@@ -12,7 +12,7 @@ from simulation.data import Data
 
 from dtrain.data import Dataset
 from dtrain.data.input_context import InputContext
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.state.batch_cut import BatchCut
 from dtrain.training.batches import Batches
 from dtrain.training.parts.streams import Part
 

@@ -10,7 +10,7 @@ from simulation.model import Model, model
 from simulation.scenario import Scenario
 
 from dtrain.cluster import ClusterSpec
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.state.batch_cut import BatchCut
 
 
 class Setup:

@@ -7,8 +7,9 @@ import pytest
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.errors import LeftBehindError
 from dtrain.messages.between_hosts import Seat
-from dtrain.protocol.batch_cut import UNCUT
 from dtrain.roles.collective.between_hosts.voice import Voice
+from dtrain.state.batch_cut import UNCUT
+from dtrain.state.fit_state import FitState
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
 
 SPEAKER, OWN = 1, 2
@@ -47,8 +48,8 @@ class Host:
 
         driver = SimpleNamespace(across=self.voice, look_across=lambda: self.voice.look(41, self.dead))
         dealer = SimpleNamespace(parts=2, even=True, cut=UNCUT)
-        lineage = SimpleNamespace(first_step=0)
-        state = SimpleNamespace(weights={}, dealer=dealer, lineage=lineage, global_step=40)
+        begun = FitState()
+        state = SimpleNamespace(weights={}, dealer=dealer, begun=begun, global_step=40)
         self.training = ReplicaTraining(
             driver,
             SimpleNamespace(wait=wait),

@@ -10,12 +10,14 @@ from replica_fleet import ReplicaFleet
 import dtrain as dt
 from dtrain.errors import PeerLostError, RunError
 from dtrain.learning import optimizers
-from dtrain.messages import Entered, Lineage, NotReady, Over
+from dtrain.messages import Entered, NotReady, Over
 from dtrain.parameters import placement
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.meeting import Meeting
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.fit_state import FitState
 from dtrain.strategies.multi_worker_mirrored.beginning.entering import enter
 from dtrain.strategies.multi_worker_mirrored.beginning.meanwhile import Meanwhile, meanwhile
 from dtrain.strategies.multi_worker_mirrored.beginning.others import OtherReplicas
@@ -105,13 +107,8 @@ class Answers:
 
 def entered(leader, concluded, generation=1):
     return Entered(
-        generation=generation,
-        version=0,
-        max_steps=4,
+        state=FitState(generation=generation, max_steps=4, dealt=Dealt(2)),
         leader=leader,
-        lineage=Lineage(),
-        dealt=(2, 0, (), False, ()),
-        optimizer={},
         ranks=3,
         concluded=concluded,
     )
@@ -177,10 +174,9 @@ class Dies:
 @pytest.mark.parametrize("takes_the_bell", [False, True])
 def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(takes_the_bell):
     plan = placement.plan((VariableSpec("w", (3,), "float32"),), servers=1)
-    terms = msgspec.structs.replace(
-        entered(0, False), optimizer=optimizers.serialize(dt.optimizers.SGD(0.1)), joins=True
-    )
-    arena = Arena.make(shape_of(plan, terms.optimizer, terms, several_hosts=False))
+    state = FitState(max_steps=4, dealt=Dealt(2), optimizer=optimizers.serialize(dt.optimizers.SGD(0.1)))
+    terms = msgspec.structs.replace(entered(0, False), state=state, joins=True)
+    arena = Arena.make(shape_of(plan, terms, several_hosts=False))
     arena.fill({"w": np.zeros(3, np.float32)}, {})
     member = begin_here(Meeting(lambda task: None), terms, arena, [0], 0)
     told = Frame(terms, passed=tuple(map(Descriptor, member.shared.descriptors)))
@@ -193,6 +189,6 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
 
     doors = Doors(leader, lambda: None, connect, lambda whom: None, lambda: None, 1.0)
     leader.name = "chief:0"
-    assert enter(Meeting(lambda task: None), doors, 1, plan, terms.optimizer, 1) is None
+    assert enter(Meeting(lambda task: None), doors, 1, plan, terms.state.optimizer, 1) is None
     member.shared.close()
     member.shared.bells.close()

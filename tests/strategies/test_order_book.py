@@ -26,7 +26,7 @@ class Replicas:
         return OrderBook(ledger, self.state(), BEFORE, 0)
 
     def state(self):
-        tally = Tally.of(0, 10, 0, (), {}, kept=True)
+        tally = Tally(0, 10)
         store = SimpleNamespace(max_steps=40, change=lambda change, version: None)
         return SimpleNamespace(global_step=VERSION, tally=tally, store=store, weights={})
 
@@ -80,7 +80,7 @@ def test_a_replica_that_leads_next_lets_the_order_hold(replicas):
 
 def tally_after(steps):
     """The account of so many steps, 20 in an epoch, each of one example with loss 5."""
-    tally = Tally.of(0, 20, 0, (), {}, kept=True)
+    tally = Tally(0, 20)
     for step in range(steps):
         tally.add(step, Sums(names=("loss",), totals=np.array([1.0, 5.0]).tobytes()))
     return tally

@@ -35,7 +35,7 @@ def test_a_snapshot_never_has_a_batch_done_that_is_not_in_its_weights():
         while not ended.is_set():
             if strategy._fits.last is not None:
                 [reply] = strategy._fits.last.state.snapshot(Cut(1, 1), 0, 0)
-                found.append((reply.version, reply.dealt))
+                found.append((reply.state.version, reply.state.dealt))
 
     thread = threading.Thread(target=save)
     thread.start()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dtrain.data import Dataset
 from dtrain.data.input_context import InputContext
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.state.batch_cut import BatchCut
 from dtrain.training.batches import Batches, BatchesOfReplicas
 from dtrain.training.fits.epochs import Epochs
 

@@ -13,7 +13,7 @@ from dtrain.data import Dataset, Options, TextLineDataset
 from dtrain.data.experimental import AutoShardPolicy
 from dtrain.data.input_context import InputContext
 from dtrain.errors import InputError
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.input.workers import InputWorkers
 from dtrain.training.batches import Batches, BatchesOfReplicas
 

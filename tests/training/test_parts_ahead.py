@@ -10,7 +10,7 @@ from launching import wait_until
 
 import dtrain as dt
 from dtrain.data import AUTOTUNE, Dataset
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.state.batch_cut import BatchCut
 from dtrain.training.fits import fitting
 from dtrain.training.parts.ahead import forecasts_of
 

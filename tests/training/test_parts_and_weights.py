@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.state.batch_cut import BatchCut
 from dtrain.training.parts.batch import Batch
 from dtrain.training.parts.of_pipelines import PartsOfPipelines
 from dtrain.training.parts.streams import Part

@@ -29,7 +29,6 @@ from dtrain.checkpoints.optimizer_state import OptimizerState
 from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
 from dtrain.checkpoints.remote import RemoteCopies, remote_copies
 from dtrain.checkpoints.rotation import rotate
-from dtrain.checkpoints.run_state import RunState
 from dtrain.checkpoints.tensor_file import TensorEntry
 from dtrain.checkpoints.writer import CheckpointWriter, Streamed, save
 
@@ -43,7 +42,6 @@ __all__ = [
     "OptimizerState",
     "Pace",
     "RemoteCopies",
-    "RunState",
     "Streamed",
     "TensorEntry",
     "copy_latest",

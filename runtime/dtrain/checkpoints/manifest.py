@@ -9,11 +9,11 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from dtrain.checkpoints.run_state import RunState
 from dtrain.checkpoints.tensor_file import FILE_NAME
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.formats.json_text import JSON_BYTES_MAX, oversized
 from dtrain.formats.regular_file import read_regular
+from dtrain.state.fit_state import FitState
 
 Step: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 FORMAT = 1
@@ -49,14 +49,14 @@ class Manifest:
     format: int = FORMAT
 
     @property
-    def state(self) -> RunState:
+    def state(self) -> FitState:
         """The state of the run besides its arrays.
 
         Raises:
             CheckpointError: a newer version of dtrain wrote it.
             CheckpointDamagedError: it does not have that form.
         """
-        return RunState.of(self.extra)
+        return FitState.of(self.extra)
 
     def encode(self) -> bytes:
         """Return the file's bytes with their checksum; raise a `CheckpointError` if `extra` is not JSON."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dtrain.protocol.part_dealer import NO_PART, Dealt, PartDealer
+from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.protocol.sync_round import quota
+from dtrain.state.batch_cut import Dealt
 
 NOBODY = -1
 

@@ -13,7 +13,8 @@ from dtrain.messages import Push, Refusal, RefusalKind, Verdict
 from dtrain.protocol.async_updates import TicketGate
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.protocol.repairs import Repairs
-from dtrain.protocol.tally import Open, Tally
+from dtrain.protocol.tally import Tally
+from dtrain.state.fit_state import Open
 
 REPEATS = 3
 

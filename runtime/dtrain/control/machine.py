@@ -42,11 +42,12 @@ from dtrain.messages import (
 from dtrain.protocol.async_updates import TicketGate
 from dtrain.protocol.lanes import Lanes
 from dtrain.protocol.membership import LEASE_S, MemberState
-from dtrain.protocol.part_dealer import Dealt, PartDealer
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.repairs import Repairs
 from dtrain.protocol.sync_round import SyncDecision
 from dtrain.protocol.tally import Tally
 from dtrain.runs.events import MemberJoined, MemberLeft, MemberLost
+from dtrain.state.batch_cut import Dealt
 
 TAKEN: frozenset[type[AnyMessage]] = frozenset(
     {Complete, Heartbeat, Subscribe, Record, Conclude, Farewell, Learned, AskLearned}
@@ -293,17 +294,18 @@ def _steps(
     The host holds part `host` of the variables; `followers` are sent what is decided;
     `missing` returns which replicas have gone, and how.
     """
+    state = message.state
     leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
-    ranks = frozenset([0] if message.alone else range(len(cluster.replicas(training.chief_trains))))
-    dealer = _dealer(message, training, len(ranks))
-    tally = _tally(message)
+    ranks = frozenset([0] if state.alone else range(len(cluster.replicas(training.chief_trains))))
+    dealer = _dealer(state.dealt, training, len(ranks))
+    tally = Tally.of(state)
     servers = max(1, cluster.count(Role.PS))  # parts that hold arrays
     if isinstance(training, AsyncSection):
-        warmup_steps = message.max_steps if message.alone else training.warmup_steps
+        warmup_steps = state.max_steps if state.alone else training.warmup_steps
         return AsyncSteps(
             gate=TicketGate(
-                message.version,
-                message.max_steps,
+                state.version,
+                state.max_steps,
                 warmup_steps,
                 training.staleness_bound,
                 until=message.until,
@@ -313,15 +315,15 @@ def _steps(
             tally=tally,
             missing=missing,
             repairs=Repairs(dict.fromkeys(message.repairs)) if servers > 1 else None,
-            alone=message.alone,
+            alone=state.alone,
             retry=training.on_stale == OnStale.RETRY_SAME_BATCH,
             max_staleness=training.max_staleness,
-            torn=message.applied is not None,
+            torn=bool(state.contents),
             too_few_timeout_s=0.0 if training.too_few == TooFew.FAIL else training.too_few_timeout_s,
         )
     shrinks = training.too_few == TooFew.SHRINK
     decision = SyncDecision(
-        message.version, servers, dealer.parts, len(ranks), dealer.whole, shrinks, host=host, live=ranks
+        state.version, servers, dealer.parts, len(ranks), dealer.whole, shrinks, host=host, live=ranks
     )
     return SyncSteps(
         dealer=dealer,
@@ -329,28 +331,19 @@ def _steps(
         tally=tally,
         training=training,
         followers=followers,
-        generation=message.generation,
+        generation=state.generation,
         term=message.term,
-        max_steps=message.max_steps,
+        max_steps=state.max_steps,
         missing=missing,
         until=message.until,
-        ranks=ranks if message.alone else None,
+        ranks=ranks if state.alone else None,
         leader=leader,
     )
 
 
-def _dealer(message: Initialise, training: ServerSection, replicas: int) -> PartDealer:
+def _dealer(dealt: Dealt, training: ServerSection, replicas: int) -> PartDealer:
     """Deal whole batches where no replica was a backup when the fit began, however many replicas there are
     now; asynchronously in lanes, so that each of several replicas can read ahead.
     """
-    dealt = Dealt(*message.dealt)
     lanes = Lanes(replicas, replicas) if isinstance(training, AsyncSection) and replicas > 1 else None
     return PartDealer.of(dealt, whole=isinstance(training, SyncSection) and not dealt.even, lanes=lanes)
-
-
-def _tally(message: Initialise) -> Tally:
-    rows = {} if message.alone else message.history.get(message.generation, {})
-    first_step = message.lineage.first_step
-    return Tally.of(
-        first_step, message.steps_per_epoch, message.first_epoch, message.tally, rows, kept=not message.alone
-    )

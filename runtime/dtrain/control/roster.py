@@ -25,11 +25,17 @@ NAMED = 8
 class Standing(Protocol):
     """How training stands in one term, as the part of a task that holds arrays knows it."""
 
-    generation: int
     term: int
-    lineage: Lineage
     max_steps: int
     directory: str
+
+    @property
+    def generation(self) -> int:
+        """Which call of `fit` it is."""
+
+    @property
+    def lineage(self) -> Lineage:
+        """Where the variables come from."""
 
     @property
     def steps(self) -> Steps | None:

@@ -6,7 +6,8 @@ from typing import Protocol
 from dtrain.control.actions import Action
 from dtrain.messages import Refusal
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.tally import Open, Tally
+from dtrain.protocol.tally import Tally
+from dtrain.state.fit_state import Open
 
 
 class Steps(Protocol):

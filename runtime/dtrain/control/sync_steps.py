@@ -14,7 +14,8 @@ from dtrain.control.actions import Action, Caller, Decide, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
-from dtrain.protocol.tally import Open, Tally
+from dtrain.protocol.tally import Tally
+from dtrain.state.fit_state import Open
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,7 @@ twice or comes late does no harm.
 import msgspec
 
 from dtrain.messages.message import Message
-from dtrain.messages.steps import Sums
+from dtrain.state.fit_state import Sums
 
 
 class PartFacts(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):

@@ -8,8 +8,8 @@ import msgspec
 
 from dtrain.cluster import Moved
 from dtrain.messages.message import Message, Refusal
-from dtrain.messages.opening import Lineage, Row
 from dtrain.messages.status import TaskStatus
+from dtrain.state.fit_state import Lineage, Row
 
 
 class Heartbeat(Message, frozen=True, gc=False, kw_only=True):

@@ -1,13 +1,10 @@
 """Messages by which replicas without servers meet: rule *Meeting* (docs/design/collectives.md#meeting)."""
 
-from typing import Any
-
 import msgspec
 
 from dtrain.messages.between_hosts import Seat
 from dtrain.messages.message import Message
-from dtrain.messages.opening import Lineage, Row
-from dtrain.messages.steps import Sums
+from dtrain.state.fit_state import FitState
 
 
 class Enter(Message, frozen=True, gc=False, kw_only=True):
@@ -38,30 +35,18 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
     replica of another host none.
 
     Attributes:
-        version: at the beginning, as the next ones.
-        dealt: which parts of batches had been dealt; see `protocol.part_dealer`.
-        optimizer: the rule in force.
-        tally: the sums of epochs that had not ended.
-        history: the numbers of those that had, by call of `fit`.
-        max_steps: the last version.
+        state: at the beginning, without the plan and the model, which every program has itself.
+        leader: the rank that leads now.
         ranks: how many replicas there may ever be.
         directory: where the leader saves.
         bells: the ranks to which the sockets lead.
-        leader: the rank that leads now.
-        concluded: whether it has ended this call of `fit`.
+        concluded: whether the leader has ended this call of `fit`.
         joins: whether this replica comes later than others.
         seats: by host, its replicas; none where all share memory. The first one makes that memory.
     """
 
-    generation: int
-    version: int
-    max_steps: int
+    state: FitState
     leader: int
-    lineage: Lineage
-    dealt: tuple[int, int, tuple[int, ...], bool, tuple[int, ...]]
-    optimizer: dict[str, Any]
-    tally: tuple[tuple[int, Sums], ...] = ()
-    history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)
     ranks: int = 0
     directory: str = ""
     bells: tuple[int, ...] = ()

@@ -5,13 +5,8 @@ Rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoints).
 The leader reads it block by block after the servers have answered, while training goes on: copy on write.
 """
 
-from typing import Any
-
-import msgspec
-
 from dtrain.messages.message import Message
-from dtrain.messages.opening import Row
-from dtrain.messages.steps import Sums
+from dtrain.state.fit_state import FitState
 
 
 class Mark(Message, frozen=True, gc=False, kw_only=True):
@@ -59,26 +54,15 @@ class SnapshotReply(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: what belongs to the arrays, which are asked for by `SnapshotRows`.
 
     Attributes:
+        state: with the table of pushes of this server and, in async, its contents; the rest is told by the
+            control host alone. The plan and the model are left out: the leader has them.
         slots: names of the optimizer's slots.
-        seen: the table of pushes; see `protocol.exactly_once`.
-        dealt: which parts have been dealt; see `protocol.part_dealer`. This and the following are told by
-            ps:0 alone.
-        tally: the sums of epochs that have not ended.
-        history: the numbers of every epoch of every call of `fit` that has ended.
-        optimizer: the rule in force.
         assigned: the number of the newest order whose values are among the arrays; every server tells it.
-        applied: in async: as in `Marked`.
     """
 
-    version: int
+    state: FitState
     slots: tuple[str, ...]
-    seen: list[tuple[str, int, int]]
-    dealt: tuple[int, int, tuple[int, ...], bool, tuple[int, ...]] = (0, 0, (), False, ())
-    optimizer: dict[str, Any] = msgspec.field(default_factory=dict)
-    tally: tuple[tuple[int, Sums], ...] = ()
-    history: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)
     assigned: tuple[int, int] = (0, 0)
-    applied: tuple[int, tuple[int, ...]] = (0, ())
 
 
 class SnapshotRows(Message, frozen=True, gc=False, kw_only=True):

@@ -1,24 +1,8 @@
 """The messages between a replica and a server at every step (docs/design/protocol.md)."""
 
-import msgspec
-
 from dtrain.messages.message import Message
 from dtrain.messages.verdict import Verdict
-
-
-class Sums(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """The share of examples in the loss and metrics of their epoch; sums of the same names add up.
-
-    Rule *Aggregated logs* (docs/design/protocol.md#aggregated-logs).
-
-    Attributes:
-        names: of the numbers that a training step returned.
-        totals: float64, little-endian: the count of examples; for each name the number times this count; the
-            states of all metrics, flat, in the order in which they were compiled.
-    """
-
-    names: tuple[str, ...]
-    totals: bytes
+from dtrain.state.fit_state import Sums
 
 
 class Pull(Message, frozen=True, gc=False, kw_only=True):
@@ -52,7 +36,7 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
 
     `ticket` (ps:0 only) is the permission to push once more; without one the replica pulls again. With it
     ps:0 says which `part` is to be computed next, every batch being cut into `parts`, in `even` pieces or
-    not, and `rest` being made of parts of several; see `protocol.part_dealer` and `protocol.batch_cut`.
+    not, and `rest` being made of parts of several; see `protocol.part_dealer` and `state.batch_cut`.
     `held` tells the leader that the next version waits for its order. `tally` is for
     the leader alone: see `protocol.tally`. In async `repairs` says that the part makes no step, because some
     server may lack what ps:0 has of it; `settled` is False where ps:0 makes nothing more before every server

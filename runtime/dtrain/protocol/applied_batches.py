@@ -11,29 +11,12 @@ By the rule *Exactly once* (docs/design/protocol.md#exactly-once) a batch counts
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-Batches = tuple[int, tuple[int, ...]]
-"""The form that travels and is saved: one more than the highest number; missing ones below it, ascending."""
-
-NONE: Batches = (0, ())
+from dtrain.state.batch_cut import MISSING_MAX
+from dtrain.state.fit_state import Batches
 
 FAR = 1 << 16
 """The limit by which a batch may be ahead of all batches that a server has seen."""
-MISSING_MAX = 1 << 20
-"""The limit of missing batches. The number of each takes memory until the next checkpoint."""
-
-
-class Contents(NamedTuple):
-    """The contents of one server's part of a checkpoint, where servers differ.
-
-    Attributes:
-        version: how many updates it has had, by the server's count.
-        batches: the applied ones.
-    """
-
-    version: int
-    batches: Batches
 
 
 class AppliedBatches:

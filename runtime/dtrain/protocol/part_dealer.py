@@ -21,73 +21,12 @@ import heapq
 from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import NamedTuple
 
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.lanes import NONE_WAITS, Lanes
+from dtrain.state.batch_cut import BatchCut, Dealt
 
 NO_PART = -1
 NO_RANK = -1
-
-
-class Dealt(NamedTuple):
-    """A dealer's state in a checkpoint.
-
-    Attributes:
-        parts: into how many each batch is cut; 0 where nothing was dealt yet.
-        next: the first number that was never dealt.
-        due: the parts before it that are not settled, ascending.
-        even: how batches are cut, as in `BatchCut`: with backups parts are even, and a step is made of any
-            of them; else of all parts of one batch.
-        rest: as in `BatchCut`.
-    """
-
-    parts: int = 0
-    next: int = 0
-    due: tuple[int, ...] = ()
-    even: bool = False
-    rest: tuple[int, ...] = ()
-
-    def cut_into(self, parts: int, *, even: bool = False) -> "Dealt":
-        """Return the rest with batches cut into other parts; a batch that was begun starts anew."""
-        if self.parts in (0, parts):
-            return Dealt(parts, self.next, self.due, even, self.rest)
-        left = {part // self.parts for part in self.due}
-        begun = -(-self.next // self.parts)
-        left |= {self.next // self.parts} if self.next % self.parts else set()
-        due = tuple(batch * parts + part for batch in sorted(left) for part in range(parts))
-        return Dealt(parts, begun * parts, due, even, self.rest)
-
-    def going_on(self, cut: BatchCut, *, sync: bool) -> "Dealt":
-        """Return the state with which a training goes on that would cut batches in this way if it began now.
-
-        In synchronous training it stays as it is, with any number of replicas and backups: some parts of a
-        batch may be settled already. Whole batches are cut, unless they are to stay whole. Otherwise each
-        step is of one batch, and the parts that are left of begun batches are put together to whole ones.
-        """
-        if sync:
-            before = self._in_parts()
-            stays = before.parts > 1 or before.parts == cut.parts
-            return before if stays else before.cut_into(cut.parts, even=cut.even)
-        if not self.even or self.parts <= 1:
-            return self.cut_into(cut.parts, even=cut.even)
-        begun = -(-self.next // self.parts)
-        left = sorted({*self.due, *range(self.next, begun * self.parts)})
-        places = tuple(first // self.parts for first in left[:: self.parts])
-        return Dealt(1, begun, places, rest=(self.parts, *left)).cut_into(cut.parts, even=cut.even)
-
-    def _in_parts(self) -> "Dealt":
-        """Return the same state with the former cut, if parts of it that were put together are still due."""
-        cut = BatchCut(rest=self.rest)
-        if self.parts > 1 or not any(map(cut.pieces, self.due)):
-            return self
-        parts = self.rest[0]
-        due = [cut.pieces(batch) or range(batch * parts, (batch + 1) * parts) for batch in self.due]
-        return Dealt(parts, self.next * parts, tuple(sorted(chain(*due))), even=True)
-
-
-NOTHING_DEALT = Dealt()
 
 
 @dataclass

@@ -13,18 +13,16 @@ Sums are float64 and never compressed. Kept by ps:0, and by a process that train
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.messages import Row, Sums
+from dtrain.state.fit_state import FitState, Open, Row, Sums
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 FLOAT64 = np.dtype("<f8")
-Open = tuple[tuple[int, Sums], ...]
-"""Sums by epoch; several of one epoch where steps have returned different names."""
 KINDS_MAX = 32
 """The limit of different sets of names in one epoch. One message brings the sums of all to the leader."""
 
@@ -65,33 +63,24 @@ class Tally:
     sums: dict[tuple[int, tuple[str, ...]], Array] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        first_step: int,
-        steps_per_epoch: int,
-        first_epoch: int,
-        open_sums: Open,
-        rows: Mapping[int, Row],
-        *,
-        kept: bool = True,
-    ) -> "Tally":
+    def of(cls, state: FitState) -> "Tally":
         """Begin, or go on from a checkpoint's state.
 
         Raises:
             InputError: it holds sums that cannot be counted.
         """
-        tally = cls(first_step, steps_per_epoch, first_epoch, kept, dict(rows))
-        for epoch, sums in open_sums:
-            check(sums)
-            tally._add(epoch, sums)
-        return tally
+        rows = {} if state.alone else state.history.get(state.generation, {})
+        first = state.lineage.first_step, state.steps_per_epoch, state.first_epoch
+        return cls(*first, not state.alone, dict(rows)).holding(state.tally)
 
     def holding(self, open_sums: Open) -> "Tally":
         """Return a copy of this account in which the sums of the open epochs are replaced by these."""
-        left = [each for each in open_sums if each[0] > max(self.rows, default=-1)]
-        return Tally.of(
-            self.first_step, self.steps_per_epoch, self.first_epoch, tuple(left), self.rows, kept=self.kept
-        )
+        tally = replace(self, rows=dict(self.rows), sums={})
+        for epoch, sums in open_sums:
+            if epoch > max(self.rows, default=-1):
+                check(sums)
+                tally._add(epoch, sums)
+        return tally
 
     def add(self, version: int, sums: Sums | None) -> None:
         """Count a contribution, which `check` has let pass, to the step that makes `version` + 1."""

@@ -11,7 +11,7 @@ import numpy as np
 from dtrain.errors import InputError, PeerRefusedError
 from dtrain.messages import AnyMessage, HeartbeatReply, Marked, Reply, SnapshotReply, Values, Verdict
 from dtrain.protocol import tally
-from dtrain.protocol.applied_batches import MISSING_MAX
+from dtrain.state.batch_cut import MISSING_MAX
 from dtrain.types import Blocks
 
 NUMBER_MAX = 2**63
@@ -33,8 +33,9 @@ def check_numbers(server: str, message: AnyMessage) -> None:
     Raises:
         PeerRefusedError: one is below its least value, or is too large to be one.
     """
+    counts = message.state if isinstance(message, SnapshotReply) else message
     for name in _FROM_0.get(type(message), ()):
-        if not 0 <= (found := getattr(message, name)) < NUMBER_MAX:
+        if not 0 <= (found := getattr(counts, name)) < NUMBER_MAX:
             raise _odd(server, message, f"{name} {found}")
     if isinstance(message, Values | Reply):
         if not -1 <= message.part < NUMBER_MAX:

@@ -27,9 +27,9 @@ from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.errors import ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, Sums
-from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.outcome import Outcome
-from dtrain.protocol.tally import Open
+from dtrain.state.batch_cut import UNCUT, BatchCut
+from dtrain.state.fit_state import Open
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.input.own_input import OwnInput
 from dtrain.strategies.problem import ConfigChange, Problem, Weights

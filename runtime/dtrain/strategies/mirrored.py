@@ -14,11 +14,11 @@ from dtrain.config import CentralStorageSection, MirroredSection
 from dtrain.config.choices import Weighting
 from dtrain.messages import Row
 from dtrain.process.assignment import TaskAssignment
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.chief.start import replicas_in_sync
 from dtrain.runs.files import RunFiles
 from dtrain.runs.self_report.activity import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
+from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fits import LocalFits
 from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica

@@ -13,8 +13,8 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError
 from dtrain.messages import Row
 from dtrain.parameters import placement
-from dtrain.protocol.tally import Open
 from dtrain.roles.chief.start import restored, saved_rows
+from dtrain.state.fit_state import FitState, Open
 from dtrain.strategies.interface import Leader, Training
 from dtrain.strategies.problem import ConfigChange, Problem
 from dtrain.types import Array
@@ -102,6 +102,7 @@ def _state(problem: Problem, path: Path) -> OptimizerState | None:
     """Return the state of the optimizer in a checkpoint; None: it is another optimizer's."""
     try:
         plan = placement.plan(problem.variables, servers=1)
-        return restored(path, plan, problem.optimizer).optimizer_state
+        asked = FitState(compiled=problem.optimizer, optimizer=problem.optimizer)
+        return restored(path, plan, asked).optimizer_state
     except CheckpointError:
         return None

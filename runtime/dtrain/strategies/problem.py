@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.protocol.feed import UNKNOWN, Feed
+from dtrain.parameters.placement import Plan
+from dtrain.state.batch_cut import BatchCut, Dealt
+from dtrain.state.feed import UNKNOWN, Feed
+from dtrain.state.fit_state import FitState
 from dtrain.types import Array
 from dtrain.variables import VariableSpec
 
@@ -46,6 +49,30 @@ class Problem:
     first_epoch: int = 0
     alone: bool = False
     feed: Feed = UNKNOWN
+
+    def asked(self, generation: int, plan: Plan, cut: BatchCut, *, sync: bool) -> FitState:
+        """Return the state with which it would begin at step 0; `max_steps` counts from its beginning.
+
+        Args:
+            generation: which call of `fit` of the program it is.
+            plan: where its variables lie.
+            cut: how every batch is cut into parts.
+            sync: whether the contributions of several replicas make a step.
+        """
+        return FitState(
+            generation=generation,
+            max_steps=self.max_steps,
+            compiled=self.optimizer,
+            optimizer=self.optimizer,
+            model=None if self.model is None else dict(self.model),
+            plan=plan.to_dict(),
+            alone=self.alone,
+            steps_per_epoch=self.steps_per_epoch,
+            first_epoch=self.first_epoch,
+            feed=self.feed,
+            replicas_in_sync=cut.parts if sync else 0,
+            dealt=Dealt(cut.parts, even=cut.even),
+        )
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from dtrain.data.stores.remote import shown
 from dtrain.data.structure import arrays_of
 from dtrain.data.user_data import as_dataset
 from dtrain.errors import InputError
-from dtrain.protocol.batch_cut import BatchCut
-from dtrain.protocol.feed import DataFile
+from dtrain.state.batch_cut import BatchCut
+from dtrain.state.feed import DataFile
 from dtrain.strategies.input.distributed_dataset import DistributedDataset
 from dtrain.strategies.interface import Strategy
 from dtrain.training.parts.batch import Batch

@@ -76,7 +76,7 @@ class Judge:
             self._dealing[message.generation].pushed(self.terms[message.term], message)
         elif isinstance(message, Initialise):
             self._begin_term(message)
-            self.terms[message.term].begins_at(server, message.version)
+            self.terms[message.term].begins_at(server, message.state.version)
         elif isinstance(message, Control):
             self.terms[message.term].ordered(server, message, blocks)
             self._assignments.ordered(self.terms[message.term], message)
@@ -102,20 +102,21 @@ class Judge:
         assert self._setup is not None
         saved = self._disk
         assert saved is not None
+        state = message.state
         if message.term not in self.terms:
             assert not self.terms or message.term > max(self.terms), (
                 f"term {message.term} after {max(self.terms)}"
             )
-            earlier = [term for term in self.terms.values() if term.generation == message.generation]
-            begun = self._begun[message.generation]
+            earlier = [term for term in self.terms.values() if term.generation == state.generation]
+            begun = self._begun[state.generation]
             term = self.terms[message.term] = TermSeen(self._setup, message, saved.states, begun, self.demand)
             for before in earlier:
                 term.contents |= {
-                    version: found for version, found in before.contents.items() if version < message.version
+                    version: found for version, found in before.contents.items() if version < state.version
                 }
             if self.sync:
-                term.contents[message.version] = self._counts_of(term, saved)[0]
-            self._dealing.setdefault(message.generation, Dealing(self)).begin_term(term)
+                term.contents[state.version] = self._counts_of(term, saved)[0]
+            self._dealing.setdefault(state.generation, Dealing(self)).begin_term(term)
             self._assignments.begin_term(term)
 
     def _replies(self, wire: Wire, server: int, push: Push, reply: Reply, blocks: Blocks) -> None:

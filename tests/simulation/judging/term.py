@@ -54,29 +54,29 @@ class TermSeen:
         demand: Callable[[Promise, Any, str], None],
     ) -> None:
         self.setup = setup
-        self.generation = message.generation
+        self.generation = message.state.generation
         self.number = message.term
-        self.first_version = message.version
-        self.first_step = message.lineage.first_step
-        self.last_step = message.max_steps
+        self.first_version = message.state.version
+        self.first_step = message.state.lineage.first_step
+        self.last_step = message.state.max_steps
         self.begun = begun
         self.parts = begun.parts
-        self.alone = message.alone
+        self.alone = message.state.alone
         self.cut = begun.cut
         self.units = Units(setup, begun, demand)
-        self.optimizer = message.optimizer
+        self.optimizer = message.state.optimizer
         self.shown: dict[tuple[int, int], dict[float, bytes]] = defaultdict(dict)
         self.counts: dict[tuple[int, int], Counts] = {}
         self.contents: dict[int, Counts] = {}
         self.newest: dict[int, int] = {}
         self.made_by: dict[tuple[int, int], tuple[int, int]] = {}
         self.orders: dict[int, Ordered] = {
-            message.version: Ordered((0, 0), optimizers.from_config(message.optimizer), {})
+            message.state.version: Ordered((0, 0), optimizers.from_config(message.state.optimizer), {})
         }
         self._first: dict[int, int] = {}
-        self._origin = message.lineage.origin
+        self._origin = message.state.lineage.origin
         self._given = states
-        self._recorded = message.history.get(message.generation, {})
+        self._recorded = message.state.history.get(message.state.generation, {})
         self._states: dict[tuple[int, int], list[State]] = {}
 
     def has_come_to(self, version: int) -> bool:

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from dtrain.cluster import Role, TaskId
-from dtrain.config import on_servers
+from dtrain.config import ServerSection, on_servers
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
     AnyMessage,
@@ -34,7 +34,6 @@ from dtrain.messages import (
 from dtrain.parameters.replica_memory import cut
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.applied_batches import lacking
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.start import Start
 from dtrain.roles.chief.table_loads import descriptions, loads
@@ -62,7 +61,7 @@ class Leader:
             WaitTimeoutError: one is not there within `connect_s`.
         """
         self._clock = clock
-        self._host = host
+        self.host = host
         self.term = 0
         self._answers_open = False
         self._numbers = count(int(clock.wall() * 1e9))
@@ -81,8 +80,8 @@ class Leader:
 
     def initialise(
         self,
-        generation: Generation,
         start: Start,
+        training: ServerSection,
         term: int,
         directory: str,
         until: int | None = None,
@@ -98,8 +97,9 @@ class Leader:
             PeerRefusedError: a server will not have it.
         """
         self.term = term
-        plan = generation.plan
-        repairs = () if generation.sync else tuple(lacking([each.batches for each in start.contents]))
+        plan = start.plan
+        state = start.state.but(plan=plan.to_dict())
+        repairs = tuple(lacking([each.batches for each in state.contents]))
         values = cut(plan, start.values)
         slots = {name: cut(plan, by_variable) for name, by_variable in start.slots.items()}
         tables = {spec.name: start.table(spec.name) for spec in plan.variables if spec.sparse}
@@ -107,14 +107,17 @@ class Leader:
         with self._asking():
             for server, peer in enumerate(self._peers):
                 trainable = [i for i, group in enumerate(plan.layout(server).groups) if group.trainable]
-                message = msgspec.structs.replace(
-                    _initialisation(generation, start, server, directory),
+                message = Initialise(
+                    state=state.for_server(server),
+                    training=on_servers(training),
+                    directory=directory,
                     term=term,
+                    slots=tuple(start.slots),
                     drawn=descriptions(tables),
                     loads=bool(parts[server]),
                     until=until,
                     heard_of=heard_of,
-                    repairs=repairs if server == self._host else (),
+                    repairs=repairs if server == self.host else (),
                 )
                 own_slots = (slots[name][server][i] for name in slots for i in trainable)
                 peer.tell(message, [*values[server], *own_slots])
@@ -170,8 +173,8 @@ class Leader:
         """
         question = Conclude(generation=generation, rows=dict(rows))
         with self._asking():
-            self._say(self._host, question)
-            frame = self._hear(self._host, question)
+            self._say(self.host, question)
+            frame = self._hear(self.host, question)
         _expect(Conclude, frame)
 
     @contextlib.contextmanager
@@ -233,30 +236,6 @@ class Leader:
         """Close the connections."""
         for peer in self._peers:
             peer.close()
-
-
-def _initialisation(generation: Generation, start: Start, server: int, directory: str) -> Initialise:
-    """Return the message that initialises a server in every term of a generation that begins from `start`."""
-    contents = () if generation.sync else start.contents
-    return Initialise(
-        generation=generation.number,
-        plan=generation.plan.to_dict(),
-        training=on_servers(generation.training),
-        optimizer=start.optimizer,
-        version=contents[server].version if contents else start.version,
-        max_steps=generation.max_steps,
-        directory=directory,
-        slots=tuple(start.slots),
-        seen=list(start.seen[server]) if start.seen else [],
-        lineage=start.lineage,
-        dealt=start.dealt.going_on(generation.cut, sync=generation.sync),
-        alone=generation.alone,
-        steps_per_epoch=generation.steps_per_epoch,
-        first_epoch=generation.first_epoch,
-        tally=start.tally,
-        history={fit: dict(rows) for fit, rows in start.history.items()},
-        applied=contents[server].batches if contents else None,
-    )
 
 
 def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:

@@ -89,7 +89,8 @@ class Cut:
 
     def whole(self, replies: Sequence[SnapshotReply]) -> bool:
         """Return whether the answers make one cut: in async, equal batches applied on all servers."""
-        return self.sync or len({reply.applied for reply in replies}) == 1
+        applied = {tuple(each.batches for each in reply.state.contents) for reply in replies}
+        return self.sync or len(applied) == 1
 
     def accept(self, versions: Sequence[int], assigned: Sequence[tuple[int, int]] = ()) -> bool:
         """Return whether the answers make a checkpoint; if not, the next question looks further ahead.

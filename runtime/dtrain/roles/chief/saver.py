@@ -9,20 +9,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from dtrain import checkpoints
-from dtrain.checkpoints import RunState, Streamed
+from dtrain.checkpoints import Streamed
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
-from dtrain.messages import Lineage, Row, SnapshotReply, SnapshotRows
+from dtrain.messages import SnapshotReply, SnapshotRows
+from dtrain.parameters.placement import Plan
 from dtrain.parameters.table import VALUES
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.protocol.applied_batches import Contents
-from dtrain.protocol.part_dealer import Dealt
 from dtrain.roles.chief.copies_thread import RETRY_S, CopiesThread
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saved_arrays import SavedArray, saved_arrays
 from dtrain.roles.chief.start import Start
 from dtrain.roles.server_answers import check_blocks
+from dtrain.state.fit_state import FitState, Row
 from dtrain.types import Array
 from dtrain.variables.lazy_table import row_blocks
 
@@ -46,11 +45,10 @@ class Saver:
     """Saves one generation.
 
     Attributes:
-        generation: what is saved.
+        state: what is saved, as it began; each checkpoint has the newest version of it.
         directory: where checkpoints are written.
         until: no version is made beyond this one before the leader allows it; None: there is no such limit.
         step: says the newest global step.
-        lineage: of the present term; written into every checkpoint.
         whole: whether the last one is one cut through all servers.
         saved_step: of the last one.
     """
@@ -58,11 +56,15 @@ class Saver:
     def __init__(
         self,
         holder: Holder,
-        generation: Generation,
+        plan: Plan,
+        state: FitState,
         section: CheckpointSection,
         directory: Path,
         step: Callable[[], int],
         warn: Callable[[str], None],
+        *,
+        sync: bool,
+        host: int = 0,
         turn: AbstractContextManager[Any] | None = None,
         tried: Tried = lambda step, failure: None,
         clock: Clock = SYSTEM,
@@ -71,17 +73,23 @@ class Saver:
 
         Args:
             holder: says what is to be saved.
-            generation: what it belongs to.
+            plan: where its variables lie.
+            state: what it belongs to.
             section: which checkpoints stay, and where else they go.
             directory: where they are written.
             step: says the newest global step.
             warn: told of copies that could not be written.
+            sync: whether a checkpoint is one version.
+            host: the server that hosts the control plane.
             turn: in which a cut is saved, because the holder remembers one snapshot only.
             tried: called after every attempt to write a checkpoint.
             clock: the time, and how to wait.
         """
         self._holder = holder
-        self.generation = generation
+        self.state = state
+        self._plan = plan
+        self._sync = sync
+        self._host = host
         self._section = section
         self.directory = directory
         self._clock = clock
@@ -90,31 +98,21 @@ class Saver:
         self._turn = turn or nullcontext()
         self._tried = tried
         self.until: int | None = None
-        self.lineage = Lineage()
         self.whole = True
         self.saved_step = 0
         self.rows: Mapping[int, Row] = {}
 
     def save_start(self, start: Start) -> None:
         """Save a beginning from the leader's own memory; raise a `CheckpointError` on a failing disk."""
-        self.lineage = start.lineage
-        if self.generation.number > 1:
-            checkpoints.keep_final(self.directory, self.generation.number - 1)
+        self.state = start.state
+        if start.state.generation > 1:
+            checkpoints.keep_final(self.directory, start.state.generation - 1)
         arrays = {name: _streamed(value) for name, value in start.values.items()}
         for slot, by_variable in start.slots.items():
             arrays.update(
                 {checkpoints.slot_key(name, slot): _streamed(array) for name, array in by_variable.items()}
             )
-        cut = SnapshotReply(
-            version=start.version,
-            slots=tuple(start.slots),
-            seen=[],
-            dealt=start.dealt.going_on(self.generation.cut, sync=self.generation.sync),
-            optimizer=start.optimizer,
-            tally=start.tally,
-            history={fit: dict(rows) for fit, rows in start.history.items()},
-        )
-        self._save(cut, arrays, [list(rows) for rows in start.seen], final=False)
+        self._save(start.state, arrays, final=False)
         if self._copies is not None:  # one that takes none is said now, and not at the end
             self._copies.finish()
 
@@ -130,38 +128,35 @@ class Saver:
             CheckpointError: the servers do not agree on a version, or the disk is full or failing.
             PeerError: a server is gone, or is in another term.
         """
-        attempt = Cut(self.generation.sync, term, host=self.generation.host)
+        attempt = Cut(self._sync, term, host=self._host)
         with self._turn:
             for _ in range(CUT_ATTEMPTS):
-                last = self.generation.max_steps if self.until is None else self.until
+                last = self.state.max_steps if self.until is None else self.until
                 replies = self._holder.snapshot(attempt, self.step(), last)
-                own = replies[self.generation.host]
-                if own.version < at_least:
+                own = replies[self._host]
+                if own.state.version < at_least:
                     return None
                 if attempt.accept(
-                    [reply.version for reply in replies], [reply.assigned for reply in replies]
+                    [reply.state.version for reply in replies], [reply.assigned for reply in replies]
                 ):
                     self.whole = attempt.whole(replies)
-                    contents = (
-                        () if self.whole else [Contents(reply.version, reply.applied) for reply in replies]
+                    state = own.state.but(
+                        seen=tuple(table for reply in replies for table in reply.state.seen),
+                        contents=()
+                        if self.whole
+                        else tuple(each for reply in replies for each in reply.state.contents),
                     )
-                    self._save(
-                        own,
-                        self._arrays(own.slots),
-                        [reply.seen for reply in replies],
-                        final,
-                        contents,
-                    )
+                    self._save(state, self._arrays(own.slots), final=final)
                     if final and self._copies is not None:
                         self._copies.finish(RETRY_S)
-                    return own.version
+                    return own.state.version
         raise CheckpointError(
             f"the servers did not reach one version, with the same orders, in {CUT_ATTEMPTS} attempts"
         )
 
     def _arrays(self, slots: Sequence[str]) -> dict[str, Streamed]:
         """Return the servers' arrays as a checkpoint's entries in reading order, by variable and row."""
-        plan = self.generation.plan
+        plan = self._plan
         entries = {}
         for server, layout in enumerate(plan.layouts):
             for array in saved_arrays(layout, slots):
@@ -182,41 +177,27 @@ class Saver:
             check_blocks(f"ps:{server}", "rows of a checkpoint", [rows], expected)
             yield rows
 
-    def _save(
-        self,
-        cut: SnapshotReply,
-        arrays: Mapping[str, Array | Streamed],
-        seen: list[list[tuple[str, int, int]]],
-        final: bool,
-        contents: Sequence[Contents] = (),
-    ) -> None:
-        """Write what the servers hold; `cut` is what ps:0 says of it, and `contents` where they differ."""
-        generation = self.generation
-        self.rows = cut.history.get(generation.number, {})
-        state = RunState(
-            generation=generation.number,
-            optimizer=cut.optimizer,
-            compiled=generation.optimizer,
-            model=None if generation.model is None else dict(generation.model),
-            plan=generation.plan.to_dict(),
-            lineage=self.lineage,
-            seen=seen,
-            contents=tuple(contents),
-            replicas_in_sync=generation.cut.parts if generation.sync else 0,
-            feed=generation.feed,
-            dealt=Dealt(*cut.dealt),
-            tally=cut.tally,
-            history=cut.history,
+    def _save(self, state: FitState, arrays: Mapping[str, Array | Streamed], *, final: bool) -> None:
+        """Write a state with its arrays; what the servers are not told, and the lineage, is the leader's."""
+        begun = self.state
+        state = state.but(
+            compiled=begun.compiled,
+            model=begun.model,
+            plan=begun.plan,
+            feed=begun.feed,
+            lineage=begun.lineage,
+            max_steps=begun.max_steps,
         )
+        self.rows = state.history.get(state.generation, {})
         try:
             checkpoints.save(
-                self.directory, cut.version, arrays, state.to_json(), final=final, now=self._clock.wall()
+                self.directory, state.version, arrays, state.to_json(), final=final, now=self._clock.wall()
             )
         except CheckpointError as error:
-            self._tried(cut.version, str(error))
+            self._tried(state.version, str(error))
             raise
-        self.saved_step = cut.version
-        self._tried(cut.version, None)
+        self.saved_step = state.version
+        self._tried(state.version, None)
         checkpoints.rotate(
             self.directory,
             keep=self._section.keep,

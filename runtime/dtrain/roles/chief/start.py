@@ -1,7 +1,7 @@
 """The start of a training: the model's first values, a checkpoint, or the end of the `fit` before it."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,12 @@ from dtrain.errors import CheckpointDamagedError, CheckpointError, DtrainError, 
 from dtrain.learning import optimizers
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.initializers import Constant
-from dtrain.messages import Lineage, Row
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.table import VALUES
 from dtrain.process.assignment import TaskAssignment
-from dtrain.protocol.applied_batches import MISSING_MAX, Contents
-from dtrain.protocol.feed import UNKNOWN, Feed
-from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
-from dtrain.protocol.tally import Open
+from dtrain.state.batch_cut import MISSING_MAX, NOTHING_DEALT, BatchCut
+from dtrain.state.feed import UNKNOWN, Feed
+from dtrain.state.fit_state import FitState, Lineage, Row
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
 
@@ -33,54 +31,54 @@ ERROR_MAX = 1000
 
 @dataclass(frozen=True)
 class Start:
-    """Everything that the servers are initialised with.
+    """A state of `fit` with its arrays: what a training begins with.
 
     Attributes:
-        version: 0, or the global step that everything else belongs to.
+        state: of the call of `fit`, at the version that everything else belongs to.
+        plan: where its variables lie.
         values: of every variable. A sparse one may be anything that can be sliced by rows; a `DrawnTable` is
             not shipped.
         slots: by slot name, then by variable.
-        optimizer: the rule in force: the program's, with numbers that may have changed since.
-        seen: for each server, its table of pushes (`protocol.exactly_once`); empty where it is not known.
-        contents: for each server, which batches its part contains; empty where all contain what `dealt` says.
         warning: what is to be said about the checkpoint.
-        dealt: which parts have been used up; see `protocol.part_dealer`.
-        tally: the sums of epochs that have not ended; see `protocol.tally`.
-        history: the numbers of the epochs that have, by call of `fit`.
         changed: which numbers of the program mean something else than when the checkpoint was written.
     """
 
-    version: int
-    values: Mapping[str, Any]
-    slots: Mapping[str, Mapping[str, Any]]
-    optimizer: dict[str, Any]
-    seen: Sequence[Sequence[tuple[str, int, int]]] = ()
+    state: FitState
+    plan: Plan
+    values: Mapping[str, Any] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warning: str | None = None
-    lineage: Lineage = field(default_factory=Lineage)
-    dealt: Dealt = NOTHING_DEALT
-    tally: Open = ()
-    history: Mapping[int, Mapping[int, Row]] = field(default_factory=dict)
     changed: str | None = None
-    contents: Sequence[Contents] = ()
+
+    def but(self, **changed: Any) -> "Start":
+        """Return the same start with other values of the fields of its state that are named."""
+        return replace(self, state=self.state.but(**changed))
+
+    def going_on(self, cut: BatchCut, steps: int, *, sync: bool) -> "Start":
+        """Return the start of a call of `fit` of so many steps that would cut batches so if it began now."""
+        state = self.state
+        last = state.lineage.first_step + steps
+        return self.but(max_steps=last, dealt=state.dealt.going_on(cut, sync=sync))
 
     @property
     def optimizer_state(self) -> OptimizerState:
         """Return the state of the optimizer."""
-        return OptimizerState(self.version - self.lineage.origin, self.slots)
+        return OptimizerState(self.state.version - self.state.lineage.origin, self.slots)
 
-    def where(self, max_steps: int) -> list[str]:
+    def where(self) -> list[str]:
         """Say from which step training goes on, or that it has ended already; and what steps mean now if that
         has changed.
         """
-        if self.version > max_steps:
+        version, max_steps = self.state.version, self.state.max_steps
+        if version > max_steps:
             where = (
-                f"nothing is left to train: the newest checkpoint is of step {self.version}, beyond the "
+                f"nothing is left to train: the newest checkpoint is of step {version}, beyond the "
                 f"last one, {max_steps}"
             )
-        elif self.version == max_steps:
-            where = f"nothing is left to train: the newest checkpoint is of the last step, {self.version}"
+        elif version == max_steps:
+            where = f"nothing is left to train: the newest checkpoint is of the last step, {version}"
         else:
-            where = f"goes on from step {self.version} of {max_steps}"
+            where = f"goes on from step {version} of {max_steps}"
         return [where] + ([f"steps mean something else than before: {self.changed}"] if self.changed else [])
 
     def table(self, name: str) -> dict[str, Any]:
@@ -90,27 +88,30 @@ class Start:
 
 
 def fresh(
+    asked: FitState,
     plan: Plan,
-    optimizer: Mapping[str, Any],
     values: Mapping[str, Any],
     version: int = 0,
     state: OptimizerState | None = None,
 ) -> Start:
-    """Return a start from given values, and a new optimizer or one in the state `state`."""
+    """Return a start from given values, and a new optimizer or one in the state `state`.
+
+    Args:
+        asked: the call of `fit` as the program asks for it.
+        plan: where its variables lie.
+        values: of every variable.
+        version: the global step.
+        state: of an optimizer that goes on.
+    """
     state = state or OptimizerState(0, {})
-    rule = optimizers.from_config(optimizer)
+    rule = optimizers.from_config(asked.compiled)
     slots: dict[str, dict[str, Any]] = {}
     for spec in plan.variables:
         if spec.trainable:
             for slot, array in _fresh_slots(rule, spec, values[spec.name]).items():
                 slots.setdefault(slot, {})[spec.name] = state.slots.get(slot, {}).get(spec.name, array)
-    return Start(
-        version,
-        values,
-        slots,
-        dict(optimizer),
-        lineage=Lineage(first_step=version, origin=version - state.step),
-    )
+    lineage = Lineage(first_step=version, origin=version - state.step)
+    return Start(asked.but(version=version, lineage=lineage, dealt=NOTHING_DEALT), plan, values, slots)
 
 
 def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> dict[str, Any]:
@@ -126,18 +127,17 @@ def _fresh_slots(rule: optimizers.Optimizer, spec: VariableSpec, value: Any) -> 
     }
 
 
-def restored(
-    directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed = UNKNOWN, *, by_server: bool = True
-) -> Start:
+def restored(directory: Path, plan: Plan, asked: FitState, *, by_server: bool = True) -> Start:
     """Return a start from the newest valid checkpoint of a folder.
 
-    If the program has the same `optimizer` as then, its state in training goes on: its learning rate, for
-    example. It begins anew with variables that were not trained there. If `feed` is another than then,
+    If the program has the same optimizer as then, its state in training goes on: its learning rate, for
+    example. It begins anew with variables that were not trained there. If the feed is another than then,
     training goes on at the same example.
 
     Args:
         directory: the folder.
-        plan, optimizer: the model's.
+        plan: where the variables lie now.
+        asked: the call of `fit` as the program asks for it.
         by_server: whether servers may begin with different batches, as in async, where they were saved so.
 
     Raises:
@@ -145,8 +145,8 @@ def restored(
         CheckpointDamagedError: its state of the run makes no sense.
     """
     try:
-        start = _restored(directory, plan, optimizer, feed, by_server=by_server)
-        msgspec.msgpack.encode(start.dealt)  # raises for numbers that cannot be sent to a server
+        start = _restored(directory, plan, asked, by_server=by_server)
+        msgspec.msgpack.encode(start.state.dealt)  # raises for numbers that cannot be sent to a server
         return start
     except CheckpointError:
         raise
@@ -157,9 +157,8 @@ def restored(
         ) from error
 
 
-def _restored(
-    directory: Path, plan: Plan, optimizer: Mapping[str, Any], feed: Feed, *, by_server: bool
-) -> Start:
+def _restored(directory: Path, plan: Plan, asked: FitState, *, by_server: bool) -> Start:
+    feed = asked.feed
     with _newest_that_fits(directory, plan, feed, by_server=by_server) as checkpoint:
         for spec in plan.variables:
             found = checkpoint.variables.get(spec.name)
@@ -170,34 +169,29 @@ def _restored(
                     f"{spec.shape} here and {there} there"
                 )
         values = {spec.name: _read(checkpoint, spec, spec.name) for spec in plan.variables}
-        state = checkpoint.state
-        begun = state.feed.pipelines
+        before = checkpoint.state
+        begun = before.feed.pipelines
         if begun and feed.pipelines and begun != feed.pipelines:
             raise CheckpointError(
                 f"{checkpoint.path} was written by a run whose data function made {begun} pipelines, and now "
                 f"makes {feed.pipelines}: set data.pipelines to {begun}, or start anew"
             )
-        _check_files(state.feed, feed, checkpoint)
-        slots = _restored_slots(checkpoint, plan, optimizers.from_config(optimizer), values)
-        newest = [each.batches[0] for each in state.contents]
+        _check_files(before.feed, feed, checkpoint)
+        slots = _restored_slots(checkpoint, plan, optimizers.from_config(asked.compiled), values)
+        newest = [each.batches[0] for each in before.contents]
         if newest and max(newest) - min(newest) > MISSING_MAX:
             raise InputError(f"its servers cannot contain batches up to {newest}")
-        seen = state.seen if len(state.seen) == plan.servers else []
-        in_force = state.optimizer if state.compiled == optimizer else dict(optimizer)
-        return Start(
-            checkpoint.step,
-            values,
-            slots,
-            in_force,
-            seen,
-            checkpoint.warning,
-            state.lineage,
-            feed.goes_on(state.feed, state.dealt),
-            state.tally,
-            state.history,
-            feed.change_from(state.feed),
-            state.contents if by_server and _same_batches(state, plan, feed) else (),
+        state = asked.but(
+            version=checkpoint.step,
+            optimizer=before.optimizer if before.compiled == asked.compiled else asked.compiled,
+            lineage=before.lineage,
+            dealt=feed.goes_on(before.feed, before.dealt),
+            tally=before.tally,
+            history=before.history,
+            seen=before.seen if len(before.seen) == plan.servers else (),
+            contents=before.contents if by_server and _same_batches(before, plan, feed) else (),
         )
+        return Start(state, plan, values, slots, checkpoint.warning, feed.change_from(before.feed))
 
 
 def _check_files(before: Feed, now: Feed, checkpoint: checkpoints.Checkpoint) -> None:
@@ -273,7 +267,7 @@ def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: boo
     )
 
 
-def _same_batches(state: checkpoints.RunState, plan: Plan, feed: Feed) -> bool:
+def _same_batches(state: FitState, plan: Plan, feed: Feed) -> bool:
     """Return whether a checkpoint's servers held what this plan says, and batches have the same numbers."""
     before = state.feed.batch_size
     recounted = feed.batch_size and before and feed.batch_size != before
@@ -283,7 +277,7 @@ def _same_batches(state: checkpoints.RunState, plan: Plan, feed: Feed) -> bool:
 def continued(
     directory: Path,
     plan: Plan,
-    optimizer: Mapping[str, Any],
+    asked: FitState,
     values: Mapping[str, Any],
     state: OptimizerState | None,
     *,
@@ -297,13 +291,14 @@ def continued(
         # anew.
         for name in [name for name, value in values.items() if type(value) is LazyTable]:
             values[name] = checkpoint.look_into(name)
-    if same_owner:
-        before = restored(directory, plan, optimizer)
-        lineage = Lineage(first_step=before.version, origin=before.lineage.origin)
-        return replace(
-            before, values=values, optimizer=dict(optimizer), lineage=lineage, dealt=NOTHING_DEALT, tally=()
-        )
-    return replace(fresh(plan, optimizer, values, checkpoint.step, state), history=history)
+    if not same_owner:
+        return fresh(asked, plan, values, checkpoint.step, state).but(history=history)
+    before = restored(directory, plan, asked.but(feed=UNKNOWN))  # the next data may be others
+    lineage = Lineage(first_step=before.state.version, origin=before.state.lineage.origin)
+    begun = before.but(
+        feed=asked.feed, optimizer=asked.compiled, lineage=lineage, dealt=NOTHING_DEALT, tally=()
+    )
+    return replace(begun, values=values)
 
 
 def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
@@ -337,7 +332,7 @@ def pipelines_of(assignment: TaskAssignment | None, directory: Path | None) -> i
     return said or (0 if state is None else state.feed.pipelines)
 
 
-def _newest_state(directory: Path) -> checkpoints.RunState | None:
+def _newest_state(directory: Path) -> FitState | None:
     for found in reversed(checkpoints.list_checkpoints(directory)):
         with contextlib.suppress(CheckpointError, OSError):
             return checkpoints.read_manifest(found.path).state

@@ -34,9 +34,9 @@ from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
-from dtrain.protocol.tally import Open
 from dtrain.roles.collective.given_rows import GivenRows, nbytes_of
 from dtrain.roles.collective.record import PromiseRecord, StandingRecord, bytes_in, put_bytes
+from dtrain.state.fit_state import Open
 from dtrain.types import Array
 from dtrain.wire.one_host.growing_memory import GrowingMemory
 from dtrain.wire.one_host.shared_memory import SharedMemory

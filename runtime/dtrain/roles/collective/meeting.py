@@ -132,7 +132,9 @@ class Meeting:
                 for each in sockets.values():
                     each.close()
             for rank, (caller, message) in list(self._waiting.items()):
-                if message.generation == shared.terms.generation:  # it is on another host, or has come since
+                if (
+                    message.generation == shared.terms.state.generation
+                ):  # it is on another host, or has come since
                     self._tell(caller, shared, {}, joins=rank not in begin)
                     del self._waiting[rank]
 
@@ -151,7 +153,7 @@ class Meeting:
     def _keep(self, shared: Shared) -> None:
         self._drop()
         self._shared = shared
-        self._generation = shared.terms.generation
+        self._generation = shared.terms.state.generation
 
     def _drop(self) -> None:
         if self._shared is not None:
@@ -203,7 +205,7 @@ class Meeting:
         shared = self._shared
         if message.generation < self._generation:
             caller.send(Over(generation=self._generation))
-        elif shared is not None and shared.terms.generation == message.generation:
+        elif shared is not None and shared.terms.state.generation == message.generation:
             if message.host and shared.hosts is not None and not isinstance(caller, PassesOn):
                 shared.hosts.ask_in(rank, message)
             self._tell(caller, shared, {})
@@ -215,7 +217,7 @@ class Meeting:
 
     def _take_bell(self, caller: Caller, rank: int, message: Bell, frame: Frame) -> None:
         shared = self._shared
-        if shared is None or shared.terms.generation != message.generation:
+        if shared is None or shared.terms.state.generation != message.generation:
             caller.send(Over(generation=self._generation))
         elif len(frame.passed) != 1 or message.rank != rank:
             caller.send(Refusal(reason=f"expected one socket from the replica of rank {rank}"))

@@ -10,7 +10,7 @@ from dtrain.errors import TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import Sums
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.sync_round import quota
-from dtrain.protocol.tally import Open
+from dtrain.state.fit_state import Open
 from dtrain.wire.one_host.bells import Bells
 
 LOOK_S = 1.0

@@ -212,7 +212,8 @@ class ParameterServer:
         # One that was sent before its connection broke may arrive after its repetition, while tables are
         # loaded.
         latest = self._loading or before
-        if latest is not None and (message.generation, message.term) <= (latest.generation, latest.term):
+        said = message.state.generation, message.term
+        if latest is not None and said <= (latest.generation, latest.term):
             reason = f"ps:{self.index} holds term {latest.term} of generation {latest.generation} already"
             return [Send(caller, Refusal(reason=reason))]
         try:
@@ -223,7 +224,7 @@ class ParameterServer:
             reason = f"the leader's plan, optimizer and values do not fit together: {error}"
             return [Send(caller, Refusal(reason=reason))]
         self.control.roster.heard_before(message.heard_of, now)
-        same = before is not None and before.generation == message.generation
+        same = before is not None and before.generation == message.state.generation
         answer = Send(caller, Initialised(given_up=before.version if before and same else -1))
         if message.loads:
             self._loading = held

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from dtrain.cluster import TaskId
 from dtrain.control.actions import Caller
 from dtrain.messages import Mark, Push, Snapshot, SnapshotReply
-from dtrain.protocol.applied_batches import NONE, AppliedBatches
-from dtrain.protocol.part_dealer import NOTHING_DEALT
+from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.roles.parameter_server.term_state import TermState
 from dtrain.runs.events import CutTaken
 from dtrain.types import Blocks
@@ -100,14 +99,4 @@ class Snapshots:
         self._marked_until_s, self.number = -math.inf, question.number
         self.taken = CutTaken(step=held.version, whole=whole)
         held.store.mark()
-        return SnapshotReply(
-            version=held.version,
-            slots=tuple(held.store.slots),
-            seen=held.seen.export(),
-            dealt=NOTHING_DEALT if held.steps is None else held.steps.dealer.export(),
-            optimizer=held.store.optimizer_config,
-            tally=() if held.steps is None else held.steps.tally.open(),
-            history=held.history,
-            assigned=held.store.assigned,
-            applied=NONE if applied is None else applied.export(),
-        )
+        return SnapshotReply(state=held.state, slots=tuple(held.store.slots), assigned=held.store.assigned)

@@ -22,7 +22,7 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.sync_round import Contribution, SyncRound
-from dtrain.protocol.tally import Open
+from dtrain.state.fit_state import Open
 from dtrain.types import Array, Blocks
 
 
@@ -70,16 +70,16 @@ class SyncRule:
             training: the rules.
             message: by which the leader began the term.
         """
-        self.version = message.version
-        self.max_steps = message.max_steps
+        self.version = message.state.version
+        self.max_steps = message.state.max_steps
         self.until = message.until
         self._store = store
         self._seen = seen
         self._steps = steps
         self._by_examples = training.weighting == Weighting.EXAMPLES
-        self._generation = message.generation
+        self._generation = message.state.generation
         self._term = message.term
-        self._round: SyncRound[Offered] = SyncRound(message.version)
+        self._round: SyncRound[Offered] = SyncRound(message.state.version)
         self._trainable = [group.trainable for group in store.groups]
         self._undecided: dict[str, Contribution] = {}
         self._empty: set[Contribution] = set()

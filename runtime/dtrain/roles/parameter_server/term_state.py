@@ -16,12 +16,13 @@ from dtrain.parameters.placement import Plan
 from dtrain.parameters.store import Store
 from dtrain.parameters.versioned_buffers import BufferAllocator
 from dtrain.protocol import tally
-from dtrain.protocol.applied_batches import NONE, AppliedBatches
-from dtrain.protocol.batch_cut import UNCUT, BatchCut
+from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.exactly_once import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.async_rule import AsyncRule
 from dtrain.roles.parameter_server.sync_rule import SyncRule
+from dtrain.state.batch_cut import NOTHING_DEALT, UNCUT, BatchCut
+from dtrain.state.fit_state import NO_BATCHES, Contents, FitState
 from dtrain.types import Blocks
 
 
@@ -30,17 +31,16 @@ class TermState:
     """The variables of one term, and the rule by which they change.
 
     Attributes:
+        begun: the state from which the term went on, without the plan; for checkpoints.
         max_steps: the last version; a change of the configuration may lower it.
         rule: what is done with gradients.
         steps: at the control host: what is dealt and decided.
-        earlier_rows: at the control host: the numbers of every epoch of other calls of `fit`, by call.
         order: the number of the newest change of the configuration that was carried out.
         stopped: whether it has ended training.
     """
 
-    generation: int
+    begun: FitState
     term: int
-    lineage: Lineage
     plan: Plan
     training: ServerSection
     max_steps: int
@@ -49,7 +49,6 @@ class TermState:
     seen: SeenPushes
     rule: SyncRule | AsyncRule
     steps: Steps | None
-    earlier_rows: dict[int, dict[int, Row]]
     order: tuple[int, int] = (0, 0)
     stopped: bool = False
 
@@ -75,30 +74,39 @@ class TermState:
         Raises:
             DtrainError: plan, optimizer and blocks do not fit together.
         """
-        plan = Plan.from_dict(message.plan)
+        state = message.state
+        plan = Plan.from_dict(state.plan or {})
         training = message.training
         servers = control.cluster.count(Role.PS)
         if plan.servers != servers:
             raise InputError(f"a plan for {plan.servers} servers, and the cluster has {servers}")
         store = _store(message, blocks, plan, server, training, allocator)
-        seen = SeenPushes.restore(message.seen)
+        seen = SeenPushes.restore([row for table in state.seen for row in table])
         steps = control.steps_of(message, training)
         return cls(
-            generation=message.generation,
+            begun=state.but(plan=None),
             term=message.term,
-            lineage=message.lineage,
             plan=plan,
             training=training,
-            max_steps=message.max_steps,
+            max_steps=state.max_steps,
             directory=message.directory,
             store=store,
             seen=seen,
             rule=_rule(message, training, store, seen, steps),
             steps=steps,
-            earlier_rows={} if steps is None else message.history,
         )
 
     # How training stands
+
+    @property
+    def generation(self) -> int:
+        """Which call of `fit` it is."""
+        return self.begun.generation
+
+    @property
+    def lineage(self) -> Lineage:
+        """Where the variables come from."""
+        return self.begun.lineage
 
     @property
     def version(self) -> int:
@@ -135,9 +143,26 @@ class TermState:
     @property
     def history(self) -> dict[int, dict[int, Row]]:
         """The numbers of every epoch that has ended, by call of `fit`; known at the control host."""
-        if self.steps is None or not (self.steps.tally.kept and self.steps.tally.rows):
-            return self.earlier_rows
-        return {**self.earlier_rows, self.generation: self.steps.tally.rows}
+        if self.steps is None:
+            return {}
+        tally = self.steps.tally
+        own = {self.generation: tally.rows} if tally.kept and tally.rows else {}
+        return {**self.begun.history, **own}
+
+    @property
+    def state(self) -> FitState:
+        """All that a checkpoint holds of this server beside its arrays."""
+        steps, applied = self.steps, self.applied
+        return self.begun.but(
+            version=self.version,
+            max_steps=self.max_steps,
+            optimizer=self.store.optimizer_config,
+            dealt=NOTHING_DEALT if steps is None else steps.dealer.export(),
+            tally=() if steps is None else steps.tally.open(),
+            history=self.history,
+            seen=(tuple(self.seen.export()),),
+            contents=() if applied is None else (Contents(self.version, applied.export()),),
+        )
 
     # What the leader changes
 
@@ -171,7 +196,7 @@ class TermState:
         """Answer a mark."""
         steps = self.steps
         if self.applied is None:
-            return Marked(applied=NONE)
+            return Marked(applied=NO_BATCHES)
         if not isinstance(steps, AsyncSteps):
             return Marked(applied=self.applied.export())
         return Marked(applied=self.applied.export(), again=steps.again, settled=steps.settled_below)
@@ -262,10 +287,10 @@ def _store(
     dense = len(layout.groups)
     store = Store(
         layout,
-        message.optimizer,
+        message.state.optimizer,
         blocks[:dense],
-        origin=message.lineage.origin,
-        max_steps=message.max_steps,
+        origin=message.state.lineage.origin,
+        max_steps=message.state.max_steps,
         allocator=allocator,
         compression=Compression.of(training.compression),
     )
@@ -282,6 +307,7 @@ def _rule(
     message: Initialise, training: ServerSection, store: Store, seen: SeenPushes, steps: Steps | None
 ) -> SyncRule | AsyncRule:
     """Return the rule of updates of a term."""
+    state = message.state
     if isinstance(training, AsyncSection):
         assert steps is None or isinstance(steps, AsyncSteps)
         return AsyncRule(
@@ -289,9 +315,9 @@ def _rule(
             seen,
             steps,
             training,
-            version=message.version,
-            max_steps=message.max_steps,
-            applied=AppliedBatches(*(message.applied or message.dealt[1:3])),
+            version=state.version,
+            max_steps=state.max_steps,
+            applied=AppliedBatches(*(state.contents[0].batches if state.contents else state.dealt[1:3])),
         )
     assert steps is None or isinstance(steps, SyncSteps)
     return SyncRule(store, seen, steps, training, message)

@@ -37,7 +37,6 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
-from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.protocol.outcome import Outcome
 from dtrain.roles.worker.phases import (
     READY,
@@ -52,6 +51,7 @@ from dtrain.roles.worker.phases import (
     Ready,
     Turn,
 )
+from dtrain.state.batch_cut import UNCUT, BatchCut
 
 SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
 

@@ -85,7 +85,7 @@ class BesideEvaluator:
 
     def begin(self, training: LocalTraining) -> None:
         """Tell the evaluator of a call of `fit`, which this task trains."""
-        self._fits = training.state.generation.number
+        self._fits = training.state.begun.generation
         assert self._hosting is not None, "the task that trains has joined"
         assert self.task.run_dir is not None, "and saves"
         self._hosting.begin(training.state, str(self.task.run_dir), self._training)

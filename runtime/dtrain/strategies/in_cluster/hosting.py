@@ -17,7 +17,7 @@ from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.roles.control_host import ControlHandler
 from dtrain.runs.states import ENDED
 from dtrain.strategies.in_cluster.cluster_task import ClusterTask
-from dtrain.strategies.in_process.fit_state import FitState
+from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Training
 from dtrain.wire.channel import Handler
 from dtrain.wire.one_host.service import HostService
@@ -103,11 +103,11 @@ class ControlHosting:
         self.control.leads = True
         self.control.start()
 
-    def begin(self, state: FitState, directory: str, section: ClusterTraining) -> None:
+    def begin(self, state: FitHolder, directory: str, section: ClusterTraining) -> None:
         """Tell all tasks how a training stands from now on, that saves in this directory."""
         standing = TrainingStanding(
-            state.generation.number,
-            state.lineage,
+            state.begun.generation,
+            state.begun.lineage,
             directory,
             lambda: state.global_step,
             state.store.max_steps or 0,

@@ -1,16 +1,16 @@
 """The calls of `fit` of one process, one after the other: where each starts, and where it is saved."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import TrainingSection
+from dtrain.config import SynchronousSection, TrainingSection
+from dtrain.parameters import placement
 from dtrain.process.assignment import TaskAssignment
-from dtrain.protocol.batch_cut import UNCUT, BatchCut
 from dtrain.roles.chief.start import Start
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.in_process.beginnings import Beginnings, told_of
+from dtrain.state.batch_cut import UNCUT, BatchCut
+from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.in_process.training import LocalTraining
 from dtrain.strategies.interface import Replica, Training
 from dtrain.strategies.problem import Problem
@@ -68,11 +68,13 @@ class LocalFits:
         beginnings.number += 1
         if (passed := beginnings.passed_over(problem)) is not None:
             return passed
-        generation = beginnings.generation(problem, self._training, cut)
+        plan = placement.plan(problem.variables, servers=1)
+        sync = isinstance(self._training, SynchronousSection)
         resumes = beginnings.resumes
-        start = beginnings.start(generation, problem)
-        generation = replace(generation, max_steps=start.lineage.first_step + problem.max_steps)
-        training = self.last = LocalTraining(generation, start, self.reporter, shared=shared)
+        start = beginnings.start(
+            problem.asked(beginnings.number, plan, cut, sync=sync), plan, problem, resumes=resumes
+        ).going_on(cut, problem.max_steps, sync=shared)
+        training = self.last = LocalTraining(start, self._training, self.reporter, shared=shared)
         beginnings.last = training.state
         training.replicas = make_replicas(training)
         self._save_and_report(training, start, resumes=resumes)
@@ -92,8 +94,8 @@ class LocalFits:
         if self._section is None or self.reporter is None or not self._saves:
             return
         reporter = self.reporter
-        max_steps = training.generation.max_steps
-        for text in told_of(start, max_steps, resumes=resumes):
+        max_steps = start.state.max_steps
+        for text in told_of(start, resumes=resumes):
             reporter.warn(text)
         training.saver = self._beginnings.keeper(training.state, reporter, self._section)
         training.saver.begin(start, save=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.checkpoints import OptimizerState
+from dtrain.config import TrainingSection
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -17,13 +18,12 @@ from dtrain.parameters.row_routes import RowRoutes
 from dtrain.parameters.store import Store
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.tally import Open
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.trace import NO_TRACE
-from dtrain.strategies.in_process.fit_state import FitState
+from dtrain.state.fit_state import Open
+from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Leader, Replica, Training
 from dtrain.strategies.problem import ConfigChange
 from dtrain.types import Array
@@ -47,35 +47,36 @@ class LocalTraining(Training, Leader):
     repairs = False
 
     def __init__(
-        self, generation: Generation, start: Start, reporter: Reporter | None, *, shared: bool = False
+        self, start: Start, training: TrainingSection, reporter: Reporter | None, *, shared: bool = False
     ) -> None:
         """Fill the variables.
 
         Args:
-            generation: what is trained.
             start: from where.
+            training: the rules.
             reporter: told of steps; None where no launcher asks.
             shared: whether replicas make every step together, by the rules of synchronous training.
         """
-        self.generation = generation
+        self.plan = start.plan
+        self._nan_policy = training.nan_policy
         self.leader = self
         self.clock = self
-        dealt = start.dealt.going_on(generation.cut, sync=shared)
-        memory = ReplicaMemory(generation.plan)
+        dealt = start.state.dealt
+        memory = ReplicaMemory(start.plan)
         for name, array in memory.variables.items():
             array[...] = start.values[name]
         # The model reads the variables where the optimizer writes them.
-        store = _filled_store(generation, start, memory)
+        store = _filled_store(start, memory)
         dealer = PartDealer.of(dealt, whole=shared and not dealt.even)
         self.cut = dealer.cut
         self.lock = threading.Lock()
-        self.state = FitState(generation, start, memory, store, dealer, self.lock)
+        self.state = FitHolder(start, memory, store, dealer, self.lock)
         self.weights = self.state.weights
         self.store = store
         self.reporter = reporter
         trace = NO_TRACE if reporter is None else reporter.trace
         self._apply = trace.timed("apply", store.apply)
-        self.first_step = start.lineage.first_step
+        self.first_step = start.state.lineage.first_step
         self.saver: KeeperThread | None = None
 
     # How far it has come
@@ -167,7 +168,7 @@ class LocalTraining(Training, Leader):
             NonFiniteGradientError: the policy is ``fail``.
         """
         text = f"the gradient of step {self.global_step + 1} holds NaN or infinity (loss {loss})"
-        policy = self.generation.training.nan_policy
+        policy = self._nan_policy
         if policy == NanPolicy.FAIL:
             raise NonFiniteGradientError(text)
         if self.reporter is not None and policy == NanPolicy.REFUSE:
@@ -230,7 +231,7 @@ class LocalReplica(Replica):
 
     def __init__(self, training: LocalTraining, rank: int = 0) -> None:
         """Make room for one gradient."""
-        plan = training.generation.plan
+        plan = training.plan
         self.rank = rank
         self.training = training
         self.weights = training.weights
@@ -257,13 +258,13 @@ class LocalReplica(Replica):
         return blocks
 
 
-def _filled_store(generation: Generation, start: Start, memory: ReplicaMemory) -> Store:
+def _filled_store(start: Start, memory: ReplicaMemory) -> Store:
     store = Store(
-        generation.plan.layout(0),
-        start.optimizer,
+        start.plan.layout(0),
+        start.state.optimizer,
         memory.blocks[0],
-        start.lineage.origin,
-        generation.max_steps,
+        start.state.lineage.origin,
+        start.state.max_steps,
     )
     for slot, by_variable in start.slots.items():
         for name, array in store.slot_views(slot).items():

@@ -7,8 +7,8 @@ from typing import Any
 from dtrain import checkpoints
 from dtrain.messages import Row
 from dtrain.process.clock import SYSTEM
-from dtrain.protocol.tally import Open
 from dtrain.roles.chief.keeper.thread import KeeperThread
+from dtrain.state.fit_state import Open
 from dtrain.strategies.interface import Leader
 from dtrain.strategies.multi_worker_mirrored.orders import Order
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining

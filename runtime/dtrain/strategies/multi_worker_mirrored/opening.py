@@ -18,8 +18,6 @@ from dtrain.messages import Bell, Enter, Entered, NotReady
 from dtrain.messages.between_hosts import Welcome
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM
-from dtrain.protocol.part_dealer import Dealt
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.call_log import CallLog
@@ -90,32 +88,19 @@ def enter_message(generation: int, plan: Plan, slots: Sequence[str], hosts: Host
     return message if hosts is None else hosts.signed(message)
 
 
-def shape_of(plan: Plan, optimizer: dict[str, object], terms: Entered, *, several_hosts: bool) -> ArenaShape:
+def shape_of(plan: Plan, terms: Entered, *, several_hosts: bool) -> ArenaShape:
     """Return where things lie in the arena of a call of `fit` that began so."""
-    parts, ranks = terms.dealt[0], terms.ranks
+    parts, ranks = terms.state.dealt.parts, terms.ranks
     backups = has_backups(terms, several_hosts=several_hosts)
     if backups:
         parts = places_of(parts, ranks - SPARE_RANKS)
-    return ArenaShape(plan, optimizer, parts=parts, ranks=ranks, several_hosts=several_hosts, backups=backups)
-
-
-def start_of(terms: Entered) -> Start:
-    """Return where a call of `fit` began, but for the values, which lie in the arena."""
-    return Start(
-        terms.version,
-        {},
-        {},
-        terms.optimizer,
-        lineage=terms.lineage,
-        dealt=Dealt(*terms.dealt),
-        tally=terms.tally,
-        history=terms.history,
+    return ArenaShape(
+        plan, terms.state.optimizer, parts=parts, ranks=ranks, several_hosts=several_hosts, backups=backups
     )
 
 
 def begin_as_leader(
     meeting: Meeting,
-    generation: Generation,
     start: Start,
     terms: Entered,
     rank: int,
@@ -126,7 +111,7 @@ def begin_as_leader(
 
     Args:
         meeting: of this task.
-        generation, start: what begins, and where.
+        start: what begins, and where.
         terms: what the others are told of it, but for who is there.
         rank: of this replica.
         wait: see `Meeting.gather`.
@@ -136,10 +121,10 @@ def begin_as_leader(
         SharedMemoryError: the machine has not that much memory.
         TooFewReplicasError: raised by `wait`.
     """
-    shape = shape_of(generation.plan, start.optimizer, terms, several_hosts=hosts is not None)
+    shape = shape_of(start.plan, terms, several_hosts=hosts is not None)
     arena = Arena.make(shape)
     arena.fill(start.values, start.slots)
-    own = enter_message(generation.number, generation.plan, shape.slots, hosts)
+    own = enter_message(start.state.generation, start.plan, shape.slots, hosts)
     entered = {**meeting.gather(own, wait), rank: own}
     if hosts is None:
         return begin_here(meeting, terms, arena, sorted(entered), rank)
@@ -170,7 +155,7 @@ def begin_here(
     if arena.shape.backups:
         arena.record.write(first_standing(terms, members, arena.shape.parts))
     if joined is None:
-        arena.begin(members, terms.version, terms.tally)
+        arena.begin(members, terms.state.version, terms.state.tally)
     else:
         arena.begin(members, joined.version, joined.tally, number=number, batches=joined.batches)
     nbytes = LEDGER_BYTES + COPIES * sum(block.nbytes for block in arena.values.buffers.values())
@@ -179,7 +164,7 @@ def begin_here(
     ends = pairs(members)
     bells = Bells(ends.pop(rank))
     ledger = ledger_of(memory)
-    calls = CallLog.make(terms.dealt[0])
+    calls = CallLog.make(terms.state.dealt.parts)
     copies = os.dup(arena.fd), os.dup(memory.fd), os.dup(arena.rows_fd), os.dup(calls.fd)
     shared = Shared(terms, copies, bells, standing_by(ledger, terms.leader), hosts)
     locks = None if hosts is None else first_words(arena, terms, rank, joined)
@@ -241,10 +226,10 @@ def enter_here(
         for other, descriptor in zip(terms.bells, sockets, strict=True)
     }
     copies = os.dup(arena_fd), os.dup(ledger_fd), os.dup(rows_fd), os.dup(calls_fd)
-    shape = shape_of(plan, terms.optimizer, terms, several_hosts=hosts is not None)
+    shape = shape_of(plan, terms, several_hosts=hosts is not None)
     arena = Arena.received(arena_fd, rows_fd, shape)
     ledger = ledger_of(GrowingMemory.received(ledger_fd))
-    calls = CallLog.received(calls_fd, terms.dealt[0])
+    calls = CallLog.received(calls_fd, terms.state.dealt.parts)
     from_round = 1
     if hosts is not None:
         arena.put_address(rank, hosts.address)
@@ -253,7 +238,7 @@ def enter_here(
     if terms.joins:
         found = None
         try:
-            found = _admitted(arena, ledger, doors, terms.generation, rank)
+            found = _admitted(arena, ledger, doors, terms.state.generation, rank)
         finally:
             for copy in copies if found is None else ():
                 os.close(copy)
@@ -284,7 +269,7 @@ def _enter_beside_backups(
     bells = Bells({})
     hand_out(
         bells,
-        partial(_handed, doors, terms.generation, rank),
+        partial(_handed, doors, terms.state.generation, rank),
         [other for other in arena.record.read().members if other != rank],
     )
     shared = Shared(terms, copies, bells, standing_by(ledger, terms.leader))

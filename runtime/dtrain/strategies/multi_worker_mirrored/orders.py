@@ -9,8 +9,8 @@ import numpy as np
 from dtrain.collectives.ledger import Ledger
 from dtrain.messages import Row, Sums
 from dtrain.parameters.change import Change
-from dtrain.protocol.tally import Open
-from dtrain.strategies.in_process.fit_state import FitState
+from dtrain.state.fit_state import Open
+from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.problem import Weights
 from dtrain.types import Array
 
@@ -51,7 +51,7 @@ class OrderBook:
         publish: told of all that this replica, as the leader, writes into the ledger.
     """
 
-    def __init__(self, ledger: Ledger, state: FitState, order: Order, leader: int) -> None:
+    def __init__(self, ledger: Ledger, state: FitHolder, order: Order, leader: int) -> None:
         """Take over what has been written so far.
 
         Args:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from threading import Condition
 
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import Enter, Entered, Lineage, Refusal
+from dtrain.messages import Enter, Entered, FitState, Refusal
 from dtrain.roles.collective.calls import CallMemory, Calls
 from dtrain.roles.collective.meeting import Meeting, Shared, descriptors_of
 from dtrain.roles.collective.rules import Waits
+from dtrain.state.batch_cut import Dealt
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.multi_worker_mirrored.opening import Doors, asked
 from dtrain.strategies.replicas.host_peers import CollectiveCalls, PeerProcesses, check
@@ -86,16 +87,8 @@ def enter_message() -> Enter:
 
 def terms_of_loops(leader: int, ranks: int) -> Entered:
     """Return what the leader answers."""
-    return Entered(
-        generation=LOOPS,
-        version=0,
-        max_steps=0,
-        leader=leader,
-        lineage=Lineage(),
-        dealt=(ranks, 0, (), False, ()),
-        optimizer={},
-        ranks=ranks,
-    )
+    state = FitState(generation=LOOPS, dealt=Dealt(ranks))
+    return Entered(state=state, leader=leader, ranks=ranks)
 
 
 def late(leader: str) -> PeerRefusedError:

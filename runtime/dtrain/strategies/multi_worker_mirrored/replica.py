@@ -34,7 +34,7 @@ class ArenaReplica(Replica):
         self._calls = training.calls
         self._reporter = reporter
         self._warns = section.nan_policy == NanPolicy.REFUSE
-        plan = training.state.generation.plan
+        plan = training.state.plan
         self._trainable = {spec.name: spec.trainable for spec in plan.variables}
         self._places: dict[int, tuple[dict[str, Array], dict[str, Array]]] = {}
         self._part = NO_PART

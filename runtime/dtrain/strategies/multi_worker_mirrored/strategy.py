@@ -1,7 +1,6 @@
 """The place of one chief, worker or evaluator in a cluster without servers, for all of its calls of `fit`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,21 +11,20 @@ from dtrain.config.choices import TooFew, Transport
 from dtrain.config.training_section import SPARE_RANKS
 from dtrain.data.distribution.once import share_over_hosts
 from dtrain.errors import RunError
-from dtrain.messages import Row
+from dtrain.messages import Entered, Row
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
 from dtrain.process.assignment import TaskAssignment
-from dtrain.protocol.batch_cut import BatchCut
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.rules import PATIENCE_S, Waits
 from dtrain.roles.finding_leader import LeaderFinder
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
+from dtrain.state.batch_cut import BatchCut
+from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.in_cluster.cluster_task import ClusterTask
 from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
-from dtrain.strategies.in_process.beginnings import Beginnings, told_of
 from dtrain.strategies.input.workers import InputWorkers
 from dtrain.strategies.interface import Leader, Strategy, Training
 from dtrain.strategies.multi_worker_mirrored.absence import Absence, HasEndedError, HasToLeadError
@@ -35,7 +33,6 @@ from dtrain.strategies.multi_worker_mirrored.beginning.entering import enter
 from dtrain.strategies.multi_worker_mirrored.beginning.gathering import Gathering
 from dtrain.strategies.multi_worker_mirrored.beginning.meanwhile import Meanwhile
 from dtrain.strategies.multi_worker_mirrored.beginning.others import OtherReplicas
-from dtrain.strategies.multi_worker_mirrored.beginning.terms import terms_of
 from dtrain.strategies.multi_worker_mirrored.between_hosts.loops import met
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
 from dtrain.strategies.multi_worker_mirrored.leader import ReplicaLeader
@@ -43,7 +40,6 @@ from dtrain.strategies.multi_worker_mirrored.opening import (
     Doors,
     Entry,
     begin_as_leader,
-    start_of,
 )
 from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
 from dtrain.strategies.multi_worker_mirrored.own_loops import make_loops
@@ -205,23 +201,26 @@ class MultiWorkerMirrored(Strategy):
         if over or beginnings.passed_over(problem) is not None:
             return None
         cut = BatchCut(self.num_replicas_in_sync, self.training.has_backups(self.context.num_replicas))
-        generation = beginnings.generation(problem, self.training, cut, plan)
         resumes = beginnings.resumes
-        start = beginnings.start(generation, problem)
-        max_steps = start.lineage.first_step + problem.max_steps
-        generation = replace(generation, max_steps=max_steps)
+        start = beginnings.start(
+            problem.asked(beginnings.number, plan, cut, sync=True), plan, problem, resumes=resumes
+        )
         # Between hosts a step is of one batch, also in a run that had backups on one host.
-        dealt = start.dealt.going_on(cut, sync=hosting.hosts is None or not start.dealt.even)
+        sync = hosting.hosts is None or not start.state.dealt.even
+        start = start.going_on(cut, problem.max_steps, sync=sync)
         ranks = self.context.num_replicas + SPARE_RANKS
-        terms = terms_of(generation, start, dealt, self.context.rank, ranks, str(self._task.run_dir))
+        terms = Entered(
+            state=start.state.but(plan=None, model=None),
+            leader=self.context.rank,
+            ranks=ranks,
+            directory=str(self._task.run_dir),
+        )
         rank = self.context.rank
         awaited = self._members - {rank} if beginnings.number > self._ended else set()
         others = self._gathering(awaited, self.training.too_few)
-        entry = begin_as_leader(
-            hosting.meeting, generation, start, terms, rank, others.suffice, hosting.hosts
-        )
-        training = self._training(entry, generation, start)
-        for text in told_of(start, max_steps, resumes=resumes):
+        entry = begin_as_leader(hosting.meeting, start, terms, rank, others.suffice, hosting.hosts)
+        training = self._training(entry, start)
+        for text in told_of(start, resumes=resumes):
             self._reporter.warn(text)
         keeper = beginnings.keeper(training.state, self._reporter, self.assignment.spec.checkpoint)
         keeper.begin(start, save=True)
@@ -246,10 +245,8 @@ class MultiWorkerMirrored(Strategy):
         terms = entry.shared.terms
         self._directory = terms.directory
         self._beginnings.follow(problem)
-        cut = BatchCut(terms.dealt[0], terms.dealt[3])
-        generation = self._beginnings.generation(problem, self.training, cut, plan)
-        generation = replace(generation, max_steps=terms.max_steps)
-        return self._training(entry, generation, start_of(terms))
+        model = None if problem.model is None else dict(problem.model)
+        return self._training(entry, Start(terms.state.but(plan=plan.to_dict(), model=model), plan))
 
     def _doors(self, link: HeartbeatLink) -> Doors:
         peer = Peer(
@@ -283,10 +280,9 @@ class MultiWorkerMirrored(Strategy):
         waits = Waits(self._others.name_of, self._reporter.waiting, DEADLINE_S)
         return met(*ways, rank, ranks, others.suffice, waits)
 
-    def _training(self, entry: Entry, generation: Generation, start: Start) -> ReplicaTraining:
+    def _training(self, entry: Entry, start: Start) -> ReplicaTraining:
         training = make_training(
             entry,
-            generation,
             start,
             self.training,
             self.context.num_replicas,
@@ -307,7 +303,7 @@ class MultiWorkerMirrored(Strategy):
         assert self._hosting is not None, "a leader serves"
         assert self._task.run_dir is not None, "a leader saves"
         self._hosting.begin(training.state, str(self._task.run_dir), self.training)
-        conclude = partial(self._hosting.conclude, training.state.generation.number, training)
+        conclude = partial(self._hosting.conclude, training.state.begun.generation, training)
         leader = BackupLeader if isinstance(training, BackupTraining) else ReplicaLeader
         return leader(training, keeper, RunFiles(self._task.run_dir).checkpoints, conclude)
 
@@ -321,7 +317,7 @@ class MultiWorkerMirrored(Strategy):
         self._become_leader()
         training.book.finish_earlier()
         state = training.state
-        start = Start(state.global_step, {}, {}, state.store.optimizer_config, lineage=state.lineage)
+        start = Start(state.begun.but(version=state.global_step), state.plan)
         keeper = self._beginnings.keeper(state, self._reporter, self.assignment.spec.checkpoint)
         keeper.begin(start, save=False)
         return self._leader(training, keeper)

@@ -14,7 +14,7 @@ from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import LOOK_S, Rules
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.in_process.fit_state import FitState
+from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Compute, Leader, Replica, Training
 from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
 from dtrain.strategies.multi_worker_mirrored.step_boundary import StepBoundary
@@ -33,11 +33,11 @@ def rules_of(section: MultiWorkerMirroredSection, replicas: int, *, alone: bool)
     )
 
 
-class SharedFitState(FitState):
+class SharedFitHolder(FitHolder):
     """A state that other processes change: what a checkpoint remembers of it is copied at once."""
 
     def mark(self) -> SnapshotReply:
-        """See `FitState.mark`."""
+        """See `FitHolder.mark`."""
         reply = super().mark()
         self.store.keep_snapshots()
         return reply
@@ -66,7 +66,7 @@ class ReplicaTraining(Training):
         bells: Bells,
         calls: StepCalls | NoStepCalls,
         book: OrderBook,
-        state: FitState,
+        state: FitHolder,
         boundary: StepBoundary,
         section: MultiWorkerMirroredSection,
         reporter: Reporter,
@@ -96,7 +96,7 @@ class ReplicaTraining(Training):
         self.weights = state.weights
         self.cut = state.dealer.cut
         self.weighs_examples = section.weighting == Weighting.EXAMPLES
-        self.first_step = state.lineage.first_step
+        self.first_step = state.begun.lineage.first_step
         self.bells = bells
         self._reporter = reporter
         self._name_of = name_of

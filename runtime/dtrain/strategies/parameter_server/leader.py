@@ -10,12 +10,12 @@ from dtrain.messages import Row
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import cut
 from dtrain.parameters.row_routes import RowRoutes
-from dtrain.protocol.tally import Open
 from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
+from dtrain.state.fit_state import Open
 from dtrain.strategies.interface import Leader
 from dtrain.strategies.parameter_server.failures import Failures
 from dtrain.strategies.problem import ConfigChange, Weights

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import AsyncSection, CheckpointSection, ServerSection
+from dtrain.config import CheckpointSection, ServerSection, SynchronousSection
 from dtrain.messages import Row
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.chief.driver import Leader
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper.driver import Keeper, KeeperParts
 from dtrain.roles.chief.recovery import Beginning, beginning
-from dtrain.roles.chief.start import Start, continued, fetch_newest, fresh, restored, saved_generation
+from dtrain.roles.chief.start import fetch_newest, restored, saved_generation
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
+from dtrain.state.batch_cut import BatchCut
+from dtrain.state.feed import UNKNOWN
+from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.problem import Problem
 from dtrain.wire.connector import ConnectTask
 
@@ -66,7 +67,7 @@ class Leading:
         self._patience_s = patience_s
         self._clock = clock
         self._leader: Leader | None = None
-        self._owner: object = None
+        self._calls = Beginnings(section, RunFiles(run_dir).checkpoints, reporter)
         self.keeper: Keeper | None = None
         self.recorded: dict[int, Mapping[int, Row]] = {}
 
@@ -96,58 +97,39 @@ class Leading:
         replies = [link.reply for link in self._links]
         found = beginning(number, replies, saved_generation(self.checkpoints))
         if found is Beginning.PASS_OVER:
-            self._owner = problem.owner
+            self._calls.follow(problem)
             return False
         if self._leader is None:
             self._leader = Leader(len(self._links), self._connect, connect_s, self._clock, self._host)
-        start = None if found is Beginning.ATTACH else self._start(number, found, plan, problem)
-        self._owner = problem.owner
-        lineage = replies[self._host].lineage if start is None else start.lineage
-        generation = Generation(
-            number,
-            plan,
-            self._training,
-            problem.optimizer,
-            lineage.first_step + problem.max_steps,
-            cut,
-            problem.model,
-            problem.steps_per_epoch,
-            problem.first_epoch,
-            problem.alone,
-            problem.feed,
-            self._host,
-        )
+        sync = isinstance(self._training, SynchronousSection)
+        asked = problem.asked(number, plan, cut, sync=sync)
+        self._calls.number = number
+        start = None
+        if found is not Beginning.ATTACH:
+            resumes = found is Beginning.RESTORE
+            start = self._calls.start(asked, plan, problem, resumes=resumes, by_server=not sync)
+            start = start.going_on(cut, problem.max_steps, sync=sync)
+        self._calls.follow(problem)
         reporter = self._reporter
         place = KeeperParts(
-            self._leader, self._links, reporter, self._run_dir, self._section, self._patience_s, self._clock
+            self._leader,
+            self._links,
+            reporter,
+            self._run_dir,
+            self._training,
+            self._section,
+            self._patience_s,
+            self._clock,
         )
-        keeper = Keeper(place, generation)
+        keeper = Keeper(place, plan, asked)
         if start is None:
             keeper.attach()
         else:
-            if start.warning:
-                reporter.warn(start.warning)
-            if found is Beginning.RESTORE:
-                for text in start.where(generation.max_steps):
-                    reporter.warn(text)
+            for text in told_of(start, resumes=found is Beginning.RESTORE):
+                reporter.warn(text)
             keeper.begin(start, save=found is Beginning.START)
         self.keeper = keeper
         return True
-
-    def _start(self, number: int, found: Beginning, plan: Plan, problem: Problem) -> Start:
-        directory = self.checkpoints
-        optimizer = problem.optimizer
-        by_server = isinstance(self._training, AsyncSection)
-        if found is Beginning.RESTORE:
-            return restored(directory, plan, optimizer, problem.feed, by_server=by_server)
-        if number > 1:
-            same_owner = problem.owner is self._owner
-            return continued(
-                directory, plan, optimizer, problem.initial_values(), problem.state, same_owner=same_owner
-            )
-        if problem.resume_from is not None:
-            return restored(problem.resume_from, plan, optimizer, problem.feed, by_server=by_server)
-        return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
 
     @property
     def busy(self) -> bool:
@@ -163,11 +145,11 @@ class Leading:
         """See `Strategy.optimizer_state`: as of a checkpoint that is written now, if training is under
         way.
         """
-        if self.keeper is None or owner is not self._owner:
+        if self.keeper is None or not self._calls.is_of(owner):
             return None
         self.keeper.save_now()
-        generation = self.keeper.generation
-        return restored(self.checkpoints, generation.plan, generation.optimizer).optimizer_state
+        asked = self.keeper.asked.but(feed=UNKNOWN)
+        return restored(self.checkpoints, self.keeper.plan, asked).optimizer_state
 
     def close(self, *, farewell: bool) -> None:
         """Close the connections to the servers; with `farewell` tell them first that no task will train any

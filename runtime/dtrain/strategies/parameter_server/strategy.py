@@ -13,13 +13,13 @@ from dtrain.messages import HeartbeatReply, Row
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan, unclippable
 from dtrain.process.assignment import TaskAssignment
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.chief.driver import server_name
 from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.kill_request import request_kill
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.coordinator.coordination import Coordination
 from dtrain.strategies.coordinator.functions import ProgramNames
 from dtrain.strategies.coordinator.in_cluster import (
@@ -189,8 +189,8 @@ class ParameterServerStrategy(Strategy):
         """Keep what a call of `fit` that ends leaves to the next one, and to the farewell."""
         self._let_read(training.driver)
         leading = self._leading
-        if leading is not None and leading.keeper is not None and not leading.keeper.generation.alone:
-            leading.recorded[leading.keeper.generation.number] = training.recorded
+        if leading is not None and leading.keeper is not None and not leading.keeper.asked.alone:
+            leading.recorded[leading.keeper.asked.generation] = training.recorded
         self._pushes_sent = training.driver.machine.sequence
         self._lease.on_failure = lambda reason: None
         self._open = None

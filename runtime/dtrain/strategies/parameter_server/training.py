@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from dtrain.messages import Row
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.reporting import Reporter
+from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.interface import Training
 from dtrain.strategies.parameter_server.leader import ServerLeader
 from dtrain.strategies.parameter_server.replica import ServerReplica

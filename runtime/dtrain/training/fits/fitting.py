@@ -23,7 +23,7 @@ from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
 from dtrain.learning.graphs.heads import WHOLE
 from dtrain.learning.optimizers.applied import Iterations
-from dtrain.protocol.feed import UNKNOWN, Feed
+from dtrain.state.feed import UNKNOWN, Feed
 from dtrain.strategies.interface import Leader, Replica, StepClock, Strategy, Training
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.problem import Problem, Weights

@@ -8,8 +8,8 @@ from dtrain.data.prefetching.budget import size_bytes
 from dtrain.data.prefetching.forecast import Forecast
 from dtrain.data.prefetching.prefetched import PrefetchPlan
 from dtrain.data.prefetching.reader import ReadAhead
-from dtrain.protocol.batch_cut import BatchCut
 from dtrain.protocol.lanes import owned_from
+from dtrain.state.batch_cut import BatchCut
 from dtrain.training.parts.of_pipelines import Stream
 from dtrain.training.parts.streams import Part
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.state.batch_cut import BatchCut
 from dtrain.training.parts.streams import Part
 
 ENDLESS = 1 << 62

@@ -10,7 +10,7 @@ from dtrain.data.node import rows_of
 from dtrain.data.structure import concatenate
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import WHOLE, LossScale
-from dtrain.protocol.batch_cut import BatchCut
+from dtrain.state.batch_cut import BatchCut
 from dtrain.training.parts.batch import Batch
 
 ITERATION = (0,)

@@ -1,26 +1,27 @@
 """The leader's thread: it saves on schedule, restores servers that lost their memory, saves the last step."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from dtrain import checkpoints
-from dtrain.config import CheckpointSection
+from dtrain.config import CheckpointSection, ServerSection, SyncSection
 from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.driver import Leader
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper.machine import Action, BeginTerm, Conclude, Keeping, Request, Restore
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.chief.machine import CheckpointSchedule
 from dtrain.roles.chief.recovery import TermWatch
 from dtrain.roles.chief.saver import Saver
-from dtrain.roles.chief.start import restored
+from dtrain.roles.chief.start import Start, restored
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
+from dtrain.state.fit_state import FitState
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class KeeperParts:
     """Where a leader works: its ways to the servers, and what it keeps.
 
     Attributes:
+        training: the rules, which the servers are told.
         server_s: how long it waits for a server that is lost.
     """
 
@@ -35,6 +37,7 @@ class KeeperParts:
     links: Sequence[HeartbeatLink]
     reporter: Reporter
     run_dir: Path
+    training: ServerSection
     section: CheckpointSection
     server_s: float
     clock: Clock = SYSTEM
@@ -49,26 +52,32 @@ class Keeper(KeeperThread):
     """Keeps one generation on the servers and on the disk.
 
     Attributes:
-        generation: what is kept.
+        asked: the call of `fit` as the program asks for it.
+        plan: where its variables lie.
         busy: a term is being begun: servers may be slow to answer.
         own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
     """
 
-    def __init__(self, place: KeeperParts, generation: Generation) -> None:
+    def __init__(self, place: KeeperParts, plan: Plan, asked: FitState) -> None:
         self._place = place
-        self.generation = generation
+        self.plan = plan
+        self.asked = asked
+        self._sync = sync = isinstance(place.training, SyncSection)
         clock = place.clock
         reporter = place.reporter
         schedule = CheckpointSchedule(place.section, clock.now(), -1)
-        watch = TermWatch(generation.number, place.leader.term, 0.0, host=generation.host)
-        machine = Keeping(schedule, generation.max_steps, place.server_s, watch)
+        watch = TermWatch(asked.generation, place.leader.term, 0.0, host=place.leader.host)
+        machine = Keeping(schedule, 0, place.server_s, watch)
         saver = Saver(
             place.leader,
-            generation,
+            plan,
+            asked,
             place.section,
             place.checkpoints,
             self._newest_step,
             reporter.warn,
+            sync=sync,
+            host=place.leader.host,
             tried=reporter.tried_to_save,
             clock=clock,
         )
@@ -88,10 +97,18 @@ class Keeper(KeeperThread):
 
     # In the program's own thread
 
+    def begin(self, start: Start, *, save: bool) -> None:
+        """Begin with this, and keep it up to the last step that it has; see `KeeperThread.begin`."""
+        self._machine.max_steps = start.state.max_steps
+        super().begin(start, save=save)
+
     def attach(self) -> None:
         """Go on in the background with what the servers train already."""
         self._hear()
-        lineage = self._saver.lineage = self._place.links[self.generation.host].reply.lineage
+        lineage = self._place.links[self._place.leader.host].reply.lineage
+        last = lineage.first_step + self.asked.max_steps
+        self._saver.state = self.asked.but(lineage=lineage, max_steps=last)
+        self._machine.max_steps = last
         # A leader that was started by hand has begun another directory.
         empty = not checkpoints.list_checkpoints(self._place.checkpoints)
         found = self._machine.attach(lineage.rolled_back_steps, nothing_saved=empty, now=self._clock.now())
@@ -103,7 +120,7 @@ class Keeper(KeeperThread):
         """Note an order that the servers have: make no version beyond `until` for now, or end at `end`."""
         self._saver.until = until
         if end is not None:
-            self.generation = self._saver.generation = replace(self.generation, max_steps=end)
+            self._saver.state = self._saver.state.but(max_steps=end)
             self._machine.max_steps = end
 
     def give_back(self) -> None:
@@ -144,17 +161,19 @@ class Keeper(KeeperThread):
             case BeginTerm():
                 return self._begin_term(action)
             case Conclude():
-                self._place.leader.conclude(self.generation.number, self._saver.rows)
+                self._place.leader.conclude(self.asked.generation, self._saver.rows)
                 return self._machine.concluded()
         return super()._do(action)
 
     def _restore(self) -> Sequence[Action]:
-        generation = self.generation
-        start = restored(self._place.checkpoints, generation.plan, generation.optimizer, generation.feed)
+        begun, asked = self._saver.state, self.asked
+        start = restored(self._place.checkpoints, self.plan, asked, by_server=not self._sync)
+        steps = begun.max_steps - begun.lineage.first_step
+        start = start.going_on(asked.dealt.cut, steps, sync=self._sync)
         if start.warning:
             self._place.reporter.warn(start.warning)
         self._start = start
-        return self._machine.restored(start.version, start.lineage.rolled_back_steps)
+        return self._machine.restored(start.state.version, start.state.lineage.rolled_back_steps)
 
     def _begin_term(self, action: BeginTerm) -> Sequence[Action]:
         """Begin a term on every server; no version is made before the leader's order."""
@@ -163,25 +182,27 @@ class Keeper(KeeperThread):
         assert start is not None
         if action.again:
             leader.reconnect()
-        lineage = msgspec.structs.replace(start.lineage, rolled_back_steps=action.rolled_back_steps)
-        told = replace(start, lineage=lineage)
+        lineage = msgspec.structs.replace(start.state.lineage, rolled_back_steps=action.rolled_back_steps)
+        told = start.but(lineage=lineage)
         directory = str(self._place.run_dir)
         self.busy = True
         try:
             given_up = leader.initialise(
-                self.generation, told, action.term, directory, action.until, action.heard_of
+                told, self._place.training, action.term, directory, action.until, action.heard_of
             )
         finally:
             self.busy = False
         following = self._machine.begun(given_up, self._clock.now())
         self._start = None
-        self._saver.lineage = start.lineage
+        self._saver.state = start.state
         self._report_lineage()
         return following
 
     def _report_lineage(self) -> None:
         lost = self._machine.rolled_back_steps
-        self._saver.lineage = msgspec.structs.replace(self._saver.lineage, rolled_back_steps=lost)
+        state = self._saver.state
+        lineage = msgspec.structs.replace(state.lineage, rolled_back_steps=lost)
+        self._saver.state = state.but(lineage=lineage)
         self._place.reporter.status.rolled_back_steps = lost
 
 

@@ -58,10 +58,10 @@ class KeeperThread:
             PeerError: a server is gone for good, or refuses it.
         """
         self._start = start
-        self._saver.lineage = start.lineage
-        lost = start.lineage.rolled_back_steps
+        self._saver.state = state = start.state
+        lost = state.lineage.rolled_back_steps
         self._hear()
-        self._carry_out(self._machine.begin(start.version, lost, save=save, now=self._clock.now()))
+        self._carry_out(self._machine.begin(state.version, lost, save=save, now=self._clock.now()))
         self._start = None
         self._go_on()
 
@@ -177,7 +177,7 @@ class KeeperThread:
         if action.reason is Reason.START:
             assert self._start is not None
             self._saver.save_start(self._start)
-            reached: int | None = self._start.version
+            reached: int | None = self._start.state.version
         else:
             reached = self._saver.save_cut(action.term, final=action.final, at_least=action.at_least)
         return self._machine.saved(action, reached, whole=self._saver.whole, now=self._clock.now())

@@ -8,8 +8,7 @@ from dtrain.config import MultiWorkerMirroredSection
 from dtrain.config.choices import TooFew
 from dtrain.errors import DtrainError
 from dtrain.parameters.store import Store
-from dtrain.protocol.part_dealer import Dealt, PartDealer
-from dtrain.roles.chief.generation import Generation
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.roles.collective.driver import CollectiveDriver
@@ -23,9 +22,9 @@ from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
 from dtrain.strategies.multi_worker_mirrored.replica import ArenaReplica
 from dtrain.strategies.multi_worker_mirrored.step_boundary import StepBoundary
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
-from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining, SharedFitState, rules_of
+from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining, SharedFitHolder, rules_of
 from dtrain.strategies.multi_worker_mirrored.with_backups.no_calls import NoStepCalls
-from dtrain.strategies.multi_worker_mirrored.with_backups.state import BackupBook, BackupFitState, EpochSums
+from dtrain.strategies.multi_worker_mirrored.with_backups.state import BackupBook, BackupFitHolder, EpochSums
 from dtrain.strategies.multi_worker_mirrored.with_backups.training import BackupTraining
 from dtrain.wire.one_host.locks import Locks
 
@@ -34,7 +33,7 @@ from dtrain.wire.one_host.locks import Locks
 class Parts:
     """The pieces of a task's training that know of backups, or of none."""
 
-    state: SharedFitState
+    state: SharedFitHolder
     book: OrderBook
     driver: CollectiveDriver | BackupDriver
     calls: StepCalls | NoStepCalls
@@ -42,7 +41,6 @@ class Parts:
 
 def make_training(
     entry: Entry,
-    generation: Generation,
     start: Start,
     section: MultiWorkerMirroredSection,
     replicas: int,
@@ -58,24 +56,23 @@ def make_training(
 
     Args:
         entry: the way into it.
-        generation, start: what is trained, and where it began.
+        start: what is trained, and where it began.
         section: the rules.
         replicas: how many there are at the start.
         reporter, failure, lead, on_close: as of `ReplicaTraining`.
         hosts: the ways to other hosts.
         waits: how the driver waits.
     """
-    terms, arena = entry.shared.terms, entry.arena
-    store = arena.store(start.optimizer, start.lineage.origin, generation.max_steps)
+    arena = entry.arena
+    begun = start.state
+    store = arena.store(begun.optimizer, begun.lineage.origin, begun.max_steps)
     boundary = StepBoundary()
-    rules = rules_of(section, replicas, alone=generation.alone)
+    rules = rules_of(section, replicas, alone=begun.alone)
     of_backups = arena.shape.backups
-    dealer = PartDealer.of(Dealt(*terms.dealt), whole=not of_backups)
-    state = (BackupFitState if of_backups else SharedFitState)(
-        generation, start, arena.values, store, dealer, boundary
-    )
-    order = Order(0, start.optimizer, until=start.version)
-    if isinstance(state, BackupFitState):
+    dealer = PartDealer.of(begun.dealt, whole=not of_backups)
+    state = (BackupFitHolder if of_backups else SharedFitHolder)(start, arena.values, store, dealer, boundary)
+    order = Order(0, begun.optimizer, until=begun.version)
+    if isinstance(state, BackupFitHolder):
         parts = _with_backups(entry, state, store, order, section, rules, waits)
     else:
         parts = _of_whole_batches(entry, state, store, order, section, rules, waits, hosts)
@@ -99,7 +96,7 @@ def make_training(
 
 def _of_whole_batches(
     entry: Entry,
-    state: SharedFitState,
+    state: SharedFitHolder,
     store: Store,
     order: Order,
     section: MultiWorkerMirroredSection,
@@ -128,7 +125,7 @@ def _of_whole_batches(
 
 def _with_backups(
     entry: Entry,
-    state: BackupFitState,
+    state: BackupFitHolder,
     store: Store,
     order: Order,
     section: MultiWorkerMirroredSection,

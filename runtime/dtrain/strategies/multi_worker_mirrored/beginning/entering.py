@@ -109,7 +109,7 @@ def _begin_at_host(
         PeerError: the leader has ended.
         SharedMemoryError: the machine has not that much memory.
     """
-    arena = Arena.make(shape_of(plan, terms.optimizer, terms, several_hosts=True))
+    arena = Arena.make(shape_of(plan, terms, several_hosts=True))
     doors.waiting(f"{doors.leader.name}, the variables")
     hosts.receive_values(arena, terms, doors.failure)
     awaited = set(hosts.mates(terms, rank))
@@ -145,7 +145,7 @@ def _join(
     doors.waiting("the other hosts, the end of their step")
     try:
         with hosts.welcomed(terms) as (welcome, stream):
-            arena = Arena.make(shape_of(plan, terms.optimizer, terms, several_hosts=True))
+            arena = Arena.make(shape_of(plan, terms, several_hosts=True))
             hosts.receive(arena, stream)
     except (WaitTimeoutError, PeerError):
         return None

@@ -96,7 +96,7 @@ def _under_way(connect: Callable[[int, float], Channel], other: int) -> _Found |
                 ledger = ledger_of(GrowingMemory.received(ledger_fd))
                 ledger.read()
                 leader, concluded = standing_by(ledger, terms.leader)()
-            return _Found(ended=terms.generation, leader=leader) if concluded else _Found(trains=True)
+            return _Found(ended=terms.state.generation, leader=leader) if concluded else _Found(trains=True)
         if not isinstance(terms, Over) or terms.generation <= generation:
             return _Found(trains=isinstance(terms, Refusal))  # it gathers others for the next one
         generation = terms.generation

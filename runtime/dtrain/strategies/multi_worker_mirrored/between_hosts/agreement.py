@@ -43,7 +43,7 @@ def across(
     bells.offer(OF_THREADS, heard)
     bells.take_up(OF_THREADS)
     known = Hosts(
-        *hosts.named(terms.generation),
+        *hosts.named(terms.state.generation),
         lease_s=LEASE_S,
         patience_s=patience_s,
         alone=rules.alone,
@@ -51,7 +51,7 @@ def across(
         name_of=hosts.name_of,
         longest_record=entry.ledger.nbytes,
         learn=hosts.learn,
-        welcome=partial(hosts.welcome, arena, terms.generation),
+        welcome=partial(hosts.welcome, arena, terms.state.generation),
     )
 
     def speak(number: int, written: Book) -> Speaker:

@@ -182,7 +182,7 @@ class HostWays:
         One that cannot be reached has ended, which the agreement of hosts finds out.
         """
         self.learn(terms.seats)
-        open_, _ = self.named(terms.generation)
+        open_, _ = self.named(terms.state.generation)
         heads = [seats[0] for host, seats in terms.seats.items() if host != 0]
         threads = [
             Thread(target=partial(_send, arena, open_, seat, self._warn), daemon=True) for seat in heads
@@ -199,7 +199,7 @@ class HostWays:
             PeerError: the leader has ended, or the values have not come in time.
         """
         self.learn(terms.seats)
-        _, take = self.named(terms.generation)
+        _, take = self.named(terms.state.generation)
         deadline = time.monotonic() + VALUES_S
 
         def given_up() -> str | None:
@@ -227,7 +227,7 @@ class HostWays:
             PeerError: it has ended meanwhile, or says something else.
         """
         self.learn(terms.seats)
-        _, take = self.named(terms.generation)
+        _, take = self.named(terms.state.generation)
         deadline = time.monotonic() + WELCOME_S
         stream = take(self.name_of(terms.leader), VALUES, deadline, lambda: None)
         try:

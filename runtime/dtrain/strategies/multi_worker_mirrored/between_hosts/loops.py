@@ -94,7 +94,7 @@ def _connected(hosts: HostWays, terms: Entered, rank: int, waits: Waits) -> Call
         PeerError: one has ended, or does not connect.
     """
     hosts.learn(terms.seats)
-    open_, take = hosts.named(terms.generation)
+    open_, take = hosts.named(terms.state.generation)
     tasks = {seat.rank: seat.task for seats in terms.seats.values() for seat in seats if seat.rank != rank}
     deadline = time.monotonic() + CONNECT_S
     with contextlib.ExitStack() as opened:

@@ -21,7 +21,7 @@ _AGAIN_S = 1.0
 
 def has_backups(terms: Entered, *, several_hosts: bool) -> bool:
     """Return whether steps are made of any parts, of whichever replicas come first."""
-    return terms.dealt[3] and not several_hosts
+    return terms.state.dealt.even and not several_hosts
 
 
 def places_of(parts: int, replicas: int) -> int:
@@ -31,9 +31,11 @@ def places_of(parts: int, replicas: int) -> int:
 
 def first_standing(terms: Entered, members: Sequence[int], places: int) -> Standing:
     """Return how a call of `fit` stands as it begins with these members."""
-    _, following, due, *_ = terms.dealt
-    standing = Standing([None] * places, following, list(due), version=terms.version, leader=terms.leader)
-    standing.sums = msgspec.msgpack.encode(terms.tally)
+    _, following, due, *_ = terms.state.dealt
+    standing = Standing(
+        [None] * places, following, list(due), version=terms.state.version, leader=terms.leader
+    )
+    standing.sums = msgspec.msgpack.encode(terms.state.tally)
     for rank in members:
         standing.enter(rank)
     return standing

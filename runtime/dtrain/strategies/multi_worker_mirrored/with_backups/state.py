@@ -11,12 +11,13 @@ import msgspec
 from dtrain.collectives.backups import Standing
 from dtrain.messages import SnapshotReply, Sums
 from dtrain.process.clock import SYSTEM
-from dtrain.protocol.tally import Open, Tally
+from dtrain.protocol.tally import Tally
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.collective.backup_driver import BackupDriver
-from dtrain.strategies.in_process.fit_state import FitState
+from dtrain.state.fit_state import Open
+from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, OrderBook
-from dtrain.strategies.multi_worker_mirrored.training import SharedFitState
+from dtrain.strategies.multi_worker_mirrored.training import SharedFitHolder
 
 _LOOK_S = 0.001
 _encode = msgspec.msgpack.Encoder().encode
@@ -31,7 +32,7 @@ def sums_of(tally: Tally) -> bytes:
 class EpochSums:
     """See `shared_standing.Account`."""
 
-    def __init__(self, state: FitState) -> None:
+    def __init__(self, state: FitHolder) -> None:
         """Keep the tally and the step of `state` as the standing says."""
         self._state = state
         self._known: bytes | None = None
@@ -54,7 +55,7 @@ class EpochSums:
         return self._state.tally.holding(_opened.decode(sums) if sums else ())
 
 
-class BackupFitState(SharedFitState):
+class BackupFitHolder(SharedFitHolder):
     """The state of a call of `fit` with backups.
 
     Attributes:
@@ -64,17 +65,18 @@ class BackupFitState(SharedFitState):
     driver: BackupDriver
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
-        """See `FitState.snapshot`."""
+        """See `FitHolder.snapshot`."""
         while True:
             with self._guard, self.driver.cut() as standing:
                 if standing is not None:
                     sums: Any = _opened.decode(standing.sums) if standing.sums else ()
-                    reply = msgspec.structs.replace(
-                        self.mark(),
+                    reply = self.mark()
+                    state = reply.state.but(
                         version=standing.version,
                         dealt=standing.dealt(self.dealer.parts),
                         tally=sums,
                     )
+                    reply = msgspec.structs.replace(reply, state=state)
                     return [reply]
             SYSTEM.sleep(_LOOK_S)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrain.protocol.feed import UNKNOWN, DataFile, Feed
-from dtrain.protocol.part_dealer import NOTHING_DEALT, Dealt
+from dtrain.state.batch_cut import NOTHING_DEALT, Dealt
+from dtrain.state.feed import UNKNOWN, DataFile, Feed
 
 
 def examples(feed, n, batches):

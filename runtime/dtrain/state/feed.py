@@ -8,9 +8,7 @@ at the same example.
 from typing import NamedTuple
 
 from dtrain.errors import InputError
-from dtrain.protocol.applied_batches import MISSING_MAX
-from dtrain.protocol.batch_cut import UNCUT
-from dtrain.protocol.part_dealer import Dealt
+from dtrain.state.batch_cut import MISSING_MAX, UNCUT, Dealt
 
 
 class DataFile(NamedTuple):

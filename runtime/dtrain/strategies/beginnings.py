@@ -1,4 +1,4 @@
-"""The calls of `fit` of one process that holds the variables: where each begins, and what keeps it."""
+"""The calls of `fit` of one process, as their leader sees them: where each begins, and what keeps it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,19 +6,17 @@ from typing import Any
 
 from dtrain import checkpoints
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import CheckpointSection, TrainingSection
-from dtrain.parameters import placement
+from dtrain.config import CheckpointSection
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM
-from dtrain.protocol.batch_cut import BatchCut
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.keeper.machine import Keeping
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.chief.machine import CheckpointSchedule
 from dtrain.roles.chief.recovery import Beginning, beginning
-from dtrain.roles.chief.start import Start, fetch_newest, fresh, restored, saved_generation
+from dtrain.roles.chief.start import Start, continued, fetch_newest, fresh, restored, saved_generation
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.in_process.fit_state import FitState
+from dtrain.state.fit_state import FitState
+from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Training
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.problem import Problem
@@ -47,7 +45,7 @@ class Beginnings:
         self.folder = folder
         self._reporter = reporter
         self.number = 0
-        self.last: FitState | None = None
+        self.last: FitHolder | None = None
         self._owner: object = None
         self._said: dict[str, Any] | None = None
 
@@ -78,26 +76,6 @@ class Beginnings:
             return problem
         return replace(problem, optimizer=self.last.store.optimizer_config)
 
-    def generation(
-        self, problem: Problem, training: TrainingSection, cut: BatchCut, plan: Plan | None = None
-    ) -> Generation:
-        """Return the subject of this `fit`, as if it began at step 0; by default with its variables on one
-        server.
-        """
-        return Generation(
-            self.number,
-            placement.plan(problem.variables, servers=1) if plan is None else plan,
-            training,
-            problem.optimizer,
-            problem.max_steps,
-            cut,
-            problem.model,
-            problem.steps_per_epoch,
-            problem.first_epoch,
-            problem.alone,
-            problem.feed,
-        )
-
     @property
     def resumes(self) -> bool:
         """Whether the run itself has a checkpoint to go on from."""
@@ -105,23 +83,40 @@ class Beginnings:
             return False
         return bool(checkpoints.list_checkpoints(self.folder))
 
-    def start(self, generation: Generation, problem: Problem) -> Start:
-        """Return where this `fit` starts."""
-        plan = generation.plan
-        optimizer = problem.optimizer
+    def start(
+        self,
+        asked: FitState,
+        plan: Plan,
+        problem: Problem,
+        *,
+        resumes: bool,
+        by_server: bool = False,
+    ) -> Start:
+        """Return where this `fit` starts: the end of the one before, a checkpoint, or its first values.
+
+        Args:
+            asked: the state with which it would begin at step 0.
+            plan: where its variables lie.
+            problem: what is trained.
+            resumes: whether the run's own checkpoint is of this `fit`.
+            by_server: whether servers may begin with different batches.
+        """
         same_owner = problem.owner is self._owner
         self._owner = problem.owner
         if self.last is not None and (problem.resume_from is None or self.folder is not None):
-            return self.last.continuation(generation, problem, same_owner=same_owner)
-        if self.folder is not None and self.resumes:
-            return restored(self.folder, plan, optimizer, problem.feed, by_server=False)
+            return self.last.continuation(asked, plan, problem, same_owner=same_owner)
+        if self.folder is not None and resumes:
+            return restored(self.folder, plan, asked, by_server=by_server)
+        if self.folder is not None and self.number > 1:
+            values, state = problem.initial_values(), problem.state
+            return continued(self.folder, plan, asked, values, state, same_owner=same_owner)
         if problem.resume_from is not None:
-            start = restored(problem.resume_from, plan, optimizer, problem.feed, by_server=False)
-            ended = start.history.get(saved_generation(problem.resume_from), {})
-            return replace(start, history={generation.number: ended})
-        return fresh(plan, optimizer, problem.initial_values(), state=problem.state)
+            start = restored(problem.resume_from, plan, asked, by_server=by_server)
+            ended = start.state.history.get(saved_generation(problem.resume_from), {})
+            return start.but(history={asked.generation: ended})
+        return fresh(asked, plan, problem.initial_values(), state=problem.state)
 
-    def keeper(self, state: FitState, reporter: Reporter, section: CheckpointSection) -> KeeperThread:
+    def keeper(self, state: FitHolder, reporter: Reporter, section: CheckpointSection) -> KeeperThread:
         """Return what writes the run's own checkpoints of a `fit`, which has a folder for them."""
         assert self.folder is not None, "a run that saves has a directory"
         saver = state.saver_into(self.folder, section, reporter.warn, reporter.tried_to_save)
@@ -130,10 +125,14 @@ class Beginnings:
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         """See `Strategy.optimizer_state`."""
-        return self.last.optimizer_state if self.last is not None and owner is self._owner else None
+        return self.last.optimizer_state if self.last is not None and self.is_of(owner) else None
+
+    def is_of(self, owner: object) -> bool:
+        """Return whether the last `fit` was of this owner; see `Problem.owner`."""
+        return owner is self._owner
 
 
-def told_of(start: Start, max_steps: int, *, resumes: bool) -> list[str]:
+def told_of(start: Start, *, resumes: bool) -> list[str]:
     """Return what a user should know of where training starts."""
     warning = [start.warning] if start.warning else []
-    return [*warning, *(start.where(max_steps) if resumes else [])]
+    return [*warning, *(start.where() if resumes else [])]

@@ -7,42 +7,41 @@ It knows neither threads nor other processes: a `Training` says when nobody else
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import CheckpointSection
-from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums
+from dtrain.messages import SnapshotReply, SnapshotRows
+from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.tally import Tally
-from dtrain.roles.chief.generation import Generation
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saver import Saver, Tried
 from dtrain.roles.chief.start import Start, fresh
+from dtrain.state.fit_state import FitState, Row, Sums
 from dtrain.strategies.problem import Problem, Weights
 from dtrain.types import Array
 
 
-class FitState:
-    """The state of one call of `fit`; see `saver.Holder`.
+class FitHolder:
+    """The variables and the account of one call of `fit` while it trains; see `saver.Holder`.
 
     Attributes:
-        generation: what is trained.
+        begun: the state with which it began.
+        plan: where its variables lie.
         store: variables and slots. Its arrays are what `weights` shows.
         weights: every variable by name, the newest.
         dealer: deals parts of batches.
         tally: the sums and numbers of epochs.
-        lineage: of this call of `fit`.
         global_step: versions made so far.
     """
 
     def __init__(
         self,
-        generation: Generation,
         start: Start,
         memory: ReplicaMemory,
         store: Store,
@@ -52,33 +51,23 @@ class FitState:
         """Begin at `start`, with `memory` as the variables that `store` updates, which are filled.
 
         Args:
-            generation: what is trained.
             start: from where.
             memory: of the dense variables.
             store: the same, with slots and tables.
             dealer: deals the parts that are left.
             guard: within it no other thread or process writes.
         """
-        self.generation = generation
+        self.begun = start.state
+        self.plan = start.plan
         self.store = store
         self.dealer = dealer
-        self.lineage = start.lineage
-        self.global_step = start.version
+        self.global_step = start.state.version
         self._tables = {table.shard.name: table for table in store.tables}
         self.weights: dict[str, Array] = {
             **memory.variables,
             **{name: table.values for name, table in self._tables.items()},
         }
-        kept = not generation.alone
-        self.tally = Tally.of(
-            start.lineage.first_step,
-            generation.steps_per_epoch,
-            generation.first_epoch,
-            start.tally,
-            start.history.get(generation.number, {}) if kept else {},
-            kept=kept,
-        )
-        self._earlier_rows = start.history
+        self.tally = Tally.of(start.state)
         self._guard = guard
         self._saving = threading.Lock()
 
@@ -99,9 +88,8 @@ class FitState:
     @property
     def history(self) -> dict[int, dict[int, Row]]:
         """The numbers of every epoch that has ended, by call of `fit`."""
-        kept = self.tally.kept and self.tally.rows
-        own = {self.generation.number: dict(self.tally.rows)} if kept else {}
-        return {**{fit: dict(rows) for fit, rows in self._earlier_rows.items()}, **own}
+        own = {self.begun.generation: dict(self.tally.rows)} if self.tally.kept and self.tally.rows else {}
+        return {**self.begun.history, **own}
 
     # For checkpoints
 
@@ -114,14 +102,21 @@ class FitState:
     ) -> Saver:
         """Return what saves this training, never while another one does."""
         return Saver(
-            self, self.generation, section, directory, lambda: self.global_step, warn, self._saving, tried
+            self,
+            self.plan,
+            self.begun,
+            section,
+            directory,
+            lambda: self.global_step,
+            warn,
+            sync=True,
+            turn=self._saving,
+            tried=tried,
         )
 
     def save_into(self, directory: Path) -> None:
         """Write a checkpoint into a folder of its own, in the place of the one before."""
-        saver = self.saver_into(directory, CheckpointSection(keep=1), lambda text: None)
-        saver.lineage = self.lineage
-        saver.save_cut()
+        self.saver_into(directory, CheckpointSection(keep=1), lambda text: None).save_cut()
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
         """Everything between two updates; see `saver.Holder`."""
@@ -131,15 +126,16 @@ class FitState:
     def mark(self) -> SnapshotReply:
         """Remember everything as it is now, for a checkpoint; nobody else writes meanwhile."""
         self.store.mark()
-        return SnapshotReply(
+        state = self.begun.but(
             version=self.global_step,
-            slots=tuple(self.store.slots),
-            seen=[],
             dealt=self.dealer.export(),
             optimizer=self.store.optimizer_config,
             tally=self.tally.open(),
             history=self.history,
+            seen=(),
+            contents=(),
         )
+        return SnapshotReply(state=state, slots=tuple(self.store.slots))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         """See `saver.Holder`."""
@@ -148,14 +144,13 @@ class FitState:
 
     # For the next call of fit
 
-    def continuation(self, generation: Generation, problem: Problem, *, same_owner: bool) -> Start:
+    def continuation(self, asked: FitState, plan: Plan, problem: Problem, *, same_owner: bool) -> Start:
         """Return where the next `fit` starts; another model's optimizer, or a new one, starts afresh."""
         step = self.global_step
         state = (
             OptimizerState(step - self.store.origin, self.store.all_slots()) if same_owner else problem.state
         )
-        start = fresh(generation.plan, problem.optimizer, problem.initial_values(), step, state)
-        return replace(start, history=self.history)
+        return fresh(asked, plan, problem.initial_values(), step, state).but(history=self.history)
 
     @property
     def optimizer_state(self) -> OptimizerState:
