@@ -234,9 +234,19 @@ def test_inputs_and_outputs_by_name(tmp_path):
     assert made.metrics_names == ["loss", "kind_loss", "price_loss"], "as in Keras in the order of the names"
     found = made.predict(data, verbose=0)
     assert {name: array.shape for name, array in found.items()} == {"kind": (10, 3), "price": (10, 1)}
+    assert list(found) == ["price", "kind"], "as in Keras in the order in which the model was given them"
     made.save(tmp_path / "named.safetensors")
     loaded = dt.load_model(tmp_path / "named.safetensors")
+    assert list(loaded.predict(data, verbose=0)) == ["price", "kind"]
     np.testing.assert_array_equal(loaded.predict(data, verbose=0)["price"], found["price"])
     assert (made.input_shape, made.output_shape) == ([(None, 3), (None, 1)], [(None, 3), (None, 1)])
     with pytest.raises(SpecError, match=r"found 'size' for price \(Dense\); give it name='size'"):
         dt.Model({"x": x, "z": z}, {"size": outputs["price"]})
+
+
+def test_a_single_output_by_name():
+    x = dt.Input((3,))
+    made = dt.Model(x, {"price": dt.layers.Dense(1, name="price")(x)})
+    assert made.predict(X, verbose=0)["price"].shape == (10, 1)
+    with pytest.raises(SpecError, match=r"output_keys: expected \['price'\] in any order, found \['size'\]"):
+        dt.Model.from_config(made.get_config() | {"output_keys": ["size"]})

@@ -9,7 +9,7 @@ from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.checkpoints import OptimizerState
 from dtrain.data import encoding
 from dtrain.data.input_context import InputContext
-from dtrain.errors import InputError
+from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
@@ -47,8 +47,8 @@ class Model(CompiledModel):
 
     ``Model(inputs, outputs)`` is a graph between the results of `dt.Input` and of layers; see `Sequential`
     for a stack. Several of them are a list, or a dict by their layers' names; of outputs in a dict `predict`
-    makes a dict. A model that is called with such results puts its layers there. Models that use the same
-    layers share their variables' values.
+    makes a dict in the same order. A model that is called with such results puts its layers there. Models
+    that use the same layers share their variables' values.
 
     Args:
         inputs: one result of `dt.Input`, or a list or dict of them.
@@ -63,7 +63,7 @@ class Model(CompiledModel):
             else Network.from_graph(in_order(inputs, "inputs"), in_order(outputs, "outputs"))
         )
         super().__init__(network, name)
-        self._outputs_by_name = isinstance(outputs, Mapping)
+        self._output_keys: list[str] = list(outputs) if isinstance(outputs, Mapping) else []
         self._symbols = (
             None
             if network is None
@@ -334,7 +334,11 @@ class Model(CompiledModel):
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
         """Return a model of the layers that `get_config` described."""
         model = cls.of_network(Network.from_config(config, custom_objects), config["name"])
-        model._outputs_by_name = bool(config.get("outputs_by_name"))
+        model._output_keys = [str(key) for key in config.get("output_keys", ())]
+        if model._output_keys and sorted(model._output_keys) != sorted(model.network.output_names):
+            raise SpecError(
+                f"output_keys: expected {model.network.output_names} in any order, found {model._output_keys}"
+            )
         return model
 
     @classmethod
@@ -346,7 +350,7 @@ class Model(CompiledModel):
 
     def get_config(self) -> dict[str, Any]:
         """Return name and layers as JSON types; see `tf.keras.Model.get_config`."""
-        return super().get_config() | ({"outputs_by_name": True} if self._outputs_by_name else {})
+        return super().get_config() | ({"output_keys": self._output_keys} if self._output_keys else {})
 
     # Inner parts
 
@@ -364,9 +368,11 @@ class Model(CompiledModel):
 
     def _predicted(self, outputs: Any) -> Any:
         """Return outputs in the form in which the model was given its own."""
-        return (
-            dict(zip(self.network.output_names, outputs, strict=True)) if self._outputs_by_name else outputs
-        )
+        names = self.network.output_names
+        if not self._output_keys:
+            return outputs
+        by_name = dict(zip(names, outputs if len(names) > 1 else [outputs], strict=True))
+        return {key: by_name[key] for key in self._output_keys}
 
     def _saved(self, compiled: Compiled | None, state: OptimizerState | None = None) -> SavedModel:
         values = self.weights
