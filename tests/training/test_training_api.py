@@ -219,11 +219,6 @@ def test_a_function_is_a_metric():
         made.save("never.safetensors")
 
 
-def test_a_generator_is_no_data():
-    with pytest.raises(InputError, match=r"found a generator, .*from_generator"):
-        classifier().fit(((X, LABELS) for _ in range(3)), steps_per_epoch=3)
-
-
 def test_the_rate_has_two_names():
     optimizer = dt.optimizers.SGD(0.5)
     optimizer.lr /= 2

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from dtrain.data.node import Indices, Iteration, Node, spec_of_first
+from dtrain.data.node import INFINITE, Indices, Iteration, Node, spec_of_first
 from dtrain.data.record_index.offsets import SUFFIX
 from dtrain.data.stores.opening import matching_urls
 from dtrain.data.stores.remote import shown
@@ -122,6 +123,35 @@ class Generated(Node):
         if self._signature is None:
             return map(as_arrays, elements)
         return (_cast_all(self._signature, element) for element in elements)
+
+
+class ReadOnce(Node):
+    """The elements that an iterator still has, in one pass.
+
+    The first one is given again until the second is asked for, because shapes are learned from it.
+    """
+
+    def __init__(self, elements: Iterator[Any], cardinality: int) -> None:
+        self._elements = elements
+        self._first: list[Any] | None = None
+        self._begun = False
+        self.cardinality = cardinality
+
+    @property
+    def spec(self) -> Any:
+        return spec_of_first(self)
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        if not self._begun:
+            self._first = list(islice(self._elements, 1)) if self._first is None else self._first
+            yield from map(as_arrays, self._first)
+            self._begun = True
+        yield from map(as_arrays, self._elements)
+        if self.cardinality == INFINITE:
+            raise InputError(
+                "data: the generator has ended, and more batches are expected of it; give fewer steps, or "
+                "dtrain.data.Dataset.from_generator(function_that_makes_it), which begins again"
+            )
 
 
 def signature_of(types: Any, shapes: Any, signature: Any) -> Any:

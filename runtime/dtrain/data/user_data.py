@@ -8,15 +8,21 @@ import numpy as np
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
-from dtrain.data.structure import arrays_of, as_arrays
+from dtrain.data.node import INFINITE, UNKNOWN
+from dtrain.data.prefetching.budget import size_bytes
+from dtrain.data.sources import ReadOnce
+from dtrain.data.structure import arrays_of, as_arrays, map_arrays
 from dtrain.errors import InputError
 
 NAMES = ("x", "y", "sample_weight")
 ARRAYS = (Mapping, list, tuple, str, bytes)
+GENERATOR_BYTES_MAX = 1 << 30
+"""Bytes of batches that are kept of a generator, whose number is unknown."""
 
 Data = Any
 """Arrays (`x`, `(x, y)` or `(x, y, sample_weight)`), a Dataset, a function of an InputContext that returns a
-Dataset, or an object with `__len__` and `__getitem__` of batches by number, as `dt.utils.Sequence`.
+Dataset, an object with `__len__` and `__getitem__` of batches by number, as `dt.utils.Sequence`, or an
+iterator of batches, such as a generator object.
 
 In the place of an array there may be a dict or list of arrays, for a model with several inputs or outputs."""
 
@@ -42,10 +48,7 @@ def as_dataset(
     if callable(data):
         return _made_by(data, context or InputContext())
     if isinstance(data, Iterator):
-        raise InputError(
-            "data: found a generator, which can be read once only; expected arrays, or a Dataset such as "
-            "dtrain.data.Dataset.from_generator(function_that_makes_it, output_signature=...)"
-        )
+        return Dataset(ReadOnce(data, UNKNOWN))
     if (
         isinstance(data, Sized)
         and hasattr(data, "__getitem__")
@@ -59,6 +62,39 @@ def as_dataset(
     if shuffle:
         dataset = dataset.shuffle(max(1, len(dataset)), seed=seed)
     return dataset.batch(batch_size)
+
+
+def for_training(batches: Iterator[Any], *, stepwise: bool, alone: bool) -> Dataset:
+    """Return the batches that a generator object, or another iterator, still has.
+
+    Args:
+        batches: each is (x, y) or (x, y, sample_weight).
+        stepwise: whether each is read as a step needs it; else all are read now, because an epoch ends with
+            the last one.
+        alone: whether one replica trains, in no run.
+
+    Raises:
+        InputError: others would train with a generator of their own, or it has no end.
+    """
+    if not alone:
+        raise InputError(
+            "data: found a generator, which can be read once only, and replicas would read different ones; "
+            "expected arrays, or a Dataset such as "
+            "dtrain.data.Dataset.from_generator(function_that_makes_it, output_signature=...)"
+        )
+    if stepwise:
+        return Dataset(ReadOnce(batches, INFINITE))
+    kept: list[Any] = []
+    left_bytes = GENERATOR_BYTES_MAX
+    for batch in batches:
+        kept.append(map_arrays(np.array, as_arrays(batch)))  # copies: it may fill the same arrays anew
+        left_bytes -= size_bytes(kept[-1])
+        if left_bytes < 0:
+            raise InputError(
+                f"data: the generator has given {len(kept)} batches of {GENERATOR_BYTES_MAX >> 20} MiB, and "
+                "no end; expected steps_per_epoch, or dtrain.data.Dataset.from_generator"
+            )
+    return Dataset.random_access(kept)
 
 
 def _made_by(function: Callable[..., Any], context: InputContext) -> Dataset:

@@ -1,7 +1,7 @@
 """`Model`: a network that a program compiles and trains. Names, arguments and defaults are Keras's."""
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from dtrain.callbacks import Callback, CallbackList, History, LambdaCallback, ProgressBar
@@ -9,6 +9,7 @@ from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.checkpoints import OptimizerState
 from dtrain.data import encoding
 from dtrain.data.input_context import InputContext
+from dtrain.data.user_data import for_training
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graphs.graph import as_list
@@ -100,8 +101,8 @@ class Model(CompiledModel):
         evaluation loop: every newest checkpoint is evaluated on `validation_data`.
 
         Args:
-            x: ``(x, y)`` arrays, a Dataset of batches, a function of an InputContext that returns one, or a
-                `dt.utils.Sequence`.
+            x: ``(x, y)`` arrays, a Dataset of batches, a function of an InputContext that returns one, a
+                `dt.utils.Sequence`, or in a process that trains alone a generator object.
             batch_size: of one step, over all replicas; only for arrays. 32 by default.
             validation_split: fraction of the arrays, from their end, to validate on.
             class_weight: factors of the examples' weights, by class number.
@@ -129,6 +130,9 @@ class Model(CompiledModel):
         if strategy.evaluates:
             return fit.follow()
         context = self._input_context()
+        if isinstance(data, Iterator):
+            alone = strategy.context.run_id is None and strategy.num_replicas_in_sync == 1
+            data = for_training(data, stepwise=steps_per_epoch is not None, alone=alone)
         batches = Batches.of(
             data, batch_size=batch_size, shuffle=shuffle, seed=strategy.context.seed, context=context
         ).for_fit(strategy, counts=steps_per_epoch is None)
@@ -444,6 +448,8 @@ def _validation(
     """Return the validation of a fit from its `validation_data`."""
     if data is None or isinstance(data, Validation):
         return data
+    if isinstance(data, Iterator):
+        data = for_training(data, stepwise=steps is not None, alone=True)
     batches = Batches.of(as_pair(data), batch_size=batch_size, shuffle=False, seed=0)
     check_finite(batches, steps, "fit: validation_data", "validation_steps")
     return Validation(batches, steps, freq)
