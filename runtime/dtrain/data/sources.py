@@ -132,8 +132,8 @@ class ReadOnce(Node):
     """
 
     def __init__(self, elements: Iterator[Any], cardinality: int) -> None:
-        self._elements = elements
-        self._first: list[Any] | None = None
+        self._elements = map(as_arrays, elements)
+        self._first: list[Any] = []
         self._begun = False
         self.cardinality = cardinality
 
@@ -143,13 +143,13 @@ class ReadOnce(Node):
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if not self._begun:
-            self._first = list(islice(self._elements, 1)) if self._first is None else self._first
-            yield from map(as_arrays, self._first)
+            self._first = self._first or list(islice(self._elements, 1))
+            yield from self._first
             self._begun = True
-        yield from map(as_arrays, self._elements)
+        yield from self._elements
         if self.cardinality == INFINITE:
             raise InputError(
-                "data: the generator has ended, and more batches are expected of it; give fewer steps, or "
+                "data: the generator has ended before the last step; give fewer steps, or "
                 "dtrain.data.Dataset.from_generator(function_that_makes_it), which begins again"
             )
 

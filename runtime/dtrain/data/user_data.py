@@ -64,24 +64,13 @@ def as_dataset(
     return dataset.batch(batch_size)
 
 
-def for_training(batches: Iterator[Any], *, stepwise: bool, alone: bool) -> Dataset:
-    """Return the batches that a generator object, or another iterator, still has.
-
-    Args:
-        batches: each is (x, y) or (x, y, sample_weight).
-        stepwise: whether each is read as a step needs it; else all are read now, because an epoch ends with
-            the last one.
-        alone: whether one replica trains, in no run.
+def all_or_stepwise(batches: Iterator[Any], *, stepwise: bool) -> Dataset:
+    """Return the batches that a generator object still has: each is read as a step needs it, or all are read
+    now, because their number says where an epoch ends.
 
     Raises:
-        InputError: others would train with a generator of their own, or it has no end.
+        InputError: they take more than GENERATOR_BYTES_MAX.
     """
-    if not alone:
-        raise InputError(
-            "data: found a generator, which can be read once only, and replicas would read different ones; "
-            "expected arrays, or a Dataset such as "
-            "dtrain.data.Dataset.from_generator(function_that_makes_it, output_signature=...)"
-        )
     if stepwise:
         return Dataset(ReadOnce(batches, INFINITE))
     kept: list[Any] = []
@@ -91,8 +80,8 @@ def for_training(batches: Iterator[Any], *, stepwise: bool, alone: bool) -> Data
         left_bytes -= size_bytes(kept[-1])
         if left_bytes < 0:
             raise InputError(
-                f"data: the generator has given {len(kept)} batches of {GENERATOR_BYTES_MAX >> 20} MiB, and "
-                "no end; expected steps_per_epoch, or dtrain.data.Dataset.from_generator"
+                f"data: found a generator of more than {GENERATOR_BYTES_MAX >> 20} MiB, or without end; "
+                "expected steps_per_epoch, or dtrain.data.Dataset.from_generator"
             )
     return Dataset.random_access(kept)
 

@@ -9,8 +9,8 @@ from dtrain.callbacks.callback_list import as_callbacks
 from dtrain.checkpoints import OptimizerState
 from dtrain.data import encoding
 from dtrain.data.input_context import InputContext
-from dtrain.data.user_data import for_training
-from dtrain.errors import InputError, SpecError
+from dtrain.data.user_data import all_or_stepwise
+from dtrain.errors import InputError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
@@ -131,8 +131,7 @@ class Model(CompiledModel):
             return fit.follow()
         context = self._input_context()
         if isinstance(data, Iterator):
-            alone = strategy.context.run_id is None and strategy.num_replicas_in_sync == 1
-            data = for_training(data, stepwise=steps_per_epoch is not None, alone=alone)
+            data = all_or_stepwise(data, stepwise=steps_per_epoch is not None)
         batches = Batches.of(
             data, batch_size=batch_size, shuffle=shuffle, seed=strategy.context.seed, context=context
         ).for_fit(strategy, counts=steps_per_epoch is None)
@@ -338,11 +337,8 @@ class Model(CompiledModel):
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
         """Return a model of the layers that `get_config` described."""
         model = cls.of_network(Network.from_config(config, custom_objects), config["name"])
-        model._output_keys = [str(key) for key in config.get("output_keys", ())]
-        if model._output_keys and sorted(model._output_keys) != sorted(model.network.output_names):
-            raise SpecError(
-                f"output_keys: expected {model.network.output_names} in any order, found {model._output_keys}"
-            )
+        names = model.network.output_names
+        model._output_keys = [names[names.index(key)] for key in config.get("output_keys", ())]
         return model
 
     @classmethod
@@ -429,12 +425,18 @@ def _of_sequence(data: Any, strategy: Strategy) -> list[Callback]:
     """Return the callback that tells a `dt.utils.Sequence` of the ends of epochs, which runs in the leader.
 
     Raises:
-        InputError: its `on_epoch_end` is overridden, and the program is in a cluster, where each task has a
-            different copy of the object.
+        InputError: its `on_epoch_end` is overridden, or it is a generator, and replicas of several tasks or
+            threads would each have a different state of the object.
     """
+    in_run = strategy.context.run_id is not None
+    if isinstance(data, Iterator) and (in_run or strategy.num_replicas_in_sync > 1):
+        raise InputError(
+            "data: found a generator, of which every replica would read another part; expected arrays, or "
+            "dtrain.data.Dataset.from_generator(function_that_makes_it, output_signature=...)"
+        )
     if getattr(type(data), "on_epoch_end", encoding.Sequence.on_epoch_end) is encoding.Sequence.on_epoch_end:
         return []
-    if strategy.context.run_id is not None:
+    if in_run:
         raise InputError(
             f"data: {type(data).__name__} has an on_epoch_end of its own, and tasks of a run would differ; "
             "leave it out and let fit shuffle, or give a dtrain.data.Dataset, as of from_generator"
@@ -449,7 +451,7 @@ def _validation(
     if data is None or isinstance(data, Validation):
         return data
     if isinstance(data, Iterator):
-        data = for_training(data, stepwise=steps is not None, alone=True)
+        data = all_or_stepwise(data, stepwise=steps is not None)
     batches = Batches.of(as_pair(data), batch_size=batch_size, shuffle=False, seed=0)
     check_finite(batches, steps, "fit: validation_data", "validation_steps")
     return Validation(batches, steps, freq)
