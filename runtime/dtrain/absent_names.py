@@ -32,7 +32,7 @@ def absent_from(module: str, known: Iterable[str]) -> Callable[[str], Any]:
 
 
 @cache
-def _instead() -> dict[tuple[str, str], str]:
+def instead() -> dict[tuple[str, str], str]:
     """Return the sentences of absent_names.txt, by module (`*`: any of them) and name."""
     lines = Path(__file__).with_suffix(".txt").read_text("utf-8").splitlines()
     parts = [line.partition(": ") for line in lines if line and not line.startswith("#")]
@@ -41,7 +41,7 @@ def _instead() -> dict[tuple[str, str], str]:
 
 def hint(module: str, name: str, known: Iterable[str]) -> str:
     """Return `; ` and what to use in an absent name's place; an empty text: nothing is like it."""
-    if found := _instead().get((module.removeprefix("dtrain."), name), _instead().get(("*", name))):
+    if found := instead().get((module.removeprefix("dtrain."), name), instead().get(("*", name))):
         return f"; {found}".replace("{name}", name.removeprefix("reduce_"))
     for place in _PLACES:
         if f"dtrain.{place}" != module and name in _public(place):

@@ -26,6 +26,12 @@ class OwnLoss(dt.losses.Loss):
         return (y_true - y_pred) ** 2
 
 
+class Forgetful(dt.losses.MeanSquaredError):
+    def __init__(self, factor):
+        super().__init__()
+        self.f = factor
+
+
 class OwnMetric(dt.metrics.Metric):
     def __init__(self, name="own"):
         super().__init__(name=name)
@@ -53,6 +59,12 @@ class WarmUp(dt.optimizers.schedules.LearningRateSchedule):
         return 0.1 / (step + 1)
 
 
+def used(**compiled):
+    model = dt.Sequential([LAYERS.Dense(1, input_shape=(3,))])
+    fitted(model, **compiled)
+    return model
+
+
 NO_GRADIENT = "there is no automatic differentiation"
 MISTAKES = {
     "a loss with call": (
@@ -77,6 +89,11 @@ MISTAKES = {
         lambda: dt.optimizers.SGD(lambda: 0.1),
         ["dt.optimizers.schedules", "dt.callbacks.LearningRateScheduler"],
     ),
+    "an argument that a loss does not keep": (
+        lambda: used(loss=Forgetful(factor=2.0)).save("never.safetensors"),
+        ["Forgetful: its argument factor", "self.factor = factor", "get_config"],
+    ),
+    "add after fit": (lambda: used().add(LAYERS.Dense(1)), ["Sequential([*model.layers, layer])"]),
     "no batch": (
         lambda: dt.Sequential([LAYERS.Dense(1, input_shape=(3,))]).predict(
             dt.data.Dataset.from_tensor_slices(X)
@@ -112,6 +129,58 @@ def test_an_absent_name_is_answered_with_what_to_use(name):
         getattr(module, name)
     assert str(caught.value).startswith("module 'dtrain")
     assert word in str(caught.value).partition(name)[2]
+
+
+def test_a_model_of_a_trained_one_s_layers_and_another_keeps_their_values():
+    model = used()
+    more = dt.Sequential([*model.layers, LAYERS.Dense(1)])
+    np.testing.assert_array_equal(more.get_weights()[0], model.get_weights()[0])
+    fitted(more)
+
+
+def test_a_loss_of_logits_behind_a_softmax_takes_its_logits_with_a_warning_once_as_in_keras():
+    model = dt.Sequential(
+        [LAYERS.Dense(3, kernel_initializer="zeros", activation="softmax", input_shape=(3,))]
+    )
+    model.compile("sgd", dt.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.warns(UserWarning, match=r"from_logits=True and an output layer with softmax") as told:
+        loss = model.fit(X, np.zeros(4, int), epochs=2, verbose=0).history["loss"][0]
+    assert (len(told), loss) == (1, pytest.approx(np.log(3))), "equal logits give each of 3 classes a third"
+
+
+def test_rows_and_ids_of_unequal_number_are_refused():
+    with pytest.raises(DtrainError, match="expected 3 rows, one an id, found 4"):
+        dt.SparseRows(np.arange(3), np.ones((4, 2)))
+
+
+ARGUMENTS = {
+    "lr": (lambda: dt.optimizers.Adam(lr=0.1), "write learning_rate"),
+    "decay": (lambda: dt.optimizers.SGD(decay=0.1), "dt.optimizers.legacy"),
+    "dtype": (lambda: LAYERS.Flatten(dtype="float32"), "float32"),
+    "stateful": (lambda: LAYERS.LSTM(3, stateful=True), "dt.from_torch"),
+    "recurrent_dropout": (lambda: LAYERS.GRU(3, recurrent_dropout=0.1), "write dropout"),
+    "mask_zero": (lambda: LAYERS.Embedding(3, 2, mask_zero=True), "pad_sequences"),
+    "input_dim": (lambda: LAYERS.Dense(3, input_dim=8), "input_shape=(n,)"),
+}
+
+
+@every_row("name", list(ARGUMENTS))
+def test_an_argument_that_is_absent_is_answered_with_what_to_write(name):
+    act, word = ARGUMENTS[name]
+    with pytest.raises(DtrainError, match=f": has no argument {name}; ") as caught:
+        act()
+    assert word in str(caught.value)
+
+
+def test_an_argument_of_no_library_stays_python_s_error_and_one_s_own_is_taken():
+    class Own(LAYERS.Dense):
+        def __init__(self, units, dtype, **more):
+            super().__init__(units, **more)
+            self.dtype = dtype
+
+    assert Own(3, dtype="float16", use_bias=False).copy().dtype == "float16"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'unit'"):
+        LAYERS.Dense(unit=3)
 
 
 def test_what_changes_nothing_is_taken(tmp_path):

@@ -46,7 +46,10 @@ class Sequential(Model):
                 f"{self.name}: expected a layer such as dtrain.layers.Dense(10), found {layer!r}"
             )
         if self._network is not None:
-            raise InputError(f"{self.name}: layers can only be added before the model is used")
+            raise InputError(
+                f"{self.name}: layers can only be added before the model is used; make a model of its layers "
+                "and this one, Sequential([*model.layers, layer]), which keeps their values"
+            )
         self._stack.append(layer)
 
     @property

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
+from dtrain.absent_names import instead
 from dtrain.errors import SpecError
 
 T = TypeVar("T")
@@ -28,10 +29,26 @@ NO_OBJECTS: CustomObjects = {}
 class Configurable:
     """An object that its constructor arguments describe."""
 
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Raise a `SpecError` for an argument of Keras that the class does not take; absent_names.txt has
+        what to write.
+        """
+        made: type = cls
+        for name in named.keys() - _argument_names(made):
+            if use := instead().get(("arguments", name)):
+                raise SpecError(f"{cls.__name__}: has no argument {name}; {use}")
+        return super().__new__(cls)
+
     def get_config(self) -> dict[str, Any]:
         """Return the constructor arguments as JSON types."""
         cls: type = type(self)
-        return {name: to_data(getattr(self, name)) for name in _argument_names(cls)}
+        names = _argument_names(cls)
+        if lost := [name for name in names if not hasattr(self, name)]:
+            raise SpecError(
+                f"{cls.__name__}: its argument {lost[0]} is kept in no attribute of that name; write "
+                f"self.{lost[0]} = {lost[0]} in __init__, or a get_config"
+            )
+        return {name: to_data(getattr(self, name)) for name in names}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

@@ -22,6 +22,9 @@ __all__ = [
 class Regularizer(Configurable):
     """Base class: the penalty for a weight, and its gradient."""
 
+    def __init__(self) -> None:
+        """Take no arguments; see `Configurable.__new__`."""
+
     def __call__(self, weight: Array) -> float:
         """Return the penalty, in the loss's unit."""
         raise NotImplementedError

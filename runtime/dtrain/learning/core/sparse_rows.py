@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dtrain.errors import InputError
 from dtrain.types import Array
 
 
@@ -18,6 +19,10 @@ class SparseRows:
 
     ids: Array
     rows: Array
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.rows):
+            raise InputError(f"SparseRows: expected {len(self.ids)} rows, one an id, found {len(self.rows)}")
 
     def summed(self) -> "SparseRows":
         """Return the same gradient with ascending ids, each of which occurs once."""

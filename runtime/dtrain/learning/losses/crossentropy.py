@@ -1,5 +1,6 @@
 """Losses for classes, stable from logits; probabilities are kept off 0 and 1."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,8 +20,19 @@ class _Crossentropy(Loss):
     from_logits: bool = False
 
     def from_logits_of(self, activation: str) -> Loss | None:
-        """Return this loss of the logits, if the activation is the one that belongs to it."""
-        return replace(self, from_logits=True) if activation == self.activation else None
+        """Return this loss of the logits, if the activation is the one that belongs to it.
+
+        As in Keras they are taken also where this is a loss of logits already, with a warning.
+        """
+        if activation != self.activation:
+            return None
+        if self.from_logits:
+            warnings.warn(
+                f"{type(self).__name__}: found from_logits=True and an output layer with {activation}; the "
+                f"values before {activation} are taken as logits: leave one of the two out",
+                stacklevel=2,
+            )
+        return replace(self, from_logits=True)
 
 
 @dataclass
