@@ -144,9 +144,10 @@ def _show(error: click.ClickException) -> None:
 
 def _say(message: str) -> None:
     from dtrain.formats.masked_urls import masked  # not above: the room is large
+    from dtrain.process.plain_text import plain
 
     with contextlib.suppress(BrokenPipeError):
-        click.echo(masked(message), err=True)
+        click.echo(plain(masked(message)), err=True)
 
 
 def _drop_unread_output() -> None:

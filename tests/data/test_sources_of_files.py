@@ -186,6 +186,14 @@ def test_archives_of_examples(tmp_path):
     for read in (lambda: list(dataset), lambda: addressed(dataset.node)):
         with pytest.raises(InputError, match=r"x\.tar: "):
             read()
+    second = bytearray(data)
+    second[3 * 512 + 130] ^= 1  # in the size that a header says, so that its checksum is wrong
+    (tmp_path / "y.tar").write_bytes(second)
+    for read in (list, lambda made: addressed(made.node)):
+        with pytest.raises(
+            InputError, match=r"y\.tar: expected a \.tar archive, found damage at byte 1536: "
+        ):
+            read(TarDataset(str(tmp_path / "y.tar"), ("cls",)))
 
 
 def test_resizing_is_tensorflows():

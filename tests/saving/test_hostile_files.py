@@ -227,7 +227,7 @@ def test_nothing_is_as_large_as_a_file_claims(tmp_path, header, data):
 
 def test_a_giant_length_is_refused(tmp_path):
     (tmp_path / "bomb").write_bytes((2**63).to_bytes(8, "little") + b"{}")
-    refused(tmp_path / "bomb", "claims")
+    refused(tmp_path / "bomb", "not the length of a header")
 
 
 def test_a_version_of_the_future_is_named(path):

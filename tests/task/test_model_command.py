@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -114,7 +115,7 @@ def test_output_that_cannot_be_written_is_one_line(folder):
     (folder / "shop.csv").write_text("price,rooms\n200000,3\n" * 40)
     for model, words in (
         ("model", "the output cannot be written: No space left"),
-        ("shop.csv", "no file of dtrain"),
+        ("shop.csv", "not a model file"),
     ):
         command = [*DTRAIN, "predict", str(folder / model), str(folder / "data.npy")]
         with open("/dev/full", "w") as full:
@@ -150,19 +151,43 @@ def test_classes_of_ones_own_come_from_a_file(order, tmp_path):
     )
 
 
+def test_outputs_of_a_dict_are_columns_by_their_names(order, tmp_path):
+    x = dt.Input((3,))
+    made = dt.Model(x, {name: dt.layers.Dense(1, name=name)(x) for name in ("price", "kind")})
+    made.save(tmp_path / "named")
+    rows = [json.loads(line) for line in order("predict", model="named").splitlines()]
+    assert [list(row) for row in rows] == [["price", "kind"]] * len(X)
+
+
 @pytest.mark.parametrize(
     ("action", "fields", "code", "said"),
     [
         ("evaluate", {"data": "none.npz"}, 1, "none.npz: cannot be read"),
         ("evaluate", {"model": "none"}, 1, "none cannot be read"),
         ("evaluate", {"metrics": ["acuracy"]}, 2, "unknown metric 'acuracy'; do you mean accuracy?"),
+        ("evaluate", {"data": "uneven.npz"}, 1, "uneven.npz: expected as many examples in y as in x"),
+        (
+            "evaluate",
+            {"model": "people.csv"},
+            1,
+            "it is not a model file, or damaged: it begins like b'name,age'",
+        ),
+        (
+            "predict",
+            {"model": "people.pkl"},
+            1,
+            r"it is not a model file, or damaged: it begins like b'\x80\x04",
+        ),
         ("evaluate", {"y": "label"}, 1, "expected a column label; it has x, y"),
         ("predict", {"output": "p.txt"}, 2, "p.txt: expected a name that ends in .npy"),
         ("export", {"output": "m.pb"}, 2, "ends in .onnx"),
         ("export", {"output": "/proc/m.onnx"}, 1, "cannot write /proc/m.onnx"),
     ],
 )
-def test_mistakes_are_one_line(order, action, fields, code, said):
+def test_mistakes_are_one_line(order, tmp_path, action, fields, code, said):
+    np.savez(tmp_path / "uneven.npz", x=X, y=Y[1:])
+    (tmp_path / "people.csv").write_text("name,age\nBob,3\n")
+    (tmp_path / "people.pkl").write_bytes(pickle.dumps({"name": ["Bob"]}, 4))
     message = order(action, code=code, **fields)
     assert said in message
     assert message.count("\n") == 1

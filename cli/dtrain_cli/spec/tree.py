@@ -199,7 +199,9 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
         raise SpecError(f"{place}: not YAML that a spec can use: {_reason(error)}") from None
     except (YAMLError, *_ODD_VALUES) as error:
         said = (str(error) or type(error).__name__).splitlines()[0][:200]
-        raise SpecError(f"{source}: not YAML that a spec can use: {said}") from None
+        at: int | None = getattr(error, "position", None)  # of a character that YAML does not allow
+        place = source if at is None else f"{source}:{text.count(chr(10), 0, at) + 1}"
+        raise SpecError(f"{place}: not YAML that a spec can use: {said}") from None
     except RecursionError:
         raise SpecError(f"{source}: {TOO_DEEP}") from None
     return plain
@@ -207,7 +209,8 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
 
 def _reason(error: Any) -> str:
     parts = (error.context, error.problem)
-    return ", ".join(" ".join(str(part).split()) for part in parts if part)
+    told = ", ".join(" ".join(str(part).split()) for part in parts if part)
+    return f"{told}; indent with spaces" if r"'\t'" in told else told
 
 
 def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) -> Any:

@@ -94,8 +94,8 @@ def header_bytes(start: bytes, file_bytes: int) -> int:
     length = int.from_bytes(start, "little")
     if len(start) != _LENGTH_BYTES or length > min(JSON_BYTES_MAX, file_bytes - _LENGTH_BYTES):
         raise CheckpointDamagedError(
-            f"it is no file of dtrain, or damaged: its header claims {length} bytes; the file has "
-            f"{file_bytes}, and a header at most {JSON_BYTES_MAX}"
+            f"it is not a model file, or damaged: it begins like {start!r}, which is not the length of a "
+            f"header of at most {min(JSON_BYTES_MAX, file_bytes)} bytes"
         )
     return _LENGTH_BYTES + length
 

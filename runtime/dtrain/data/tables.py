@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.examples import decode_example
+from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError
 from dtrain.formats.expansion import check_growth
 from dtrain.formats.numpy_file import read_npy, read_npz
@@ -78,9 +79,9 @@ def read_examples(
         given = {name: _shaped(column, inputs[name]) for name, column in given.items()}
     elif len(inputs) == 1:
         given = _shaped(given, next(iter(inputs.values())))
-    if by_output:
-        return given, {name: columns[name] for name in outputs}
-    return given if target is None else (given, columns[target])
+    wanted = {name: columns[name] for name in outputs} if by_output else columns.get(target or "")
+    check_lengths((given,) if wanted is None else (given, wanted), str(path))
+    return given if wanted is None else (given, wanted)
 
 
 def _shaped(column: Array, shape: Shape) -> Array:

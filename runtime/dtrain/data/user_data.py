@@ -109,8 +109,8 @@ def _unfit(name: str, found: str) -> str:
     )
 
 
-def check_lengths(data: Any) -> None:
-    """Check that x, y and sample_weight of a tuple have equally many examples.
+def check_lengths(data: Any, where: str = "data") -> None:
+    """Check that x, y and sample_weight of a tuple have equally many examples; errors begin with `where`.
 
     Raises:
         InputError: an array has no axis of examples, or another length than the first one of x.
@@ -122,10 +122,12 @@ def check_lengths(data: Any) -> None:
     ]
     for name, shape in named:
         if not shape:
-            raise InputError(f"data: expected arrays with an axis of examples, found {name} of shape ()")
+            raise InputError(f"{where}: expected arrays with an axis of examples, found {name} of shape ()")
         if shape[0] != named[0][1][0]:
             found = f"{named[0][0]} of shape {named[0][1]} and {name} of shape {shape}"
-            raise InputError(f"data: expected as many examples in {name} as in {named[0][0]}, found {found}")
+            raise InputError(
+                f"{where}: expected as many examples in {name} as in {named[0][0]}, found {found}"
+            )
 
 
 def _arrays(part: Any) -> list[Any]:

@@ -119,8 +119,12 @@ def predict(request: ModelRequest) -> None:
     model = _loaded(request)
     given = read_examples(Path(request.data), _inputs(model), request.x, request.y, targets=False)
     outputs = model.predict(given, batch_size=request.batch_size, steps=request.steps, verbose=0)
-    named = dict(
-        zip(model.network.output_names, outputs if isinstance(outputs, list) else [outputs], strict=True)
+    named = (
+        outputs
+        if isinstance(outputs, dict)
+        else dict(
+            zip(model.network.output_names, outputs if isinstance(outputs, list) else [outputs], strict=True)
+        )
     )
     if request.classes:
         named = {name: _classes(model, name, output) for name, output in named.items()}

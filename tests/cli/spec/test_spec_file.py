@@ -238,7 +238,18 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9
         ("- a\n", "spec:1:1: expected a mapping of keys such as `cluster:`, found a list"),
         ("text", "spec:1:1: expected a mapping of keys such as `cluster:`, found a single value"),
         ("a: 1\n---\nb: 2\n", "spec:2:1: not YAML that a spec can use"),
-        ("name: \0", "spec: not YAML that a spec can use: unacceptable character #x0000"),
+        ("name: a\n\nb: \0", "spec:3: not YAML that a spec can use: unacceptable character #x0000"),
+        (
+            "a:\n\tb: 1",
+            (
+                "spec:2:1: not YAML that a spec can use: while scanning for the next token, found character "
+                "'\\t' that cannot start any token; indent with spaces"
+            ),
+        ),
+        (
+            "cluster: {chief: 1, ps: 1}\nkubernetes: {jobset: 1}",
+            "spec:2:14: kubernetes.jobset: expected true or false or auto, found 1",
+        ),
         ("name: 2001-13-45", "spec: not YAML that a spec can use"),
         ("[" * 5000, "spec:1:34: not YAML that a spec can use: nested too deeply; expected at most 32 lists"),
         (

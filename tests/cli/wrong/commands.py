@@ -58,6 +58,7 @@ STARTS = [
         (r"caf\udce9.py", "expected a name in UTF-8"),
     ),
     Wrong("program whose name has an escape", "launch 'a\x1bc.py'", 2, (r"a\x1bc.py", "No such file")),
+    Wrong("program whose name has a colour", "launch 'a\x1b[31mc.py'", 2, (r"a\x1b[31mc.py", "No such file")),
     Wrong("program whose name has a line break", "launch 'a\nb.py'", 2, ("b.py", "No such file")),
     Wrong("command that is a folder", "launch -- ./d", 2, ("./d",), {"d": None}),
     Wrong(

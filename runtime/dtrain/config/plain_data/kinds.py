@@ -159,7 +159,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _words(kind: Any) -> str:
     if words := words_of(kind):
-        return f"{', '.join(words[:-1])} or {words[-1]}"
+        return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
     return "a mapping of keys to values" if is_section(kind) else NAMES[kind]
 
 

@@ -139,13 +139,15 @@ def _archive_at(path: str, *, compressed: bool) -> Iterator[tarfile.TarFile]:
 @contextmanager
 def _archive(file: BinaryIO, mode: Literal["r|", "r:"], where: str) -> Iterator[tarfile.TarFile]:
     """Open an archive; whatever is found damaged while it is in use becomes an `InputError`."""
+    archive: tarfile.TarFile | None = None
     try:
         with tarfile.open(fileobj=file, mode=mode, tarinfo=_TarHeader) as archive:
             yield archive
     except InputError:
         raise
     except DAMAGE as error:
-        raise InputError(f"{where}: expected a .tar archive, found damage: {error}") from error
+        at = 0 if archive is None else archive.offset
+        raise InputError(f"{where}: expected a .tar archive, found damage at byte {at}: {error}") from error
 
 
 class _TarHeader(tarfile.TarInfo):
