@@ -8,7 +8,7 @@ import pytest
 
 from dtrain import checkpoints
 from dtrain.config import CheckpointSection
-from dtrain.errors import CheckpointDamagedError
+from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.learning import optimizers
 from dtrain.parameters import placement
 from dtrain.roles.chief.saver import Saver
@@ -115,3 +115,19 @@ def test_a_program_that_says_another_number_has_that_in_force_and_keeps_the_slot
     found = restored(folder, PLAN, asked(other))
     assert found.state.optimizer == other
     assert np.array_equal(found.slots["m"]["kernel"], started().slots["m"]["kernel"])
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (optimizers.Lion(use_ema=True), r"Lion \(state: m, average\)"),
+        (optimizers.AdamW(use_ema=True), r"AdamW \(state: m, v, average\)"),
+        (optimizers.SGD(), r"SGD \(state: none\)"),
+        (optimizers.Adam(), r"Adam \(state: m, v\)"),
+    ],
+)
+def test_another_optimizer_is_refused_by_the_names_of_both(folder, other, said):
+    with pytest.raises(
+        CheckpointError, match=rf"Adam \(state: m, v, average\), and the program now has {said}: "
+    ):
+        restored(folder, PLAN, asked(optimizers.serialize(other)))

@@ -141,7 +141,7 @@ def restored(directory: Path, plan: Plan, asked: FitState, *, by_server: bool = 
         by_server: whether servers may begin with different batches, as in async, where they were saved so.
 
     Raises:
-        CheckpointError: it holds other variables than the model, or another optimizer's slots.
+        CheckpointError: it holds other variables than the model, or the state of another optimizer.
         CheckpointDamagedError: its state of the run makes no sense.
     """
     try:
@@ -220,11 +220,19 @@ def _restored_slots(
     """Return a checkpoint's slots by slot and variable; those of variables not trained there are fresh."""
     one = np.zeros(1, np.float32)
     names = list(rule.initial_slots(one))
-    same_slots = names == list(optimizers.from_config(checkpoint.state.compiled).initial_slots(one))
+    before, now = (
+        f"{type(each).__name__} (state: {', '.join(each.initial_slots(one)) or 'none'})"
+        for each in (optimizers.from_config(checkpoint.state.compiled), rule)
+    )
+    if before != now:
+        raise CheckpointError(
+            f"{checkpoint.path} was written with the optimizer {before}, and the program now has {now}: take "
+            "that of before, or begin a new run (model.load_weights takes the weights along)"
+        )
     slots: dict[str, dict[str, Any]] = {slot: {} for slot in names}
     for spec in plan.variables if names else ():
         keys = {slot: checkpoints.slot_key(spec.name, slot) for slot in names}
-        if spec.trainable and same_slots and keys[names[0]] not in checkpoint.arrays:
+        if spec.trainable and keys[names[0]] not in checkpoint.arrays:
             begun = _fresh_slots(rule, spec, values[spec.name])
         else:
             begun = {slot: _read(checkpoint, spec, keys[slot]) for slot in names if spec.trainable}
