@@ -162,7 +162,7 @@ def test_a_leader_that_dies_between_two_calls_of_fit_has_an_heir_that_begins_the
         found = told_by(launch, {task: told(launch, task, "restarts") for task in REPLICAS})
         living = {each["weights"] for task, each in found.items() if each or task != "chief:0"}
         assert living == {expected}, launch.err
-    assert "worker:0 | dtrain: worker:0: the leader has died; this task leads call 2 of fit" in launch.out
+    assert "worker:0 | dtrain: the leader has died; this task leads call 2 of fit" in launch.out
 
 
 def test_a_replica_that_stands_still_is_named_and_killed_and_a_leader_that_is_stopped_whole_too(

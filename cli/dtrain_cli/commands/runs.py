@@ -131,9 +131,9 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
         return
     outputs = [TaskOutput(run.files, task) for task in tasks]
     shown = [PlainBytes() if sys.stdout.isatty() else None for _ in tasks]
-    if not any(output.exists for output in outputs):
+    if all(output.is_empty for output in outputs):
         click.echo(
-            f"run {run.record.run} has no logs of these tasks; a task that is started without a "
+            f"run {run.record.run} has no output of these tasks so far; a task that is started without a "
             "launcher prints on its own terminal",
             err=True,
         )

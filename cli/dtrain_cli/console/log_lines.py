@@ -65,7 +65,9 @@ class LogTail:
         return shown
 
     def _shown(self, lines: list[bytes]) -> list[str]:
-        return [_text(line, self.line_bytes_max) for line in lines if not self._is_stack(line)]
+        named = f"dtrain: {self.task}: "  # the line's label says it too
+        texts = [_text(line, self.line_bytes_max) for line in lines if not self._is_stack(line)]
+        return [f"dtrain: {text[len(named) :]}" if text.startswith(named) else text for text in texts]
 
     def _is_stack(self, line: bytes) -> bool:
         if line.startswith(

@@ -169,7 +169,7 @@ class RunConsole:
             return
         if self._lines_to_terminal:
             self._erase_table()
-            text = "".join(f"{self._label(label)} {line}\n" for label, line in collapse(batch))
+            text = "".join(f"{self._labelled(label, line)}\n" for label, line in collapse(batch))
         else:
             text = "".join(f"{task} | {without_colours(line)}\n" for task, line in batch)
         self._out.write(text)
@@ -180,12 +180,13 @@ class RunConsole:
             self._out.trouble = None
             self.say(f"stdout: {text}; the output that is missing there is in the log files")
 
-    def _label(self, label: str) -> str:
+    def _labelled(self, label: str, line: str) -> str:
         padded = f"{label:<{self._label_width}} |"
+        text = self._between_words(f"{padded} {line}", len(padded) + 1)
         if not self._colour:
-            return padded
+            return text
         colour = _LABEL_COLOURS.get(label.partition(":")[0].partition(" ")[0], 37)
-        return f"\x1b[{colour}m{padded}\x1b[0m"
+        return f"\x1b[{colour}m{padded}\x1b[0m{text[len(padded) :]}"
 
     def _erase_table(self) -> None:
         if self._table_widths:
@@ -207,13 +208,15 @@ class RunConsole:
         self._table_widths = [len(without_colours(line)) for line in lines]
         self._next_table_s = time.monotonic() + TABLE_EVERY_S
 
-    def _between_words(self, text: str) -> str:
+    def _between_words(self, text: str, indent: int = 8) -> str:
         """Break a text between words at the width of the terminal. A path that is too long stays whole."""
         if not self._err.is_terminal:
             return text
         width = self._size().columns
+        if len(without_colours(text)) <= width:
+            return text
         return textwrap.fill(
-            text, width, subsequent_indent="        ", break_long_words=False, break_on_hyphens=False
+            text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
         )
 
     def _size(self) -> os.terminal_size:

@@ -140,9 +140,15 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     for heading, *cells in zip(headings, *rows, strict=True):
         whole = max(len(heading), *map(len, cells))
         # The run says the name too: that alone gives way where there is little room.
-        narrow = min(whole, len(heading)) if heading == "name" else whole
+        is_name = heading == "name"
         justify: Any = "right" if heading in ("step", "took") else "left"
-        table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis", min_width=narrow)
+        table.add_column(
+            heading,
+            justify=justify,
+            no_wrap=not is_name,
+            overflow="ellipsis",
+            min_width=1 if is_name else whole,
+        )
     for run_id, name, state, *rest in rows:
         table.add_row(Text(run_id), Text(name), Text(state, style=STYLES.get(state, "")), *rest)
     return table

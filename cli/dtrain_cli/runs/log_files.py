@@ -25,9 +25,10 @@ class TaskOutput:
     _partial: bytes = field(default=b"", repr=False)
 
     @property
-    def exists(self) -> bool:
-        """Return whether there is a log. It may be empty."""
-        return any(self.files.log(self.task, attempt).exists() for attempt in self.files.attempts(self.task))
+    def is_empty(self) -> bool:
+        """Return whether the task has printed nothing so far, or there is no log."""
+        logs = [self.files.log(self.task, attempt) for attempt in self.files.attempts(self.task)]
+        return not any(log.exists() and log.stat().st_size for log in logs)
 
     def skip_to_last(self, lines: int) -> None:
         """Go on `lines` lines before the present end."""

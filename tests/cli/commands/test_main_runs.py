@@ -163,13 +163,15 @@ def test_logs_of_one_task_are_its_output_and_of_several_are_labelled(make_run, d
 
 def test_that_there_are_no_logs_of_tasks_by_hand_is_said(make_run, dtrain):
     files = make_run()
-    files.log(TaskId.parse("worker:0"), 0).unlink()
-    done = dtrain("logs", "worker:0")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert (
-        done.stderr
-        == "run r1 has no logs of these tasks; a task that is started without a launcher prints on its own terminal\n"
-    )
+    log = files.log(TaskId.parse("worker:0"), 0)
+    for leave_nothing in (lambda: log.write_bytes(b""), log.unlink):
+        leave_nothing()
+        done = dtrain("logs", "worker:0")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == (
+            "run r1 has no output of these tasks so far; a task that is started without a launcher prints on its "
+            "own terminal\n"
+        )
     assert dtrain("logs").stderr == ""
 
 

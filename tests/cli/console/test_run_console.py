@@ -2,13 +2,16 @@
 width.
 """
 
+import io
 import os
 
 import pytest
+from rich.console import Console
 
 from dtrain.cluster import TaskId
 from dtrain_cli.console import run_console
 from dtrain_cli.console.run_console import RunConsole
+from dtrain_cli.console.run_table import runs_table
 
 
 class Screen:
@@ -63,3 +66,43 @@ def test_a_task_that_was_quiet_for_long_is_heard_within_a_second_and_then_at_onc
         now_s[0] += 0.05
         console.pump()
     assert screen.written == "worker:0 | one\nworker:0 | two\nworker:0 | three\n"
+
+
+def test_a_line_of_a_task_breaks_between_words_and_begins_behind_the_label(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(RunConsole, "_size", lambda self: os.terminal_size((40, 24)))
+    path = f"/{'folder/' * 6}file"
+    (tmp_path / "output.log").write_text(
+        f"  short   line\nepoch 1/40 - 1.2 s - loss: 0.1234\nsaved {path} now\ndtrain: worker:0: waits\n"
+    )
+    screen = Screen()
+    console = RunConsole(screen, screen)
+    console.follow(TaskId.parse("worker:0"), tmp_path / "output.log")
+    console.finish(None, None, None)
+    found = [line.replace("worker:0 ", "").lstrip("| ") for line in screen.written.splitlines()]
+    assert found == [
+        "short   line",
+        "epoch 1/40 - 1.2 s - loss:",
+        "0.1234",
+        "saved",
+        path,
+        "now",
+        "dtrain: waits",
+    ]
+    behind = [line for line in screen.written.splitlines() if not line.startswith("worker:0")]
+    assert all(line.startswith(" " * screen.written.index("  short")) for line in behind)
+
+
+def test_the_start_of_a_run_is_whole_at_80_columns():
+    run = {
+        "run": "20261127-100000-custom_loop-1a2b",
+        "name": "custom_loop",
+        "state": "succeeded",
+        "global_step": 12345,
+        "started": "2026-11-27T10:00:00",
+        "ended": "2026-11-27T10:12:34",
+        "where": "local",
+    }
+    out = io.StringIO()
+    Console(file=out, width=80, color_system=None).print(runs_table([run]))
+    assert " 2026-11-27 10:00\n" in out.getvalue()
