@@ -34,7 +34,7 @@ class Configurable:
         what to write.
         """
         made: type = cls
-        for name in named.keys() - _argument_names(made):
+        for name in sorted(named.keys() - _argument_names(made)):
             if use := instead().get(("arguments", name)):
                 raise SpecError(f"{cls.__name__}: has no argument {name}; {use}")
         return super().__new__(cls)
