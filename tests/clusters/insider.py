@@ -17,7 +17,7 @@ from dtrain.distribute.coordinator import ClusterCoordinator
 from dtrain.errors import ProgramError
 from dtrain.messages import Heartbeat
 from dtrain.process.assignment import TaskAssignment
-from dtrain.strategies.coordinator.functions import ProgramNames
+from dtrain.strategies.coordinator.closures import ProgramNames
 from dtrain.wire.connector import Connector
 from dtrain.wire.security.credentials import Credentials
 

@@ -16,10 +16,8 @@ from row_by_row import every_row
 import dtrain as dt
 from dtrain.distribute.coordinator import ClusterCoordinator
 from dtrain.errors import ClosureError, InputError, NotAFunctionError, OutOfRangeError, ProgramError
-from dtrain.strategies import created
-from dtrain.strategies.coordinator.functions import ProgramNames
-from dtrain.strategies.coordinator.per_worker import DATASET, ITERATOR, OwnValues
-from dtrain.strategies.coordinator.plain_data import decode, encode, has_none
+from dtrain.strategies.coordinator.closures import ProgramNames, decode, encode, has_none
+from dtrain.strategies.coordinator.execution import DATASET, ITERATOR, OwnValues
 from dtrain.strategies.single import SingleStrategy
 
 X = np.random.default_rng(0).normal(size=(96, 3)).astype(np.float32)
@@ -53,7 +51,9 @@ def network():
 @pytest.fixture
 def coordinator(monkeypatch):
     """A coordinator, and a model in `PROGRAM`."""
-    monkeypatch.setattr(created, "_made", WeakValueDictionary())  # other tests' models are not this program's
+    monkeypatch.setattr(
+        "dtrain.strategies.shared._registered", WeakValueDictionary()
+    )  # other tests' models are not this program's
     strategy = SingleStrategy()
     with strategy.scope():
         PROGRAM["model"] = network()

@@ -1,8 +1,7 @@
 """`dt.distribute.coordinator`: names of `tf.distribute.coordinator`, and `closure`."""
 
-from dtrain.strategies.coordinator.cluster_coordinator import ClusterCoordinator
-from dtrain.strategies.coordinator.functions import closure
-from dtrain.strategies.coordinator.per_worker import PerWorkerValues
-from dtrain.strategies.coordinator.remote_value import RemoteValue
+from dtrain.strategies.coordinator.closures import closure
+from dtrain.strategies.coordinator.cluster_coordinator import ClusterCoordinator, RemoteValue
+from dtrain.strategies.coordinator.execution import PerWorkerValues
 
 __all__ = ["ClusterCoordinator", "PerWorkerValues", "RemoteValue", "closure"]

@@ -14,7 +14,7 @@ from dtrain.runs.files import RunFiles
 from dtrain.runs.self_report.activity import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.coordinator.coordination import Coordination
+from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 from dtrain.strategies.in_process.fits import LocalFits
 from dtrain.strategies.in_process.training import LocalReplica
 from dtrain.strategies.interface import Strategy, Training
@@ -89,7 +89,7 @@ class SingleStrategy(Strategy):
 
     def coordinate(self) -> Coordination:
         """See `Coordinates.coordinate`: here a thread is the only worker."""
-        from dtrain.strategies.coordinator.alone import begin_alone
+        from dtrain.strategies.coordinator.coordination import begin_alone
 
         self.coordination, self.shared = begin_alone()
         return self.coordination

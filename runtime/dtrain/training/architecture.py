@@ -14,10 +14,10 @@ from dtrain.learning.graphs.wiring import Submodel
 from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.weights import load_weights, save_weights
-from dtrain.strategies import created
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.replicas.variables.variable import Variable
+from dtrain.strategies.shared import register_owner
 from dtrain.training.batches import Batches
 from dtrain.training.custom_loops.model_variables import ModelVariables
 from dtrain.training.submodels import shown
@@ -38,7 +38,7 @@ class Architecture:
         self._making = threading.RLock()
         self._once_built: Callable[[], None] | None = None
         self.stop_training = False
-        created.register(self)
+        register_owner(self)
 
     def __repr__(self) -> str:
         size = f"{self.count_params():,} parameters" if self.built else "not built yet"

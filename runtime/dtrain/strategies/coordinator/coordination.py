@@ -1,33 +1,266 @@
-"""A program's coordinator in one process: how it begins, and what it waits for."""
+"""A coordinator and its workers: on the tasks of a cluster with parameter servers, or alone in one process.
 
-from typing import Protocol
+Alone, one worker is a thread of this process, and the variables lie here. Messages, queue and rules are
+those of a cluster, so a program that works here works there.
+"""
 
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
+
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.config import ServerSection
+from dtrain.errors import SpecError
+from dtrain.messages import Attended, Closure, Failure, HeartbeatReply, Hello
+from dtrain.parameters import placement
+from dtrain.parameters.placement import Plan
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.clock import SYSTEM
+from dtrain.roles.chief.driver import Leader
+from dtrain.roles.coordinator.access import Access, Answer, Question, Servers
+from dtrain.roles.coordinator.attendant import Attendant
 from dtrain.roles.coordinator.service import ClosureService
-from dtrain.strategies.coordinator.functions import ProgramNames
+from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.roles.parameter_server.shared.answers import SharedAnswers
+from dtrain.runs.account import Account
+from dtrain.runs.reporting import Reporter
+from dtrain.strategies.coordinator.closures import ProgramNames
+from dtrain.strategies.coordinator.cluster_coordinator import Coordination
+from dtrain.strategies.coordinator.execution import Execution
+from dtrain.strategies.coordinator.values import ProgramValues
+from dtrain.wire.connector import ConnectTask
+from dtrain.wire.memory import MemoryChannel
+from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.service import TaskService
 
 
-class Coordination(Protocol):
-    """The coordinator's side, once the program has first called it; other tasks never return from there.
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorTask:
+    """The place of this process in its cluster.
 
     Attributes:
-        names: of the program's functions.
-        service: the queue of closures.
+        assignment: its task.
+        section: the rules.
+        lease: at the control host.
+        connect: opens a connection to a task.
+        credentials: of this task.
+        reporter: told of everything.
     """
 
-    names: ProgramNames
-    service: ClosureService
+    assignment: TaskAssignment
+    section: ServerSection
+    lease: HeartbeatLink
+    connect: ConnectTask
+    credentials: Credentials
+    reporter: Reporter
+
+    @property
+    def leader(self) -> TaskId:
+        leader = self.assignment.cluster.leader
+        assert leader is not None  # a cluster with tasks that train has one
+        return leader
+
+    @property
+    def patience_s(self) -> float:
+        """How long another task may be away."""
+        return self.assignment.spec.wait.server_s
+
+    def servers(self) -> Servers:
+        """Return connections to all servers; what ends the lease ends their waits."""
+        servers = Servers(
+            len(self.assignment.cluster.servers),
+            self.connect,
+            self.reporter,
+            connect_s=self.assignment.connect_s,
+            patience_s=self.patience_s,
+        )
+        self.lease.on_failure = servers.abort
+        return servers
+
+    def plan(self, values: ProgramValues) -> Plan:
+        """Return where the variables lie."""
+        return placement.plan(
+            values.specs,
+            len(self.assignment.cluster.servers),
+            self.section.placement,
+            self.section.partitioner,
+        )
+
+
+class ClusterCoordination(Coordination):
+    """The coordinator of a cluster; see `Coordination`."""
+
+    def __init__(self, place: CoordinatorTask, names: ProgramNames, values: ProgramValues) -> None:
+        """Give the servers the variables, and serve the workers.
+
+        Raises:
+            SpecError: the cluster has no worker, or this task cannot serve at its address.
+            PeerError: a server does not come, or refuses.
+        """
+        assignment = place.assignment
+        if not any(task != place.leader for task in assignment.cluster.replicas()):
+            raise SpecError(
+                "ClusterCoordinator: expected workers beside the chief, found none in the cluster"
+            )
+        self.names = names
+        self._place = place
+        self._servers = place.servers()
+        access = Access(self._servers.ask, place.plan(values), place.lease.incarnation)
+        access.share(values.first_values())
+        self.service = ClosureService(
+            assignment.hello(),
+            assignment.cluster,
+            access.session,
+            access.plan,
+            place.reporter,
+            start_s=assignment.connect_s,
+            patience_s=place.patience_s,
+        )
+        self._listens = TaskService(self.service, assignment, place.credentials, place.section.transport)
+        values.use(lambda: access, self.service.as_of)
+        place.reporter.running()
 
     def end(self, *, farewell: bool) -> None:
-        """End the program's part; with `farewell` no process of the coordinator will come any more."""
+        if farewell:
+            self.service.end()
+        self._listens.stop()
+        self._servers.close()
+        if farewell:
+            count = len(self._place.assignment.cluster.servers)
+            leader = Leader(count, self._place.connect, self._place.patience_s)
+            leader.farewell({})
+            leader.close()
 
 
-class Coordinates(Protocol):
-    """A strategy that can have a coordinator."""
+def serve(place: CoordinatorTask, names: ProgramNames, values: ProgramValues) -> NoReturn:
+    """Run closures until the coordinator's program has ended.
 
-    has_coordinator: bool
-    coordination: Coordination | None
+    Raises:
+        SystemExit: with code 0, always, at the end.
+        ProgramError: this task's program has other variables than the coordinator's.
+        PeerError: the coordinator or a server is gone for good.
+    """
+    servers = place.servers()
+    running: list[Execution] = []
 
-    def coordinate(self) -> Coordination:
-        """Begin to coordinate, in the coordinator; a worker serves here, and raises SystemExit(0) at the end,
-        as an evaluator does at once.
-        """
+    def begin(attended: Attended) -> None:
+        plan = Plan.from_dict(attended.plan)
+        values.check(plan)
+        access = Access(servers.ask, plan, attended.session)
+        values.use(lambda: access, access.as_of)
+        running[:] = [Execution(names, access, place.reporter.activity)]
+
+    def run(closure: Closure, arguments: bytes) -> bytes | Failure:
+        begun_s = place.reporter.begins()
+        came = running[0].run(closure, arguments)
+        place.reporter.slow_down(begun_s)
+        return came
+
+    place.reporter.running()
+    attendant = Attendant(
+        str(place.leader),
+        partial(place.connect, place.leader),
+        place.reporter,
+        begin=begin,
+        run=run,
+        connect_s=place.assignment.connect_s,
+        patience_s=place.assignment.spec.wait.leader_s,
+    )
+
+    def failed(reason: str) -> None:
+        servers.abort(reason)
+        attendant.end(reason, failed=True)
+
+    def replied(reply: HeartbeatReply) -> None:
+        if reply.ended:
+            attendant.end("the run has ended", failed=False)
+
+    place.lease.on_failure = failed
+    place.lease.on_reply = replied
+    attendant.serve()
+    servers.close()
+    raise SystemExit(0)
+
+
+def refuse_evaluator(reporter: Reporter) -> NoReturn:
+    """End an evaluator, which has nothing to do in a program with a coordinator.
+
+    Raises:
+        SystemExit: with code 0.
+    """
+    reporter.warn("a program with a coordinator writes no checkpoints of fit: the evaluator ends")
+    raise SystemExit(0)
+
+
+CLUSTER = ClusterSpec.from_lists(chief=["here"], worker=["here"], ps=["here"])
+PATIENCE_S = 60.0
+
+
+class LocalCoordination(Coordination):
+    """The coordinator of a program that runs alone; see `Coordination`."""
+
+    def __init__(self, names: ProgramNames, values: ProgramValues) -> None:
+        """Begin, with one worker."""
+        self.names = names
+        self._held = SharedAnswers(0, 1)
+        self._lock = threading.Lock()
+        plan = placement.plan(values.specs, 1)
+        access = Access(self._ask, plan, 1)
+        access.share(values.first_values())
+        self.service = ClosureService(
+            _hello("chief:0"), CLUSTER, 1, plan, Account(), start_s=PATIENCE_S, patience_s=PATIENCE_S
+        )
+        self._workers = Access(self._ask, plan, 1)
+        self._execution = Execution(names, self._workers)
+        self._worker = SYSTEM.start(self._serve, "worker")
+        thread = self._worker
+        own, service = self._workers, self.service
+        values.use(
+            lambda: own if threading.current_thread() is thread else access,
+            lambda: own.as_of() if threading.current_thread() is thread else service.as_of(),
+        )
+
+    def _ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """Answer as a server does; see `roles.coordinator.access.Ask`."""
+        answers: list[Answer] = []
+        with self._lock:
+            for _, message, blocks in questions:
+                answer, values = self._held.answer(message, blocks)
+                answers.append((answer, [value.copy() for value in values]))
+        return answers
+
+    def _serve(self) -> None:
+        connect = partial(MemoryChannel, "chief:0", self.service, _hello("worker:0"))
+        attendant = Attendant(
+            "chief:0",
+            lambda timeout_s: connect(),
+            Account(),
+            begin=self._begin,
+            run=self._run,
+            connect_s=PATIENCE_S,
+            patience_s=PATIENCE_S,
+        )
+        attendant.serve()
+
+    def _begin(self, attended: Attended) -> None:
+        """Begin the only session, which is there already."""
+        assert attended.session == self._workers.session
+
+    def _run(self, closure: Closure, arguments: bytes) -> bytes | Failure:
+        return self._execution.run(closure, arguments)
+
+    def end(self, *, farewell: bool) -> None:
+        self.service.end()
+
+
+def begin_alone() -> tuple[LocalCoordination, ProgramValues]:
+    """Begin to coordinate a program that runs without a cluster."""
+    names = ProgramNames()
+    values = ProgramValues(names)
+    return LocalCoordination(names, values), values
+
+
+def _hello(task: str) -> Hello:
+    return Hello(run_id="alone", cluster_hash="", task=task)

@@ -16,11 +16,9 @@ from dtrain.learning.optimizers.applied import Application, Iterations, Pairs
 from dtrain.messages import Alteration
 from dtrain.parameters.placement import Plan
 from dtrain.roles.coordinator.access import Access
-from dtrain.strategies import created
-from dtrain.strategies.coordinator.functions import ProgramNames
-from dtrain.strategies.replicas.variables.home import Home
+from dtrain.strategies.coordinator.closures import ProgramNames
 from dtrain.strategies.replicas.variables.variable import Variable
-from dtrain.strategies.shared import Owner, SharedValues
+from dtrain.strategies.shared import Home, Owner, SharedValues, registered_owners
 from dtrain.types import Array
 from dtrain.variables import VariableSpec
 
@@ -150,7 +148,7 @@ class ProgramValues(SharedValues):
         self._places: dict[int, _Place] = {}
         self.specs: list[VariableSpec] = []
         metrics = {id(metric): (f"{module}.{name}", metric) for module, name, metric in names.objects(Metric)}
-        owners: list[tuple[int | str, Owner]] = [*created.made(), *metrics.values()]
+        owners: list[tuple[int | str, Owner]] = [*registered_owners(), *metrics.values()]
         for number, owner in owners:
             specs = _specs_of(owner)
             if specs is None:

@@ -20,9 +20,9 @@ from dtrain.roles.chief.kill_request import request_kill
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.state.batch_cut import BatchCut
-from dtrain.strategies.coordinator.coordination import Coordination
-from dtrain.strategies.coordinator.functions import ProgramNames
-from dtrain.strategies.coordinator.in_cluster import (
+from dtrain.strategies.coordinator.closures import ProgramNames
+from dtrain.strategies.coordinator.cluster_coordinator import Coordination
+from dtrain.strategies.coordinator.coordination import (
     ClusterCoordination,
     CoordinatorTask,
     refuse_evaluator,

@@ -15,7 +15,6 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.errors import InputError
 from dtrain.learning.optimizers.applied import Application
 from dtrain.learning.optimizers.optimizer import Optimizer
-from dtrain.strategies import created
 from dtrain.strategies.reduction import ReduceOp
 from dtrain.strategies.replicas import reducing
 from dtrain.strategies.replicas.calls import Call, call_site
@@ -25,12 +24,12 @@ from dtrain.strategies.replicas.loops import Loops
 from dtrain.strategies.replicas.replica_context import ReplicaContext
 from dtrain.strategies.replicas.values import DistributedValues
 from dtrain.strategies.replicas.variables import applying
-from dtrain.strategies.replicas.variables.home import Home
 from dtrain.strategies.replicas.variables.kinds import (
     VariableAggregation,
     VariableSynchronization,
     first_value,
 )
+from dtrain.strategies.shared import Home, register_owner
 from dtrain.types import Array
 
 ALONE = Loops(None)
@@ -103,7 +102,7 @@ class Variable(NDArrayOperatorsMixin):
             trains = not on_read if trainable is None else trainable
             kind = value, name or "Variable", group, aggregation
             variable = Variable.of(*kind, on_read=on_read, trainable=trains)
-            created.register(variable)
+            register_owner(variable)
             return variable
 
         place = here()
