@@ -48,7 +48,7 @@ _PUBLIC = {
     "TrainingStep": "dtrain.training.steps:TrainingStep",
     "Strategy": "dtrain.strategies.interface:Strategy",
     "Training": "dtrain.strategies.interface:Training",
-    "Variable": "dtrain.strategies.replicas.variables.variable:Variable",
+    "Variable": "dtrain.strategies.replicas.variable:Variable",
     "load_model": "dtrain.training.saved_models:load_model",
     "Estimator": "dtrain.compat.estimator:Estimator",
     "EvalSpec": "dtrain.compat.estimator:EvalSpec",

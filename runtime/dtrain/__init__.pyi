@@ -38,7 +38,7 @@ from dtrain.strategies.mirrored import Mirrored as _Mirrored
 from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored as _MultiWorkerMirrored
 from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy as _InACluster
 from dtrain.strategies.replicas.options import CommunicationOptions as _CommunicationOptions
-from dtrain.strategies.replicas.variables.variable import Variable as Variable
+from dtrain.strategies.replicas.variable import Variable as Variable
 from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
 from dtrain.training.saved_models import load_model as load_model

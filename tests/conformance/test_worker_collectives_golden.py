@@ -17,7 +17,7 @@ from row_by_row import every_row
 import dtrain as dt
 from dtrain.distribute import VariableAggregation, VariableSynchronization, get_replica_context
 from dtrain.errors import CallsDifferError, DtrainError
-from dtrain.strategies.replicas.host_peers import PeerProcesses
+from dtrain.strategies.replicas.calls import PeerProcesses
 
 CASES = load_json("m6_multiworker_collectives.json")["cases"]
 GRAPH_ALONE = "all_reduce of an argument itself"

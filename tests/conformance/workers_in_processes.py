@@ -8,7 +8,7 @@ from conformance.workers_in_threads import OfThreads
 
 from dtrain.roles.collective.calls import CallMemory, Calls
 from dtrain.roles.collective.rules import Waits
-from dtrain.strategies.replicas.host_peers import PeerProcesses, check
+from dtrain.strategies.replicas.calls import PeerProcesses, check
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.one_host.bells import Bells, pairs
 

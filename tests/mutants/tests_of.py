@@ -157,11 +157,10 @@ MIRRORED = {
         "roles/test_tables_on_servers.py",
     ],
     "strategies/in_process/training.py": ["strategies/test_single_resume.py", "training/test_fit_again.py"],
-    "strategies/input/distributed_dataset.py": [
+    "strategies/replicas/distributed_dataset.py": [
         "strategies/test_distributed_input.py",
         "conformance/test_distributed_iterators_golden.py",
     ],
-    "strategies/input/workers.py": ["strategies/test_distributed_input.py"],
     "strategies/multi_worker_mirrored/absence.py": ["strategies/test_absent_leader.py"],
     "strategies/multi_worker_mirrored/orders.py": ["strategies/test_order_book.py"],
     "strategies/parameter_server/leader.py": ["strategies/test_parameter_server_training.py"],

@@ -13,7 +13,7 @@ from dtrain.protocol.outcome import Outcome
 from dtrain.strategies.in_process.training import LocalTraining
 from dtrain.strategies.interface import Replica, Training
 from dtrain.strategies.problem import Problem
-from dtrain.strategies.reduction import Nest
+from dtrain.strategies.replicas.reduction import Nest
 
 WAIT_S = 60.0
 

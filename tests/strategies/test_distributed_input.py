@@ -204,7 +204,7 @@ def test_a_lookup_in_the_map_of_a_dataset_on_four_replicas():
 def test_two_workers_agree_only_where_one_may_have_more(monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "dtrain.strategies.input.workers.InputWorkers.total",
+        "dtrain.strategies.replicas.distributed_dataset.InputWorkers.total",
         lambda workers, count: calls.append(count) or count,
     )
     known, endless = Dataset.range(8).batch(4), Dataset.range(8).batch(4).repeat()

@@ -6,7 +6,7 @@ import numpy as np
 
 from dtrain.roles.collective.call_log import CallLog
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
-from dtrain.strategies.reduction import ReduceOp
+from dtrain.strategies.replicas.reduction import ReduceOp
 
 OWN, OTHER = 0, 1
 

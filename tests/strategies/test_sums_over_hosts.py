@@ -9,7 +9,7 @@ from collectives.test_across_hosts import check, start
 
 from dtrain.messages import Verdict
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.strategies.reduction import ReduceOp
+from dtrain.strategies.replicas.reduction import ReduceOp
 
 SCALE = np.float32(1e-3)
 

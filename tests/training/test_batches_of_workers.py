@@ -14,7 +14,7 @@ from dtrain.data.experimental import AutoShardPolicy
 from dtrain.data.input_context import InputContext
 from dtrain.errors import InputError
 from dtrain.state.batch_cut import BatchCut
-from dtrain.strategies.input.workers import InputWorkers
+from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.training.batches import Batches, BatchesOfReplicas
 
 

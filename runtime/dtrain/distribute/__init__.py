@@ -13,26 +13,29 @@ from dtrain.distribute.contexts import (
 )
 from dtrain.strategies.choice import ParameterServerStrategy
 from dtrain.strategies.constructors import MirroredStrategy
-from dtrain.strategies.cross_device_ops import (
-    CrossDeviceOps,
-    HierarchicalCopyAllReduce,
-    NcclAllReduce,
-    ReductionToOneDevice,
-)
-from dtrain.strategies.input.distributed_dataset import (
+from dtrain.strategies.interface import Strategy
+from dtrain.strategies.multi_worker_mirrored.made import MultiWorkerMirroredStrategy
+from dtrain.strategies.replicas.contexts import ReplicaContext
+from dtrain.strategies.replicas.custom_loops import Extended as StrategyExtended
+from dtrain.strategies.replicas.distributed_dataset import (
     DistributedDataset,
     DistributedIterator,
     PerReplicaSpec,
 )
-from dtrain.strategies.input.options import InputOptions, InputReplicationMode
-from dtrain.strategies.interface import Strategy
-from dtrain.strategies.multi_worker_mirrored.made import MultiWorkerMirroredStrategy
-from dtrain.strategies.reduction import ReduceOp
-from dtrain.strategies.replicas.extended import Extended as StrategyExtended
-from dtrain.strategies.replicas.options import CommunicationImplementation, CommunicationOptions, RunOptions
-from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.strategies.replicas.options import (
+    CommunicationImplementation,
+    CommunicationOptions,
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    InputOptions,
+    InputReplicationMode,
+    NcclAllReduce,
+    ReductionToOneDevice,
+    RunOptions,
+)
+from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.strategies.replicas.values import DistributedValues, Mirrored, PerReplica, ValueContext
-from dtrain.strategies.replicas.variables.kinds import VariableAggregation, VariableSynchronization
+from dtrain.strategies.replicas.variable import VariableAggregation, VariableSynchronization
 from dtrain.variables import partitioning as partitioners
 from dtrain.variables.sharded_variable import ShardedVariable
 

@@ -2,9 +2,9 @@
 
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.replicas import contexts
-from dtrain.strategies.replicas.meeting import Meeting
-from dtrain.strategies.replicas.replica_context import ReplicaContext
-from dtrain.strategies.replicas.variables.variable import ALONE
+from dtrain.strategies.replicas.calls import Meeting
+from dtrain.strategies.replicas.contexts import ReplicaContext
+from dtrain.strategies.replicas.variable import ALONE
 
 __all__ = ["get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context"]
 

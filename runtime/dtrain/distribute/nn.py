@@ -5,7 +5,7 @@ from typing import Any
 from dtrain.errors import ContextError
 from dtrain.learning import losses
 from dtrain.strategies.replicas import contexts
-from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.strategies.replicas.contexts import ReplicaContext
 
 __all__ = ["compute_average_loss", "scale_regularization_loss"]
 

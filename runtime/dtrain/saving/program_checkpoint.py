@@ -12,8 +12,8 @@ from dtrain.errors import CheckpointDamagedError, CheckpointError, InputError
 from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.archive import is_archive, read_archive, write_archive
 from dtrain.saving.destination import FilePath
-from dtrain.strategies.replicas.variables.applying import ReplicaApplication
-from dtrain.strategies.replicas.variables.variable import Variable
+from dtrain.strategies.replicas.applying import ReplicaApplication
+from dtrain.strategies.replicas.variable import Variable
 from dtrain.types import Array
 
 KIND = "checkpoint of a program"

@@ -31,10 +31,10 @@ from dtrain.protocol.outcome import Outcome
 from dtrain.state.batch_cut import UNCUT, BatchCut
 from dtrain.state.fit_state import Open
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.input.own_input import OwnInput
 from dtrain.strategies.problem import ConfigChange, Problem, Weights
-from dtrain.strategies.reduction import Nest, ReduceOp
 from dtrain.strategies.replicas import contexts
+from dtrain.strategies.replicas.custom_loops import OwnInput
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.strategies.shared import SharedValues
 from dtrain.types import Array
 

@@ -19,7 +19,7 @@ from dtrain.strategies.in_process.fits import LocalFits
 from dtrain.strategies.in_process.training import LocalReplica
 from dtrain.strategies.interface import Strategy, Training
 from dtrain.strategies.problem import Problem
-from dtrain.strategies.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 
 
 class SingleReplica(LocalReplica):

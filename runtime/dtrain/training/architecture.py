@@ -16,7 +16,7 @@ from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.weights import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.interface import Strategy
-from dtrain.strategies.replicas.variables.variable import Variable
+from dtrain.strategies.replicas.variable import Variable
 from dtrain.strategies.shared import register_owner
 from dtrain.training.batches import Batches
 from dtrain.training.custom_loops.model_variables import ModelVariables

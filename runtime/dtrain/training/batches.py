@@ -25,8 +25,8 @@ from dtrain.data.user_data import as_dataset
 from dtrain.errors import InputError
 from dtrain.state.batch_cut import BatchCut
 from dtrain.state.feed import DataFile
-from dtrain.strategies.input.distributed_dataset import DistributedDataset
 from dtrain.strategies.interface import Strategy
+from dtrain.strategies.replicas.distributed_dataset import DistributedDataset
 from dtrain.training.parts.batch import Batch
 from dtrain.training.parts.of_pipelines import PartsOfPipelines, Stream
 from dtrain.training.parts.streams import EMPTY, ITERATION, PartStream, StepStream

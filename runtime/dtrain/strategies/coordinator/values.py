@@ -17,7 +17,7 @@ from dtrain.messages import Alteration
 from dtrain.parameters.placement import Plan
 from dtrain.roles.coordinator.access import Access
 from dtrain.strategies.coordinator.closures import ProgramNames
-from dtrain.strategies.replicas.variables.variable import Variable
+from dtrain.strategies.replicas.variable import Variable
 from dtrain.strategies.shared import Home, Owner, SharedValues, registered_owners
 from dtrain.types import Array
 from dtrain.variables import VariableSpec

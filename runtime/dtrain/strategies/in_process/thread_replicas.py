@@ -20,11 +20,10 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.strategies.in_process.shared_steps import Given, SharedSteps, Step
 from dtrain.strategies.in_process.shared_update import SharedUpdate
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
-from dtrain.strategies.reduction import Nest, ReduceOp
-from dtrain.strategies.replicas import reducing
-from dtrain.strategies.replicas.calls import Call, call_site
-from dtrain.strategies.replicas.meeting import Meeting
-from dtrain.strategies.replicas.nests import form, leaves, mapped
+from dtrain.strategies.replicas import reduction
+from dtrain.strategies.replicas.calls import Call, Meeting, call_site
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas.values import form, leaves, mapped
 from dtrain.types import Array
 
 STALE = Outcome(Verdict.STALE, stale=1)
@@ -241,11 +240,11 @@ class ThreadReplica(LocalReplica):
                 "all_reduce: not all parts of a step are computed at the same time; expected no backup "
                 "workers, and a replica for each part"
             )
-        parts = [reducing.as_summand(leaf, "all_reduce") for leaf in leaves(value)]
-        what = f"{op.name} of {form(value)} {', '.join(map(reducing.described, parts))}"
+        parts = [reduction.as_summand(leaf, "all_reduce") for leaf in leaves(value)]
+        what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, parts))}"
 
         def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
-            results = [reducing.reduced(op, each) for each in zip(*of_replicas, strict=True)]
+            results = [reduction.reduced(op, each) for each in zip(*of_replicas, strict=True)]
             return [results] * len(of_replicas)
 
         found = iter(self._meeting.call(self.rank, Call("all_reduce", what, call_site()), parts, decide))

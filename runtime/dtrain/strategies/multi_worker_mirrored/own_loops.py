@@ -13,7 +13,7 @@ from dtrain.roles.collective.rules import Waits
 from dtrain.state.batch_cut import Dealt
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.multi_worker_mirrored.opening import Doors, asked
-from dtrain.strategies.replicas.host_peers import CollectiveCalls, PeerProcesses, check
+from dtrain.strategies.replicas.calls import CollectiveCalls, PeerProcesses, check
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.one_host.bells import Bells, pairs
 

@@ -10,7 +10,7 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.interface import Replica
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
-from dtrain.strategies.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
 
 

@@ -14,8 +14,8 @@ from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.interface import Compute
 from dtrain.strategies.multi_worker_mirrored.substitute import Substitute
 from dtrain.strategies.multi_worker_mirrored.summed import Summed
-from dtrain.strategies.reduction import Nest, ReduceOp
-from dtrain.strategies.replicas.host_peers import check
+from dtrain.strategies.replicas.calls import check
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
 from dtrain.wire.one_host.bells import Bells
 

@@ -25,7 +25,6 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.in_cluster.cluster_task import ClusterTask
 from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
-from dtrain.strategies.input.workers import InputWorkers
 from dtrain.strategies.interface import Leader, Strategy, Training
 from dtrain.strategies.multi_worker_mirrored.absence import Absence, HasEndedError, HasToLeadError
 from dtrain.strategies.multi_worker_mirrored.beginning.assembling import make_training
@@ -47,9 +46,9 @@ from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
 from dtrain.strategies.multi_worker_mirrored.with_backups.training import BackupLeader, BackupTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.problem import Problem
-from dtrain.strategies.replicas.host_peers import CollectiveCalls
+from dtrain.strategies.replicas.calls import DEADLINE_S, CollectiveCalls
+from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.strategies.replicas.loops import Loops
-from dtrain.strategies.replicas.meeting import DEADLINE_S
 from dtrain.wire.peer import Peer
 
 

@@ -11,7 +11,7 @@ from dtrain.protocol.outcome import Outcome
 from dtrain.roles.collective.call_log import GivenCall
 from dtrain.strategies.interface import Compute, Replica
 from dtrain.strategies.multi_worker_mirrored.summed import Summed
-from dtrain.strategies.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
 
 ACCEPTED = Outcome(Verdict.ACCEPTED)

@@ -8,11 +8,10 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.roles.collective.call_log import GivenCall
-from dtrain.strategies.reduction import Nest, ReduceOp
-from dtrain.strategies.replicas import reducing
-from dtrain.strategies.replicas.calls import Call, call_site
-from dtrain.strategies.replicas.host_peers import contiguous, said_of
-from dtrain.strategies.replicas.nests import form, leaves, mapped
+from dtrain.strategies.replicas import reduction
+from dtrain.strategies.replicas.calls import Call, call_site, contiguous, said_of
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas.values import form, leaves, mapped
 from dtrain.types import Array
 
 
@@ -38,19 +37,19 @@ class Summed:
             InputError: the value holds something that is no array of numbers.
         """
         given = [_summand(leaf) for leaf in leaves(value)]
-        what = f"{op.name} of {form(value)} {', '.join(map(reducing.described, given))}"
+        what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, given))}"
         said = said_of(Call("all_reduce", what, call_site()))
         return cls(op, value, GivenCall(said, contiguous(given)))
 
     def result(self, given: Sequence[Sequence[Array]]) -> Nest:
         """Return the result of what each part has given, added up in the order of the parts."""
-        found = iter([reducing.reduced(self.op, each) for each in zip(*given, strict=True)])
+        found = iter([reduction.reduced(self.op, each) for each in zip(*given, strict=True)])
         result: Nest = mapped(lambda leaf: next(found), self.value)
         return result
 
 
 def _summand(leaf: object) -> Array:
-    summand = reducing.as_summand(leaf, "all_reduce")
+    summand = reduction.as_summand(leaf, "all_reduce")
     if not isinstance(summand, np.ndarray):
         raise InputError("all_reduce: expected arrays within a step, found SparseRows")
     return summand

@@ -10,8 +10,8 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.preemption.termination import Notice, TerminationConfig
-from dtrain.strategies.reduction import ReduceOp
 from dtrain.strategies.replicas.calls import Call, call_site
+from dtrain.strategies.replicas.reduction import ReduceOp
 
 RUNS = "total_run_calls"
 """The counter in a checkpoint that says after how many calls of `run` it was saved."""

@@ -1,12 +1,26 @@
-"""One call that all replicas make together: what it is, and where in the program it stands."""
+"""Calls that all replicas make together: in threads of one process, which meet, and beside other processes.
+
+Processes of one host call through memory that all of them map, others on streams.
+"""
 
 import os
 import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
+from typing import Any, Protocol
 
-from dtrain.errors import CallsDifferError
+import msgspec
+import numpy as np
+
+from dtrain.errors import CallsDifferError, WaitTimeoutError
+from dtrain.process.clock import LOOK_S
+from dtrain.types import Array
 
 _OWN = (f"{Path(__file__).parents[2]}{os.sep}", f"{Path(os.__file__).parent}{os.sep}")
 """The folders of dtrain and of Python itself, whose lines are no call sites."""
@@ -62,3 +76,295 @@ def missing(calls: dict[int, Call], ended: int) -> CallsDifferError:
         f"some replicas made a different number of calls: replica {rank} waits in {calls[rank]}, and replica "
         f"{ended} has ended without that call"
     )
+
+
+DEADLINE_S = 3600.0
+"""A replica waits so long for the others of its process, whose functions may compute for long."""
+
+Decide = Callable[[Sequence[Any]], Sequence[Any]]
+"""From the values of all replicas here, by their order, to what each gets back."""
+
+
+class ReplicaStopped(BaseException):
+    """Ends the function of a replica, because another one has failed; no `except Exception` stops it."""
+
+
+class Meeting:
+    """The meeting of the replicas of one `run`.
+
+    The replica that comes last decides for all, while the others wait. A replica that has ended, or calls
+    something else, ends all of them.
+
+    Attributes:
+        failure: the first error of a replica or of a call; None while there is none.
+    """
+
+    def __init__(self, ranks: Sequence[int], deadline_s: float = DEADLINE_S) -> None:
+        """Expect the replicas with these numbers."""
+        self._ranks = list(ranks)
+        self._deadline_s = deadline_s
+        self._changed = threading.Condition()
+        self._calls: dict[int, Call] = {}
+        self._values: dict[int, Any] = {}
+        self._results: dict[int, Any] = {}
+        self._ended: set[int] = set()
+        self._number = 0
+        self.failure: BaseException | None = None
+
+    def call(self, rank: int, call: Call, value: Any, decide: Decide, timeout_s: float | None = None) -> Any:
+        """Wait for the same call of all others, and return this replica's result.
+
+        Args:
+            rank: of the calling replica.
+            call: to be compared with that of the others.
+            value: what it hands in.
+            decide: called once, by the replica that comes last; that of the lowest rank counts.
+            timeout_s: deadline of the wait; by default `DEADLINE_S`.
+
+        Raises:
+            CallsDifferError: the others call something else, or end without a call; raised in all of them.
+            ReplicaStopped: another replica has failed.
+            WaitTimeoutError: the others did not come in time.
+        """
+        with self._changed:
+            self._check()
+            number = self._number
+            self._calls[rank] = call
+            self._values[rank] = value, decide
+            decides = len(self._calls) + len(self._ended) == len(self._ranks)
+            if not decides:
+                self._wait(rank, call, number, timeout_s or self._deadline_s)
+                return self._results.pop(rank)
+        self._decide()
+        return self._results.pop(rank)
+
+    def ended(self, rank: int, error: BaseException | None = None) -> None:
+        """Count a replica whose function has returned, or has raised `error`."""
+        with self._changed:
+            self._ended.add(rank)
+            if error is not None and not isinstance(error, ReplicaStopped):
+                self._fail(error)
+            elif self._calls and self.failure is None:
+                self._fail(missing(self._calls, rank))
+
+    def leave(self, rank: int) -> None:
+        """Take a replica out that makes no calls, because it has nothing to compute."""
+        with self._changed:
+            if rank in self._ranks:
+                self._ranks.remove(rank)
+            decides = 0 < len(self._calls) == len(self._ranks) - len(self._ended)
+        if decides:
+            self._decide()
+
+    def abort(self, error: BaseException) -> None:
+        """End all replicas at their next call, because of `error`."""
+        with self._changed:
+            self._fail(error)
+
+    def _decide(self) -> None:
+        """Find all results, in the last replica's thread. Nothing changes meanwhile: the others wait."""
+        try:
+            check_calls(self._calls)
+            if self._ended:
+                raise missing(self._calls, min(self._ended))
+            decide = self._values[self._ranks[0]][1]
+            results = decide([self._values[each][0] for each in self._ranks])
+        except BaseException as error:
+            with self._changed:
+                self._fail(error)
+            raise
+        with self._changed:
+            self._results = dict(zip(self._ranks, results, strict=True))
+            self._calls = {}
+            self._values = {}
+            self._number += 1
+            self._changed.notify_all()
+
+    def _wait(self, rank: int, call: Call, number: int, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        while self._number == number:
+            # In pieces: a signal that came just before a wait would be handled only at its end.
+            self._changed.wait(min(LOOK_S, max(0.0, until - time.monotonic())))
+            if self._number == number and time.monotonic() >= until:
+                others = [each for each in self._ranks if each not in self._calls]
+                if not others:
+                    until += timeout_s
+                    continue  # all have come, and the last one decides
+                error = WaitTimeoutError(
+                    f"replica {rank} waited {timeout_s:g} s in {call} for replica "
+                    f"{', '.join(map(str, others))}, which made no call"
+                )
+                self._fail(error)
+                raise error
+            self._check()
+
+    def _check(self) -> None:
+        if isinstance(self.failure, CallsDifferError):
+            raise CallsDifferError(str(self.failure))
+        if self.failure is not None:
+            raise ReplicaStopped(f"another replica has failed: {self.failure}")
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+        self._changed.notify_all()
+
+
+Part = Callable[[], None]
+
+
+class ReplicaPool:
+    """Threads for as many replicas, kept from one `run` to the next; a `run` within another has its own.
+
+    They are daemons, so a program may end while they wait for work; they end when the pool is dropped.
+    """
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
+        self._lock = threading.Lock()
+        self._idle: list[_Threads] = []
+        weakref.finalize(self, _stop, self._idle)
+
+    def run(self, parts: Sequence[Part], meeting: Meeting) -> None:
+        """Run every part, which raises nothing, in a thread; return when all have ended.
+
+        Raises:
+            BaseException: the first error of the meeting, as a replica's function raised it; or what
+                interrupts this thread. No part runs any more.
+        """
+        with self._lock:
+            threads = self._idle.pop() if self._idle else _Threads(self._replicas)
+        try:
+            threads.begin(parts)
+            try:
+                threads.wait()
+            except BaseException as error:
+                meeting.abort(error)
+                threads.wait()
+                raise
+        finally:
+            with self._lock:
+                self._idle.append(threads)
+        if meeting.failure is not None:
+            raise meeting.failure
+
+
+class _Threads:
+    """One thread for each replica, which takes parts from a queue of its own."""
+
+    def __init__(self, replicas: int) -> None:
+        self._waiting: list[SimpleQueue[Part | None]] = [SimpleQueue() for _ in range(replicas)]
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._open = 0
+        for number, queue in enumerate(self._waiting):
+            target = threading.Thread(
+                target=_work, args=(queue, self._ended), name=f"run-{number}", daemon=True
+            )
+            target.start()
+
+    def begin(self, parts: Sequence[Part]) -> None:
+        """Give each thread its part."""
+        for queue, part in zip(self._waiting, parts, strict=True):
+            queue.put(part)
+            self._open += 1
+
+    def wait(self) -> None:
+        """Wait until all parts have ended; look up now and then, as signals are handled between waits."""
+        while self._open:
+            try:
+                self._ended.get(timeout=LOOK_S)
+            except Empty:
+                continue
+            self._open -= 1
+
+    def stop(self) -> None:
+        """Let the threads end."""
+        for queue in self._waiting:
+            queue.put(None)
+
+
+def _work(queue: "SimpleQueue[Part | None]", ended: "SimpleQueue[None]") -> None:
+    """Run parts, one after another, until there is none."""
+    while (part := queue.get()) is not None:
+        try:
+            part()
+        finally:
+            part = None  # nothing of the program is kept while this thread waits
+            ended.put(None)
+
+
+def _stop(idle: "list[_Threads]") -> None:
+    for threads in idle:
+        threads.stop()
+
+
+class CollectiveCalls(Protocol):
+    """The way of one process to the others; see `roles.collective.calls.Calls`."""
+
+    def exchange(self, said: bytes, arrays: Sequence[Array]) -> list[list[Array]]:
+        """See `Calls.exchange`."""
+
+    def all_reduce(self, said: bytes, arrays: Sequence[Array]) -> list[Array]:
+        """See `Calls.all_reduce`."""
+
+
+class PeerProcesses:
+    """All processes of a training, one replica each, among them this one. They meet at the first call.
+
+    Attributes:
+        tasks: how many processes there are.
+        number: of this one, from 0.
+    """
+
+    def __init__(self, tasks: int, number: int, meet: Callable[[], CollectiveCalls]) -> None:
+        """Take part; `meet` waits for the other processes and returns the way to them."""
+        self.tasks = tasks
+        self.number = number
+        self._meet = meet
+        self._calls: CollectiveCalls | None = None
+
+    def exchange(self, call: Call, arrays: Sequence[Array]) -> list[list[Array]]:
+        """Return the arrays of every process, by its number; shapes may differ.
+
+        Every process makes the same call. Waits have a deadline, and errors say for whom they waited.
+
+        Args:
+            call: what the program calls, and where.
+            arrays: of any dtype but object; read before this returns.
+
+        Raises:
+            CallsDifferError: the calls do not agree (`Call.agrees_with`); raised in every process.
+        """
+        return self._made().exchange(said_of(call), contiguous(arrays))
+
+    def all_reduce(self, call: Call, arrays: Sequence[Array]) -> list[Array]:
+        """Return the sums of arrays that have one shape and dtype everywhere, added up in order of numbers.
+
+        Large sums may not be written to.
+
+        Raises:
+            CallsDifferError: the calls do not agree; raised in every process.
+        """
+        return self._made().all_reduce(said_of(call), contiguous(arrays))
+
+    def _made(self) -> CollectiveCalls:
+        if self._calls is None:
+            self._calls = self._meet()
+        return self._calls
+
+
+def check(said: Mapping[int, bytes]) -> None:
+    """Raise a `CallsDifferError` that names two places, unless calls of all ranks agree; see `Calls`."""
+    check_calls(
+        {rank: Call(*msgspec.msgpack.decode(each, type=tuple[str, str, str])) for rank, each in said.items()}
+    )
+
+
+def said_of(call: Call) -> bytes:
+    """Return a call as it is written for the others."""
+    return msgspec.msgpack.encode((call.kind, call.what, call.site))
+
+
+def contiguous(arrays: Sequence[Array]) -> list[Array]:
+    """Return arrays as collective calls take them."""
+    return [np.ascontiguousarray(each).reshape(each.shape) for each in arrays]

@@ -1,15 +1,26 @@
-"""Where a line of a program runs: in a replica, or outside of all of them (cross-replica context).
+"""Places of a program's lines: in a replica, as `ReplicaContext` tells, or in cross-replica context.
 
-A thread of a replica is in that replica. Everything else is outside of all replicas where a strategy's
-`scope` is open, and else in the only replica of the default strategy. See `tf.distribute`.
+A thread of a replica is in that replica, and reaches the others by its group. Everything else is outside of
+all replicas where a strategy's `scope` is open, and else in the only replica of the default strategy. See
+`tf.distribute`.
 """
 
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from dtrain.errors import ContextError
+import numpy as np
+
+from dtrain.errors import ContextError, InputError, ProgramError
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.strategies.replicas import reduction
+from dtrain.strategies.replicas.calls import Call, Meeting, PeerProcesses, call_site
+from dtrain.strategies.replicas.options import CommunicationOptions
+from dtrain.strategies.replicas.reduction import Leaf, ReduceOp
+from dtrain.strategies.replicas.values import form, leaves, mapped, of_replica, regrouped
+from dtrain.types import Array
 
 T = TypeVar("T")
 
@@ -97,3 +108,254 @@ def scope_of(strategy: T) -> Iterator[T]:
 def _have_several(*strategies: Any) -> bool:
     """Return whether one of these strategies has several replicas."""
     return any(strategy.num_replicas_in_sync > 1 for strategy in strategies)
+
+
+class Group:
+    """The replicas of this process, and through `peers` those of others.
+
+    Attributes:
+        strategy: whose replicas these are.
+        replicas: how many run in this process.
+        first: the number of its first one among all.
+        peers: the other processes; None where there are none.
+        updates: how many an optimizer has made in these replicas, for the status of the run.
+        refusal: why the program's functions cannot run in them; None: they can.
+        devices: the names of the devices of this process's replicas.
+        one_copy: whether variables have one copy, on one device; else each replica has one.
+        ends: why this process ends where a loop begins; None: it does not.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        replicas: int = 1,
+        first: int = 0,
+        peers: PeerProcesses | None = None,
+        refusal: str | None = None,
+        ends: str | None = None,
+        *,
+        devices: Sequence[str] = (),
+        one_copy: bool = False,
+    ) -> None:
+        self.strategy = strategy
+        self.refusal = refusal
+        self.ends = ends
+        self.devices = tuple(devices) or tuple(f"device:CPU:{index}" for index in range(replicas))
+        self.one_copy = one_copy
+        self.updates = 0
+        self.replicas = replicas
+        self.first = first
+        self.peers = peers
+
+    def check(self, what: str) -> None:
+        """Raise a `ProgramError` if functions of the program cannot run in these replicas.
+
+        Raises:
+            SystemExit: with code 0, in a process that has no part in a loop.
+        """
+        if self.ends is not None:
+            sys.stdout.write(f"{self.ends}\n")
+            raise SystemExit(0)
+        if self.refusal is not None:
+            raise ProgramError(f"{what}: {self.refusal}")
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas there are, in all processes."""
+        return self.replicas * (1 if self.peers is None else self.peers.tasks)
+
+    def summed(self, call: Call, op: ReduceOp, of_replicas: Sequence[Sequence[Leaf]]) -> list[Leaf]:
+        """Return sums or means over all replicas of all processes.
+
+        Args:
+            call: to be compared with that of other processes.
+            op: the sum or the mean.
+            of_replicas: one leaf for each result, from each replica of this process.
+        """
+        sums = [reduction.total(parts) for parts in zip(*of_replicas, strict=True)]
+        if self.peers is not None:
+            sums = self._summed_over_tasks(self.peers, call, sums)
+        if op is ReduceOp.MEAN:
+            return [reduction.divided(each, self.num_replicas_in_sync) for each in sums]
+        return sums
+
+    def gathered(self, call: Call, axis: int, of_replicas: Sequence[Sequence[Array]]) -> list[Array]:
+        """Return arrays joined over all replicas of all processes; see `summed`."""
+        parts = [reduction.joined(each, axis, call.kind) for each in zip(*of_replicas, strict=True)]
+        if self.peers is None or not parts:
+            return parts
+        of_tasks = self.peers.exchange(call, parts)
+        return [reduction.joined(each, axis, call.kind) for each in zip(*of_tasks, strict=True)]
+
+    def _summed_over_tasks(self, peers: PeerProcesses, call: Call, sums: Sequence[Leaf]) -> list[Leaf]:
+        dense = iter(peers.all_reduce(call, [each for each in sums if isinstance(each, np.ndarray)]))
+        result: list[Leaf] = []
+        for each in sums:
+            if isinstance(each, SparseRows):
+                of_tasks = peers.exchange(call, [each.ids, each.rows])
+                result.append(reduction.total([SparseRows(ids, rows) for ids, rows in of_tasks]))
+            else:
+                result.append(next(dense))
+        return result
+
+
+class ReplicaContext:
+    """One replica, within a function that `Strategy.run` runs in it; see `tf.distribute.ReplicaContext`.
+
+    Attributes:
+        group: the replicas of this process and of others.
+        index: the number of this replica in its process.
+        meeting: where the replicas of this process call each other.
+        strategy: the strategy whose replica it is.
+    """
+
+    def __init__(self, group: Group, index: int, meeting: Meeting, strategy: Any = None) -> None:
+        self.group = group
+        self.index = index
+        self._meeting = meeting
+        self._strategy = strategy
+
+    @property
+    def strategy(self) -> Any:
+        """The strategy whose replica this is."""
+        return self.group.strategy if self._strategy is None else self._strategy
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas there are, in all processes."""
+        return self.group.num_replicas_in_sync
+
+    @property
+    def replica_id_in_sync_group(self) -> int:
+        """The number of this replica among all."""
+        return self.group.first + self.index
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The name of the device of this replica."""
+        return (self.group.devices[self.index],)
+
+    def all_reduce(
+        self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None
+    ) -> Any:
+        """Return the sum or the mean of what all replicas give, to each of them.
+
+        Args:
+            reduce_op: the same in all replicas.
+            value: an array or a number, or a nest of them, of one form, dtypes and shapes in all replicas;
+                `SparseRows` come back joined. The mean of whole numbers is float64, of those of 8 and 16 bits
+                float32.
+            options: of this call.
+
+        Returns: Arrays that may not be written to.
+
+        Raises:
+            CallsDifferError: the replicas make different calls; it is raised in all of them.
+            InputError: a value is no array of numbers.
+        """
+        op = reduction.as_op(reduce_op, "all_reduce")
+        parts = [reduction.as_summand(leaf, "all_reduce") for leaf in leaves(value)]
+        if not parts:
+            raise InputError(f"all_reduce: expected at least one array, found {value!r}")
+        reduction.check_one_place(leaves(value), parts, "all_reduce")
+        what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, parts))}"
+        call = Call("all_reduce", what, call_site())
+
+        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
+            return [self.group.summed(call, op, of_replicas)] * len(of_replicas)
+
+        found = iter(self._meet(call, parts, decide, options))
+        return mapped(lambda leaf: _own_view(next(found), leaf), value)
+
+    def all_gather(self, value: Any, axis: int, options: CommunicationOptions | None = None) -> Any:
+        """Return the arrays of all replicas joined along an axis, to each of them.
+
+        Args:
+            value: an array, or a nest of them; lengths may differ along the axis. Python numbers come back
+                as they are.
+            axis: of arrays that have at least one; negative ones count from the end.
+            options: of this call.
+
+        Raises:
+            CallsDifferError: the replicas make different calls; it is raised in all of them.
+            InputError: arrays have no such axis.
+        """
+        axis = reduction.as_axis(axis, "all_gather")
+        given = [leaf for leaf in leaves(value) if not _is_python_number(leaf)]
+        if any(isinstance(leaf, SparseRows) for leaf in given):
+            raise InputError("all_gather: expected arrays, found SparseRows; make them dense first")
+        parts = [np.asarray(reduction.as_leaf(leaf, "all_gather")) for leaf in given]
+        for part in parts:
+            if not -part.ndim <= axis < part.ndim:
+                raise InputError(
+                    f"all_gather: expected an array with axis {axis}, found {reduction.described(part)}"
+                )
+        shapes = ", ".join(reduction.described_but(part, axis) for part in parts)
+        what = f"{form(value)} {shapes}, axis {axis}"
+        call = Call("all_gather", what, call_site())
+
+        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
+            return [self.group.gathered(call, axis, of_replicas)] * len(of_replicas)
+
+        found = iter(self._meet(call, parts, decide, options))
+        return mapped(lambda leaf: leaf if _is_python_number(leaf) else _own_view(next(found), leaf), value)
+
+    def merge_call(
+        self,
+        merge_fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function once for all replicas of this process, outside of them, and return its result.
+
+        Args:
+            merge_fn: ``(strategy, *args, **kwargs) -> result``; that of the first replica counts. Its
+                arguments are `PerReplica` where those of the replicas differ.
+            args: of this replica.
+            kwargs: of this replica.
+
+        Returns: The result, of distributed values this replica's.
+
+        Raises:
+            CallsDifferError: another replica makes another call; it is raised in all of them.
+        """
+        call = Call("merge_call", "", call_site())
+
+        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
+            merged_args, merged_kwargs = regrouped(of_replicas)
+            with entered(CrossReplica(self.strategy)):
+                result = merge_fn(self.strategy, *merged_args, **merged_kwargs)
+            return [of_replica(result, index) for index in range(len(of_replicas))]
+
+        return self._meet(call, (tuple(args), dict(kwargs or {})), decide)
+
+    def meet(self, call: Call, value: Any, decide: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:
+        """Hand in a value to the other replicas of this process; see `Meeting.call`."""
+        return self._meet(call, value, decide)
+
+    def _meet(
+        self,
+        call: Call,
+        value: Any,
+        decide: Callable[[Sequence[Any]], Sequence[Any]],
+        options: CommunicationOptions | None = None,
+    ) -> Any:
+        if options is not None and not isinstance(options, CommunicationOptions):
+            raise InputError(f"{call.kind}: options: expected CommunicationOptions, found {options!r}")
+        timeout_s = None if options is None else options.timeout_seconds
+        return self._meeting.call(self.replica_id_in_sync_group, call, value, decide, timeout_s)
+
+
+def _is_python_number(leaf: Any) -> bool:
+    return isinstance(leaf, int | float | complex) and not hasattr(leaf, "dtype")
+
+
+def _own_view(result: Any, leaf: Any) -> Any:
+    """Return a view of a common result that belongs to one replica; a number where a number was given."""
+    if isinstance(result, SparseRows):
+        return SparseRows(_own_view(result.ids, None), _own_view(result.rows, None))
+    if result.ndim == 0 and not isinstance(leaf, np.ndarray):
+        return result[()]
+    view = result.view()
+    view.flags.writeable = False
+    return view

@@ -8,17 +8,18 @@ import numpy as np
 
 from dtrain.errors import ContextError, InputError
 from dtrain.learning.metrics.metric import CallingReplica, State, ask_for_replica
-from dtrain.strategies.reduction import ReduceOp
-from dtrain.strategies.replicas import reducing
-from dtrain.strategies.replicas.calls import Call, call_site
-from dtrain.strategies.replicas.contexts import entered, here
-from dtrain.strategies.replicas.group import Group
-from dtrain.strategies.replicas.meeting import Meeting
-from dtrain.strategies.replicas.nests import is_leaf, mapped, of_replica, regrouped
-from dtrain.strategies.replicas.reducing import Leaf
-from dtrain.strategies.replicas.replica_context import ReplicaContext
-from dtrain.strategies.replicas.running import ReplicaPool
-from dtrain.strategies.replicas.values import DistributedValues, ValueContext
+from dtrain.strategies.replicas import reduction
+from dtrain.strategies.replicas.calls import Call, Meeting, ReplicaPool, call_site
+from dtrain.strategies.replicas.contexts import Group, ReplicaContext, entered, here
+from dtrain.strategies.replicas.reduction import Leaf, ReduceOp
+from dtrain.strategies.replicas.values import (
+    DistributedValues,
+    ValueContext,
+    is_leaf,
+    mapped,
+    of_replica,
+    regrouped,
+)
 
 
 def _replica_here() -> CallingReplica | None:
@@ -88,19 +89,19 @@ class Loops(Group):
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any) -> Any:
         """See `Strategy.reduce`."""
         self.check_outside("reduce")
-        op = reducing.as_op(reduce_op, "reduce")
+        op = reduction.as_op(reduce_op, "reduce")
         if axis is None:
             return mapped(lambda leaf: self._reduced(op, leaf), mapped(_unfolded, value))
         if not is_leaf(value):
             raise InputError(
                 "reduce: expected one value where an axis is given, found a nest; reduce its parts one by one"
             )
-        return self._reduced_over(op, value, reducing.as_axes(axis, "reduce"))
+        return self._reduced_over(op, value, reduction.as_axes(axis, "reduce"))
 
     def gather(self, value: Any, axis: Any) -> Any:
         """See `Strategy.gather`."""
         self.check_outside("gather")
-        axis = reducing.as_axis(axis, "gather")
+        axis = reduction.as_axis(axis, "gather")
         return mapped(lambda leaf: self._gathered(leaf, axis), value)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
@@ -143,7 +144,7 @@ class Loops(Group):
     def _parts(self, value: Any, what: str) -> list[Leaf]:
         """Return the summands of this process's replicas."""
         given = value.values if isinstance(value, DistributedValues) else [value]
-        return [reducing.as_summand(each, what) for each in given]
+        return [reduction.as_summand(each, what) for each in given]
 
     def _reduced(self, op: ReduceOp, value: Any) -> Any:
         """Return one leaf reduced over replicas, without an axis."""
@@ -161,7 +162,7 @@ class Loops(Group):
                     "same in all of them; multiply it, or use ReduceOp.MEAN"
                 )
         parts = self._parts(value, "reduce")
-        found = {reducing.described(part): None for part in parts}
+        found = {reduction.described(part): None for part in parts}
         if len(found) > 1:
             raise InputError(
                 f"reduce: expected one dtype and shape in all replicas, found {', '.join(found)}; give the "
@@ -175,8 +176,8 @@ class Loops(Group):
         if not isinstance(value, DistributedValues) and self.replicas > 1:
             value = DistributedValues([value] * self.replicas)
         arrays = [np.asarray(part) for part in self._parts(value, "reduce")]
-        found = [reducing.sum_and_count(array, axes, "reduce") for array in arrays]
-        shapes = {reducing.described(each): None for each, _ in found}
+        found = [reduction.sum_and_count(array, axes, "reduce") for array in arrays]
+        shapes = {reduction.described(each): None for each, _ in found}
         if len(shapes) > 1:
             raise InputError(
                 f"reduce: expected equal lengths of the axes that stay, found {', '.join(shapes)} after the "
@@ -185,7 +186,7 @@ class Loops(Group):
         call = Call("reduce", f"{op.name} over axis {axes} of {', '.join(shapes)}", call_site())
         counted: list[list[Leaf]] = [[each, np.asarray(count, np.int64)] for each, count in found]
         sums, count = self.summed(call, ReduceOp.SUM, counted)
-        return _number(reducing.divided(sums, count) if op is ReduceOp.MEAN else sums)
+        return _number(reduction.divided(sums, count) if op is ReduceOp.MEAN else sums)
 
     def _gathered(self, value: Any, axis: int) -> Any:
         """Return one leaf of all replicas joined along an axis."""
@@ -198,9 +199,9 @@ class Loops(Group):
         for array in arrays:
             if not -array.ndim <= axis < array.ndim:
                 raise InputError(
-                    f"gather: expected arrays with axis {axis}, found {reducing.described(array)}"
+                    f"gather: expected arrays with axis {axis}, found {reduction.described(array)}"
                 )
-        what = f"{reducing.described_but(arrays[0], axis)} along axis {axis}"
+        what = f"{reduction.described_but(arrays[0], axis)} along axis {axis}"
         return self.gathered(Call("gather", what, call_site()), axis, [[array] for array in arrays])[0]
 
 

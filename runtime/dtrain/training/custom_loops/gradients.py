@@ -16,9 +16,8 @@ from dtrain.learning.graphs.networks import Network, StepResult
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.losses.from_function import FunctionLoss
 from dtrain.learning.losses.loss import Loss
-from dtrain.strategies.reduction import ReduceOp
-from dtrain.strategies.replicas.contexts import here
-from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.strategies.replicas.contexts import ReplicaContext, here
+from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
 from dtrain.training.parts.batch import Batch
 from dtrain.types import Array, Arrays

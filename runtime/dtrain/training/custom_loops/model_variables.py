@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.strategies.replicas.contexts import here
-from dtrain.strategies.replicas.group import Group
-from dtrain.strategies.replicas.replica_context import ReplicaContext
-from dtrain.strategies.replicas.variables.kinds import VariableAggregation
-from dtrain.strategies.replicas.variables.variable import Variable
+from dtrain.strategies.replicas.contexts import Group, ReplicaContext, here
+from dtrain.strategies.replicas.variable import Variable, VariableAggregation
 from dtrain.types import Array
 from dtrain.variables import VariableSpec
 

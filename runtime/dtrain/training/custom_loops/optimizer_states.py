@@ -2,8 +2,8 @@
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.learning.optimizers import Optimizer
-from dtrain.strategies.replicas.variables.applying import ReplicaApplication
-from dtrain.strategies.replicas.variables.variable import Variable
+from dtrain.strategies.replicas.applying import ReplicaApplication
+from dtrain.strategies.replicas.variable import Variable
 from dtrain.types import Array
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from dtrain.errors import ProgramError
 from dtrain.learning.core.step_sums import StepSums
 from dtrain.strategies.interface import Replica, Training
-from dtrain.strategies.reduction import ReduceOp
+from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.types import Array
 
 

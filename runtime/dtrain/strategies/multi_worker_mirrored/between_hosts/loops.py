@@ -20,7 +20,7 @@ from dtrain.strategies.multi_worker_mirrored.own_loops import (
     late,
     terms_of_loops,
 )
-from dtrain.strategies.replicas.host_peers import CollectiveCalls, check
+from dtrain.strategies.replicas.calls import CollectiveCalls, check
 from dtrain.wire.one_host.bells import Bells
 
 CALLS = "calls"

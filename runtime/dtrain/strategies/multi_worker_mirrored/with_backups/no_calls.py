@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from dtrain.errors import ProgramError
 from dtrain.strategies.interface import Compute
-from dtrain.strategies.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 
 
 class NoStepCalls:

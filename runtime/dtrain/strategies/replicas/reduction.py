@@ -1,10 +1,11 @@
 """Sums, means and joined arrays of several replicas, by TensorFlow's rules of dtypes.
 
-Arrays are added up in the order of the replicas. Python numbers count as float32 and int32. `SparseRows` stay
-sparse: their rows are joined, and divided by the number of replicas for a mean.
+Arrays are added up in the order of the replicas. Python numbers count as float32 and int32. `SparseRows`
+stay sparse: their rows are joined, and divided by the number of replicas for a mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from math import prod
 from typing import Any, TypeAlias
 
@@ -12,8 +13,18 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.strategies.reduction import ReduceOp
 from dtrain.types import Array
+
+Nest: TypeAlias = "float | Array | Sequence[Nest] | Mapping[str, Nest]"
+"""A number, an array, or lists and mappings of them: the same form in every replica."""
+
+
+class ReduceOp(StrEnum):
+    """How the values of several replicas become one."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
 
 Leaf: TypeAlias = Array | SparseRows
 """A value of one replica."""

@@ -12,11 +12,10 @@ from dtrain.errors import ContextError, InputError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.applied import Gradient, Pairs
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
-from dtrain.strategies.reduction import ReduceOp
-from dtrain.strategies.replicas import reducing
+from dtrain.strategies.replicas import reduction
 from dtrain.strategies.replicas.calls import Call, call_site
-from dtrain.strategies.replicas.contexts import CrossReplica, here
-from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.strategies.replicas.contexts import CrossReplica, ReplicaContext, here
+from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.types import Array
 
 
@@ -219,12 +218,12 @@ def _handed_in(kind: str, pairs: Pairs) -> tuple[list[Any], Call]:
             continue
         leaf = _as_gradient(gradient, variable)
         gradients.append(leaf)
-        said.append(f"{variable.name}: {reducing.described(leaf)}")
+        said.append(f"{variable.name}: {reduction.described(leaf)}")
     return gradients, Call(kind, ", ".join(said), call_site())
 
 
-def _as_gradient(gradient: Gradient, variable: Any) -> reducing.Leaf:
-    leaf = reducing.as_summand(gradient, f"apply_gradients: {variable.name}")
+def _as_gradient(gradient: Gradient, variable: Any) -> reduction.Leaf:
+    leaf = reduction.as_summand(gradient, f"apply_gradients: {variable.name}")
     dtype = leaf.rows.dtype if isinstance(leaf, SparseRows) else leaf.dtype
     if dtype != variable.dtype:
         raise InputError(

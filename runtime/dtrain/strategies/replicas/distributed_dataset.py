@@ -1,4 +1,6 @@
-"""Datasets whose every element is a step's: a batch for each replica of this process.
+"""The processes whose replicas read a distributed dataset together, seen from one of them.
+
+Datasets whose every element is a step's: a batch for each replica of this process.
 
     distributed = strategy.experimental_distribute_dataset(dataset.batch(global_batch_size))
     for batch in distributed:
@@ -14,6 +16,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from dtrain.data.dataset import Dataset
 from dtrain.data.distribution.autosharding import distributed
 from dtrain.data.distribution.dealing import Dealt
@@ -23,11 +27,74 @@ from dtrain.data.input_context import InputContext
 from dtrain.data.node import INFINITE, Node
 from dtrain.data.structure import TensorSpec, arrays_of, empty_batch, map_arrays, with_open_batches
 from dtrain.errors import InputError, NoElementError, NotADatasetError, OutOfRangeError
-from dtrain.strategies.input.workers import InputWorkers
-from dtrain.strategies.replicas.contexts import here
-from dtrain.strategies.replicas.nests import regrouped
-from dtrain.strategies.replicas.replica_context import ReplicaContext
-from dtrain.strategies.replicas.values import DistributedValues
+from dtrain.runs.self_report.activity import NO_ACTIVITY, Activity
+from dtrain.strategies.replicas.contexts import ReplicaContext, here
+from dtrain.strategies.replicas.loops import Loops
+from dtrain.strategies.replicas.reduction import ReduceOp
+from dtrain.strategies.replicas.values import DistributedValues, PerReplica, regrouped
+
+
+@dataclass
+class InputWorkers:
+    """All workers of a strategy: processes that read, each for its own replicas.
+
+    Attributes:
+        workers: how many there are.
+        index: the number of this one.
+        replicas: how many replicas each of them has.
+        reduce: `Strategy.reduce`, for what the workers agree on; None where there is nothing to agree on.
+        per_replica: whether a function makes a dataset for each replica. As in TensorFlow it stays so once it
+            was asked for.
+        activity: told of each batch that is read.
+    """
+
+    workers: int = 1
+    index: int = 0
+    replicas: int = 1
+    reduce: Callable[[ReduceOp, Any, None], Any] | None = None
+    per_replica: bool = False
+    activity: Activity = NO_ACTIVITY
+
+    @classmethod
+    def of(cls, loops: Loops) -> "InputWorkers":
+        """Return those of a strategy whose replicas run functions of a program."""
+        workers = loops.num_replicas_in_sync // loops.replicas
+        return cls(workers, loops.first // loops.replicas, loops.replicas, loops.reduce)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several workers."""
+        return self.workers > 1
+
+    @property
+    def wraps(self) -> bool:
+        """Whether an element is `PerReplica`, and not the only replica's batch itself."""
+        return self.several or self.replicas > 1
+
+    @property
+    def context(self) -> InputContext:
+        """The place of this worker."""
+        return InputContext(self.workers, self.index, self.workers * self.replicas)
+
+    @property
+    def contexts_of_pipelines(self) -> list[InputContext]:
+        """The place of each pipeline of this worker: one, or one for each replica."""
+        if not self.per_replica:
+            return [self.context]
+        total = self.workers * self.replicas
+        first = self.index * self.replicas
+        return [InputContext(total, first + replica, total) for replica in range(self.replicas)]
+
+    def total(self, count: int) -> int:
+        """Return the sum over all workers; each gives how many of its replicas have data.
+
+        All workers call it the same number of times, and wait for each other.
+        """
+        if self.reduce is None or not self.several:
+            return count
+        shares: list[Any] = [np.int64(count), *[np.int64(0)] * (self.replicas - 1)]
+        return int(self.reduce(ReduceOp.SUM, PerReplica(shares), None))
+
 
 DatasetFunction = Callable[[InputContext], Dataset]
 END = "get_next: the iterator is at its end; a for loop, or get_next_as_optional, ends there without an error"

@@ -1,11 +1,12 @@
 """`Variable`: values that a program assigns, of which every replica of a strategy has a copy.
 
-Copies that are equal share one array, which is never written to while replicas run: an assignment makes a new
-one. Only an optimizer writes in place, when all replicas wait for it.
+Copies that are equal share one array, which is never written to while replicas run: an assignment makes a
+new one. Only an optimizer writes in place, when all replicas wait for it.
 """
 
 import threading
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, Self
 
 import numpy as np
@@ -15,22 +16,44 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.errors import InputError
 from dtrain.learning.optimizers.applied import Application
 from dtrain.learning.optimizers.optimizer import Optimizer
-from dtrain.strategies.reduction import ReduceOp
-from dtrain.strategies.replicas import reducing
+from dtrain.strategies.replicas import applying, reduction
 from dtrain.strategies.replicas.calls import Call, call_site
-from dtrain.strategies.replicas.contexts import Updating, here
-from dtrain.strategies.replicas.group import Group
+from dtrain.strategies.replicas.contexts import Group, ReplicaContext, Updating, here
 from dtrain.strategies.replicas.loops import Loops
-from dtrain.strategies.replicas.replica_context import ReplicaContext
+from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.strategies.replicas.values import DistributedValues
-from dtrain.strategies.replicas.variables import applying
-from dtrain.strategies.replicas.variables.kinds import (
-    VariableAggregation,
-    VariableSynchronization,
-    first_value,
-)
 from dtrain.strategies.shared import Home, register_owner
 from dtrain.types import Array
+
+
+class VariableAggregation(Enum):
+    """How the values that replicas assign become one; see `tf.VariableAggregation`."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+
+
+class VariableSynchronization(Enum):
+    """When copies become equal; see `tf.VariableSynchronization`. AUTO and NONE are ON_WRITE here."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+def first_value(given: Any, dtype: Any) -> Array:
+    """Return an initial value as a new array; of Python numbers float32 or int32."""
+    value = given() if callable(given) and not hasattr(given, "__array__") else given
+    if value is None:
+        raise InputError("Variable: expected an initial value, found None")
+    array = np.array(value, dtype, order="C")
+    if dtype is None and not hasattr(value, "dtype") and array.dtype in (np.float64, np.int64):
+        array = array.astype(np.float32 if array.dtype == np.float64 else np.int32)
+    return array
+
 
 ALONE = Loops(None)
 """The place of variables that are made outside of every scope."""
@@ -97,7 +120,7 @@ class Variable(NDArrayOperatorsMixin):
         def made(group: Group) -> Variable:
             value = first_value(initial_value, dtype)
             if group.peers is not None:
-                call = Call("Variable", f"{name} {reducing.described(value)}", call_site())
+                call = Call("Variable", f"{name} {reduction.described(value)}", call_site())
                 value = np.array(group.peers.exchange(call, [value])[0][0])
             trains = not on_read if trainable is None else trainable
             kind = value, name or "Variable", group, aggregation
@@ -327,7 +350,7 @@ class Variable(NDArrayOperatorsMixin):
                     f"variable {self.name}: {kind} outside of the replicas would be counted once a replica; "
                     "assign its whole value, or add to it in a replica"
                 )
-            new = np.asarray(reducing.divided(new, self.group.num_replicas_in_sync))
+            new = np.asarray(reduction.divided(new, self.group.num_replicas_in_sync))
         self._set_each([combine(copy, new) for copy in self._distinct()])
 
     def _aggregated(self, parts: Sequence[Array], call: Call) -> Array:

@@ -1,1 +1,0 @@
-"""Variables of which every replica has a copy, and the optimizers that are applied to them."""
