@@ -9,8 +9,7 @@ from dtrain.parameters.means import mean
 from dtrain.protocol.outcome import Outcome
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.in_process.fits import LocalFits
-from dtrain.strategies.in_process.training import LocalReplica, LocalTraining
+from dtrain.strategies.in_process.training import LocalFits, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Replica, Strategy, Training
 from dtrain.strategies.problem import Problem
 

@@ -16,8 +16,7 @@ from dtrain.parameters.means import mean
 from dtrain.protocol.outcome import Outcome
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.in_process.fits import LocalFits
-from dtrain.strategies.in_process.training import LocalReplica
+from dtrain.strategies.in_process.training import LocalFits, LocalReplica
 from dtrain.strategies.interface import Leader, Strategy, Training
 
 WAIT_S = 60.0

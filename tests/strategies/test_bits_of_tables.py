@@ -13,7 +13,7 @@ from strategies import test_bits_of_threads as threads
 
 import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
-from dtrain.strategies.in_process import shared_update
+from dtrain.strategies.in_process import thread_replicas
 from dtrain.training.fits import fitting
 
 REPLICAS = 3
@@ -51,7 +51,7 @@ def on_servers(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "TABLE_BYTES", 1)
         patch.setattr(threads, "RULES", RULES)
-        patch.setattr(shared_update, "BLOCK_ELEMENTS", 100)
+        patch.setattr(thread_replicas, "BLOCK_ELEMENTS", 100)
         yield found
 
 

@@ -10,7 +10,7 @@ from in_memory import InMemoryCluster
 
 import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
-from dtrain.strategies.in_process import shared_update
+from dtrain.strategies.in_process import thread_replicas
 from dtrain.strategies.mirrored import threads_strategy
 
 BATCH, EXAMPLES, EPOCHS = 7, 33, 2
@@ -75,8 +75,8 @@ def test_every_synchronous_strategy_gives_the_same_bits(parts, rule, tmp_path, m
     for section in sections:
         assert_same(in_threads(section, rule), expected)
     # Threads that take the next block of a larger model do so here too.
-    monkeypatch.setattr(shared_update, "SHARED_ELEMENTS", 0)
-    monkeypatch.setattr(shared_update, "BLOCK_ELEMENTS", 100)
+    monkeypatch.setattr(thread_replicas, "SHARED_ELEMENTS", 0)
+    monkeypatch.setattr(thread_replicas, "BLOCK_ELEMENTS", 100)
     assert_same(in_threads(sections[0], rule), expected)
 
 

@@ -20,9 +20,8 @@ from dtrain.runs.self_report.activity import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.in_process.fits import LocalFits
 from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica
-from dtrain.strategies.in_process.training import LocalTraining
+from dtrain.strategies.in_process.training import LocalFits, LocalTraining
 from dtrain.strategies.interface import Replica, Strategy, Training
 from dtrain.strategies.problem import Problem
 from dtrain.strategies.replicas.loops import Loops

@@ -15,8 +15,7 @@ from dtrain.runs.self_report.activity import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.coordinator.cluster_coordinator import Coordination
-from dtrain.strategies.in_process.fits import LocalFits
-from dtrain.strategies.in_process.training import LocalReplica
+from dtrain.strategies.in_process.training import LocalFits, LocalReplica
 from dtrain.strategies.interface import Strategy, Training
 from dtrain.strategies.problem import Problem
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
