@@ -7,7 +7,7 @@ from mutant import bug
 START = "roles/chief/start.py"
 KEEPING = "roles/chief/keeper/machine.py"
 STORE = "parameters/store.py"
-LEADER = "strategies/parameter_server/leader.py"
+LEADER = "strategies/parameter_server/training.py"
 OPENING = "strategies/parameter_server/opening.py"
 IN_PROCESS = "strategies/in_process/training.py"
 WRITER = "checkpoints/writer.py"

@@ -163,7 +163,7 @@ MIRRORED = {
     ],
     "strategies/multi_worker_mirrored/absence.py": ["strategies/test_absent_leader.py"],
     "strategies/multi_worker_mirrored/orders.py": ["strategies/test_order_book.py"],
-    "strategies/parameter_server/leader.py": ["strategies/test_parameter_server_training.py"],
+    "strategies/parameter_server/training.py": ["strategies/test_parameter_server_training.py"],
     "strategies/parameter_server/opening.py": ["strategies/test_parameter_server_training.py"],
     "training/batches.py": ["training/test_batch_stream.py", "training/test_wrong_data.py"],
     "training/evaluation.py": [
@@ -217,7 +217,7 @@ SLOW = {
     "roles/chief/keeper/machine.py": CLUSTERS,
     "roles/chief/saver.py": CLUSTERS,
     "roles/chief/start.py": CLUSTERS,
-    "strategies/parameter_server/leader.py": CLUSTERS,
+    "strategies/parameter_server/training.py": CLUSTERS,
     "strategies/parameter_server/opening.py": CLUSTERS,
     "strategies/in_process/training.py": ["clusters/test_cluster_launch.py"],
 }

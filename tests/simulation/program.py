@@ -30,8 +30,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.events import AnyEvent, ConfigChanged
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import Leader, Replica
-from dtrain.strategies.parameter_server.leading import Leading
-from dtrain.strategies.parameter_server.opening import Opening, open_training
+from dtrain.strategies.parameter_server.opening import Leading, Opening, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.problem import ConfigChange, Problem
 from dtrain.training.parts.streams import Part

@@ -32,8 +32,7 @@ from dtrain.strategies.coordinator.values import ProgramValues
 from dtrain.strategies.in_cluster.cluster_task import ClusterTask
 from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.interface import Strategy, Training
-from dtrain.strategies.parameter_server.leading import Leading
-from dtrain.strategies.parameter_server.opening import Opening, open_training
+from dtrain.strategies.parameter_server.opening import Leading, Opening, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.problem import Problem

@@ -1,15 +1,289 @@
-"""One call of `fit` on parameter servers, seen from one of the tasks that take part."""
+"""One call of `fit` on parameter servers in one of its tasks: its replica, and the leader's work.
 
-from collections.abc import Callable, Mapping, Sequence
+A replica's gradients go to every server, which answer with the next values.
+"""
 
-from dtrain.messages import Row
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dtrain import checkpoints
+from dtrain.config import ServerSection
+from dtrain.config.choices import NanPolicy
+from dtrain.errors import DtrainError, InputError
+from dtrain.messages import Row, Sums, Verdict
+from dtrain.parameters.placement import Plan
+from dtrain.parameters.replica_memory import ReplicaMemory, cut
+from dtrain.parameters.row_routes import RowRoutes
+from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.staleness import StalenessHistogram
+from dtrain.roles.chief.keeper.driver import Keeper
+from dtrain.roles.chief.order_driver import OrderDriver
+from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
 from dtrain.state.batch_cut import BatchCut
-from dtrain.strategies.interface import Training
-from dtrain.strategies.parameter_server.leader import ServerLeader
-from dtrain.strategies.parameter_server.replica import ServerReplica
+from dtrain.state.fit_state import Open
+from dtrain.strategies.interface import Leader, Replica, Training
+from dtrain.strategies.problem import ConfigChange, Weights
 from dtrain.types import Array
+
+
+class Failures:
+    """The failures that heartbeat and keeper know, which explain a broken connection."""
+
+    def __init__(self, link: HeartbeatLink, keeper: Keeper | None) -> None:
+        self._link = link
+        self._keeper = keeper
+
+    def reason_of(self, error: DtrainError) -> DtrainError:
+        """Return why the keeper or the heartbeat has given up, or the error itself."""
+        return self._link.failure or (self._keeper and self._keeper.failure) or error
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise the reason of whatever fails within it."""
+        try:
+            yield
+        except DtrainError as error:
+            raise self.reason_of(error) from None
+
+
+class ServerLeader(Leader):
+    """The leader of one generation; see `Leader`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: dict[str, Array],
+        driver: ReplicaDriver,
+        orders: OrderDriver,
+        keeper: Keeper,
+        failures: Failures,
+        reporter: Reporter,
+        checkpoint_folder: Path,
+    ) -> None:
+        """Learn what is in force from the servers, which wait for the first change.
+
+        Args:
+            plan: where variables lie.
+            weights: every variable by name, as `driver` refreshes them.
+            driver: has started.
+            orders: carries changes to the servers.
+            keeper: saves.
+            failures: why something fails.
+            reporter: told of steps.
+            checkpoint_folder: the run's own.
+        """
+        self._plan = plan
+        self._weights = weights
+        self._driver = driver
+        self._machine = driver.machine
+        self._orders = orders
+        self._keeper = keeper
+        self._failures = failures
+        self._reporter = reporter
+        self._folder = checkpoint_folder
+        self._saved = False
+        self._optimizer = self._rule_in_force()
+        orders.ask_for_rows()
+
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """See `Leader.optimizer`."""
+        return self._optimizer
+
+    @property
+    def tally(self) -> Open:
+        """See `Leader.tally`."""
+        return self._machine.tally
+
+    @property
+    def recorded(self) -> Mapping[int, Row]:
+        """The numbers of every epoch that is recorded, as ps:0 has them."""
+        return self._orders.rows
+
+    def _rule_in_force(self) -> dict[str, Any]:
+        found = self._orders.look()
+        if self._orders.torn:
+            self._keeper.give_back()
+            self._driver.start()
+            found = self._orders.look()
+        if self._orders.term != self._machine.term:  # the servers have gone back since the driver started
+            self._driver.start()
+        if found.stopped:
+            self._keeper.ordered(None, end=found.version)
+        return found.optimizer
+
+    def conclude(self) -> bool:
+        """See `Leader.conclude`."""
+        with self._failures.explained():
+            self._saved = self._keeper.finish()
+            if not self._saved:
+                self._driver.start()
+                self.keep_changes()
+        return self._saved
+
+    def keep_changes(self) -> None:
+        """Repeat the change in force, where the servers have begun another term and wait for it."""
+        while (
+            self._orders.repeat_in(self._machine.term) and self._machine.held and not self._machine.finished
+        ):
+            self._driver.start()
+
+    def wait(self, step: int) -> None:
+        """See `Leader.wait`."""
+        with self._failures.explained():
+            self._driver.wait_for(step)
+            self.keep_changes()
+        self._reporter.progress(self._machine.global_step)
+
+    def control(self, change: ConfigChange) -> None:
+        """See `Leader.control`."""
+        weights = change.weights or {}
+        new = {name: value for name, value in weights.items() if value is not self._weights[name]}
+        values = [] if change.weights is None else self._blocks(new)
+        with self._failures.explained():
+            version, stops = self._orders.give(
+                change.optimizer,
+                term=self._orders.term,
+                reached=self._machine.global_step,
+                stop=change.stop,
+                until=change.until,
+                values=values,
+                saved=self._keeper.saved_step,
+            )
+            self._reporter.trace.event(ConfigChanged(step=version, stops=stops))
+            self._keeper.ordered(change.until, end=version if stops else None)
+            for name in new.keys() - self._driver.tables.keys():
+                self._weights[name][...] = new[name]
+            waits = stops or self._machine.held or self._orders.waits
+            if waits and not self._machine.finished:
+                self._driver.start()
+                self.keep_changes()
+
+    def _blocks(self, new: Weights) -> list[list[Array]]:
+        """Return each server's values where these are new; those of tables that are not stay at the
+        servers.
+        """
+        dense = cut(self._plan, {**self._weights, **new})
+        return [blocks + rows for blocks, rows in zip(dense, RowRoutes(self._plan).whole(new), strict=True)]
+
+    def save(self, directory: Path | None = None) -> None:
+        """See `Leader.save`; a folder of its own gets a copy of the run's own checkpoint of now."""
+        with self._failures.explained():
+            self._keeper.save_now()
+        if directory is not None:
+            checkpoints.copy_latest(self._folder, directory, time.time())
+
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """See `Leader.record`."""
+        with self._failures.explained():
+            if not self._orders.record(self._orders.term, epoch, rows):
+                self._driver.start()
+                self.keep_changes()
+
+    def heard_term(self, term: int) -> None:
+        """See `ServerTraining.heard_term`."""
+        self._orders.heard_term(term)
+
+    def close(self, error: BaseException | None) -> None:
+        """End it; where it was ordered to stop early, write a last checkpoint."""
+        self._orders.close()
+        if not self._saved:
+            self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))
+
+
+class ServerReplica(Replica):
+    """The replica of one task; see `Replica`."""
+
+    def __init__(
+        self,
+        rank: int,
+        driver: ReplicaDriver,
+        gradients: ReplicaMemory,
+        weights: dict[str, Array],
+        section: ServerSection,
+        reporter: Reporter,
+        failures: Failures,
+        leader: ServerLeader | None,
+    ) -> None:
+        """Take over a driver that has started and whose values are there.
+
+        Args:
+            rank: of the replica.
+            driver: exchanges gradients for values.
+            gradients: the memory that `driver` sends from.
+            weights: every variable by name, as `driver` refreshes them.
+            section: the rules.
+            reporter: told of steps.
+            failures: why something fails.
+            leader: of this task, if it leads.
+        """
+        self.rank = rank
+        self.weights = weights
+        dense = [spec for spec in gradients.plan.variables if not spec.sparse]
+        arrays = gradients.variables
+        self.gradients = {spec.name: arrays[spec.name] for spec in dense if spec.trainable}
+        self.updates = {spec.name: arrays[spec.name] for spec in dense if not spec.trainable}
+        self.rows = driver.row_gradients
+        self._driver = driver
+        self._machine = driver.machine
+        self._reporter = reporter
+        self._failures = failures
+        self._leader = leader
+        self._warns = section.nan_policy == NanPolicy.REFUSE
+        self._staleness = None if driver.machine.sync else StalenessHistogram()
+        for name, update in self.updates.items():
+            update[...] = self.weights[name]
+        self._begun_s = reporter.begins()
+
+    def next_batch(self) -> int:
+        """See `Replica.next_batch`."""
+        return self._machine.turn.part
+
+    def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
+        """See `Replica.commit`.
+
+        Raises:
+            InputError: a batch without examples, in asynchronous training.
+            PeerLostError: a server is gone for good.
+            TrainingError: the rules of the spec end training.
+        """
+        if not examples and not self._machine.sync:
+            raise InputError(
+                "data: expected at least one example, found an empty batch: each batch is a step with "
+                "updates: async; give every pipeline some examples, or train with updates: sync"
+            )
+        reporter = self._reporter
+        reporter.slow_down(self._begun_s)
+        try:
+            outcome = self._driver.push(examples, empty, sums)
+            if self._leader is not None:
+                self._leader.keep_changes()
+        except DtrainError as error:
+            raise self._failures.reason_of(error) from None
+        reporter.progress(self._machine.global_step, loss if examples else None, examples)
+        if outcome.stale or self._staleness is not None or outcome.verdict is Verdict.REFUSED:
+            self._account_for(outcome)
+        self._begun_s = reporter.begins()
+        return outcome
+
+    def _account_for(self, outcome: Outcome) -> None:
+        """Say in the status what became of gradients."""
+        status = self._reporter.status
+        if outcome.stale:
+            status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
+        if self._staleness is not None and outcome.verdict is Verdict.ACCEPTED:
+            self._staleness.add(outcome.staleness)
+            status.staleness_mean = self._staleness.mean
+            status.staleness_counts = self._staleness.counts
+        if self._warns and outcome.verdict is Verdict.REFUSED:
+            step = self._machine.global_step
+            self._reporter.refused(f"step {step}: {outcome.reason}")
 
 
 class ServerTraining(Training):
