@@ -14,7 +14,7 @@ from replica_fleet import ReplicaFleet
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config.choices import Transport
 from dtrain.process.assignment import TaskAssignment
-from dtrain.strategies.multi_worker_mirrored.between_hosts.hosts import HostWays
+from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.wire.channel import Channel
 from dtrain.wire.connector import Connector
 

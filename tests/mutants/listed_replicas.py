@@ -46,7 +46,7 @@ AGREEING = [
         "tally.add(version + 1, each)",
     ),
     bug(
-        f"{MULTI_WORKER}/absence.py",
+        f"{MULTI_WORKER}/membership.py",
         "Absence.is_over",
         "found[-1].step - state.lineage.first_step",
         "found[-1].step",

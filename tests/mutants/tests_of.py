@@ -161,7 +161,7 @@ MIRRORED = {
         "strategies/test_distributed_input.py",
         "conformance/test_distributed_iterators_golden.py",
     ],
-    "strategies/multi_worker_mirrored/absence.py": ["strategies/test_absent_leader.py"],
+    "strategies/multi_worker_mirrored/membership.py": ["strategies/test_absent_leader.py"],
     "strategies/multi_worker_mirrored/orders.py": ["strategies/test_order_book.py"],
     "strategies/parameter_server/training.py": ["strategies/test_parameter_server_training.py"],
     "strategies/parameter_server/opening.py": ["strategies/test_parameter_server_training.py"],

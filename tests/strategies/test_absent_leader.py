@@ -11,8 +11,12 @@ from dtrain.cluster import TaskId
 from dtrain.errors import PeerLostError
 from dtrain.roles.finding_leader import LeaderFinder
 from dtrain.runs.files import RunFiles
-from dtrain.strategies.multi_worker_mirrored.absence import Absence, HasEndedError, HasToLeadError
-from dtrain.strategies.multi_worker_mirrored.beginning.meanwhile import Meanwhile
+from dtrain.strategies.multi_worker_mirrored.membership import (
+    Absence,
+    HasEndedError,
+    HasToLeadError,
+    Meanwhile,
+)
 
 TASKS = [TaskId.parse(task) for task in ("chief:0", "worker:0", "worker:1", "worker:2")]
 

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.errors import PeerLostError
 from dtrain.messages import Enter, NotReady
-from dtrain.strategies.multi_worker_mirrored.opening import Doors, asked
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, asked
 from dtrain.wire.frames import Frame
 
 

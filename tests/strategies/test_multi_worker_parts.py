@@ -8,9 +8,9 @@ import pytest
 
 from dtrain.config import training_section
 from dtrain.errors import SpecError, TooFewReplicasError
-from dtrain.strategies.multi_worker_mirrored.beginning.gathering import Gathering
 from dtrain.strategies.multi_worker_mirrored.hosting import refuse_backups
-from dtrain.strategies.multi_worker_mirrored.step_boundary import StepBoundary
+from dtrain.strategies.multi_worker_mirrored.membership import Gathering
+from dtrain.strategies.multi_worker_mirrored.training import StepBoundary
 
 TIMEOUT_S = 30.0
 
@@ -89,7 +89,7 @@ def suffice(made, *there):
 
 
 def test_the_leader_names_those_it_waits_for_and_begins_when_all_are_there(monkeypatch):
-    monkeypatch.setattr("dtrain.strategies.multi_worker_mirrored.beginning.gathering.LOOK_S", 0.0)
+    monkeypatch.setattr("dtrain.strategies.multi_worker_mirrored.membership.LOOK_S", 0.0)
     made, reporter = gathering()
     assert not suffice(made, 2)
     assert reporter.waits == ["worker:1"]

@@ -18,10 +18,8 @@ from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
 from dtrain.state.batch_cut import Dealt
 from dtrain.state.fit_state import FitState
-from dtrain.strategies.multi_worker_mirrored.beginning.entering import enter
-from dtrain.strategies.multi_worker_mirrored.beginning.meanwhile import Meanwhile, meanwhile
-from dtrain.strategies.multi_worker_mirrored.beginning.others import OtherReplicas
-from dtrain.strategies.multi_worker_mirrored.opening import Doors, begin_here, shape_of
+from dtrain.strategies.multi_worker_mirrored.membership import Meanwhile, OtherReplicas, meanwhile
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, begin_here, enter, shape_of
 from dtrain.variables import VariableSpec
 from dtrain.wire.frames import Frame
 

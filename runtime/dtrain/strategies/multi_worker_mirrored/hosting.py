@@ -10,9 +10,9 @@ from dtrain.roles.collective.meeting import Meeting
 from dtrain.roles.joining import admission_by
 from dtrain.strategies.in_cluster.cluster_task import ClusterTask
 from dtrain.strategies.in_cluster.hosting import ControlHosting
-from dtrain.strategies.multi_worker_mirrored.between_hosts.hosts import HostWays
-from dtrain.strategies.multi_worker_mirrored.opening import task_of
-from dtrain.strategies.multi_worker_mirrored.own_loops import LOOPS
+from dtrain.strategies.multi_worker_mirrored.custom_loops import LOOPS
+from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
+from dtrain.strategies.multi_worker_mirrored.rendezvous import task_of
 from dtrain.wire.channel import Answer, Caller, Channel, PassesOn
 from dtrain.wire.frames import Frame, Limits
 from dtrain.wire.one_host.service import HostService

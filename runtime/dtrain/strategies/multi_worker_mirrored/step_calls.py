@@ -1,21 +1,33 @@
 """Sums over the parts of a step in several processes, taken while the parts are computed.
 
-The rule *Calls within a step* (docs/design/collectives.md#calls-within-a-step).
+The rule is *Calls within a step* (docs/design/collectives.md#calls-within-a-step). Where the replica of a
+part is gone, another one computes it beside its own, as both meet within the step. Where a step does not
+wait for every replica, such calls are refused.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import NoReturn, Self
+
+import numpy as np
 
 from dtrain.errors import CallsDifferError, InputError, ProgramError
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.messages import Sums, Verdict
 from dtrain.parameters.finite import any_non_finite
+from dtrain.process.clock import LOOK_S
+from dtrain.protocol.outcome import Outcome
 from dtrain.roles.collective.between_hosts.step_calls import LARGEST_BYTES
 from dtrain.roles.collective.call_log import CallLog, GivenCall
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
-from dtrain.strategies.interface import Compute
-from dtrain.strategies.multi_worker_mirrored.substitute import Substitute
-from dtrain.strategies.multi_worker_mirrored.summed import Summed
-from dtrain.strategies.replicas.calls import check
+from dtrain.strategies.interface import Compute, Replica
+from dtrain.strategies.replicas import reduction
+from dtrain.strategies.replicas.calls import Call, call_site, check, contiguous, said_of
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
+from dtrain.strategies.replicas.values import form, leaves, mapped
 from dtrain.types import Array
 from dtrain.wire.one_host.bells import Bells
 
@@ -203,3 +215,178 @@ class StepCalls:
                     break
                 else:
                     beside.answer(self._given(beside.calls - 1))
+
+
+ACCEPTED = Outcome(Verdict.ACCEPTED)
+
+
+class Substitute(Replica):
+    """Computes one part in a thread of its own, up to its next call; the program's thread answers the calls.
+
+    Attributes:
+        calls: how many it has made.
+        examples, sums: of the part, when it has ended.
+        ended: whether it has, and that was noted.
+    """
+
+    exchanges = True
+
+    def __init__(
+        self,
+        rank: int,
+        number: int,
+        weights: Mapping[str, Array],
+        places: tuple[dict[str, Array], dict[str, Array]],
+        compute: Compute,
+    ) -> None:
+        """Begin; the data are read in this thread.
+
+        Args:
+            rank: of the replica that computes.
+            number: of the part.
+            weights: see `Replica`.
+            places: of gradients and of new values of untrained variables.
+            compute: returns what computes a part.
+        """
+        self.rank = rank
+        self.weights = weights
+        self.gradients, self.updates = places
+        self.rows: dict[str, SparseRows] = {}
+        self.calls = self.examples = 0
+        self.sums: Sums | None = None
+        self.ended = False
+        self._number = number
+        self._asked: GivenCall | None = None
+        self._told: SimpleQueue[GivenCall | BaseException | None] = SimpleQueue()
+        self._answers: SimpleQueue[Sequence[Sequence[Array]] | BaseException] = SimpleQueue()
+        work = compute(self, number)
+        self._thread = threading.Thread(target=self._run, args=(work,), name=f"part {number}")
+        self._thread.start()
+
+    # In its thread
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._told.put(error)
+        else:
+            self._told.put(None)
+
+    def next_batch(self) -> int:
+        """Return the part."""
+        return self._number
+
+    def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
+        """Keep what is to be said of the part; the program's thread contributes it."""
+        self.examples, self.sums = examples, sums
+        return ACCEPTED
+
+    def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
+        """See `Replica.all_reduce`."""
+        summed = Summed.of(op, value)
+        self._told.put(summed.call)
+        answer = self._answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return summed.result(answer)
+
+    # In the program's thread
+
+    def asked(self) -> GivenCall | None:
+        """Return the call that it waits in, once it has computed so far; None: its part is complete.
+
+        Raises:
+            BaseException: that of the part.
+        """
+        while self._asked is None:
+            try:
+                told = self._told.get(timeout=LOOK_S)  # in pieces: signals are handled between them
+            except Empty:
+                continue
+            if isinstance(told, BaseException):
+                raise told
+            if told is None:
+                self._thread.join()
+                return None
+            self.calls += 1
+            self._asked = told
+        return self._asked
+
+    def answer(self, given: Sequence[Sequence[Array]] | BaseException) -> None:
+        """Let it go on with what all parts have given to the call; or let it fail."""
+        self._asked = None
+        self._answers.put(given)
+
+    def abandon(self, error: BaseException) -> None:
+        """End it: what it computes counts for nothing."""
+        while self._thread.is_alive():
+            self._answers.put(error)
+            self._thread.join(LOOK_S)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A call of `all_reduce` within a step.
+
+    Attributes:
+        op: the sum or the mean.
+        value: as the program has given it.
+        call: the same for the others.
+    """
+
+    op: ReduceOp
+    value: Nest
+    call: GivenCall
+
+    @classmethod
+    def of(cls, op: ReduceOp, value: Nest) -> Self:
+        """Return the call of the program's line that is under way.
+
+        Raises:
+            InputError: the value holds something that is no array of numbers.
+        """
+        given = [_summand(leaf) for leaf in leaves(value)]
+        what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, given))}"
+        said = said_of(Call("all_reduce", what, call_site()))
+        return cls(op, value, GivenCall(said, contiguous(given)))
+
+    def result(self, given: Sequence[Sequence[Array]]) -> Nest:
+        """Return the result of what each part has given, added up in the order of the parts."""
+        found = iter([reduction.reduced(self.op, each) for each in zip(*given, strict=True)])
+        result: Nest = mapped(lambda leaf: next(found), self.value)
+        return result
+
+
+def _summand(leaf: object) -> Array:
+    summand = reduction.as_summand(leaf, "all_reduce")
+    if not isinstance(summand, np.ndarray):
+        raise InputError("all_reduce: expected arrays within a step, found SparseRows")
+    return summand
+
+
+class NoStepCalls:
+    """See `StepCalls`.
+
+    Attributes:
+        compute: of no use.
+    """
+
+    compute: Compute | None = None
+
+    def all_reduce(self, place: int, places: Callable[[int], object], op: ReduceOp, value: Nest) -> NoReturn:
+        """Refuse it.
+
+        Raises:
+            ProgramError: always.
+        """
+        raise ProgramError(
+            "all_reduce within a step: not all parts of a step are computed at the same time; expected no "
+            "backup workers (training.backup_workers: 0)"
+        )
+
+    def finish(self, places: Callable[[int], object]) -> None:
+        """Find nothing to complete."""
+
+    def close(self) -> None:
+        """Find nothing to give up."""

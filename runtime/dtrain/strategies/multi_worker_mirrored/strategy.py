@@ -26,24 +26,21 @@ from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.in_cluster.cluster_task import ClusterTask
 from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.interface import Leader, Strategy, Training
-from dtrain.strategies.multi_worker_mirrored.absence import Absence, HasEndedError, HasToLeadError
-from dtrain.strategies.multi_worker_mirrored.beginning.assembling import make_training
-from dtrain.strategies.multi_worker_mirrored.beginning.entering import enter
-from dtrain.strategies.multi_worker_mirrored.beginning.gathering import Gathering
-from dtrain.strategies.multi_worker_mirrored.beginning.meanwhile import Meanwhile
-from dtrain.strategies.multi_worker_mirrored.beginning.others import OtherReplicas
-from dtrain.strategies.multi_worker_mirrored.between_hosts.loops import met
+from dtrain.strategies.multi_worker_mirrored.assembly import make_training
+from dtrain.strategies.multi_worker_mirrored.backups import BackupLeader, BackupTraining
+from dtrain.strategies.multi_worker_mirrored.custom_loops import make_loops, met
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
-from dtrain.strategies.multi_worker_mirrored.leader import ReplicaLeader
-from dtrain.strategies.multi_worker_mirrored.opening import (
-    Doors,
-    Entry,
-    begin_as_leader,
+from dtrain.strategies.multi_worker_mirrored.membership import (
+    Absence,
+    Gathering,
+    HasEndedError,
+    HasToLeadError,
+    Meanwhile,
+    OtherReplicas,
 )
 from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
-from dtrain.strategies.multi_worker_mirrored.own_loops import make_loops
-from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
-from dtrain.strategies.multi_worker_mirrored.with_backups.training import BackupLeader, BackupTraining
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, Entry, begin_as_leader, enter
+from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.problem import Problem
 from dtrain.strategies.replicas.calls import DEADLINE_S, CollectiveCalls

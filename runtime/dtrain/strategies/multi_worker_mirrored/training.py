@@ -1,27 +1,86 @@
-"""One call of `fit` in one of the tasks whose replicas reduce among themselves."""
+"""One call of `fit` in one of the tasks whose replicas reduce among themselves, and the leader's work for it.
 
+The gradients of a replica lie in memory that all replicas of the host share.
+"""
+
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
 
+from dtrain import checkpoints
 from dtrain.config import MultiWorkerMirroredSection
-from dtrain.config.choices import Weighting
+from dtrain.config.choices import NanPolicy, Weighting
 from dtrain.errors import DtrainError
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
+from dtrain.parameters.finite import any_non_finite
+from dtrain.process.clock import SYSTEM
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import NO_PART
+from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import LOOK_S, Rules
 from dtrain.runs.reporting import Reporter
+from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Compute, Leader, Replica, Training
-from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
-from dtrain.strategies.multi_worker_mirrored.step_boundary import StepBoundary
-from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
-from dtrain.strategies.multi_worker_mirrored.with_backups.no_calls import NoStepCalls
+from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
+from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
+from dtrain.strategies.problem import ConfigChange, Weights
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
 from dtrain.wire.one_host.bells import Bells
+
+
+class StepBoundary:
+    """Lets other threads of this process in between two steps, each at the next moment that comes.
+
+    The thread that trains calls `begin_step` and `end_step`. Within ``with boundary:`` another thread, or
+    that one between two steps, finds the variables at rest.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._steps = False
+        self._inside = 0
+        self._wanted = 0
+
+    def begin_step(self) -> None:
+        """Wait until every thread that would like to come in has been in and has left."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._inside and not self._wanted)
+            self._steps = True
+
+    def end_step(self) -> None:
+        """Let others in."""
+        with self._changed:
+            self._steps = False
+            self._changed.notify_all()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._wanted += 1
+            try:
+                self._changed.wait_for(lambda: not self._steps)
+            finally:
+                self._wanted -= 1
+                self._changed.notify_all()
+            self._inside += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
 
 T = TypeVar("T")
 
@@ -76,7 +135,7 @@ class ReplicaTraining(Training):
         lead: Callable[["ReplicaTraining"], Leader],
         on_close: Callable[["ReplicaTraining", BaseException | None], None],
     ) -> None:
-        """Put together what `opening` has made.
+        """Put together what `assembly` has made.
 
         Args:
             driver, bells, calls, book, state, boundary, section, reporter: of this task.
@@ -226,3 +285,188 @@ class ReplicaTraining(Training):
         self.driver.close()
         if error is None:
             self._reporter.fit_ends()
+
+
+class ArenaReplica(Replica):
+    """This task's; see `Replica`.
+
+    A part of a batch has its own place for a gradient: `gradients` and `updates` are those of the part that
+    `next_batch` has named last.
+    """
+
+    def __init__(
+        self, training: ReplicaTraining, section: MultiWorkerMirroredSection, reporter: Reporter
+    ) -> None:
+        """Train by `section`."""
+        self.rank = training.driver.rank
+        self.weights = training.weights
+        self.rows: dict[str, SparseRows] = {}
+        self.exchanges = training.driver.exchanges
+        self._training = training
+        self._driver = training.driver
+        self._calls = training.calls
+        self._reporter = reporter
+        self._warns = section.nan_policy == NanPolicy.REFUSE
+        plan = training.state.plan
+        self._trainable = {spec.name: spec.trainable for spec in plan.variables}
+        self._places: dict[int, tuple[dict[str, Array], dict[str, Array]]] = {}
+        self._part = NO_PART
+        self._point_at(0)
+        self._begun_s = reporter.begins()
+
+    def _point_at(self, place: int) -> None:
+        self.gradients, self.updates = self._memory_of(place)
+
+    def _memory_of(self, place: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the gradients of a part and the new values of untrained variables, by its place."""
+        if place not in self._places:
+            arrays = self._driver.gradients(place).variables
+            trainable = self._trainable
+            self._places[place] = (
+                {name: array for name, array in arrays.items() if trainable[name]},
+                {name: array for name, array in arrays.items() if not trainable[name]},
+            )
+        return self._places[place]
+
+    def next_batch(self) -> int:
+        """See `Replica.next_batch`; NO_PART where others have computed all of a step that is made, or this
+        task leads now.
+        """
+        part = self._driver.next_part()
+        if part == NO_PART and not self._training.finished:
+            self._training.sit_out()
+            self._reporter.progress(self._training.global_step)
+        elif part != NO_PART:
+            self._part = part
+            self._point_at(self._driver.place_of(part))
+        return part
+
+    def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
+        """See `Replica.commit`.
+
+        Raises:
+            NonFiniteGradientError: a gradient holds NaN or infinity, and `nan_policy` is ``fail``.
+            WaitTimeoutError: a replica that is alive did not do its share in time.
+        """
+        reporter = self._reporter
+        reporter.slow_down(self._begun_s)
+        self._calls.finish(self._memory_of)
+        part = self._part  # not the driver's next one: others may have died meanwhile
+        if examples:
+            self._driver.give_rows(part, self.rows)
+        finite = not examples or not any_non_finite(self._driver.given(part))
+        self.rows.clear()
+        outcome = self._training.contribute(part, examples, sums, finite)
+        reporter.progress(self._training.global_step, loss if examples else None, examples)
+        if self._warns and outcome.verdict is Verdict.REFUSED:
+            reporter.refused(f"step {self._training.global_step}: {outcome.reason}")
+        if outcome.verdict is Verdict.STALE:
+            reporter.status.stale_gradients = (reporter.status.stale_gradients or 0) + 1
+        self._begun_s = reporter.begins()
+        return outcome
+
+    def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
+        """See `Replica.all_reduce`, and `StepCalls.all_reduce`."""
+        return self._calls.all_reduce(self._part % self._training.cut.parts, self._memory_of, op, value)
+
+
+class ReplicaLeader(Leader):
+    """The leader of one call of `fit`; see `Leader`. It is a replica itself."""
+
+    keeps = True
+
+    def __init__(
+        self,
+        training: ReplicaTraining,
+        keeper: KeeperThread,
+        folder: Path,
+        conclude: Callable[[], None],
+    ) -> None:
+        """Lead `training` from now on.
+
+        Args:
+            training: this task's.
+            keeper: writes checkpoints.
+            folder: the run's own checkpoints.
+            conclude: tells the tasks that are no replicas that the last step is saved.
+        """
+        self._training = training
+        self._book = training.book
+        self._keeper = keeper
+        self._folder = folder
+        self._conclude = conclude
+        self._saved = False
+
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """See `Leader.optimizer`."""
+        return self._training.state.store.optimizer_config
+
+    @property
+    def tally(self) -> Open:
+        """See `Leader.tally`."""
+        return self._training.state.tally.open()
+
+    def control(self, change: ConfigChange) -> None:
+        """See `Leader.control`.
+
+        Where no step is under way, what changes is written in place. In the midst of an epoch the others are
+        computing: the step that they compute is begun again where it must not see other values, or an end.
+        """
+        training, book = self._training, self._book
+        version = training.global_step
+        rests = training.finished or book.is_held(version)
+        values = self._new_values(change)
+        is_end = change.stop and not training.finished
+        end = version if is_end else book.order.end
+        writes = values is not None or is_end
+        order = Order(
+            book.order.number + 1, change.optimizer, change.until, end, version, in_round=writes and not rests
+        )
+        book.give(order, values, version)
+        if writes:
+            if rests:
+                training.boundary.begin_step()
+                try:
+                    book.carry_out()
+                finally:
+                    training.boundary.end_step()
+            else:
+                training.void()
+            book.carried_out()
+        training.bells.ring()
+
+    def _new_values(self, change: ConfigChange) -> Weights | None:
+        known = self._training.weights
+        new = {name: value for name, value in (change.weights or {}).items() if value is not known.get(name)}
+        return new or None
+
+    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        """See `Leader.record`; training never goes back here, so that all of `rows` stay."""
+        self._book.record(rows, self._training.global_step)
+
+    def keep(self, entries: Mapping[str, bytes]) -> None:
+        """See `Leader.keep`."""
+        self._book.keep(entries)
+
+    def save(self, directory: Path | None = None) -> None:
+        """See `Leader.save`."""
+        self._keeper.save_now()
+        if directory is not None:
+            checkpoints.copy_latest(self._folder, directory, SYSTEM.wall())
+
+    def wait(self, step: int) -> None:
+        """Return at once: this task is a replica."""
+
+    def conclude(self) -> bool:
+        """See `Leader.conclude`."""
+        self._saved = self._keeper.finish()
+        self._conclude()
+        self._book.conclude(self._training.global_step)
+        self._training.bells.ring()
+        return True
+
+    def close(self, error: BaseException | None) -> None:
+        """End it; where it was told to stop early, write a last checkpoint."""
+        if not self._saved:
+            self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))

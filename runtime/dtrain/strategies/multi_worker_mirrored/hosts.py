@@ -1,7 +1,8 @@
 """The hosts of a run whose replicas reduce among themselves, and the ways of one task to those of the others.
 
 Two replicas are on one host if they can share memory: they have one kernel, one network namespace, in which
-the sockets of `wire.one_host` have their names, and one user. Two containers of a machine are two hosts.
+the sockets of `wire.one_host` have their names, and one user. Two containers of a machine are two hosts. A
+host that begins has promised something to the others before it has said anything.
 """
 
 import contextlib
@@ -16,19 +17,21 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import TRAINING_ROLES, TaskId
+from dtrain.collectives.between_hosts.promise import Promise
 from dtrain.errors import PeerError, PeerRefusedError
 from dtrain.messages import Enter, Entered, Hello
 from dtrain.messages.between_hosts import Seat, Welcome
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.across import Speaker
-from dtrain.roles.collective.between_hosts.voice import Voice
+from dtrain.roles.collective.between_hosts.voice import SPEAKS, Voice
 from dtrain.roles.collective.between_hosts.ways import Open, Take
 from dtrain.types import Array
 from dtrain.wire.by_tcp.listener import Listener
 from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.by_tcp.stream import Incoming, Outgoing
 from dtrain.wire.listening import place_to_listen
+from dtrain.wire.one_host.locks import Locks
 from dtrain.wire.security.credentials import Credentials
 
 VALUES = "values"
@@ -280,3 +283,22 @@ def _arrays(arena: Arena) -> list[Array]:
 
 def _refuse(hello: Hello) -> str | None:
     return None if TaskId.parse(hello.task).role in TRAINING_ROLES else f"{hello.task} is no replica"
+
+
+def first_words(arena: Arena, terms: Entered, rank: int, joined: Welcome | None) -> Locks:
+    """Write what a host has promised that begins, before its other replicas are let in; return the locks of
+    this one, which speaks for the host.
+
+    Args:
+        arena: that this process has made.
+        terms: with the replicas of all hosts.
+        rank: of this replica.
+        joined: by which its host takes part later than others; None: it begins with them.
+    """
+    locks = Locks(arena.fd)
+    taken = locks.take(SPEAKS)
+    assert taken, "nobody else has this memory yet"
+    host = next(host for host, seats in terms.seats.items() if rank in {seat.rank for seat in seats})
+    step, term, membership = (0, 0, 0) if joined is None else (joined.step, joined.term, joined.membership)
+    arena.promise_first(Promise.first(host, terms.seats, step, term, membership))
+    return locks

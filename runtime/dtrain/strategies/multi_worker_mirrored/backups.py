@@ -1,0 +1,226 @@
+"""One task's part in a call of `fit` with backups: a step does not wait for every replica of the host.
+
+All of its state follows the standing in shared memory, so a replica that was late has the same sums of
+epochs, checkpoints and orders as the others.
+"""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+
+from dtrain.collectives.backups import Standing
+from dtrain.messages import Entered, SnapshotReply, Sums
+from dtrain.process.clock import SYSTEM
+from dtrain.protocol.tally import Tally
+from dtrain.roles.chief.machine import Cut
+from dtrain.roles.collective.backup_driver import BackupDriver
+from dtrain.state.fit_state import Open
+from dtrain.strategies.in_process.fit_holder import FitHolder
+from dtrain.strategies.multi_worker_mirrored.orders import VALUES, Order, OrderBook
+from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining, SharedFitHolder
+from dtrain.strategies.problem import ConfigChange
+from dtrain.wire.one_host.bells import Bells
+
+T = TypeVar("T")
+
+
+class BackupTraining(ReplicaTraining):
+    """See `ReplicaTraining`. The leader may be late like any other: it orders while nobody makes a step."""
+
+    @property
+    def backups(self) -> BackupDriver:
+        """The driver."""
+        assert isinstance(self.driver, BackupDriver), "a training with backups has such a driver"
+        return self.driver
+
+    def _round(self, make: Callable[[], T]) -> T:
+        self.boundary.begin_step()
+        try:
+            result = make()
+        finally:
+            self.boundary.end_step()
+        self._lead_if_due()
+        return result
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Let nobody make a step, in no thread of this process either."""
+        self.boundary.begin_step()
+        try:
+            with self.backups.at_rest():
+                yield
+        finally:
+            self.boundary.end_step()
+
+    @property
+    def _awaited_leader(self) -> int:
+        """See `ReplicaTraining`: the one before may have died, and the next one may be stopped."""
+        return self.backups.leadership.awaited
+
+    def _lead_if_due(self) -> None:
+        due = self.leader is None and not self.book.concluded and self.backups.leadership.is_due
+        if due and self.backups.leadership.take():
+            self.book.lead(self.driver.rank, self.global_step)
+            self.leader = self._lead(self)
+
+
+class BackupLeader(ReplicaLeader):
+    """The leader of a call of `fit` with backups."""
+
+    def control(self, change: ConfigChange) -> None:
+        """See `Leader.control`.
+
+        What others compute as values are assigned counts for nothing, and is computed again.
+        """
+        training, book = self._training, self._book
+        assert isinstance(training, BackupTraining), "it leads such a training"
+        with training.at_rest():
+            version = training.global_step
+            values = self._new_values(change)
+            is_end = change.stop and not training.finished
+            end = version if is_end else book.order.end
+            book.give(
+                Order(book.order.number + 1, change.optimizer, change.until, end, version), values, version
+            )
+            if is_end:
+                book.carry_out()
+        if values is not None:
+            book.carried_out()
+        training.bells.ring()
+
+
+_LOOK_S = 0.001
+_encode = msgspec.msgpack.Encoder().encode
+_opened = msgspec.msgpack.Decoder(Open)
+
+
+def sums_of(tally: Tally) -> bytes:
+    """Return the sums of epochs that have not ended, for the standing."""
+    return _encode(tally.open())
+
+
+class EpochSums:
+    """See `shared_standing.Account`."""
+
+    def __init__(self, state: FitHolder) -> None:
+        """Keep the tally and the step of `state` as the standing says."""
+        self._state = state
+        self._known: bytes | None = None
+
+    def count(self, sums: bytes, version: int, given: Sequence[Sums]) -> bytes:
+        """See `Account.count`."""
+        tally = self._tally(sums)
+        for each in given:
+            tally.add(version, each)
+        return sums_of(tally)
+
+    def adopt(self, standing: Standing) -> None:
+        """See `Account.adopt`."""
+        self._state.global_step = standing.version
+        if standing.sums != self._known:
+            self._known = standing.sums
+            self._state.tally = self._tally(standing.sums)
+
+    def _tally(self, sums: bytes) -> Tally:
+        return self._state.tally.holding(_opened.decode(sums) if sums else ())
+
+
+class BackupFitHolder(SharedFitHolder):
+    """The state of a call of `fit` with backups.
+
+    Attributes:
+        driver: lets nobody make a step while a checkpoint is begun.
+    """
+
+    driver: BackupDriver
+
+    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
+        """See `FitHolder.snapshot`."""
+        while True:
+            with self._guard, self.driver.cut() as standing:
+                if standing is not None:
+                    sums: Any = _opened.decode(standing.sums) if standing.sums else ()
+                    reply = self.mark()
+                    state = reply.state.but(
+                        version=standing.version,
+                        dealt=standing.dealt(self.dealer.parts),
+                        tally=sums,
+                    )
+                    reply = msgspec.structs.replace(reply, state=state)
+                    return [reply]
+            SYSTEM.sleep(_LOOK_S)
+
+
+class BackupBook(OrderBook):
+    """The leader's orders; see `shared_standing.LateOrders`."""
+
+    @property
+    def unwritten(self) -> int:
+        """See `LateOrders.unwritten`."""
+        due = self._ledger.entries.get(VALUES) and self.order.version == self._state.global_step
+        return self.order.number if due else 0
+
+    def finish_earlier(self) -> None:
+        """Carry out what the leader before has ordered; its values lie where they belong."""
+        step = self._state.global_step
+        if self.order.end is not None and self.order.end == step:
+            self._state.store.end_at(step, step)
+        self.carried_out()
+
+
+SPARE_PLACES = 2
+"""The number of replicas, beyond those that began, that may compute at the same time."""
+HAND_OUT_S = 1.0
+"""The time for which a joining replica waits for members to take its bells; a stopped one does so later."""
+_TRIES = 100
+_AGAIN_S = 1.0
+
+
+def has_backups(terms: Entered, *, several_hosts: bool) -> bool:
+    """Return whether steps are made of any parts, of whichever replicas come first."""
+    return terms.state.dealt.even and not several_hosts
+
+
+def places_of(parts: int, replicas: int) -> int:
+    """Return for how many gradients there is room, where so many replicas begin and `parts` make a step."""
+    return max(parts, replicas) + SPARE_PLACES
+
+
+def first_standing(terms: Entered, members: Sequence[int], places: int) -> Standing:
+    """Return how a call of `fit` stands as it begins with these members."""
+    _, following, due, *_ = terms.state.dealt
+    standing = Standing(
+        [None] * places, following, list(due), version=terms.state.version, leader=terms.leader
+    )
+    standing.sums = msgspec.msgpack.encode(terms.state.tally)
+    for rank in members:
+        standing.enter(rank)
+    return standing
+
+
+def hand_out(bells: Bells, handed: Callable[[int], socket.socket | None], members: Sequence[int]) -> None:
+    """Hand each member one end of a bell, and keep the other; who takes it late is heard from then on.
+
+    Args:
+        bells: of the replica that joins.
+        handed: hands a rank its end and returns the other one; None: it has not taken it.
+        members: their ranks.
+    """
+
+    def hand(rank: int) -> None:
+        for _ in range(_TRIES):
+            if (end := handed(rank)) is not None:
+                bells.offer(rank, end)
+                return
+            SYSTEM.sleep(_AGAIN_S)
+
+    threads = [threading.Thread(target=hand, args=(rank,), daemon=True) for rank in members]
+    for thread in threads:
+        thread.start()
+    until_s = SYSTEM.now() + HAND_OUT_S
+    for thread in threads:
+        thread.join(max(0.0, until_s - SYSTEM.now()))
