@@ -42,7 +42,7 @@ _PUBLIC = {
     "InputContext": "dtrain.data.input_context:InputContext",
     "ParameterServerStrategy": "dtrain.strategies.choice:ParameterServerStrategy",
     "MirroredStrategy": "dtrain.strategies.constructors:MirroredStrategy",
-    "MultiWorkerMirroredStrategy": "dtrain.strategies.multi_worker_mirrored.made:MultiWorkerMirroredStrategy",
+    "MultiWorkerMirroredStrategy": "dtrain.strategies.constructors:MultiWorkerMirroredStrategy",
     "Leader": "dtrain.strategies.interface:Leader",
     "Replica": "dtrain.strategies.interface:Replica",
     "TrainingStep": "dtrain.training.steps:TrainingStep",

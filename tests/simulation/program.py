@@ -29,10 +29,9 @@ from dtrain.parameters.table import VALUES
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.events import AnyEvent, ConfigChanged
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.interface import Leader, Replica
+from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica
 from dtrain.strategies.parameter_server.opening import Leading, Opening, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
-from dtrain.strategies.problem import ConfigChange, Problem
 from dtrain.training.parts.streams import Part
 
 CONNECT_S = 60.0

@@ -10,8 +10,7 @@ from dtrain.protocol.outcome import Outcome
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.training import LocalFits, LocalReplica, LocalTraining
-from dtrain.strategies.interface import Replica, Strategy, Training
-from dtrain.strategies.problem import Problem
+from dtrain.strategies.interface import Problem, Replica, Strategy, Training
 
 Contribution = tuple[LocalReplica, Sums | None, int]
 

@@ -11,8 +11,7 @@ from dtrain.errors import TrainingError
 from dtrain.messages import Sums, Verdict
 from dtrain.protocol.outcome import Outcome
 from dtrain.strategies.in_process.training import LocalTraining
-from dtrain.strategies.interface import Replica, Training
-from dtrain.strategies.problem import Problem
+from dtrain.strategies.interface import Problem, Replica, Training
 from dtrain.strategies.replicas.reduction import Nest
 
 WAIT_S = 60.0

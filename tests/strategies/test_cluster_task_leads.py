@@ -13,8 +13,8 @@ from dtrain.messages.status import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import RunFiles, RunRecord, read_record
 from dtrain.runs.standalone import HandRun
-from dtrain.strategies.in_cluster import cluster_task
-from dtrain.strategies.in_cluster.cluster_task import ClusterTask
+from dtrain.strategies import cluster_task
+from dtrain.strategies.cluster_task import ClusterTask
 
 SECTION = training_section(strategy="multi_worker_mirrored")
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2), training=SECTION)

@@ -16,8 +16,7 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain.runs.states import TaskState
 from dtrain.strategies.choice import strategy_of
-from dtrain.strategies.in_cluster.cluster_task import ClusterTask
-from dtrain.strategies.in_cluster.hosting import ControlHosting
+from dtrain.strategies.cluster_task import ClusterTask, ControlHosting
 
 EPOCHS = 3
 END_S = 120.0

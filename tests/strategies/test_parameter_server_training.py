@@ -14,8 +14,8 @@ from dtrain.learning import optimizers
 from dtrain.messages.verdict import Verdict
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
+from dtrain.strategies.interface import ConfigChange
 from dtrain.strategies.parameter_server.opening import Opening, open_training
-from dtrain.strategies.problem import ConfigChange
 from dtrain.wire.frames import Frame
 
 ORDERED = optimizers.serialize(optimizers.SGD(0.125))

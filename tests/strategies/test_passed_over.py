@@ -4,8 +4,8 @@ import numpy as np
 
 from dtrain import checkpoints
 from dtrain.learning import optimizers
+from dtrain.strategies.interface import Problem
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.problem import Problem
 from dtrain.variables import VariableSpec
 
 

@@ -14,8 +14,8 @@ from dtrain.config import training_section
 from dtrain.data.prefetching.budget import own_limits
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.threads import NUMPY_LIMITS, threads
-from dtrain.strategies import idle_cores as idle_cores_file
-from dtrain.strategies.idle_cores import idle_cores
+from dtrain.strategies import choice
+from dtrain.strategies.choice import idle_cores
 
 CLUSTER = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3", "b:1"], ps=["a:4", "b:2"])
 SAME_BITS = {"updates": "sync", "deterministic": True}
@@ -124,5 +124,5 @@ def test_cores_are_idle_by_the_kernels_counts_and_control_groups(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval, percpu: [float(each) for each in busy])
     limits_here = partial(own_limits, groups=tmp_path / "groups", own_group=tmp_path / "own")
-    monkeypatch.setattr(idle_cores_file, "own_limits", limits_here)
+    monkeypatch.setattr(choice, "own_limits", limits_here)
     assert idle_cores.__wrapped__() == expected

@@ -11,7 +11,7 @@ from dtrain.errors import SpecError
 from dtrain.formats.remote_files import RemoteFiles, is_url
 from dtrain.runs.claims import claim
 from dtrain.strategies.interface import Leader, StepClock, Training
-from dtrain.strategies.preemption.termination import Notice, TerminationConfig
+from dtrain.strategies.preemption import Notice, TerminationConfig
 
 
 class BackupAndRestore(Callback):

@@ -12,9 +12,8 @@ from dtrain.distribute.contexts import (
     in_cross_replica_context,
 )
 from dtrain.strategies.choice import ParameterServerStrategy
-from dtrain.strategies.constructors import MirroredStrategy
+from dtrain.strategies.constructors import MirroredStrategy, MultiWorkerMirroredStrategy
 from dtrain.strategies.interface import Strategy
-from dtrain.strategies.multi_worker_mirrored.made import MultiWorkerMirroredStrategy
 from dtrain.strategies.replicas.contexts import ReplicaContext
 from dtrain.strategies.replicas.custom_loops import Extended as StrategyExtended
 from dtrain.strategies.replicas.distributed_dataset import (

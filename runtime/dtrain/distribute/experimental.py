@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING
 from dtrain.absent_names import absent_from
 from dtrain.distribute import coordinator
 from dtrain.strategies.choice import ParameterServerStrategy
-from dtrain.strategies.constructors import CentralStorageStrategy
-from dtrain.strategies.multi_worker_mirrored.made import MultiWorkerMirroredStrategy
-from dtrain.strategies.preemption.handler import PreemptionCheckpointHandler
-from dtrain.strategies.preemption.termination import TerminationConfig
+from dtrain.strategies.constructors import CentralStorageStrategy, MultiWorkerMirroredStrategy
+from dtrain.strategies.preemption import PreemptionCheckpointHandler, TerminationConfig
 from dtrain.strategies.replicas.options import CommunicationImplementation, CommunicationOptions
 from dtrain.strategies.replicas.values import ValueContext
 

@@ -17,9 +17,8 @@ from dtrain.roles.chief.start import Start, continued, fetch_newest, fresh, rest
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import FitState
 from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.interface import Training
+from dtrain.strategies.interface import Problem, Training
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.problem import Problem
 
 
 class Beginnings:

@@ -1,11 +1,19 @@
-"""Which strategy this process trains with: from its environment, the classic flags, or alone."""
+"""The choice of this process's strategy: by its environment, by the classic flags, or alone.
+
+Alone, the cores that have nothing to do tell how many replicas there are. A load average still tells of
+what ended a minute ago, and tells nothing yet of what has just begun; so the kernel's counts of busy time
+are read twice.
+"""
 
 import contextlib
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Unpack
+
+import psutil
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import (
@@ -20,6 +28,7 @@ from dtrain.config import (
     with_program,
 )
 from dtrain.config.wishes import checked_wishes, different_wish, refuse_new_layout
+from dtrain.data.prefetching.budget import own_limits
 from dtrain.data.stores.remote import wait_for_stores
 from dtrain.errors import SpecError
 from dtrain.process.access import proven_secret
@@ -29,14 +38,13 @@ from dtrain.process.private_variables import own_environment
 from dtrain.process.tensorflow.classic_flags import read_classic_flags
 from dtrain.process.threads import share_cores
 from dtrain.runs.files import RunFiles, write_record
-from dtrain.strategies.idle_cores import idle_cores
 from dtrain.strategies.interface import Strategy, current_strategy
 from dtrain.strategies.mirrored import ThreadsSection, threads_strategy
 from dtrain.strategies.single import SingleStrategy
 from dtrain.variables.partitioning import Partitioner, partitioner_config
 
 if TYPE_CHECKING:  # training alone needs no connections
-    from dtrain.strategies.in_cluster.beside_evaluator import BesideEvaluator
+    from dtrain.strategies.mirrored import BesideEvaluator
 
 CONSTRUCTOR = "ParameterServerStrategy"
 
@@ -222,7 +230,7 @@ def _beside_evaluator(assignment: TaskAssignment, training: ThreadsSection) -> "
                 f"that has cluster.evaluator: 1 (training.strategy: {training.strategy})"
             )
         return None
-    from dtrain.strategies.in_cluster.beside_evaluator import BesideEvaluator
+    from dtrain.strategies.mirrored import BesideEvaluator
 
     return BesideEvaluator(assignment, training)
 
@@ -253,3 +261,20 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
 
     ParameterServerStrategy.register(strategy.ParameterServerStrategy)
     return strategy.ParameterServerStrategy(assignment)
+
+
+WINDOW_S = 0.05
+"""The kernel counts in hundredths of a second."""
+USUAL = 0.25
+"""The load, in cores, that other programs always cause. A core that is only this busy counts as idle."""
+
+
+@cache
+def idle_cores() -> int:
+    """Return how many cores have nothing to do while this process waits for `WINDOW_S`, at least 1 and at
+    most what its control groups let it have. It is measured once for a process.
+    """
+    busy = dict(enumerate(psutil.cpu_percent(WINDOW_S, percpu=True)))
+    idle = USUAL + sum(1 - busy.get(core, 0) / 100 for core in os.sched_getaffinity(0))
+    quotas = [int(quota) / int(period) for quota, period in own_limits("cpu.max")]
+    return max(1, int(min([idle, *quotas])))

@@ -1,19 +1,22 @@
 """Constructors of the strategies without servers, under the names of `tf.distribute`.
 
 What one makes is the strategy of the process: it is made at the first call, and a later one with the same
-wishes, or none, returns it. What the spec or the command line says wins, whatever it is: under `dtrain launch
---strategy parameter_server` each of them returns the strategy of that cluster.
+wishes, or none, returns it. What the spec or the command line says wins, whatever it is: under `dtrain
+launch --strategy parameter_server` each of them returns the strategy of that cluster.
 """
 
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from dtrain.config import CentralStorageSection, MirroredSection, PlainSettings
+from dtrain.config import CentralStorageSection, MirroredSection, MultiWorkerMirroredSection, PlainSettings
 from dtrain.config.wishes import checked_wishes
 from dtrain.errors import SpecError
-from dtrain.strategies.choice import strategy_of_process
+from dtrain.strategies.choice import place_of, strategy_of_process
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.mirrored import CentralStorage, Mirrored, ThreadsSection, ThreadsStrategy
+from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored
+from dtrain.strategies.replicas.options import CommunicationOptions
+from dtrain.strategies.single import SingleStrategy
 
 
 class MirroredStrategy(Strategy):
@@ -101,3 +104,45 @@ def _check_devices(who: str, devices: Sequence[str]) -> None:
             raise SpecError(f"{who}: devices: expected names of CPUs such as 'CPU:0', found {device!r}")
     if len(set(devices)) < len(devices):
         raise SpecError(f"{who}: devices: expected different ones, found {list(devices)}")
+
+
+class MultiWorkerMirroredStrategy(Strategy):
+    """``dt.MultiWorkerMirroredStrategy()``: each chief and worker of the cluster is a replica.
+
+    The cluster comes from TF_CONFIG, or from the classic flags; without one, this process trains alone.
+    Compare `tf.distribute.MultiWorkerMirroredStrategy`.
+
+    Args:
+        cluster_resolver: instead of TF_CONFIG and the flags where these name no cluster: it has
+            `cluster_spec()`, `task_type` and `task_id`.
+        communication_options: its `timeout_seconds` is how long a replica waits for the same ones; None:
+            for the patience of dtrain.
+        training: as of `MirroredStrategy`.
+
+    Raises:
+        SpecError: the resolver names a cluster without this task; see `strategy_of_process`.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        cluster_resolver: Any = None,
+        communication_options: CommunicationOptions | None = None,
+        **training: Unpack[PlainSettings],
+    ) -> Strategy:
+        """Return the strategy of this process."""
+        who = cls.__name__
+        if communication_options is not None and not isinstance(communication_options, CommunicationOptions):
+            raise SpecError(
+                f"{who}: communication_options: expected CommunicationOptions, found "
+                f"{type(communication_options).__name__}"
+            )
+        wishes = {**training, "strategy": MultiWorkerMirroredSection().strategy}
+        place = place_of(cluster_resolver, who)
+        strategy = strategy_of_process(checked_wishes(wishes, who), who, place)
+        if communication_options is not None and communication_options.timeout_seconds is not None:
+            strategy.wait_at_most(communication_options.timeout_seconds)
+        return strategy
+
+
+MultiWorkerMirroredStrategy.register(MultiWorkerMirrored)
+MultiWorkerMirroredStrategy.register(SingleStrategy)

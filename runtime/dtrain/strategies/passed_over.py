@@ -15,8 +15,7 @@ from dtrain.messages import Row
 from dtrain.parameters import placement
 from dtrain.roles.chief.start import restored, saved_rows
 from dtrain.state.fit_state import FitState, Open
-from dtrain.strategies.interface import Leader, Training
-from dtrain.strategies.problem import ConfigChange, Problem
+from dtrain.strategies.interface import ConfigChange, Leader, Problem, Training
 from dtrain.types import Array
 
 

@@ -16,8 +16,7 @@ from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 from dtrain.strategies.in_process.training import LocalFits, LocalReplica
-from dtrain.strategies.interface import Strategy, Training
-from dtrain.strategies.problem import Problem
+from dtrain.strategies.interface import Problem, Strategy, Training
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 
 

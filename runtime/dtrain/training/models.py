@@ -19,8 +19,7 @@ from dtrain.learning.layers import Input, SymbolicTensor
 from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_file import SavedModel, write_model
 from dtrain.saving.onnx_file import write_onnx
-from dtrain.strategies.interface import Strategy
-from dtrain.strategies.problem import Weights
+from dtrain.strategies.interface import Strategy, Weights
 from dtrain.training.arguments import (
     as_pair,
     check_class_weight,

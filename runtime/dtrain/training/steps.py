@@ -30,8 +30,7 @@ from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Pass
-from dtrain.strategies.interface import Replica
-from dtrain.strategies.problem import Weights
+from dtrain.strategies.interface import Replica, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.parts.batch import Batch
 from dtrain.types import Array

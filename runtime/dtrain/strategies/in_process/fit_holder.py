@@ -23,7 +23,7 @@ from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.saver import Saver, Tried
 from dtrain.roles.chief.start import Start, fresh
 from dtrain.state.fit_state import FitState, Row, Sums
-from dtrain.strategies.problem import Problem, Weights
+from dtrain.strategies.interface import Problem, Weights
 from dtrain.types import Array
 
 

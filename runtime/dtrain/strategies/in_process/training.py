@@ -29,8 +29,7 @@ from dtrain.state.batch_cut import UNCUT, BatchCut
 from dtrain.state.fit_state import Open
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.interface import Leader, Replica, Training
-from dtrain.strategies.problem import ConfigChange, Problem
+from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica, Training
 from dtrain.types import Array
 
 APPLIED = Outcome(Verdict.ACCEPTED)

@@ -20,9 +20,9 @@ from dtrain.roles.chief.machine import Cut
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
+from dtrain.strategies.interface import ConfigChange
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, Order, OrderBook
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining, SharedFitHolder
-from dtrain.strategies.problem import ConfigChange
 from dtrain.wire.one_host.bells import Bells
 
 T = TypeVar("T")

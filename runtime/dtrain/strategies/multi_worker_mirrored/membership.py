@@ -21,7 +21,7 @@ from dtrain.roles.collective.meeting import descriptors_of
 from dtrain.roles.finding_leader import LeaderFinder
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.states import TaskState
-from dtrain.strategies.in_cluster.cluster_task import ClusterTask
+from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
 from dtrain.strategies.multi_worker_mirrored.orders import standing_by
 from dtrain.strategies.multi_worker_mirrored.rendezvous import SOCKET_ALONE, ledger_of, task_of

@@ -11,7 +11,7 @@ from dtrain.messages import Row, Sums
 from dtrain.parameters.change import Change
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.problem import Weights
+from dtrain.strategies.interface import Weights
 from dtrain.types import Array
 
 ORDER, VALUES, LEADER, CONCLUDED = "order", "values", "leader", "concluded"

@@ -23,9 +23,9 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.beginnings import Beginnings, told_of
-from dtrain.strategies.in_cluster.cluster_task import ClusterTask
-from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
-from dtrain.strategies.interface import Leader, Strategy, Training
+from dtrain.strategies.cluster_task import ClusterTask
+from dtrain.strategies.interface import Leader, Problem, Strategy, Training
+from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.multi_worker_mirrored.assembly import make_training
 from dtrain.strategies.multi_worker_mirrored.backups import BackupLeader, BackupTraining
 from dtrain.strategies.multi_worker_mirrored.custom_loops import make_loops, met
@@ -42,7 +42,6 @@ from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, Entry, begin_as_leader, enter
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.problem import Problem
 from dtrain.strategies.replicas.calls import DEADLINE_S, CollectiveCalls
 from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.strategies.replicas.loops import Loops

@@ -27,10 +27,9 @@ from dtrain.roles.collective.rules import LOOK_S, Rules
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.interface import Compute, Leader, Replica, Training
+from dtrain.strategies.interface import Compute, ConfigChange, Leader, Replica, Training, Weights
 from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
-from dtrain.strategies.problem import ConfigChange, Weights
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
 from dtrain.wire.one_host.bells import Bells

@@ -31,8 +31,8 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.state.feed import UNKNOWN
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.context import TaskContext
+from dtrain.strategies.interface import Problem
 from dtrain.strategies.parameter_server.training import Failures, ServerLeader, ServerReplica, ServerTraining
-from dtrain.strategies.problem import Problem
 from dtrain.wire.connecting import arrays_to_send
 from dtrain.wire.connector import ConnectTask
 

@@ -20,6 +20,7 @@ from dtrain.roles.chief.kill_request import request_kill
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.state.batch_cut import BatchCut
+from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.coordinator.closures import ProgramNames
 from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 from dtrain.strategies.coordinator.coordination import (
@@ -29,13 +30,11 @@ from dtrain.strategies.coordinator.coordination import (
     serve,
 )
 from dtrain.strategies.coordinator.values import ProgramValues
-from dtrain.strategies.in_cluster.cluster_task import ClusterTask
-from dtrain.strategies.in_cluster.learned import LeaderLearns, spreads_over_hosts
-from dtrain.strategies.interface import Strategy, Training
+from dtrain.strategies.interface import Problem, Strategy, Training
+from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.parameter_server.opening import Leading, Opening, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.problem import Problem
 from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.connector import Connector

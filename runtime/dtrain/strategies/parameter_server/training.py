@@ -27,8 +27,7 @@ from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
 from dtrain.state.batch_cut import BatchCut
 from dtrain.state.fit_state import Open
-from dtrain.strategies.interface import Leader, Replica, Training
-from dtrain.strategies.problem import ConfigChange, Weights
+from dtrain.strategies.interface import ConfigChange, Leader, Replica, Training, Weights
 from dtrain.types import Array
 
 

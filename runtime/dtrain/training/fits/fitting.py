@@ -24,9 +24,8 @@ from dtrain.learning import optimizers
 from dtrain.learning.graphs.heads import WHOLE
 from dtrain.learning.optimizers.applied import Iterations
 from dtrain.state.feed import UNKNOWN, Feed
-from dtrain.strategies.interface import Leader, Replica, StepClock, Strategy, Training
+from dtrain.strategies.interface import Leader, Problem, Replica, StepClock, Strategy, Training, Weights
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.problem import Problem, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled

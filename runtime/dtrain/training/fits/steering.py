@@ -7,8 +7,7 @@ from typing import Any
 
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
-from dtrain.strategies.interface import Leader, Training
-from dtrain.strategies.problem import ConfigChange
+from dtrain.strategies.interface import ConfigChange, Leader, Training
 from dtrain.training.architecture import Architecture
 
 
