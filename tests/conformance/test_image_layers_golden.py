@@ -5,7 +5,7 @@ import pytest
 from conformance.golden import load_json, load_npz
 
 import dtrain as dt
-from dtrain.learning.layers.preprocessing.images.random_contrast import contrasted
+from dtrain.learning.layers.preprocessing.images import contrasted
 
 CASES = load_json("n_preprocessing.json")["images"]
 ARRAYS = load_npz("n_preprocessing.npz")

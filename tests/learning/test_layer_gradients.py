@@ -8,8 +8,7 @@ from learning.finite_differences import check_gradients, initial_weights, spaced
 
 from dtrain.learning import layers
 from dtrain.learning.core import activations
-from dtrain.learning.layers.preprocessing.images.projection import FILL_MODES, INTERPOLATIONS
-from dtrain.learning.layers.preprocessing.images.resampling import METHODS
+from dtrain.learning.layers.preprocessing.image_geometry import FILL_MODES, INTERPOLATIONS, METHODS
 
 lengths = st.integers(1, 4)
 batches = st.integers(1, 3)

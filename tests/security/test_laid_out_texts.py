@@ -9,7 +9,7 @@ from dtrain.data.examples import encode_example
 from dtrain.data.tables import read_examples
 from dtrain.errors import InputError, SpecError
 from dtrain.formats.tfrecord import TFRecordWriter
-from dtrain.learning.layers.preprocessing.vocabulary import tokens_in
+from dtrain.learning.layers.preprocessing.lookups import tokens_in
 from dtrain.process.engines import aws_batch
 
 

@@ -5,10 +5,12 @@ It is saved with the architecture, and is the same in every task that runs the s
 host learn it once. In the `map` of a dataset they are called with arrays.
 """
 
-from dtrain.learning.layers.preprocessing.category_encoding import CategoryEncoding
-from dtrain.learning.layers.preprocessing.discretization import Discretization
-from dtrain.learning.layers.preprocessing.hashed_crossing import HashedCrossing
-from dtrain.learning.layers.preprocessing.hashing import Hashing
+from dtrain.learning.layers.preprocessing.categories import (
+    CategoryEncoding,
+    Discretization,
+    HashedCrossing,
+    Hashing,
+)
 from dtrain.learning.layers.preprocessing.images import (
     CenterCrop,
     RandomBrightness,
@@ -20,10 +22,8 @@ from dtrain.learning.layers.preprocessing.images import (
     RandomZoom,
     Resizing,
 )
-from dtrain.learning.layers.preprocessing.integer_lookup import IntegerLookup
-from dtrain.learning.layers.preprocessing.normalization import Normalization
-from dtrain.learning.layers.preprocessing.rescaling import Rescaling
-from dtrain.learning.layers.preprocessing.string_lookup import StringLookup
+from dtrain.learning.layers.preprocessing.lookups import IntegerLookup, StringLookup
+from dtrain.learning.layers.preprocessing.numeric import Normalization, Rescaling
 from dtrain.learning.layers.preprocessing.text_vectorization import TextVectorization
 
 __all__ = [

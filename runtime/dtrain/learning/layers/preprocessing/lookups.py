@@ -1,8 +1,13 @@
-"""The base of lookups: tokens to integers by a vocabulary, which is given, read from a file or learned."""
+"""Layers that give tokens their integers by a vocabulary.
+
+It is given, read from a file or learned from data.
+"""
 
 import os
+import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -10,10 +15,60 @@ import numpy as np
 
 from dtrain.data.distribution.once import learned_once
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.layers.preprocessing.category_layer import CategoryLayer
-from dtrain.learning.layers.preprocessing.preparing_layer import OUTPUTS_MAX, batches_of
-from dtrain.learning.layers.preprocessing.vocabulary import TokenCounts, tokens_in
+from dtrain.formats.regular_file import open_regular
+from dtrain.learning.layers.preprocessing.categories import CategoryLayer
+from dtrain.learning.layers.preprocessing.hashes import ByteStrings, fingerprints
+from dtrain.learning.layers.preprocessing.numeric import OUTPUTS_MAX, batches_of
 from dtrain.types import Array
+
+
+class TokenCounts:
+    """How often tokens were seen, and in how many documents."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Any] = Counter()
+        self._documents: Counter[Any] = Counter()
+        self._number = 0
+
+    def add(self, tokens: Iterable[Any]) -> None:
+        """Count the tokens of a document, or of several whose borders do not matter."""
+        self.counts.update(tokens)
+
+    def add_documents(self, documents: Iterable[list[Any]]) -> None:
+        """Count the tokens of documents, each for itself."""
+        for document in documents:
+            self.counts.update(document)
+            self._documents.update(set(document))
+            self._number += 1
+
+    def ranked(self, most: int | None, but: set[Any]) -> list[Any]:
+        """Return the most frequent tokens but some; equals go from high to low, as in Keras."""
+        counts = self.counts
+        found = sorted(
+            (each for each in counts if each not in but), key=lambda t: (counts[t], t), reverse=True
+        )
+        return found[:most]
+
+    def rarities(self, tokens: Iterable[Any], specials: int) -> list[float]:
+        """Return the inverse document frequency of each token; before them their mean, for special ones."""
+        within = np.array([self._documents[each] for each in tokens], np.float32)
+        found = np.log(np.float32(1) + np.float32(self._number) / (np.float32(1) + within))
+        return [float(found.mean())] * specials + found.tolist() if len(found) else [0.0] * specials
+
+
+def tokens_in(path: Path, where: str) -> list[str]:
+    """Return the lines of a UTF-8 text file; a `SpecError` names the file and this host."""
+    try:
+        with open(open_regular(path), encoding="utf-8-sig") as file:
+            lines = file.read().removesuffix("\n").split("\n")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        expected = "expected tokens, or the path of a text file with one token a line"
+        raise SpecError(
+            f"{where}: vocabulary: cannot read {path} on host {platform.node()}: {reason}; {expected}"
+        ) from None
+    return lines if lines != [""] else []
+
 
 WEIGHTED_OOV_MAX = 10**4
 """Integers for unknown tokens that may each have a weight."""
@@ -259,3 +314,112 @@ def refuse_path(name: str, config: Mapping[str, Any]) -> None:
     """Raise a `SpecError` if a layer's config names a file of tokens: data must not make it read one."""
     if isinstance(vocabulary := config.get("vocabulary"), str):
         raise SpecError(f"{name}: vocabulary: expected tokens in a list, found {vocabulary!r}")
+
+
+@dataclass(eq=False)
+class IntegerLookup(Lookup):
+    """Integers to integers; of several `num_oov_indices` an unknown one gets that of its remainder.
+
+    Differs from Keras: `adapt` of a layer with a given vocabulary learns another one, and encodings are at
+    most 10^8 long.
+
+    Args:
+        max_tokens: the largest size of the vocabulary, special tokens included; None: no limit.
+        num_oov_indices: how many integers stand for unknown tokens.
+        mask_token: the token that stands for nothing and becomes 0; None: there is none.
+        oov_token: what an unknown integer becomes with `invert`.
+        vocabulary: tokens; or the path of a UTF-8 text file with one token a line, which is read at once.
+        vocabulary_dtype: ``int64`` or ``int32``: of the tokens.
+        idf_weights: for ``tf_idf``, a weight for each token of a given vocabulary.
+        invert: whether integers become tokens.
+        output_mode: ``int``, ``one_hot``, ``multi_hot``, ``count`` or ``tf_idf``.
+        sparse: False alone: arrays are dense.
+        pad_to_max_tokens: whether encodings are `max_tokens` long, also where the vocabulary is shorter.
+    """
+
+    max_tokens: int | None = None
+    num_oov_indices: int = 1
+    mask_token: Any = None
+    oov_token: Any = -1
+    vocabulary: Sequence[Any] | os.PathLike[str] | None = None
+    vocabulary_dtype: str = "int64"
+    idf_weights: Sequence[float] | None = None
+    invert: bool = False
+    output_mode: str = "int"
+    sparse: bool = False
+    pad_to_max_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        if self.vocabulary_dtype not in ("int64", "int32"):
+            raise SpecError(
+                f"{self.label}: vocabulary_dtype: expected 'int64' or 'int32', found "
+                f"{self.vocabulary_dtype!r}"
+            )
+        super().__post_init__()
+
+    def _tokens(self, x: Array) -> list[Any]:
+        return self.whole_numbers(x).reshape(-1).tolist()
+
+    def _token(self, value: Any) -> int:
+        if value != int(value):
+            raise InputError(f"{self.label}: expected integers, found {value!r}")
+        return int(value)
+
+    def _token_of(self, line: str) -> int:
+        return int(line)
+
+    def _buckets(self, tokens: list[Any]) -> Array:
+        return np.array(tokens, np.int64) % self.num_oov_indices
+
+
+@dataclass(eq=False)
+class StringLookup(Lookup):
+    """Strings to integers; of several `num_oov_indices` an unknown one gets that of its FarmHash64.
+
+    See `IntegerLookup` for integers.
+
+    Differs from Keras: `adapt` of a layer with a given vocabulary learns another one, and encodings are at
+    most 10^8 long.
+
+    Args:
+        max_tokens: the largest size of the vocabulary, special tokens included; None: no limit.
+        num_oov_indices: how many integers stand for unknown tokens.
+        mask_token: the token that stands for nothing and becomes 0; None: there is none.
+        oov_token: what an unknown integer becomes with `invert`.
+        vocabulary: tokens; or the path of a UTF-8 text file with one token a line, which is read at once.
+        idf_weights: for ``tf_idf``, a weight for each token of a given vocabulary.
+        encoding: ``utf-8`` alone.
+        invert: whether integers become tokens.
+        output_mode: ``int``, ``one_hot``, ``multi_hot``, ``count`` or ``tf_idf``.
+        sparse: False alone: arrays are dense.
+        pad_to_max_tokens: whether encodings are `max_tokens` long, also where the vocabulary is shorter.
+    """
+
+    max_tokens: int | None = None
+    num_oov_indices: int = 1
+    mask_token: Any = None
+    oov_token: Any = "[UNK]"
+    vocabulary: Sequence[Any] | os.PathLike[str] | None = None
+    idf_weights: Sequence[float] | None = None
+    encoding: str = "utf-8"
+    invert: bool = False
+    output_mode: str = "int"
+    sparse: bool = False
+    pad_to_max_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        if self.encoding.lower() not in ("utf-8", "utf8"):
+            raise SpecError(f"{self.label}: encoding: expected 'utf-8', found {self.encoding!r}")
+        super().__post_init__()
+
+    def _tokens(self, x: Array) -> list[Any]:
+        return [each if type(each) is str else self._token(each) for each in x.reshape(-1).tolist()]
+
+    def _token(self, value: Any) -> str:
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+    def _buckets(self, tokens: list[Any]) -> Array:
+        if self.num_oov_indices == 1:
+            return np.zeros(len(tokens), np.int64)
+        hashes = fingerprints(ByteStrings.of_list([token.encode() for token in tokens]))
+        return (hashes % np.uint64(self.num_oov_indices)).astype(np.int64)

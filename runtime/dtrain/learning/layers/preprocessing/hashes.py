@@ -1,11 +1,69 @@
-"""FarmHash's 64-bit fingerprint (farmhashna), of many strings at once: TensorFlow's `Fingerprint64`."""
+"""Hashes of many texts at once, by TensorFlow's numbers.
 
-from collections.abc import Callable
+`Fingerprint64` is FarmHash (farmhashna), `to_hash_bucket_strong` is SipHash-2-4 with a key. The texts lie
+in one buffer, of which words are read at many places at once.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from dtrain.learning.layers.preprocessing.hashes.byte_strings import ByteStrings
 from dtrain.types import Array
+
+_WORD_BYTES = 8
+
+
+class ByteStrings:
+    """Byte strings one after another.
+
+    Attributes:
+        starts: place of each in the buffer.
+        lengths: of each, in bytes.
+    """
+
+    def __init__(self, buffer: bytes, starts: Array, lengths: Array) -> None:
+        padded = buffer + bytes(_WORD_BYTES)
+        self.starts = starts
+        self.lengths = lengths
+        self.bytes = np.frombuffer(padded, np.uint8)
+        self._words: Array = np.ndarray(len(padded) - 7, "<u8", padded, strides=(1,))
+        self._halves: Array = np.ndarray(len(padded) - 3, "<u4", padded, strides=(1,))
+
+    @classmethod
+    def of(cls, values: Array) -> Self:
+        """Return the texts (in UTF-8) and bytes of a flat array of objects, or integers in decimal digits."""
+        if values.dtype.kind in "iu":
+            digits = values.astype(np.bytes_)
+            starts = np.arange(len(digits)) * digits.dtype.itemsize
+            return cls(digits.tobytes(), starts, np.char.str_len(digits).astype(np.int64))
+        return cls.of_list([_bytes_of(each) for each in values.tolist()])
+
+    @classmethod
+    def of_list(cls, values: Sequence[bytes]) -> Self:
+        """Return the byte strings of a list."""
+        lengths = np.fromiter(map(len, values), np.int64, len(values))
+        return cls(b"".join(values), np.cumsum(lengths) - lengths, lengths)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def word(self, places: Array) -> Array:
+        """Return the 64-bit numbers, lowest byte first, that begin at these places of the buffer."""
+        return self._words[places]
+
+    def half(self, places: Array) -> Array:
+        """Return the 32-bit numbers that begin at these places, as 64-bit ones."""
+        return self._halves[places].astype(np.uint64)
+
+    def byte(self, places: Array) -> Array:
+        """Return the bytes at these places, as 64-bit numbers."""
+        return self.bytes[places].astype(np.uint64)
+
+
+def _bytes_of(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
 
 _K0 = np.uint64(0xC3A5C85C97CB3127)
 _K1 = np.uint64(0xB492B66FBE98F273)
@@ -153,3 +211,56 @@ def _weak(strings: ByteStrings, at: Array, a: Array, b: Array) -> tuple[Array, A
     c = a
     a = a + strings.word(at + 8) + strings.word(at + 16)
     return a + last, b + _rotated(a, 44) + c
+
+
+_BEGIN = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+_ROUNDS = 2
+_LAST_ROUNDS = 4
+_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def keyed_hashes(strings: ByteStrings, key: Sequence[int]) -> Array:
+    """Return the hash of each string under a key of two 64-bit integers, as unsigned 64-bit integers."""
+    halves = [int(half) % _WORD for half in key]
+    state = np.empty((4, len(strings)), np.uint64)
+    for row, begin in enumerate(_BEGIN):
+        state[row] = np.uint64(begin ^ halves[row % 2])
+    words = strings.lengths // 8
+    for word in range(int(words.max(initial=0))):
+        going = np.flatnonzero(words > word)
+        read = strings.word(strings.starts[going] + 8 * word)
+        state[:, going] = _mixed_in(state[:, going], read)
+    left = (strings.lengths % 8).astype(np.uint64)
+    tail = strings.word(strings.starts + 8 * words) & ~(_ONES << left * np.uint64(8))
+    state = _mixed_in(state, tail | strings.lengths.astype(np.uint64) << np.uint64(56))
+    state[2] ^= np.uint64(0xFF)
+    state = _rounds(state, _LAST_ROUNDS)
+    hashes: Array = np.bitwise_xor.reduce(state, axis=0)
+    return hashes
+
+
+def _mixed_in(state: Array, words: Array) -> Array:
+    state[3] ^= words
+    state = _rounds(state, _ROUNDS)
+    state[0] ^= words
+    return state
+
+
+def _turned_left(value: Array, bits: int) -> Array:
+    return value << np.uint64(bits) | value >> np.uint64(64 - bits)
+
+
+def _rounds(state: Array, count: int) -> Array:
+    v0, v1, v2, v3 = state
+    for _ in range(count):
+        v0 = v0 + v1
+        v2 = v2 + v3
+        v1 = _turned_left(v1, 13) ^ v0
+        v3 = _turned_left(v3, 16) ^ v2
+        v0 = _turned_left(v0, 32)
+        v2 = v2 + v1
+        v0 = v0 + v3
+        v1 = _turned_left(v1, 17) ^ v2
+        v3 = _turned_left(v3, 21) ^ v0
+        v2 = _turned_left(v2, 32)
+    return np.stack([v0, v1, v2, v3])

@@ -1,1 +1,0 @@
-"""Hashes of many texts at once, by TensorFlow's numbers."""
