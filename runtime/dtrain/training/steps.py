@@ -24,12 +24,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
-from dtrain.learning.core.chance import Chance, generator_of
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Pass
+from dtrain.learning.layers.base import Chance, StepSums, generator_of
 from dtrain.strategies.interface import Replica, Weights
 from dtrain.training.architecture import Architecture
 from dtrain.training.parts.batch import Batch

@@ -17,16 +17,15 @@ import numpy as np
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core import initializers, regularizers
 from dtrain.learning.core.arrays import fits, of_rank, shape_text
-from dtrain.learning.core.chance import Chance
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output
 from dtrain.learning.graphs.passes import Pass, ScratchPool, only
 from dtrain.learning.graphs.wiring import Part, Slot, Step
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
+from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.learning.losses import Loss
 from dtrain.types import Array, Arrays, Shape
 from dtrain.variables import DTYPE_BYTES, TABLE_BYTES, VariableSpec

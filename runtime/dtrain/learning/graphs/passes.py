@@ -12,12 +12,11 @@ import numpy as np
 from dtrain.errors import ProgramError
 from dtrain.learning.core import regularizers
 from dtrain.learning.core.arrays import as_float32
-from dtrain.learning.core.chance import Chance
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.wiring import Slot, Step
 from dtrain.learning.layers import Call, Layer
+from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.types import Array, Arrays
 
 Scratch = list[dict[str, Array]]

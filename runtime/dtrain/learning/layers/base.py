@@ -1,17 +1,18 @@
 """The interface of layers: a description as data, weights for an input shape, forward and backward.
 
 A layer holds no weights. They are passed in at every call, because a strategy owns their memory, and
-gradients are written into arrays that are passed in too. Shapes are those of one example, without the batch
+gradients are written into arrays that are passed in too. So are the random numbers of a step, and the way
+to sums over the replicas that compute its other parts. Shapes are those of one example, without the batch
 axis.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from math import prod
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 from weakref import WeakSet
 
 import numpy as np
@@ -20,13 +21,45 @@ from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning.core import activations
 from dtrain.learning.core.activations import Activation
 from dtrain.learning.core.arrays import shape_text
-from dtrain.learning.core.chance import Chance, generator_of
 from dtrain.learning.core.configuration import Configurable, snake_case
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.core.step_sums import StepSums
 from dtrain.types import Array, Arrays, Shape
+
+Chance: TypeAlias = np.random.Generator | Callable[[], np.random.Generator]
+
+
+def generator_of(chance: Chance) -> np.random.Generator:
+    """Return the generator, which is made if `chance` is a function."""
+    return chance if isinstance(chance, np.random.Generator) else chance()
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """A layer's way to the other replicas of a step; each of them asks for the same sums in the same order.
+
+    Attributes:
+        total: returns the sum of what all replicas give, added up in their order; they give arrays of the
+            same shape and dtype.
+        weight: of this part's gradients in those of the step, compared with the other parts'.
+    """
+
+    total: Callable[[Array], Array]
+    weight: float = 1.0
+
+    def of(self, values: Array) -> Array:
+        """Return the sum of values."""
+        return self.total(values)
+
+    def of_gradients(self, gradients: Array) -> Array:
+        """Return the sum of gradients of every replica's own loss, as the step weighs them, by the weight of
+        this replica, whose gradients are multiplied by it later.
+        """
+        if self.weight == 1.0:
+            return self.total(gradients)
+        weight = np.float32(self.weight)
+        return self.total(gradients * weight) / weight
 
 
 @dataclass(frozen=True, slots=True)

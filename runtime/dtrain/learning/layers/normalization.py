@@ -8,8 +8,7 @@ import numpy as np
 
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
-from dtrain.learning.core.step_sums import StepSums
-from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.learning.layers.base import Call, Layer, StepSums, Weight
 from dtrain.types import Array, Arrays, Shape
 
 # TensorFlow's fused kernel, which takes images, knows no smaller epsilon.

@@ -8,12 +8,11 @@ import numpy as np
 
 from dtrain.errors import ContextError, InputError
 from dtrain.learning import losses
-from dtrain.learning.core.chance import Chance
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.core.step_sums import StepSums
 from dtrain.learning.graphs.heads import LossScale, OutputLoss, by_output
 from dtrain.learning.graphs.networks import Network, StepResult
 from dtrain.learning.graphs.passes import only
+from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.learning.losses.from_function import FunctionLoss
 from dtrain.learning.losses.loss import Loss
 from dtrain.strategies.replicas.contexts import ReplicaContext, here

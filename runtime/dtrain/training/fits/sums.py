@@ -3,7 +3,7 @@
 import numpy as np
 
 from dtrain.errors import ProgramError
-from dtrain.learning.core.step_sums import StepSums
+from dtrain.learning.layers.base import StepSums
 from dtrain.strategies.interface import Replica, Training
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.types import Array
