@@ -1,20 +1,33 @@
-"""The wiring of layers: a list of uses, each of which reads outputs of earlier ones.
+"""The graph of a model: uses of layers, each of which reads outputs of earlier ones; their order; its config.
 
-A stack of layers and a graph with branches have the same form. `Graph.get_config` gives it as data.
+A stack of layers and a graph with branches have the same form.
+
+The parts of a model, and so its weights, are listed in Keras's order. Keras 2.15
+(`keras/src/engine/functional.py`, `_map_graph_network`) sorts layers by depth, the deepest first.
+
+- The depth of a use is the longest way from it to an output. A layer that is used several times is as deep as
+  its deepest use, and so are the uses that are found after that one.
+- Layers of the same depth come in the order in which a walk back from the outputs first meets them: a use
+  before what it reads, and its inputs in their order.
+- Inputs that no output needs have depth 0, and are the first of that depth.
+- A model within another is one layer: its own layers stay together, in its own order.
+
+A config, in JSON types, has a table of all layers, also of those in models within; a table of these models,
+if there are any; for each use the number of its layer or model and the outputs that it reads; and the
+graph's outputs. A model within has uses and outputs of its own, and may use the models before it in the
+table. A part that several models share is thus one part again.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.core.regularizers import Regularizer
-from dtrain.learning.graphs import graph_config
-from dtrain.learning.graphs.depth_order import by_depth
-from dtrain.learning.graphs.wiring import Part, Slot, Submodel, Use, flat, flattened, named
-from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight
+from dtrain.learning.graphs.wiring import InnerGraph, Part, Slot, Submodel, Use, flat, flattened, named
+from dtrain.learning.layers import CLASSES, InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import LayerNode
 from dtrain.learning.layers.pooled_convolution import pooled
 from dtrain.types import Shape
@@ -241,12 +254,12 @@ class Graph:
 
     def get_config(self) -> dict[str, Any]:
         """Return the graph in JSON types; see `graph_config`."""
-        return graph_config.to_config(self)
+        return to_config(self)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
         """Return the graph that `get_config` described, with `custom_objects`, or raise a `SpecError`."""
-        return graph_config.from_config(config, cls, custom_objects)
+        return from_config(config, cls, custom_objects)
 
     def _check_wiring(self) -> None:
         for index, use in enumerate(self.uses):
@@ -288,3 +301,117 @@ def as_list(tensors: Any) -> list[SymbolicTensor]:
         if not isinstance(tensor, SymbolicTensor):
             raise SpecError(f"expected results of Input() or of layers, found {type(tensor).__name__}")
     return given
+
+
+def by_depth(uses: Sequence[Use], inputs: Sequence[int], outputs: Sequence[Slot]) -> list[Part]:
+    """Return every part of `uses` once; `inputs` are the numbers of the uses at which data enter."""
+    left, met = _walk(uses, outputs)
+    depths = dict.fromkeys(left, 0)
+    deepest: dict[Part, int] = {}
+    for number in reversed(left):
+        use = uses[number]
+        depth = deepest[use.part] = max(depths[number], deepest.get(use.part, 0))
+        for slot in use.inputs:
+            depths[slot.step] = max(depths[slot.step], depth + 1)
+    for number in inputs:
+        if uses[number].part not in deepest:
+            deepest[uses[number].part] = 0
+            met[uses[number].part] = -1
+    return sorted(deepest, key=lambda part: (-deepest[part], met[part]))
+
+
+def _walk(uses: Sequence[Use], outputs: Sequence[Slot]) -> tuple[list[int], dict[Part, int]]:
+    """Return the uses in the order in which a walk back from the outputs leaves them, and first visits."""
+    left: list[int] = []
+    met: dict[Part, int] = {}
+    seen: set[int] = set()
+    ahead = [(slot.step, False) for slot in reversed(outputs)]
+    while ahead:
+        number, done = ahead.pop()
+        if done:
+            left.append(number)
+        elif number not in seen:
+            seen.add(number)
+            met.setdefault(uses[number].part, len(met))
+            ahead.append((number, True))
+            ahead += [(slot.step, False) for slot in reversed(uses[number].inputs)]
+    return left, met
+
+
+KINDS = ("Model", "Sequential")
+
+G = TypeVar("G", bound=InnerGraph)
+Make = Callable[[Sequence[Use], Sequence[Slot]], G]
+"""Makes a graph: the class `Graph`, or one that is derived from it."""
+
+
+def to_config(graph: InnerGraph) -> dict[str, Any]:
+    """Return a graph as data; raise a `SpecError` if a layer's argument cannot be written."""
+    layers: dict[Part, int] = {}
+    models: dict[Part, int] = {}
+    described: list[dict[str, Any]] = []
+
+    def collect(inner: InnerGraph) -> dict[str, Any]:
+        for part in inner.names:
+            if isinstance(part, Layer):
+                layers.setdefault(part, len(layers))
+            elif part not in models:
+                description = {"name": part.name, "kind": part.kind, **collect(part.graph)}
+                models[part] = len(models)
+                described.append(description)
+        return {
+            "steps": [_use_to_data(use, layers, models) for use in inner.uses],
+            "outputs": [list(slot) for slot in inner.leaving],
+        }
+
+    wiring = collect(graph)
+    table = [
+        to_data(layer) | ({"numbered": True} if getattr(layer, "numbered", False) else {}) for layer in layers
+    ]
+    return {"layers": table, **({"models": described} if described else {}), **wiring}
+
+
+def from_config(config: Mapping[str, Any], make: Make[G], custom_objects: CustomObjects) -> G:
+    """Return the graph, made by `make`, that `to_config` described, or raise a `SpecError`."""
+    try:
+        layers = [_layer_from_data(each, custom_objects) for each in config["layers"]]
+        models: list[Submodel] = []
+        for each in config.get("models", ()):
+            if each["kind"] not in KINDS or not isinstance(each["name"], str):
+                raise SpecError(
+                    f"a model within: expected a name and one of {', '.join(KINDS)}, found "
+                    f"{each['name']!r}, {each['kind']!r}"
+                )
+            inner = _graph_from_data(each, make, layers, models)
+            inner.submodel = Submodel(each["name"], each["kind"], inner)
+            models.append(inner.submodel)
+        return _graph_from_data(config, make, layers, models)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise SpecError(f"the config of a network is malformed: {error!r}") from error
+
+
+def _layer_from_data(data: Any, custom_objects: CustomObjects) -> Layer:
+    layer: Layer = from_data(data, "layer", CLASSES, custom_objects)
+    layer.numbered = bool(data.get("numbered", False))
+    return layer
+
+
+def _graph_from_data(
+    data: Mapping[str, Any], make: Make[G], layers: Sequence[Layer], models: Sequence[Submodel]
+) -> G:
+    uses = [_use_from_data(each, layers, models) for each in data["steps"]]
+    return make(uses, [Slot(*slot) for slot in data["outputs"]])
+
+
+def _use_to_data(use: Use, layers: Mapping[Part, int], models: Mapping[Part, int]) -> dict[str, Any]:
+    number = {"layer": layers[use.part]} if isinstance(use.part, Layer) else {"model": models[use.part]}
+    told = {} if use.training is None else {"training": use.training}
+    return {**number, "inputs": [list(slot) for slot in use.inputs], **told}
+
+
+def _use_from_data(data: Mapping[str, Any], layers: Sequence[Layer], models: Sequence[Submodel]) -> Use:
+    part: Part = models[data["model"]] if "model" in data else layers[data["layer"]]
+    training = data.get("training")
+    if training not in (None, True, False):
+        raise SpecError(f"training: expected true or false, found {training!r}")
+    return Use(part, tuple(Slot(*slot) for slot in data["inputs"]), training)
