@@ -5,13 +5,18 @@ from typing import Any
 
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
-from dtrain.learning.losses.average import compute_average_loss, scale_regularization_loss
 from dtrain.learning.losses.crossentropy import (
     BinaryCrossentropy,
     CategoricalCrossentropy,
     SparseCategoricalCrossentropy,
 )
-from dtrain.learning.losses.loss import ElementMean, Loss, Reduction
+from dtrain.learning.losses.loss import (
+    ElementMean,
+    Loss,
+    Reduction,
+    compute_average_loss,
+    scale_regularization_loss,
+)
 from dtrain.learning.losses.regression import (
     CosineSimilarity,
     Hinge,

@@ -1,7 +1,9 @@
 """The base of all losses: per-example losses, weights, a reduction, and the gradient by the predictions.
 
 A rule computes the losses of single examples and a function that gives their gradients when asked; weights
-and reduction are the same for all (tf.keras.losses of TensorFlow 2.15).
+and reduction are the same for all (tf.keras.losses of TensorFlow 2.15). A user's function gives losses and
+gradients at once: there is no automatic differentiation. `compute_average_loss` is one replica's share of
+the mean of a global batch.
 """
 
 from collections.abc import Callable
@@ -177,3 +179,87 @@ class ElementMean(Loss):
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         """Return each element's loss, and a function that returns each one's derivative as a new array."""
         raise NotImplementedError
+
+
+LossFunction = Callable[[Any, Array], tuple[Any, Any]]
+
+
+@dataclass
+class FunctionLoss(Loss):
+    """A loss of a function ``(y_true, y_pred) -> (losses, gradients)``.
+
+    Attributes:
+        function: returns one loss for each example, shape `y_pred.shape[:-1]`, and the gradient of each by
+            its predictions, shape `y_pred.shape`. `Loss.of_each` returns such a pair.
+    """
+
+    function: LossFunction | None = None
+
+    def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
+        assert self.function is not None
+        found = self.function(y_true, y_pred)
+        name = getattr(self.function, "__name__", repr(self.function))
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise InputError(
+                f"loss {name}: expected a pair (one loss an example, their gradients by the predictions), "
+                f"found {type(found).__name__}; Loss.of_each of dt.losses returns such a pair"
+            )
+        losses, gradients = (np.asarray(each, y_pred.dtype) for each in found)
+        if losses.shape != y_pred.shape[:-1] or gradients.shape != y_pred.shape:
+            raise InputError(
+                f"loss {name}: expected losses of shape {y_pred.shape[:-1]} and gradients of shape "
+                f"{y_pred.shape}, found {losses.shape} and {gradients.shape}"
+            )
+        return losses, lambda: np.array(gradients)
+
+    def _targets(self, y_true: Array, y_pred: Array) -> Array:
+        return y_true
+
+
+def compute_average_loss(
+    per_example_loss: Any, sample_weight: Any = None, global_batch_size: int | None = None, replicas: int = 1
+) -> Any:
+    """Return the sum of the weighted losses over the global batch size; replicas' results add up to the mean.
+
+    Args:
+        per_example_loss: one loss an example, at least one axis.
+        sample_weight: a weight for each example, with or without a last axis of length 1.
+        global_batch_size: default: the number of losses here times `replicas`.
+        replicas: how many replicas share the global batch.
+
+    Returns: A scalar of the losses' dtype (float64 for whole numbers); 0 for a global batch size of 0.
+    """
+    losses = np.asarray(per_example_loss)
+    if losses.ndim == 0:
+        raise InputError(
+            f"compute_average_loss: expected an array with one loss an example, found the number {losses}."
+        )
+    if losses.dtype.kind != "f":
+        losses = losses.astype(np.float64)
+    if global_batch_size is None:
+        global_batch_size = len(losses) * replicas
+    if not isinstance(global_batch_size, int | np.integer) or global_batch_size < 0:
+        raise InputError(
+            f"compute_average_loss: expected a whole global_batch_size >= 0, found {global_batch_size}."
+        )
+    if sample_weight is not None:
+        weights = np.asarray(sample_weight, losses.dtype)
+        if weights.ndim == losses.ndim + 1 and weights.shape[-1] == 1:
+            weights = weights[..., 0]
+        if weights.shape not in ((), losses.shape):
+            raise InputError(
+                f"compute_average_loss: expected sample_weight of shape {losses.shape}, found "
+                f"{weights.shape}."
+            )
+        losses = losses * weights
+    return losses.dtype.type(losses.sum() / global_batch_size if global_batch_size else 0.0)
+
+
+def scale_regularization_loss(regularization_loss: Any, replicas: int = 1) -> Any:
+    """Return one replica's share of a penalty; the shares add up to it (tf.nn.scale_regularization_loss).
+
+    Args:
+        regularization_loss: the sum of the penalties.
+        replicas: how many replicas share it.
+    """
+    return np.asarray(regularization_loss) / replicas

@@ -13,8 +13,7 @@ from dtrain.learning.graphs.heads import LossScale, OutputLoss, by_output
 from dtrain.learning.graphs.networks import Network, StepResult
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers.base import Chance, StepSums
-from dtrain.learning.losses.from_function import FunctionLoss
-from dtrain.learning.losses.loss import Loss
+from dtrain.learning.losses.loss import FunctionLoss, Loss
 from dtrain.strategies.replicas.contexts import ReplicaContext, here
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
