@@ -14,19 +14,18 @@ from dtrain.learning.metrics.accuracy import (
     TopKCategoricalAccuracy,
 )
 from dtrain.learning.metrics.confusion import (
+    AUC,
     FalseNegatives,
     FalsePositives,
+    MeanIoU,
     Precision,
-    Recall,
-    TrueNegatives,
-    TruePositives,
-)
-from dtrain.learning.metrics.curves import (
-    AUC,
     PrecisionAtRecall,
+    Recall,
     RecallAtPrecision,
     SensitivityAtSpecificity,
     SpecificityAtSensitivity,
+    TrueNegatives,
+    TruePositives,
 )
 from dtrain.learning.metrics.from_losses import (
     BinaryCrossentropy,
@@ -44,7 +43,6 @@ from dtrain.learning.metrics.from_losses import (
     SparseCategoricalCrossentropy,
     SquaredHinge,
 )
-from dtrain.learning.metrics.mean_iou import MeanIoU
 from dtrain.learning.metrics.metric import Mean, MeanOfFunction, Metric, Sum
 
 __all__ = [
