@@ -8,14 +8,19 @@ from typing import Any
 
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.optimizers import legacy, schedules
-from dtrain.learning.optimizers.adadelta import Adadelta
-from dtrain.learning.optimizers.adagrad import Adagrad
-from dtrain.learning.optimizers.adam import Adam, Adamax, AdamW, Nadam
-from dtrain.learning.optimizers.ftrl import Ftrl
-from dtrain.learning.optimizers.lion import Lion
 from dtrain.learning.optimizers.optimizer import Optimizer
-from dtrain.learning.optimizers.rmsprop import RMSprop
-from dtrain.learning.optimizers.sgd import SGD
+from dtrain.learning.optimizers.update_rules import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Ftrl,
+    Lion,
+    Nadam,
+    RMSprop,
+)
 
 __all__ = [
     "SGD",

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.optimizers import adadelta, adagrad, adam, ftrl, rmsprop, sgd
+from dtrain.learning.optimizers import update_rules
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 from dtrain.types import Array
 
@@ -37,12 +37,12 @@ class Legacy(Optimizer):
 
 
 @dataclass
-class SGD(Legacy, sgd.SGD):
+class SGD(Legacy, update_rules.SGD):
     """`optimizers.SGD` with `decay`."""
 
 
 @dataclass
-class Adagrad(Legacy, adagrad.Adagrad):
+class Adagrad(Legacy, update_rules.Adagrad):
     """`optimizers.Adagrad` with `decay`; epsilon is added to the root."""
 
     def _root(self, accumulator: Array, out: Array) -> Array:
@@ -51,12 +51,12 @@ class Adagrad(Legacy, adagrad.Adagrad):
 
 
 @dataclass
-class Adadelta(Legacy, adadelta.Adadelta):
+class Adadelta(Legacy, update_rules.Adadelta):
     """`optimizers.Adadelta` with `decay`."""
 
 
 @dataclass
-class RMSprop(Legacy, rmsprop.RMSprop):
+class RMSprop(Legacy, update_rules.RMSprop):
     """`optimizers.RMSprop` with `decay`; without momentum epsilon is added to the root, not under it."""
 
     def _root(self, spread: Array, out: Array) -> Array:
@@ -70,7 +70,7 @@ class RMSprop(Legacy, rmsprop.RMSprop):
 
 
 @dataclass
-class Adam(Legacy, adam.Adam):
+class Adam(Legacy, update_rules.Adam):
     """`optimizers.Adam` with `decay`."""
 
     def _moves_listed_rows_only(self) -> bool:
@@ -78,12 +78,12 @@ class Adam(Legacy, adam.Adam):
 
 
 @dataclass
-class Adamax(Legacy, adam.Adamax):
+class Adamax(Legacy, update_rules.Adamax):
     """`optimizers.Adamax` with `decay`."""
 
 
 @dataclass
-class Nadam(Legacy, adam.Nadam):
+class Nadam(Legacy, update_rules.Nadam):
     """`optimizers.Nadam`; `decay` is that of the momentum's schedule, and the learning rate stays.
 
     Args:
@@ -113,7 +113,7 @@ class Nadam(Legacy, adam.Nadam):
 
 
 @dataclass
-class Ftrl(Legacy, ftrl.Ftrl):
+class Ftrl(Legacy, update_rules.Ftrl):
     """`optimizers.Ftrl` with `decay`."""
 
 
