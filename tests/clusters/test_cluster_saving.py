@@ -8,7 +8,7 @@ import pytest
 from clusters.watching import DETERMINISTIC
 
 import dtrain as dt
-from dtrain.saving.model_file import read_model
+from dtrain.saving.model_files import read_model
 from dtrain.strategies.single import SingleStrategy
 
 PROGRAM = """

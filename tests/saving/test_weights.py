@@ -167,7 +167,7 @@ def test_a_model_of_functions_is_saved_alike(tmp_path):
 def test_whole_numbers_are_not_made_of_fractions(tmp_path):
     made = filled(model())
     made.save_weights(tmp_path / "w")
-    from dtrain.saving.weights import load_weights
+    from dtrain.saving.model_files import load_weights
 
     whole = [replace(spec, dtype="int32") for spec in made.variables]
     with pytest.raises(CheckpointError, match=r"int32\[2, 3\] here and float32"):

@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
         model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
         model.fit(X, Y, verbose=0)
     model.save(folder / "model")
-    from dtrain.saving.model_file import read_model
+    from dtrain.saving.model_files import read_model
 
     description = read_model(folder / "model").description
     run = folder / "runs" / "20260101-000000-mine-0001"

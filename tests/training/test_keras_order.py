@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dtrain as dt
-from dtrain.saving.weights import stored_weights
+from dtrain.saving.model_files import stored_weights
 from dtrain.strategies.single import SingleStrategy
 
 L = dt.layers

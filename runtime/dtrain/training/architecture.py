@@ -13,7 +13,7 @@ from dtrain.learning.graphs.passes import only
 from dtrain.learning.graphs.wiring import Submodel
 from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.destination import FilePath, source, tell_format
-from dtrain.saving.weights import load_weights, save_weights
+from dtrain.saving.model_files import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.replicas.variable import Variable
@@ -286,8 +286,8 @@ class Architecture:
     def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:
         """Set the variables from a file of `save_weights` or `save`, or a checkpoint.
 
-        See `dtrain.saving.weights.load_weights`. A task that does not lead reads its own copy of a file that
-        it saved, else the leader's file.
+        See `dtrain.saving.model_files.load_weights`. A task that does not lead reads its own copy of a file
+        that it saved, else the leader's file.
 
         Raises:
             CheckpointError: the file is damaged, or holds other variables than this model has.

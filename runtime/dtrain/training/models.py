@@ -17,8 +17,7 @@ from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import Input, SymbolicTensor
 from dtrain.saving.destination import FilePath, tell_format
-from dtrain.saving.model_file import SavedModel, write_model
-from dtrain.saving.onnx_file import write_onnx
+from dtrain.saving.model_files import SavedModel, write_model, write_onnx
 from dtrain.strategies.interface import Strategy, Weights
 from dtrain.training.arguments import (
     as_pair,

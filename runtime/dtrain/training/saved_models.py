@@ -11,8 +11,7 @@ from dtrain.learning import losses, metrics, optimizers
 from dtrain.learning.core import initializers, regularizers
 from dtrain.learning.core.configuration import CustomObjects
 from dtrain.saving.destination import FilePath, source
-from dtrain.saving.model_file import SavedModel, read_model
-from dtrain.saving.weights import fitted
+from dtrain.saving.model_files import SavedModel, fitted, read_model
 from dtrain.strategies.choice import get_strategy
 from dtrain.training import sequential  # noqa: F401 - which adds its class
 from dtrain.training.models import Model
