@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from dtrain.learning import optimizers
-from dtrain.training.fits.steering import Steering
+from dtrain.training.fits.leading import Steering
 
 
 def steering():

@@ -192,7 +192,7 @@ DATA = [
         "[self._seed]",
     ),
     bug(
-        "training/fits/chance.py",
+        "training/steps.py",
         "chance_of",
         "np.random.default_rng([seed, batch, part, first_step, STEPS])",
         "np.random.default_rng()",

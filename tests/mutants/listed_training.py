@@ -6,8 +6,8 @@ from mutant import bug
 
 EVALUATION = "training/evaluation.py"
 PIPELINES = "training/parts/of_pipelines.py"
-EPOCHS = "training/fits/epochs.py"
-LOG = "training/fits/epoch_log.py"
+EPOCHS = "training/fits/leading.py"
+LOG = "training/fits/leading.py"
 STOPPING = "callbacks/early_stopping.py"
 PLATEAU = "callbacks/reduce_on_plateau.py"
 CSV = "callbacks/csv_logger.py"
@@ -37,7 +37,7 @@ TRAINING = [
     ),
     bug(EPOCHS, "Epochs.max_steps", "self.epochs - self.initial_epoch", "self.epochs"),
     bug(LOG, "EpochLog.go_back_to", "number < epoch", "number <= epoch"),
-    bug("training/fits/steering.py", "Steering.goes_back", "self.model.stop_training = self._stop_told"),
+    bug("training/fits/leading.py", "Steering.goes_back", "self.model.stop_training = self._stop_told"),
 ]
 
 CALLBACKS = [

@@ -171,22 +171,21 @@ MIRRORED = {
         "training/test_training_api.py",
         "callbacks/test_claims_and_counts.py",
     ],
-    "training/fits/chance.py": ["training/test_loop.py"],
-    "training/fits/epoch_log.py": ["training/test_loop_going_back.py", "training/test_loop.py"],
-    "training/fits/epochs.py": [
+    "training/steps.py": ["training/test_loop.py", "training/test_train_step.py"],
+    "training/fits/leading.py": [
+        "training/test_loop_going_back.py",
+        "training/test_loop.py",
         "training/test_initial_epoch.py",
         "training/test_keras_habits.py",
         "training/test_training_api.py",
-        "training/test_loop.py",
+        "callbacks",
     ],
-    "training/fits/steering.py": ["callbacks", "training/test_loop_going_back.py"],
     "training/parts/batch.py": ["training/test_batch_stream.py", "training/test_parts_and_weights.py"],
     "training/parts/of_pipelines.py": [
         "training/test_batches_of_workers.py",
         "training/test_parts_and_weights.py",
     ],
     "training/parts/streams.py": ["training/test_batch_stream.py", "training/test_batches_of_workers.py"],
-    "training/steps.py": ["training/test_train_step.py", "training/test_loop.py"],
     "wire/frames.py": ["wire/test_frames.py", "wire/test_transports.py"],
     "wire/handshake.py": [
         "wire/test_handshake.py",

@@ -7,7 +7,7 @@ from dtrain.data import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.state.batch_cut import BatchCut
 from dtrain.training.batches import Batches, BatchesOfReplicas
-from dtrain.training.fits.epochs import Epochs
+from dtrain.training.fits.leading import Epochs
 
 
 def batches_of(addressable, n=7):

@@ -6,7 +6,7 @@ import pytest
 import dtrain as dt
 from dtrain.errors import InputError
 from dtrain.training.batches import Batches
-from dtrain.training.fits.epochs import Epochs
+from dtrain.training.fits.leading import Epochs
 
 X = np.linspace(-1, 1, 16, dtype=np.float32).reshape(16, 1)
 

@@ -18,14 +18,10 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.evaluation import Totals
-from dtrain.training.fits.chance import chance_of
-from dtrain.training.fits.epoch_log import EpochLog
-from dtrain.training.fits.epochs import Epochs
 from dtrain.training.fits.handover import Handover
-from dtrain.training.fits.leading import Leading
+from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering
 from dtrain.training.fits.loop import TrainingLoop
-from dtrain.training.fits.steering import Steering
-from dtrain.training.steps import TrainingStep
+from dtrain.training.steps import TrainingStep, chance_of
 
 
 def totals():

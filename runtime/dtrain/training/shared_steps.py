@@ -15,9 +15,8 @@ from dtrain.strategies.interface import Replica
 from dtrain.training.architecture import Architecture
 from dtrain.training.compiled import Compiled
 from dtrain.training.evaluation import Totals
-from dtrain.training.fits.chance import chance_of
 from dtrain.training.parts.batch import Batch
-from dtrain.training.steps import TrainingStep
+from dtrain.training.steps import TrainingStep, chance_of
 from dtrain.types import Array
 
 

@@ -19,31 +19,28 @@ from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.callback_list import check_callbacks
 from dtrain.callbacks.progress_bar import numbers
 from dtrain.checkpoints import OptimizerState
-from dtrain.errors import CheckpointError, InputError
+from dtrain.errors import CheckpointError, InputError, ProgramError
 from dtrain.learning import optimizers
 from dtrain.learning.graphs.heads import WHOLE
+from dtrain.learning.layers.base import StepSums
 from dtrain.learning.optimizers.applied import Iterations
 from dtrain.state.feed import UNKNOWN, Feed
 from dtrain.strategies.interface import Leader, Problem, Replica, StepClock, Strategy, Training, Weights
 from dtrain.strategies.passed_over import PassedOverTraining
+from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.description import describe_if_data
 from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
-from dtrain.training.fits.chance import chance_of
-from dtrain.training.fits.diagnosis import why_not_finite
-from dtrain.training.fits.epoch_log import EpochLog
-from dtrain.training.fits.epochs import Epochs
 from dtrain.training.fits.handover import Handover
-from dtrain.training.fits.leading import Leading, Validate
-from dtrain.training.fits.loop import TrainingLoop
-from dtrain.training.fits.steering import Steering
-from dtrain.training.fits.sums import check_exchange, sums_over
+from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Validate
+from dtrain.training.fits.loop import TrainingLoop, why_not_finite
 from dtrain.training.parts.ahead import forecasts_of, parts_ahead
 from dtrain.training.parts.batch import Batch
 from dtrain.training.parts.streams import Part
-from dtrain.training.steps import Logs, TrainingStep
+from dtrain.training.steps import Logs, TrainingStep, chance_of
+from dtrain.types import Array
 from dtrain.variables import TABLE_BYTES, VariableSpec
 
 INPUT_BOUND = 0.1
@@ -385,3 +382,23 @@ class Fit:
 def _kept(spec: VariableSpec, value: Any) -> Any:
     """Return a variable after training: a copy, but a table as it is, whose rows are read where they are."""
     return value if spec.sparse else np.array(value)
+
+
+def sums_over(replica: Replica, weight: float) -> StepSums:
+    """Return the sums over all replicas, for one of them, whose part has this weight in the step."""
+
+    def total(array: Array) -> Array:
+        return np.asarray(replica.all_reduce(ReduceOp.SUM, array))
+
+    return StepSums(total, weight)
+
+
+def check_exchange(training: Training) -> None:
+    """Raise a `ProgramError` unless all replicas of a step meet within it, or there is only one."""
+    if training.cut.parts > 1 and not all(replica.exchanges for replica in training.replicas):
+        raise ProgramError(
+            "fit: BatchNormalization(synchronized=True) needs sums over all replicas within a step; expected "
+            "a strategy whose replicas compute all parts of a step at the same time (mirrored, "
+            "central_storage or multi_worker_mirrored, without backup workers), found one whose replicas do "
+            "not; leave out synchronized=True, or choose such a strategy"
+        )

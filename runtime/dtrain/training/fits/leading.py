@@ -1,20 +1,216 @@
 """The leader's part of the training loop: epochs with their numbers, callbacks, validation, changes.
 
-A task has it from the beginning, or from the step at which the leader before it has died (`Training.leader`).
+A task has it from the beginning, or from the step at which the leader before it has died
+(`Training.leader`). Epochs are counted in global steps, which mean the same in every strategy and for any
+number of replicas.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import ceil
+from numbers import Integral
 from typing import Any
 
-from dtrain.callbacks import Callback, CallbackList
+import numpy as np
+
+from dtrain.callbacks import Callback, CallbackList, History
+from dtrain.errors import InputError
+from dtrain.learning import optimizers
+from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Row
 from dtrain.runs.self_report.activity import Activity
-from dtrain.strategies.interface import Replica, Training
-from dtrain.training.fits.epoch_log import EpochLog
-from dtrain.training.fits.epochs import Epochs
+from dtrain.strategies.interface import ConfigChange, Leader, Replica, StepClock, Training
+from dtrain.training.architecture import Architecture
+from dtrain.training.batches import Batches
+from dtrain.training.evaluation import Totals
 from dtrain.training.fits.handover import Handover, HookProgress
-from dtrain.training.fits.steering import Steering
+
+
+@dataclass
+class EpochLog:
+    """The leader's account of epochs: the sums of all replicas' contributions, as the strategy knows them.
+
+    Attributes:
+        rows: by epoch, the numbers of those that have ended.
+        ended: those of the epoch that ended last.
+    """
+
+    training: Training
+    leader: Leader
+    totals: Totals
+    history: History
+    rows: dict[int, Row] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Continue where an earlier process of the leader stood."""
+        self.rows = dict(self.training.recorded)
+        self.history.take(self.rows)
+
+    def results(self, epoch: int) -> dict[str, float]:
+        """Return the means over all contributions to an epoch that are known so far."""
+        return self.totals.results_of([sums for number, sums in self.leader.tally if number == epoch])
+
+    def record(self, epoch: int, results: Mapping[str, Any]) -> None:
+        """Have the numbers of an epoch kept, unless they are kept already."""
+        row = {name: _plain(value) for name, value in results.items()}
+        if self.rows.get(epoch) != row:
+            self.rows[epoch] = row
+            self.leader.record(next(reversed(self.rows)) + 1, {epoch: row})
+
+    @property
+    def lost(self) -> int | None:
+        """The first epoch that has ended here but not on servers, which went back to a checkpoint."""
+        kept = self.training.recorded
+        if not self.rows or next(reversed(self.rows)) in kept:  # they are kept in their order
+            return None
+        return min(self.rows.keys() - kept.keys())
+
+    def go_back_to(self, epoch: int) -> None:
+        """Forget this epoch and later ones."""
+        self.rows = {number: row for number, row in self.rows.items() if number < epoch}
+        self.history.take(self.rows)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number or an array in the form that travels and is saved."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    return float(value) if np.ndim(value) == 0 else np.asarray(value).tolist()
+
+
+@dataclass
+class Steering:
+    """The leader's account of the changes that the strategy knows.
+
+    Attributes:
+        holds: whether callbacks act at the ends of epochs: no replica then goes beyond one before they have.
+    """
+
+    model: Architecture
+    optimizer: Optimizer
+    training: Training
+    leader: Leader
+    holds: bool
+    _told: dict[str, Any] = field(default_factory=dict)
+    _until: int | None = None
+    _stop_told: bool = False
+
+    def __post_init__(self) -> None:
+        """Take over the numbers that are in force, in a leader that was started again."""
+        vars(self.optimizer).update(vars(optimizers.from_config(self.leader.optimizer)))
+
+    @property
+    def stopped(self) -> bool:
+        """True if a callback has ended training."""
+        return self.model.stop_training
+
+    @contextmanager
+    def without_effect(self) -> Iterator[None]:
+        """Let callbacks call hooks that the leader before has called: their changes are in force already."""
+        numbers = dict(vars(self.optimizer))
+        yield
+        vars(self.optimizer).clear()
+        vars(self.optimizer).update(numbers)
+        self.goes_back()
+
+    def begin_epoch(self, last_step: int) -> None:
+        """Let training go on, to the epoch's last step."""
+        self._until = last_step if self.holds else None
+        self._tell()
+
+    def goes_back(self) -> None:
+        """Undo unsent changes before an epoch begins again: callbacks will make them again at its end."""
+        self.model.weights = self.training.weights
+        self.model.stop_training = self._stop_told
+
+    def tell_changes(self) -> None:
+        """Send the changes that callbacks have made, if any; they hold from the next step on."""
+        model = self.model
+        if (
+            model.stop_training
+            or model.weights is not self.training.weights
+            or vars(self.optimizer) != self._told
+        ):
+            self._tell()
+
+    def _tell(self) -> None:
+        model = self.model
+        training = self.training
+        assigned = None if model.weights is training.weights else model.weights
+        if training.clock.finished and assigned is None:
+            return
+        self._told = dict(vars(self.optimizer))
+        self._stop_told = model.stop_training
+        self.leader.control(
+            ConfigChange(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until)
+        )
+        model.weights = training.weights
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The length of training, in global steps."""
+
+    steps_per_epoch: int
+    epochs: int
+    initial_epoch: int = 0
+
+    @classmethod
+    def of(
+        cls, batches: Batches, steps_per_epoch: float | None, epochs: int, initial_epoch: int, parts: int
+    ) -> "Epochs":
+        """Take the user's numbers; by default an epoch sees every batch once, over all replicas.
+
+        A step consumes one batch; if batches are one replica's, as those of its own pipeline, it consumes
+        `parts`.
+
+        Raises:
+            InputError: the data are endless and the length of an epoch is not given, or a number is out of
+                range.
+        """
+        count = batches.count
+        if count == 0:
+            raise InputError("fit: expected at least one batch, found an empty dataset")
+        if steps_per_epoch is None:
+            if count is None:
+                raise InputError(
+                    "fit: the dataset has no end, or none that is known; expected steps_per_epoch"
+                )
+            steps_per_epoch = ceil(count / parts) if batches.pipelines or batches.uncut else count
+        if isinstance(steps_per_epoch, float) and steps_per_epoch.is_integer():
+            steps_per_epoch = int(steps_per_epoch)  # as np.ceil(examples / batch_size) returns it
+        found = f"steps_per_epoch {steps_per_epoch}, initial_epoch {initial_epoch}, epochs {epochs}"
+        if not all(isinstance(number, Integral) for number in (steps_per_epoch, initial_epoch, epochs)):
+            raise InputError(f"fit: expected whole numbers, found {found}")
+        if steps_per_epoch < 1 or not 0 <= initial_epoch <= epochs:
+            raise InputError(
+                f"fit: expected steps_per_epoch >= 1 and 0 <= initial_epoch <= epochs, found {found}"
+            )
+        return cls(int(steps_per_epoch), epochs, initial_epoch)
+
+    @property
+    def max_steps(self) -> int:
+        """The global step at which this call of fit ends."""
+        return (self.epochs - self.initial_epoch) * self.steps_per_epoch
+
+    def epoch_at(self, step: int, clock: StepClock) -> int:
+        """Return the epoch of the step after this one."""
+        return self.initial_epoch + (step - clock.first_step) // self.steps_per_epoch
+
+    def last_step(self, epoch: int, clock: StepClock) -> int:
+        """Return the global step at which an epoch ends."""
+        return clock.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
+
+    def number(self, step: int, clock: StepClock) -> int:
+        """Return the epoch of a global step, which is counted from 1."""
+        return self.epoch_at(step - 1, clock)
+
+    def step_in_epoch(self, step: int, clock: StepClock) -> int:
+        """Return the number within its epoch, from 0, of a global step, which is counted from 1."""
+        return (step - clock.first_step - 1) % self.steps_per_epoch
+
 
 Validate = Callable[[range], Mapping[str, float | None]]
 

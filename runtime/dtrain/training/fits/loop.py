@@ -1,26 +1,143 @@
 """The training loop: one task's part of a call of `fit`, from the first batch to the last global step.
 
 It reads top to bottom: take a part of a batch, compute a gradient, commit it, note what came of it. Several
-replicas in one task take turns, or have a thread each (`Training.threads`).
+replicas in one task take turns, or have a thread each (`Training.threads`), and then all compute their
+parts of a step at the same time. A gradient that is not finite is traced to the first place on its way that
+is not.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
 
 from dtrain.errors import NonFiniteGradientError
+from dtrain.learning.graphs.networks import Network
 from dtrain.messages import Verdict
+from dtrain.process.clock import LOOK_S
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.strategies.interface import Leader, Replica, Training
+from dtrain.strategies.interface import Leader, Replica, StepClock, Training
 from dtrain.training.evaluation import Totals
-from dtrain.training.fits.diagnosis import step_in_work
-from dtrain.training.fits.epochs import Epochs
-from dtrain.training.fits.leading import Leading
-from dtrain.training.fits.replica_threads import ReplicaThreads
+from dtrain.training.fits.leading import Epochs, Leading
 from dtrain.training.parts.batch import Batch
 from dtrain.training.parts.streams import Part
 from dtrain.training.steps import Logs, TrainingStep
+
+Work = Callable[[], None]
+SWITCH_S = 0.0002
+"""A thread that has the interpreter gives it up so soon when another wants it. With Python's 5 ms a replica
+often waits longer for the few lines of another, between two products of matrices, than the products take.
+"""
+
+
+class ReplicaThreads:
+    """The threads of the replicas of one training; the program's own thread starts their parts.
+
+    A thread that is still on its way back from a step may be given its next part: it wakes up once for both.
+    """
+
+    def __init__(self, replicas: int, abort: Callable[[str], None]) -> None:
+        """Begin; `abort` ends the waits of replicas for one that has failed, for a reason."""
+        self._abort = abort
+        self._given: list[SimpleQueue[Work | None]] = [SimpleQueue() for _ in range(replicas)]
+        self._threads: dict[int, threading.Thread] = {}
+        self._changed = threading.Condition()
+        self._left = [0] * replicas
+        self._ended = self._told = 0
+        self._error: BaseException | None = None
+        self._switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCH_S, self._switch_s))
+
+    def is_idle(self, replica: int) -> bool:
+        """Return whether a replica has ended its part, or has none."""
+        with self._changed:
+            return not self._left[replica]
+
+    @property
+    def all_idle(self) -> bool:
+        """Whether no part is being computed."""
+        with self._changed:
+            return not any(self._left)
+
+    def start(self, replica: int, part: Work) -> None:
+        """Begin the next part of a replica in its thread."""
+        with self._changed:
+            self._left[replica] += 1
+        if replica not in self._threads:
+            thread = threading.Thread(target=self._work, args=(replica,), name=f"replica {replica}")
+            self._threads[replica] = thread
+            thread.start()
+        self._given[replica].put(part)
+
+    def run(self, part: Work) -> None:
+        """Compute a part in this thread, while others compute theirs.
+
+        Raises:
+            BaseException: the error of the part that failed first; when it is raised no part runs any more.
+        """
+        try:
+            part()
+        except BaseException as error:
+            self._give_up(error)
+            raise self._error or error from None
+
+    def wait(self, *, for_all: bool) -> None:
+        """Return when all parts that are being computed have ended, or one has since the last wait.
+
+        Raises:
+            BaseException: the error of the part that failed first, or what interrupts this thread; when it
+                is raised no part runs any more.
+        """
+        try:
+            with self._changed:
+                while self._error is None and any(self._left) and (for_all or self._ended == self._told):
+                    # A signal that came just before a wait without end would be handled only at its end.
+                    self._changed.wait(LOOK_S)
+                self._told = self._ended
+            if self._error is not None:
+                raise self._error
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def close(self, *, in_vain: bool) -> None:
+        """End the threads; what is still computed is waited for, or is `in_vain`: waits in it end at once."""
+        sys.setswitchinterval(self._switch_s)
+        if in_vain and not self.all_idle:
+            self._abort("training has ended")
+        for replica, thread in self._threads.items():
+            self._given[replica].put(None)
+            thread.join()
+        self._threads.clear()
+
+    def _work(self, replica: int) -> None:
+        while (part := self._given[replica].get()) is not None:
+            try:
+                if self._error is None:
+                    part()
+            except BaseException as error:
+                self._give_up(error, join=False)
+            finally:
+                with self._changed:
+                    self._left[replica] -= 1
+                    self._ended += 1
+                    self._changed.notify_all()
+
+    def _give_up(self, error: BaseException, *, join: bool = True) -> None:
+        """Keep the first error, and end the parts of all others; with `join` no part runs any more then."""
+        with self._changed:
+            first = self._error is None
+            self._error = self._error or error
+        if first:
+            self._abort(f"another replica has failed: {type(error).__name__}: {error}")
+        if join:
+            self.close(in_vain=False)
+
 
 MAX_REFUSED = 100
 """Gradients in a row that are not finite, after which training has failed: it would never reach its last
@@ -276,3 +393,41 @@ class TrainingLoop:
             raise NonFiniteGradientError(
                 f"{MAX_REFUSED} gradients in a row held NaN or infinity; the first: {self.explained}"
             )
+
+
+def why_not_finite(network: Network | None, step: TrainingStep) -> str:
+    """Return one line that names the place, what was expected there and what was found.
+
+    Args:
+        network: None for a model without layers.
+        step: one that has filled its gradients.
+    """
+    with np.errstate(all="ignore"):
+        for place, given in _places(network, step):
+            array = np.asarray(given)
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                found = "NaN" if np.isnan(array).any() else "infinity"
+                at = np.argwhere(~np.isfinite(array))[0].tolist()
+                return (
+                    f"{place}: expected finite numbers, found {found}, first at {at} of shape {array.shape}"
+                )
+    return "the loss alone is not finite"
+
+
+def step_in_work(clock: StepClock) -> str:
+    """Return the name of the next step: its number in this call of `fit`, and in all if that differs."""
+    step = clock.global_step + 1
+    done = clock.first_step
+    return f"step {step - done} of this fit (global step {step})" if done else f"step {step}"
+
+
+def _places(network: Network | None, step: TrainingStep) -> Iterator[tuple[str, Any]]:
+    """Yield everything of which a gradient is made, causes before effects."""
+    for place, given in (("inputs", step.x), ("targets", step.y), ("sample weights", step.sample_weight)):
+        parts = list(given.values()) if isinstance(given, Mapping) else given
+        yield from ((place, part) for part in (parts if isinstance(parts, list | tuple) else [parts]))
+    yield from ((f"variable {name}", weight) for name, weight in step.weights.items())
+    if network is not None:
+        for label, outputs in network.outputs_of_layers(step.weights, step.x):
+            yield from ((f"outputs of {label}", output) for output in outputs)
+    yield from ((f"gradient of {name}", gradient) for name, gradient in step.gradients.items())
