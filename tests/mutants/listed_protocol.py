@@ -181,7 +181,7 @@ TRAVELLING = [
 DATA = [
     bug("data/grouping.py", "Batched.__init__", "-(-self.cardinality // size)", "self.cardinality // size"),
     bug(
-        "training/parts/streams.py",
+        "training/parts.py",
         "PartStream._batch",
         "iterator.skip_to(index)",
     ),

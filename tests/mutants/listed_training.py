@@ -5,7 +5,7 @@ there was nothing to look at.
 from mutant import bug
 
 EVALUATION = "training/evaluation.py"
-PIPELINES = "training/parts/of_pipelines.py"
+PIPELINES = "training/parts.py"
 EPOCHS = "training/fits/leading.py"
 LOG = "training/fits/leading.py"
 STOPPING = "callbacks/early_stopping.py"
@@ -29,9 +29,7 @@ TRAINING = [
         "past * self._lengths[pipeline] + (turn + later) * self._share + place",
         "(turn + later) * self._share + place",
     ),
-    bug(
-        "training/parts/batch.py", "Batch.weighted", "weights * np.reshape(self.sample_weight, -1)", "weights"
-    ),
+    bug("training/parts.py", "Batch.weighted", "weights * np.reshape(self.sample_weight, -1)", "weights"),
     bug(
         EPOCHS, "Epochs.of", "steps_per_epoch < 1 or not 0 <= initial_epoch <= epochs", "steps_per_epoch < 1"
     ),

@@ -180,12 +180,11 @@ MIRRORED = {
         "training/test_training_api.py",
         "callbacks",
     ],
-    "training/parts/batch.py": ["training/test_batch_stream.py", "training/test_parts_and_weights.py"],
-    "training/parts/of_pipelines.py": [
-        "training/test_batches_of_workers.py",
+    "training/parts.py": [
+        "training/test_batch_stream.py",
         "training/test_parts_and_weights.py",
+        "training/test_batches_of_workers.py",
     ],
-    "training/parts/streams.py": ["training/test_batch_stream.py", "training/test_batches_of_workers.py"],
     "wire/frames.py": ["wire/test_frames.py", "wire/test_transports.py"],
     "wire/handshake.py": [
         "wire/test_handshake.py",

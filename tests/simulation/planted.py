@@ -16,7 +16,7 @@ from dtrain.roles.parameter_server.async_rule import AsyncRule
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.worker.machine import Replica
 from dtrain.state.batch_cut import BatchCut, Dealt
-from dtrain.training.parts.of_pipelines import PartsOfPipelines, Stream
+from dtrain.training.parts import PartsOfPipelines, Stream
 
 SetAttribute = Callable[[type, str, Any], None]
 

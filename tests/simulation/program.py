@@ -32,7 +32,7 @@ from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica
 from dtrain.strategies.parameter_server.opening import Leading, Opening, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
-from dtrain.training.parts.streams import Part
+from dtrain.training.parts import Part
 
 CONNECT_S = 60.0
 PATIENCE_S = 60.0

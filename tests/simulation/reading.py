@@ -14,7 +14,7 @@ from dtrain.data import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.state.batch_cut import BatchCut
 from dtrain.training.batches import Batches
-from dtrain.training.parts.streams import Part
+from dtrain.training.parts import Part
 
 Array = np.ndarray[Any, Any]
 KINDS = ("numbers", "interleaved", "streamed", "pipelines")

@@ -12,7 +12,7 @@ import dtrain as dt
 from dtrain.data import AUTOTUNE, Dataset
 from dtrain.state.batch_cut import BatchCut
 from dtrain.training.fits import fitting
-from dtrain.training.parts.ahead import forecasts_of
+from dtrain.training.parts import forecasts_of
 
 
 def trained(dataset, **fit):

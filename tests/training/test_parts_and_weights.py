@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from dtrain.state.batch_cut import BatchCut
-from dtrain.training.parts.batch import Batch
-from dtrain.training.parts.of_pipelines import PartsOfPipelines
-from dtrain.training.parts.streams import Part
+from dtrain.training.parts import Batch, Part, PartsOfPipelines
 
 
 @pytest.mark.parametrize("lengths", [(3, 3), (4, 1), (2, 0), (1, 3, 2)])

@@ -10,7 +10,7 @@ import dtrain as dt
 from dtrain.config import training_section
 from dtrain.errors import InputError, ProgramError
 from dtrain.strategies.single import SingleStrategy
-from dtrain.training.parts.batch import Batch
+from dtrain.training.parts import Batch
 from dtrain.training.steps import EvaluationStep
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)

@@ -15,7 +15,7 @@ from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import Losses
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
-from dtrain.training.parts.batch import Batch
+from dtrain.training.parts import Batch
 from dtrain.training.steps import EvaluationStep
 
 

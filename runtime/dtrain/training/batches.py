@@ -27,9 +27,7 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.state.feed import DataFile
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.replicas.distributed_dataset import DistributedDataset
-from dtrain.training.parts.batch import Batch
-from dtrain.training.parts.of_pipelines import PartsOfPipelines, Stream
-from dtrain.training.parts.streams import EMPTY, ITERATION, PartStream, StepStream
+from dtrain.training.parts import EMPTY, ITERATION, Batch, PartsOfPipelines, PartStream, StepStream, Stream
 
 DEFAULT_BATCH_SIZE = 32
 FILES_MAX = 2000

@@ -19,7 +19,7 @@ from dtrain.training.custom_loops.gradients import (
 )
 from dtrain.training.custom_loops.optimizer_states import leave_loop, state_of_loop
 from dtrain.training.fits.fitting import OptimizerOwner
-from dtrain.training.parts.batch import Batch
+from dtrain.training.parts import Batch
 
 MAX_PREPARED = 16
 """A program that makes a new loss function at each step does not fill memory."""

@@ -16,7 +16,7 @@ from dtrain.messages import Sums
 from dtrain.protocol.tally import merged
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
-from dtrain.training.parts.batch import Batch
+from dtrain.training.parts import Batch
 from dtrain.training.steps import EvaluationStep, Logs
 
 MakeStep = Callable[[Batch], EvaluationStep]

@@ -35,7 +35,7 @@ from dtrain.training.description import describe
 from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predict
 from dtrain.training.fits.fitting import Fit
 from dtrain.training.fits.leading import Epochs
-from dtrain.training.parts.batch import Batch
+from dtrain.training.parts import Batch
 from dtrain.training.shared_steps import train_shared
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 from dtrain.training.submodels import CLASSES, in_order, submodel

@@ -15,7 +15,7 @@ from dtrain.strategies.interface import Replica
 from dtrain.training.architecture import Architecture
 from dtrain.training.compiled import Compiled
 from dtrain.training.evaluation import Totals
-from dtrain.training.parts.batch import Batch
+from dtrain.training.parts import Batch
 from dtrain.training.steps import TrainingStep, chance_of
 from dtrain.types import Array
 

@@ -35,7 +35,7 @@ from dtrain.learning.graphs.passes import Pass
 from dtrain.learning.layers.base import Chance, StepSums, generator_of
 from dtrain.strategies.interface import Replica, Weights
 from dtrain.training.architecture import Architecture
-from dtrain.training.parts.batch import Batch
+from dtrain.training.parts import Batch
 from dtrain.types import Array
 
 Logs = Mapping[str, Any]

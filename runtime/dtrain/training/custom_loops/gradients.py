@@ -17,7 +17,7 @@ from dtrain.learning.losses.loss import FunctionLoss, Loss
 from dtrain.strategies.replicas.contexts import ReplicaContext, here
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
-from dtrain.training.parts.batch import Batch
+from dtrain.training.parts import Batch
 from dtrain.types import Array, Arrays
 
 

@@ -36,9 +36,7 @@ from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
 from dtrain.training.fits.handover import Handover
 from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Validate
 from dtrain.training.fits.loop import TrainingLoop, why_not_finite
-from dtrain.training.parts.ahead import forecasts_of, parts_ahead
-from dtrain.training.parts.batch import Batch
-from dtrain.training.parts.streams import Part
+from dtrain.training.parts import Batch, Part, forecasts_of, parts_ahead
 from dtrain.training.steps import Logs, TrainingStep, chance_of
 from dtrain.types import Array
 from dtrain.variables import TABLE_BYTES, VariableSpec

@@ -24,8 +24,7 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.strategies.interface import Leader, Replica, StepClock, Training
 from dtrain.training.evaluation import Totals
 from dtrain.training.fits.leading import Epochs, Leading
-from dtrain.training.parts.batch import Batch
-from dtrain.training.parts.streams import Part
+from dtrain.training.parts import Batch, Part
 from dtrain.training.steps import Logs, TrainingStep
 
 Work = Callable[[], None]
