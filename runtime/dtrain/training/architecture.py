@@ -1,29 +1,206 @@
-"""A model without its training: layers, their variables, and the variables' values."""
+"""A model without its training: its layers and the models within, their variables and values, its summary.
 
+Every replica has a copy of the variables. A summary has the form of `tf.keras.Model.summary`.
+"""
+
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.errors import InputError
+from dtrain.errors import InputError, SpecError
+from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
-from dtrain.learning.graphs.wiring import Submodel
+from dtrain.learning.graphs.wiring import Part, Submodel
+from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
 from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.model_files import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.interface import Strategy
-from dtrain.strategies.replicas.variable import Variable
+from dtrain.strategies.replicas.contexts import Group, ReplicaContext, here
+from dtrain.strategies.replicas.variable import Variable, VariableAggregation
 from dtrain.strategies.shared import register_owner
 from dtrain.training.batches import Batches
-from dtrain.training.custom_loops.model_variables import ModelVariables
-from dtrain.training.submodels import shown
-from dtrain.training.summary import LINE_LENGTH, summary
-from dtrain.types import Array
+from dtrain.types import Array, Shape
 from dtrain.variables import VariableSpec
+
+CLASSES: dict[str, type[Any]] = {}
+"""The classes of models of which files know, by name; each adds itself where it is defined."""
+
+
+def submodel(model: Any) -> Submodel:
+    """Return the form in which a model stands in others, always the same object.
+
+    A model of a class that files do not know takes the form of the class that it extends.
+    """
+    graph = model.network.graph
+    if graph.submodel is None:
+        kind = next(cls.__name__ for cls in type(model).__mro__ if cls in CLASSES.values())
+        graph.submodel = Submodel(model.name, kind, graph, model)
+    standing: Submodel = graph.submodel
+    return standing
+
+
+def shown(part: Part) -> Any:
+    """Return the item of `Model.layers` for a part of a graph: a layer, or a model, made if from a file."""
+    if isinstance(part, Layer):
+        return part
+    if part.model is None:
+        graph = part.graph
+        assert isinstance(graph, Graph)
+        part.model = CLASSES[part.kind].of_network(Network(graph), part.name)
+    return part.model
+
+
+def in_order(tensors: Any, what: str) -> Any:
+    """Return symbolic tensors in a list, in the order of their names if they stand in a dict.
+
+    Raises:
+        SpecError: a key is not the name of its tensor's layer.
+    """
+    if not isinstance(tensors, Mapping):
+        return tensors
+    for key, tensor in tensors.items():
+        if isinstance(tensor, SymbolicTensor) and tensor.node.part.name != key:
+            raise SpecError(
+                f"{what}: expected the names of layers, found {key!r} for {tensor.node.part.label}; give it "
+                f"name={key!r}"
+            )
+    return [tensors[key] for key in sorted(tensors)]
+
+
+LINE_LENGTH = 65
+UNITS = ("Byte", "KB", "MB", "GB", "TB")
+
+
+def summary(
+    name: str, graph: Graph, variables: Iterable[VariableSpec], line_length: int = LINE_LENGTH
+) -> str:
+    """Return the table of a built graph, at least `line_length` wide; a stack's lacks the connections."""
+    is_stack = all(
+        [slot.step for slot in use.inputs] == [index - 1]
+        for index, use in enumerate(graph.uses)
+        if use.inputs
+    )
+    rows = _rows(graph, is_stack)
+    widths = [max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))]
+    length = max(line_length, sum(widths))
+    head, *body = (
+        " " + "".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    specs = list(variables)
+    totals = [
+        _total("Total", specs),
+        _total("Trainable", [spec for spec in specs if spec.trainable]),
+        _total("Non-trainable", [spec for spec in specs if not spec.trainable]),
+    ]
+    return "\n".join(
+        [f'Model: "{name}"', "_" * length, head, "=" * length, *body, "=" * length, *totals, "_" * length]
+    )
+
+
+def _rows(graph: Graph, is_stack: bool) -> list[list[str]]:
+    """Return the header, and a row for each use; only a layer's first row has its parameters."""
+    rows = [["Layer (type)", "Output Shape", "Param #", "Connected to"]]
+    sizes = dict[Layer, int]()
+    for layer, weight, _ in graph.weights():
+        sizes[layer] = sizes.get(layer, 0) + prod(weight.shape)
+    for number, use in enumerate(graph.uses):
+        if is_stack and isinstance(use.part, InputLayer):
+            continue
+        kind = type(use.part).__name__ if isinstance(use.part, Layer) else use.part.kind
+        layers = [use.part] if isinstance(use.part, Layer) else use.part.graph.layers
+        count = sum(sizes.pop(layer, 0) for layer in layers)
+        sources = [f"{graph.names[graph.uses[slot.step].part]}[{slot.output}]" for slot in use.inputs]
+        shapes = ", ".join(map(_shape, graph.shapes_of(number)))
+        rows.append([f"{graph.names[use.part]} ({kind})", shapes, str(count), ", ".join(sources)])
+    return [row[:3] for row in rows] if is_stack else rows
+
+
+def _shape(shape: Shape) -> str:
+    return f"({', '.join(str(length) for length in (None, *shape))}{',' if not shape else ''})"
+
+
+def _total(what: str, specs: list[VariableSpec]) -> str:
+    size = float(sum(spec.nbytes for spec in specs))
+    unit = 0
+    while size >= 1024 and unit < len(UNITS) - 1:
+        size = size / 1024
+        unit = unit + 1
+    return f"{what} params: {sum(spec.size for spec in specs)} ({size:.2f} {UNITS[unit]})"
+
+
+class ModelVariables:
+    """The variables of one model.
+
+    They share the arrays of `Model.weights`. Those that are not trained, such as moving averages, differ from
+    replica to replica; outside of the replicas they are their mean, as TensorFlow's are.
+
+    Attributes:
+        group: the replicas.
+        by_name: every variable.
+    """
+
+    def __init__(self, group: Group, specs: tuple[VariableSpec, ...], values: Mapping[str, Array]) -> None:
+        self.group = group
+        self.by_name = {
+            spec.name: Variable.of(
+                as_array(values[spec.name]),
+                spec.name,
+                group,
+                VariableAggregation.NONE if spec.trainable else VariableAggregation.MEAN,
+                on_read=not spec.trainable,
+                trainable=spec.trainable,
+            )
+            for spec in specs
+        }
+        self._draws = [itertools.count() for _ in range(group.replicas)]
+
+    def bind(self, values: Mapping[str, Array]) -> None:
+        """Let all copies share these arrays."""
+        for name, variable in self.by_name.items():
+            variable.set_all(as_array(values[name]))
+
+    def seen_here(self) -> dict[str, Array]:
+        """Return the values as the calling line sees them: a replica's own, or what all have in common."""
+        index = self.index()
+        if index is not None:
+            return {name: variable.copy_of(index) for name, variable in self.by_name.items()}
+        return {
+            name: variable.common() if variable.on_read else variable.copy_of(0)
+            for name, variable in self.by_name.items()
+        }
+
+    def index(self) -> int | None:
+        """Return the number of the calling replica in its process; None outside of all replicas."""
+        place = here()
+        return place.index if isinstance(place, ReplicaContext) and place.group is self.group else None
+
+    def take_state(self, index: int, updates: Mapping[str, Array]) -> None:
+        """Let a replica's copies of variables that are not trained have new values."""
+        for name, value in updates.items():
+            variable = self.by_name[name]
+            if variable.home is not None:
+                variable.assign(value)
+            else:
+                variable.set_copy(index, np.array(value))
+
+    def rng(self, index: int, seed: int) -> Callable[[], np.random.Generator]:
+        """Return what makes the random numbers of a replica's next pass, which follow from the seed."""
+        words = [seed, self.group.first + index, next(self._draws[index])]
+        return lambda: np.random.default_rng(words)
+
+
+def as_array(value: Any) -> Array:
+    """Return a variable's value as an array in memory; a table may not be one yet."""
+    return value if isinstance(value, np.ndarray) else np.array(value)
 
 
 class Architecture:

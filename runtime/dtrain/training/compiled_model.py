@@ -11,13 +11,14 @@ from dtrain.learning.optimizers import Optimizer
 from dtrain.strategies.replicas.contexts import strategy_of_scope
 from dtrain.training.architecture import Architecture
 from dtrain.training.compiled import Compiled
-from dtrain.training.custom_loops.gradients import (
+from dtrain.training.custom_loops import (
     Prepared,
     check_global_batch_size,
+    leave_loop,
     prepared_losses,
+    state_of_loop,
     value_and_gradients,
 )
-from dtrain.training.custom_loops.optimizer_states import leave_loop, state_of_loop
 from dtrain.training.fits.fitting import OptimizerOwner
 from dtrain.training.parts import Batch
 

@@ -19,6 +19,7 @@ from dtrain.learning.layers import Input, SymbolicTensor
 from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_files import SavedModel, write_model, write_onnx
 from dtrain.strategies.interface import Strategy, Weights
+from dtrain.training.architecture import CLASSES, in_order, submodel
 from dtrain.training.arguments import (
     as_pair,
     check_class_weight,
@@ -31,14 +32,13 @@ from dtrain.training.arguments import (
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.compiled_model import CompiledModel
+from dtrain.training.custom_loops import train_shared
 from dtrain.training.description import describe
 from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predict
 from dtrain.training.fits.fitting import Fit
 from dtrain.training.fits.leading import Epochs
 from dtrain.training.parts import Batch
-from dtrain.training.shared_steps import train_shared
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
-from dtrain.training.submodels import CLASSES, in_order, submodel
 
 
 class Model(CompiledModel):

@@ -14,8 +14,8 @@ from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_files import SavedModel, fitted, read_model
 from dtrain.strategies.choice import get_strategy
 from dtrain.training import sequential  # noqa: F401 - which adds its class
+from dtrain.training.architecture import CLASSES
 from dtrain.training.models import Model
-from dtrain.training.submodels import CLASSES
 
 ERROR_MAX = 1000
 """Characters of what is wrong: a file's words may be long."""

@@ -6,8 +6,8 @@ from typing import Any, Self
 from dtrain.errors import InputError
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
+from dtrain.training.architecture import CLASSES, submodel
 from dtrain.training.models import Model
-from dtrain.training.submodels import CLASSES, submodel
 
 Item = Layer | Model | SymbolicTensor
 

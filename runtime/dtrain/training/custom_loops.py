@@ -1,12 +1,17 @@
-"""Gradients of a loss by a model's variables, in a replica: what a tape gives in TensorFlow."""
+"""A model in loops of one's own: gradients in a replica, steps with a coordinator, an optimizer's state.
 
-from collections.abc import Sequence
+Gradients are what a tape gives in TensorFlow. In a program with a coordinator the variables lie on servers.
+"""
+
+from collections.abc import Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dtrain.errors import ContextError, InputError
+from dtrain.checkpoints import OptimizerState
+from dtrain.errors import ContextError, InputError, NonFiniteGradientError
 from dtrain.learning import losses
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.heads import LossScale, OutputLoss, by_output
@@ -14,10 +19,20 @@ from dtrain.learning.graphs.networks import Network, StepResult
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.learning.losses.loss import FunctionLoss, Loss
+from dtrain.learning.optimizers import Optimizer
+from dtrain.messages import Sums
+from dtrain.parameters.finite import any_non_finite
+from dtrain.protocol.outcome import Outcome
+from dtrain.strategies.interface import Replica
+from dtrain.strategies.replicas.applying import ReplicaApplication
 from dtrain.strategies.replicas.contexts import ReplicaContext, here
 from dtrain.strategies.replicas.reduction import ReduceOp
+from dtrain.strategies.replicas.variable import Variable
 from dtrain.training.architecture import Architecture
+from dtrain.training.compiled import Compiled
+from dtrain.training.evaluation import Totals
 from dtrain.training.parts import Batch
+from dtrain.training.steps import TrainingStep, chance_of
 from dtrain.types import Array, Arrays
 
 
@@ -170,3 +185,89 @@ def check_global_batch_size(size: Any) -> None:
         raise InputError(
             f"value_and_gradients: expected a whole global_batch_size of at least 0, found {size!r}"
         )
+
+
+def state_of_loop(optimizer: Optimizer, variables: list[Variable]) -> OptimizerState | None:
+    """Return how far an optimizer has come in loops over these variables; None: it was not used there.
+
+    Variables that it has not updated have the slots with which they would begin.
+    """
+    application = ReplicaApplication.known(optimizer)
+    if application is None or not any(variable in application.slots for variable in variables):
+        return None
+    slots: dict[str, dict[str, Array]] = {}
+    for variable in variables:
+        own = application.slots.get(variable)
+        for name, array in (own[0] if own else optimizer.initial_slots(variable.copy_of(0))).items():
+            slots.setdefault(name, {})[variable.name] = array.copy()
+    return OptimizerState(int(optimizer.iterations), slots)
+
+
+def leave_loop(optimizer: Optimizer, variables: list[Variable]) -> None:
+    """Let the next loop go on from what `fit` makes of these variables' slots."""
+    application = ReplicaApplication.known(optimizer)
+    if application is not None:
+        application.forget(variables)
+
+
+class SharedReplica(Replica):
+    """The memory of one step: the newest weights, and room for gradients; see `Replica`."""
+
+    def __init__(self, model: Architecture, weights: Mapping[str, Array]) -> None:
+        self.rank = 0
+        self.weights = weights
+        specs = model.created_variables
+        self.gradients = {
+            spec.name: np.zeros(spec.shape, spec.dtype)
+            for spec in specs
+            if spec.trainable and not spec.sparse
+        }
+        self.rows: dict[str, SparseRows] = {}
+        self.updates = {spec.name: np.array(weights[spec.name]) for spec in specs if not spec.trainable}
+
+    def next_batch(self) -> int:
+        """Return 0: there is one step."""
+        return 0
+
+    def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
+        """Refuse: `train_shared` hands the gradients in."""
+        raise AssertionError("a step of a program with a coordinator is handed in by train_shared")
+
+
+def train_shared(
+    model: Any, compiled: Compiled, batch: Batch, class_weight: Mapping[int, float] | None = None
+) -> dict[str, float]:
+    """Train one step on one batch: gradients of the newest weights, applied on the servers at once.
+
+    Args:
+        model: a `Model`.
+        compiled: its losses, metrics and optimizer.
+        batch: of all the examples.
+        class_weight: factors of the examples' weights, by class.
+
+    Returns: Loss and metrics of the batch.
+
+    Raises:
+        NonFiniteGradientError: a gradient holds NaN or infinity; nothing is applied.
+    """
+    shared = model.strategy.shared
+    assert shared is not None, "only a program with a coordinator trains so"
+    batch = batch if class_weight is None else batch.weighted(class_weight)
+    replica = SharedReplica(model, shared.weights(model))
+    number = shared.iterations(compiled.optimizer)
+    chance = partial(chance_of, model.strategy.context.seed, 0, 1, number)
+    step = TrainingStep(model, compiled.losses, batch, replica, chance)
+    logs = model.train_step(step)
+    loss = step.contribute(logs)
+    rows = [each.rows for each in replica.rows.values()]
+    if any_non_finite([*replica.gradients.values(), *rows]):
+        raise NonFiniteGradientError(
+            f"{model.name}: the gradient of a batch of loss {loss} holds NaN or infinity; it was not applied"
+        )
+    gradients = {**replica.gradients, **replica.rows}
+    shared.apply_gradients(compiled.optimizer, [(model, name, each) for name, each in gradients.items()])
+    if replica.updates:
+        shared.assign(model, replica.updates)
+    totals = Totals(compiled)
+    totals.add(batch, step, logs)
+    return totals.results()
