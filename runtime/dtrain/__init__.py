@@ -38,7 +38,7 @@ _PUBLIC = {
     "Input": "dtrain.learning.layers:Input",
     "Model": "dtrain.training.models:Model",
     "SparseRows": "dtrain.learning.core.sparse_rows:SparseRows",
-    "Sequential": "dtrain.training.sequential:Sequential",
+    "Sequential": "dtrain.training.models:Sequential",
     "InputContext": "dtrain.data.input_context:InputContext",
     "ParameterServerStrategy": "dtrain.strategies.choice:ParameterServerStrategy",
     "MirroredStrategy": "dtrain.strategies.constructors:MirroredStrategy",

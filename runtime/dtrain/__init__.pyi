@@ -41,8 +41,8 @@ from dtrain.strategies.replicas.options import CommunicationOptions as _Communic
 from dtrain.strategies.replicas.variable import Variable as Variable
 from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
+from dtrain.training.models import Sequential as Sequential
 from dtrain.training.saved_models import load_model as load_model
-from dtrain.training.sequential import Sequential as Sequential
 from dtrain.training.steps import TrainingStep as TrainingStep
 
 __version__: str

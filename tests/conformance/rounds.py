@@ -17,7 +17,7 @@ from conformance.forking import forked
 
 SHARED = (
     *("conformance.coordinator_cases", "conformance.loops_of_cases", "conformance.pipelines"),
-    *("conformance.workers_in_processes", "dtrain.learning.layers", "dtrain.training.sequential"),
+    *("conformance.workers_in_processes", "dtrain.learning.layers", "dtrain.training.models"),
 )
 """None of them reads a golden file as it is imported."""
 

@@ -1,17 +1,22 @@
-"""The arguments of `compile`, arranged by the model's outputs. Forms and names of results are Keras's."""
+"""The arguments of `compile`, arranged by the model's outputs, and a compiled model's description as data.
+
+Forms and names of results are Keras's. A description has JSON types, for files and checkpoints.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dtrain.errors import SpecError
-from dtrain.learning import losses, metrics
+from dtrain.errors import InputError, SpecError
+from dtrain.learning import losses, metrics, optimizers
+from dtrain.learning.core.configuration import to_data
 from dtrain.learning.graphs.heads import Losses, OutputLoss, by_output
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.losses import Loss
 from dtrain.learning.metrics import Metric
 from dtrain.learning.optimizers import Optimizer
+from dtrain.training.architecture import Architecture
 
 
 @dataclass(frozen=True)
@@ -156,3 +161,24 @@ def _named(plain: Sequence[Any], weighted: Sequence[Any]) -> tuple[tuple[Metric,
             raise SpecError(f"compile: expected metrics of different names, found {metric.name!r} twice")
         taken.add(str(metric.name))
     return tuple(own[: len(plain)]), tuple(own[len(plain) :])
+
+
+def describe(model: Architecture, compiled: Compiled | None) -> dict[str, Any]:
+    """Return a model as JSON types, which `dtrain.training.saved_models` reads.
+
+    Raises:
+        InputError: it has no layers.
+        SpecError: an argument of a layer, loss, metric or the optimizer is no data.
+    """
+    training = None
+    if compiled is not None:
+        training = to_data(compiled.arguments()) | {"optimizer": optimizers.serialize(compiled.optimizer)}
+    return {"class_name": type(model).__name__, "config": to_data(model.get_config()), "compiled": training}
+
+
+def describe_if_data(model: Architecture, compiled: Compiled) -> dict[str, Any] | None:
+    """Return the same, or None for a model that cannot be written as data; it trains all the same."""
+    try:
+        return describe(model, compiled)
+    except (InputError, SpecError):
+        return None

@@ -13,7 +13,7 @@ from dtrain.learning.core.configuration import CustomObjects
 from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_files import SavedModel, fitted, read_model
 from dtrain.strategies.choice import get_strategy
-from dtrain.training import sequential  # noqa: F401 - which adds its class
+from dtrain.training import models  # noqa: F401 - which adds its class
 from dtrain.training.architecture import CLASSES
 from dtrain.training.models import Model
 

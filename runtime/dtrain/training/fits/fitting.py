@@ -30,8 +30,7 @@ from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
-from dtrain.training.compiled import Compiled
-from dtrain.training.description import describe_if_data
+from dtrain.training.compiled import Compiled, describe_if_data
 from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
 from dtrain.training.fits.handover import Handover
 from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Validate
