@@ -11,9 +11,9 @@ from dtrain.collectives.slices import BLOCK_ELEMENTS
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.change import Change
 from dtrain.parameters.means import mean
 from dtrain.parameters.placement import plan_without_servers
+from dtrain.parameters.store import Change
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.tally import Tally
 from dtrain.roles.collective.arena import ArenaShape

@@ -4,8 +4,7 @@ import numpy as np
 
 from dtrain.learning import optimizers
 from dtrain.parameters.placement import plan
-from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes
 from dtrain.parameters.store import Store
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from dtrain.collectives.board import ranks_in
 from dtrain.learning import optimizers
-from dtrain.parameters.change import Change
 from dtrain.parameters.placement import plan
+from dtrain.parameters.store import Change
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.driver import CollectiveDriver

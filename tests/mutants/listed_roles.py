@@ -152,13 +152,13 @@ SERVER = [
         "held.version >= question.at_least",
     ),
     bug(
-        "parameters/versioned_buffers.py",
+        "parameters/versions.py",
         "VersionedBuffers.next_place",
         "*",
         "return self.newest",
         says="always in place",
     ),
-    bug("parameters/versioned_buffers.py", "VersionedBuffers.lose", "*"),
+    bug("parameters/versions.py", "VersionedBuffers.lose", "*"),
 ]
 
 LEADER = [

@@ -84,7 +84,7 @@ MIRRORED = {
         "roles/test_parts.py",
         "roles/test_tables_on_servers.py",
     ],
-    "parameters/packing.py": ["protocol/test_compression.py", "roles/test_compressed_pushes.py"],
+    "parameters/compression.py": ["protocol/test_compression.py", "roles/test_compressed_pushes.py"],
     "parameters/placement.py": ["protocol/test_placement.py"],
     "parameters/store.py": [
         "roles/test_store.py",
@@ -95,7 +95,7 @@ MIRRORED = {
         "roles/test_compressed_pushes.py",
     ],
     "parameters/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
-    "parameters/versioned_buffers.py": ["roles/test_versioned_buffers.py", "roles/test_in_place.py"],
+    "parameters/versions.py": ["roles/test_versioned_buffers.py", "roles/test_in_place.py"],
     "protocol/applied_batches.py": ["protocol/test_applied_batches.py"],
     "protocol/async_updates.py": ["protocol/test_async_updates.py"],
     "protocol/delay_compensation.py": ["protocol/test_delay_compensation.py"],

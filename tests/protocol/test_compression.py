@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from dtrain.errors import InputError
 from dtrain.parameters import placement
-from dtrain.parameters.compression import Compression
-from dtrain.parameters.packing import CompressedPacking
+from dtrain.parameters.compression import CompressedPacking, Compression
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.variables import VariableSpec
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
 
-from dtrain.parameters.half_precision import HalfPrecision
+from dtrain.parameters.compression import HalfPrecision
 
 FLOATS = some.arrays(np.float32, st.integers(0, 40), elements=st.floats(-(2.0**120), 2.0**120, width=32))
 

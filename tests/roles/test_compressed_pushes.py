@@ -10,8 +10,7 @@ from dtrain.errors import PeerLostError
 from dtrain.learning import optimizers
 from dtrain.messages import Lookup, Refusal, Snapshot, SnapshotRows, Verdict
 from dtrain.parameters import placement
-from dtrain.parameters.compression import Compression
-from dtrain.parameters.packing import CompressedPacking
+from dtrain.parameters.compression import CompressedPacking, Compression
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.roles.worker.machine import Replica

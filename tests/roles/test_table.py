@@ -14,11 +14,11 @@ from dtrain.learning.core.initializers import RandomNormal
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers import legacy
 from dtrain.parameters import placement
-from dtrain.parameters.copy_on_write import CopyOnWriteSnapshot
 from dtrain.parameters.means import mean
-from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.replica_memory import RowRoutes
 from dtrain.parameters.store import Store
 from dtrain.parameters.table import VALUES
+from dtrain.parameters.versions import CopyOnWriteSnapshot
 from dtrain.variables import VariableSpec
 
 ROWS = 11

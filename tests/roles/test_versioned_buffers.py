@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.parameters.versioned_buffers import BufferAllocator, VersionedBuffers
+from dtrain.parameters.versions import BufferAllocator, VersionedBuffers
 
 
 class CountingAllocator(BufferAllocator):

@@ -23,7 +23,7 @@ from dtrain.learning.core.initializers import Constant, RandomUniform
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.schedules import ExponentialDecay
 from dtrain.parameters import placement
-from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.replica_memory import RowRoutes
 from dtrain.parameters.table import VALUES
 from dtrain.variables import VariableSpec
 

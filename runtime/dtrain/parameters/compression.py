@@ -1,30 +1,79 @@
-"""Fewer bytes on the wire: `training.compression`, for both ends of a connection.
+"""The blocks of a replica's memory in the form in which they travel: `training.compression`, for both ends.
 
-The rule *Compression* (docs/design/protocol.md#compression):
+Blocks of a server are `[server][block]`, flat arrays in the order of its layout's groups. The rule
+*Compression* (docs/design/protocol.md#compression):
 
 1. Only float32 of trained variables is compressed; anything else travels as it is. Servers hold, add up and
    save float32.
 2. bf16, fp16: every number in 16 bits, both ways. For fp16 the gradient is multiplied by a power of two, so
    that its largest number comes near the end of the range: none overflows, and few are too small.
-3. Rows of tables travel in 16 bits, too.
-4. Values that are read to be kept are whole: the last version, and those that the leader pulls or looks up.
-5. The result does not depend on the server that has a number: it is the same for any placement and transport.
+3. top_k: of a gradient only the largest elements, as places and float32 (`LargestElements`); values as in
+   bf16.
+4. Rows of tables travel in 16 bits, too.
+5. Values that are read to be kept are whole: the last version, and those that the leader pulls or looks up.
+6. The result does not depend on the server that has a number: it is the same for any placement and transport.
 
-A push of an array of n elements is, in its place among the blocks, n numbers of 16 bits; for fp16 the scale,
-one float32, stands before the first block.
+A push of an array of n elements is, in its place among the blocks:
+
+    bf16, fp16    n numbers of 16 bits; for fp16 the scale, one float32, stands before the first block
+    top_k         k places, uint32; k float32
+
+Elements that top_k does not send are added to the next gradient (Seide et al. 2014; Stich et al. 2018,
+arXiv:1809.07599), so that everything arrives in the end: applied + kept = the sum of the gradients that
+count. A gradient that is not applied (too late, refused, of a term that is over) changes nothing that is
+kept, as it changes no variable. A replica that is started again keeps nothing, and neither does one whose
+servers went back to a checkpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
 from dtrain.config.choices import NumberFormat
 from dtrain.errors import InputError
-from dtrain.parameters.half_precision import HalfPrecision
 from dtrain.parameters.placement import Group, ServerLayout, Shard
-from dtrain.parameters.versioned_buffers import BufferAllocator, VersionedBuffers
+from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.versions import BufferAllocator, VersionedBuffers
 from dtrain.types import Array, Blocks
+
+
+class HalfPrecision:
+    """One of the two forms.
+
+    Attributes:
+        dtype: in which the numbers travel.
+        scales: whether the range is so narrow that gradients are scaled into it; see `scale_for`.
+    """
+
+    def __init__(self, kind: NumberFormat) -> None:
+        import ml_dtypes  # imported only where numbers are compressed
+
+        self._dtype: Any = np.dtype(ml_dtypes.bfloat16 if kind == NumberFormat.BF16 else np.float16)
+        self.dtype = "uint16" if kind == NumberFormat.BF16 else "float16"
+        self.scales = kind == NumberFormat.FP16
+
+    def scale_for(self, largest: float) -> float:
+        """Return the power of two that brings a magnitude to 16384 to 32768; 1.0 if this form needs none."""
+        exponent = int(np.frexp(largest)[1]) if self.scales and 0 < largest < np.inf else 15
+        return 2.0 ** min(15 - exponent, 126)
+
+    def narrow(self, block: Array, out: Array | None = None, scale: float = 1.0) -> Array:
+        """Convert float32 to `dtype`, multiplied by `scale`; numbers beyond the range become infinity."""
+        out = np.empty(block.size, self.dtype) if out is None else out
+        with np.errstate(over="ignore", invalid="ignore"):
+            out.view(self._dtype)[...] = block if scale == 1 else block * np.float32(scale)
+        return out
+
+    def widen(self, block: Array, out: Array | None = None, scale: float = 1.0) -> Array:
+        """Convert back to float32, divided by `scale`."""
+        out = np.empty(block.size, np.float32) if out is None else out
+        out[...] = block.view(self._dtype)
+        if scale != 1:
+            out /= np.float32(scale)
+        return out
 
 
 @dataclass(frozen=True)
@@ -125,3 +174,119 @@ def _scale(block: Array) -> float:
     if block.dtype != np.float32 or block.size != 1 or not 0 < block[0] < np.inf:
         raise InputError("expected the scale of a gradient, one positive number, before its blocks")
     return float(block[0])
+
+
+class Packing:
+    """Blocks as they lie in memory, without compression.
+
+    Attributes:
+        offered: `[server][block]`, arrays into which a server's values are best received; here views of the
+            replica's memory of weights, with compression arrays of this object's own.
+        in_place: True if values that are received there need not be copied.
+    """
+
+    def __init__(self, weights: ReplicaMemory, gradients: ReplicaMemory) -> None:
+        self._weights = weights
+        self._gradients = gradients
+        self.offered = weights.blocks
+        self.in_place = not weights.splits
+
+    def pack(self, rows: Sequence[Blocks]) -> Sequence[Blocks]:
+        """Return `[server][block]`, the blocks of a push: views of the gradients in memory, then `rows`.
+
+        They may not be written until the push is answered.
+        """
+        return (
+            [[*dense, *more] for dense, more in zip(self._gradients.blocks, rows, strict=True)]
+            if rows
+            else self._gradients.blocks
+        )
+
+    def unpack(self, server: int, blocks: Blocks) -> Blocks:
+        """Return a server's values as blocks of `ReplicaMemory`; those of another model as they came."""
+        return blocks
+
+    def row_dtypes(self, dtype: str) -> tuple[str, ...]:
+        """Return the dtypes in which rows of a table of this dtype may come."""
+        return (dtype,)
+
+    def unpack_rows(self, rows: Array, dtype: str) -> Array:
+        """Return rows of a table, flat, in its dtype."""
+        return rows
+
+
+class CompressedPacking(Packing):
+    """Compressed blocks. The gradient is compressed as a whole, so that placement changes nothing."""
+
+    def __init__(
+        self,
+        compression: Compression,
+        weights: ReplicaMemory,
+        gradients: ReplicaMemory,
+        arrays: Callable[[Sequence[tuple[str, int]]], list[Array]],
+    ) -> None:
+        """Allocate; `arrays` makes arrays that are sent again and again."""
+        super().__init__(weights, gradients)
+        self._compression = compression
+        self._half = compression.half
+        self._layouts = gradients.plan.layouts
+        self._numbers = gradients.buffers.get(("float32", True), np.zeros(0, np.float32))
+        sizes = [
+            sum(group.size for group in layout.groups if compression.applies_to(group))
+            for layout in self._layouts
+        ]
+        self._parts = [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
+        self.offered = [
+            [np.empty(size, dtype) for dtype, size in compression.value_kinds(layout)]
+            for layout in self._layouts
+        ]
+        self.in_place = False
+        self._narrow, self._scale = arrays([(self._half.dtype, self._numbers.size), ("float32", 1)])
+
+    def pack(self, rows: Sequence[Blocks]) -> Sequence[Blocks]:
+        """Return the blocks of a push in 16 bits, behind their scale where the format has one."""
+        scale = self._scale_for(rows) if self._half.scales else 1.0
+        head = [self._scale] if self._half.scales else []
+        self._half.narrow(self._numbers, self._narrow, scale)
+        packed = []
+        for server, part in enumerate(self._parts):
+            numbers = self._narrow[part]
+            blocks = list(head)
+            for group, block in zip(
+                self._layouts[server].groups, self._gradients.blocks[server], strict=True
+            ):
+                blocks.append(numbers if self._compression.applies_to(group) else block)
+            more = rows[server] if rows else ()
+            blocks += [
+                self._half.narrow(each, scale=scale) if each.dtype == np.float32 else each for each in more
+            ]
+            packed.append(blocks)
+        return packed
+
+    def _scale_for(self, rows: Sequence[Blocks]) -> float:
+        """Return one scale for all servers."""
+        blocks = [self._numbers, *(each for blocks in rows for each in blocks if each.dtype == np.float32)]
+        largest = max(float(max(each.max(initial=0), -each.min(initial=0))) for each in blocks)
+        self._scale[0] = self._half.scale_for(largest)
+        return float(self._scale[0])
+
+    def unpack(self, server: int, blocks: Blocks) -> Blocks:
+        """Return a server's values as blocks of `ReplicaMemory`, whether they came compressed or whole."""
+        if _kinds(blocks) != _kinds(self.offered[server]) or _kinds(blocks) == _kinds(
+            self._weights.blocks[server]
+        ):
+            return blocks
+        self._compression.restore_values(self._layouts[server], blocks, self._weights.blocks[server])
+        return self._weights.blocks[server]
+
+    def row_dtypes(self, dtype: str) -> tuple[str, ...]:
+        """Return the dtypes of rows, whole or compressed."""
+        return (dtype, self._half.dtype) if dtype == "float32" else (dtype,)
+
+    def unpack_rows(self, rows: Array, dtype: str) -> Array:
+        """Return rows of a table, whether they came compressed or whole."""
+        return rows if rows.dtype.name == dtype else self._half.widen(rows)
+
+
+def _kinds(blocks: Blocks) -> list[tuple[np.dtype[Any], int]]:
+    return [(block.dtype, block.size) for block in blocks]

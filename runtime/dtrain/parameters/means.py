@@ -1,6 +1,10 @@
-"""The mean of contributions in the order of their parts (docs/design/protocol.md#determinism)."""
+"""The mean of contributions in the order of their parts, and the look for NaN and infinity in gradients.
 
-from collections.abc import Sequence
+The order is that of docs/design/protocol.md#determinism.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -133,3 +137,11 @@ def row_mean(
         total[np.searchsorted(union, ids)] += listed if weights is None else listed * kind(weights[number])
     divisor = kind(count if weights is None else sum(weights))
     return union, np.divide(total, divisor, out=total).reshape(-1)
+
+
+def any_non_finite(blocks: Iterable[Array]) -> bool:
+    """Return whether a floating-point block holds NaN or infinity; `vdot` alone does not warn on overflow."""
+    return any(
+        block.dtype.kind == "f" and not math.isfinite(np.vdot(block, block)) and not np.isfinite(block).all()
+        for block in blocks
+    )

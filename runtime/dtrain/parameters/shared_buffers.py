@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from dtrain.errors import SharedMemoryError
-from dtrain.parameters.versioned_buffers import BufferAllocator
+from dtrain.parameters.versions import BufferAllocator
 from dtrain.types import Array
 from dtrain.wire.channel import Caller
 from dtrain.wire.one_host.packets import SMALL_BYTES

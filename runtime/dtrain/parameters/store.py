@@ -3,10 +3,13 @@
 All dense shards of one dtype and trainability lie in one array (`parameters.placement.ServerLayout`), so an
 update is one pass over one array however many variables there are, and a gradient is received in the form in
 which it is applied. Sparse variables are tables (`parameters.table`), each by itself.
+
+A change of the optimizer or of values holds from one version on: rule *Configuration changes*
+(docs/design/protocol.md#configuration-changes).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,13 +18,39 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.parameters.change import Change, laid_over
 from dtrain.parameters.compression import CompressedValues, Compression
-from dtrain.parameters.copy_on_write import CopyOnWriteSnapshot
 from dtrain.parameters.placement import ServerLayout
 from dtrain.parameters.table import VALUES, Table
-from dtrain.parameters.versioned_buffers import BufferAllocator, VersionedBuffers
+from dtrain.parameters.versions import BufferAllocator, CopyOnWriteSnapshot, VersionedBuffers
 from dtrain.types import Array
+
+Values = Sequence[np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """An order of the leader, as far as it concerns a server's memory.
+
+    Attributes:
+        version: the first one for which it holds.
+        optimizer: the rule, with the numbers from then on.
+        values: `[group or table]`, each flat in its own dtype: all elements of each group, then all rows of
+            each table, or an empty array for a table that keeps its rows. Empty: all values stay. The store
+            owns the arrays.
+        number: of the order that the values came with.
+    """
+
+    version: int
+    optimizer: dict[str, Any]
+    values: Values = ()
+    number: tuple[int, int] = (0, 0)
+
+
+def laid_over(values: Values, earlier: Values) -> Values:
+    """Return the values of an order on top of those of the one before it, whose arrays fill empty ones."""
+    if not (values and earlier):
+        return values or earlier
+    return [new if new.size else old for new, old in zip(values, earlier, strict=True)]
 
 
 class Store:

@@ -8,8 +8,8 @@ from dtrain.errors import InputError
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers import Optimizer
-from dtrain.parameters.copy_on_write import CopyOnWriteSnapshot
 from dtrain.parameters.placement import Shard
+from dtrain.parameters.versions import CopyOnWriteSnapshot
 from dtrain.types import Array
 from dtrain.variables.lazy_table import row_blocks
 

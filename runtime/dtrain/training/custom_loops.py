@@ -21,7 +21,7 @@ from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.learning.losses.loss import FunctionLoss, Loss
 from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Sums
-from dtrain.parameters.finite import any_non_finite
+from dtrain.parameters.means import any_non_finite
 from dtrain.protocol.outcome import Outcome
 from dtrain.strategies.interface import Replica
 from dtrain.strategies.replicas.applying import ReplicaApplication

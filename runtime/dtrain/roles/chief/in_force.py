@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.messages import Control
-from dtrain.parameters.change import Values, laid_over
+from dtrain.parameters.store import Values, laid_over
 from dtrain.roles.chief.order import Order
 
 

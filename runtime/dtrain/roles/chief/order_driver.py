@@ -7,7 +7,7 @@ from typing import Any
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Control, Holding, NotReady, Record, Recorded, Refusal, Row
-from dtrain.parameters.change import Values
+from dtrain.parameters.store import Values
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.in_force import OrdersInForce
 from dtrain.roles.chief.order import Order

@@ -3,7 +3,7 @@
 from dtrain.control.actions import Action, Caller, Send
 from dtrain.errors import DtrainError
 from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal
-from dtrain.parameters.change import Change
+from dtrain.parameters.store import Change
 from dtrain.roles.parameter_server.term_state import TermState
 from dtrain.types import Blocks
 

@@ -38,7 +38,7 @@ from dtrain.messages import (
     SnapshotRows,
     Subscribe,
 )
-from dtrain.parameters.versioned_buffers import BufferAllocator
+from dtrain.parameters.versions import BufferAllocator
 from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.part_dealer import NO_RANK
 from dtrain.roles.parameter_server.config_change import obey

@@ -14,7 +14,7 @@ from dtrain.messages import Initialise, Lineage, Marked, Push, Refusal, Reply, R
 from dtrain.parameters.compression import Compression
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.store import Store
-from dtrain.parameters.versioned_buffers import BufferAllocator
+from dtrain.parameters.versions import BufferAllocator
 from dtrain.protocol import tally
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.exactly_once import Seen, SeenPushes

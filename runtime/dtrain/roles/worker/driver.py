@@ -16,10 +16,9 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Rows, Sums, Verdict
-from dtrain.parameters.finite import any_non_finite
-from dtrain.parameters.packing import Packing
-from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.row_routes import RowRoutes, ServedIds
+from dtrain.parameters.compression import Packing
+from dtrain.parameters.means import any_non_finite
+from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, ServedIds
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.outcome import Outcome
 from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers

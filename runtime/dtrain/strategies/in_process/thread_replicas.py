@@ -18,8 +18,7 @@ from dtrain.config import SynchronousSection
 from dtrain.config.choices import Weighting
 from dtrain.errors import ProgramError, TrainingError
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.finite import any_non_finite
-from dtrain.parameters.means import mean
+from dtrain.parameters.means import any_non_finite, mean
 from dtrain.parameters.store import Store
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.outcome import Outcome

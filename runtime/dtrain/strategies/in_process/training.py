@@ -12,11 +12,9 @@ from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters import placement
-from dtrain.parameters.change import Change
-from dtrain.parameters.finite import any_non_finite
-from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.row_routes import RowRoutes
-from dtrain.parameters.store import Store
+from dtrain.parameters.means import any_non_finite
+from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes
+from dtrain.parameters.store import Change, Store
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import PartDealer

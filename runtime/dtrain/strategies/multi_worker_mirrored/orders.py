@@ -8,7 +8,7 @@ import numpy as np
 
 from dtrain.collectives.ledger import Ledger
 from dtrain.messages import Row, Sums
-from dtrain.parameters.change import Change
+from dtrain.parameters.store import Change
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Weights

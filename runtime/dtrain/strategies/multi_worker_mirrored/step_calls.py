@@ -16,7 +16,7 @@ import numpy as np
 from dtrain.errors import CallsDifferError, InputError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.finite import any_non_finite
+from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.outcome import Outcome
 from dtrain.roles.collective.between_hosts.step_calls import LARGEST_BYTES

@@ -16,7 +16,7 @@ from dtrain.config.choices import NanPolicy, Weighting
 from dtrain.errors import DtrainError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
-from dtrain.parameters.finite import any_non_finite
+from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.part_dealer import NO_PART

@@ -12,8 +12,7 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.config import AsyncSection, CheckpointSection, ServerSection, SynchronousSection, SyncSection
 from dtrain.config.choices import Transport, Weighting
 from dtrain.messages import Row
-from dtrain.parameters.compression import Compression
-from dtrain.parameters.packing import CompressedPacking, Packing
+from dtrain.parameters.compression import CompressedPacking, Compression, Packing
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.process.clock import SYSTEM, Clock

@@ -15,8 +15,7 @@ from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError, InputError
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters.placement import Plan
-from dtrain.parameters.replica_memory import ReplicaMemory, cut
-from dtrain.parameters.row_routes import RowRoutes
+from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, cut
 from dtrain.protocol.outcome import Outcome
 from dtrain.protocol.staleness import StalenessHistogram
 from dtrain.roles.chief.keeper.driver import Keeper
