@@ -15,8 +15,8 @@ from dtrain.data.experimental import CsvDataset, make_csv_dataset
 from dtrain.data.record_index import building
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.stores import opening, remote
-from dtrain.data.stores.at_once import CALLS_MAX, at_once
 from dtrain.data.stores.ranges import parts, pieces, together
+from dtrain.data.stores.remote import CALLS_MAX, at_once
 from dtrain.errors import InputError, InvalidArgumentError
 
 fsspec = pytest.importorskip("fsspec")

@@ -9,7 +9,7 @@ import numpy as np
 from dtrain.data.node import Indices, Iteration
 from dtrain.data.readers.file_rows import FileSource
 from dtrain.data.stores.opening import open_file
-from dtrain.data.stores.streams import RangeStream
+from dtrain.data.stores.remote import RangeStream
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
 from dtrain.formats.expansion import check_growth

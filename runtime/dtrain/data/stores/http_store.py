@@ -7,7 +7,7 @@ from typing import Any, cast
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from dtrain.data.stores.found import Found, RefusedError
+from dtrain.data.stores.ranges import Found, RefusedError
 
 READ_BYTES = 256 * 1024
 PARTIAL, WHOLE, OUT_OF_RANGE = 206, 200, 416

@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Protocol
 
-from dtrain.data.stores.fsspec_store import driver_of
 from dtrain.data.stores.local import FileFacts, FileState, OpenFile
-from dtrain.data.stores.remote import RemoteFile, shown
+from dtrain.data.stores.remote import RemoteFile, driver_of, shown
 from dtrain.errors import InputError
 from dtrain.formats.masked_urls import masked
 from dtrain.formats.regular_file import open_regular, read_regular

@@ -1,6 +1,10 @@
-"""Ranges of bytes that are read together, because they are neighbours or lie near each other."""
+"""Ranges of bytes that are read together, and a file as the store that is asked for them describes it.
+
+They are neighbours, or lie near each other. A store may also refuse.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 Ranges = list[tuple[int, int]]
 """Where each of several ranges begins and ends."""
@@ -46,3 +50,20 @@ def pieces(covering: Ranges, bytes_max: int) -> Ranges:
         for begin, end in covering
         for start in (range(begin, end, bytes_max) if end > begin else (begin,))
     ]
+
+
+class RefusedError(OSError):
+    """A store says that it will not give a file; to ask again is of no use."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file as its store describes it.
+
+    Attributes:
+        nbytes: its size.
+        version: text that changes with the file: an etag, or when it was changed last; may be empty.
+    """
+
+    nbytes: int
+    version: str

@@ -1,25 +1,190 @@
-"""Files at URLs, of which any range can be read, by several threads at once.
+"""Files at URLs, of which any range can be read, by several threads at once, or from front to back.
 
-A request costs 10 to 50 ms wherever it goes, so ranges that lie near each other are read by one, and several
-are under way at once. A store that fails is asked again until a deadline.
+A request costs 10 to 50 ms wherever it goes, so ranges that lie near each other are read by one, and
+several are under way at once. A store that fails is asked again until a deadline. Stores are those that
+fsspec knows, such as ``s3://bucket/file`` (the extra `remote` brings it); `http_store` has web servers.
 """
 
+import io
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
 
-from dtrain.data.stores.at_once import at_once
-from dtrain.data.stores.found import Found, RefusedError
-from dtrain.data.stores.fsspec_store import FsspecStore
 from dtrain.data.stores.local import FileFacts, FileState
-from dtrain.data.stores.ranges import Ranges, parts, pieces, together
-from dtrain.data.stores.streams import BlockReader
+from dtrain.data.stores.ranges import Found, Ranges, RefusedError, parts, pieces, together
 from dtrain.errors import InputError
 from dtrain.formats.masked_urls import masked
 from dtrain.process.plain_text import plain
+
+VERSIONS = (
+    *("ETag", "etag", "md5Hash", "content_md5", "generation", "LastModified", "last_modified", "updated"),
+    *("mtime", "modified", "created"),
+)
+"""The names under which stores tell what changes with a file; the first that one has counts."""
+
+
+class FsspecStore:
+    """The file at one URL.
+
+    Attributes:
+        tells_changes: see `HttpStore`; here the store has to be asked.
+    """
+
+    tells_changes = False
+
+    def __init__(self, url: str) -> None:
+        """Find the driver; no connection is made yet.
+
+        Raises:
+            InputError: see `driver_of`.
+        """
+        self._files, self._path = driver_of(url)
+
+    def find(self, timeout_s: float) -> Found:
+        """Return the facts of the file; raises as `HttpStore.find`."""
+        self._files.invalidate_cache()
+        about = self._asked("info", timeout_s)
+        if about.get("type") == "directory":
+            raise RefusedError("expected a file, found a folder")
+        if about.get("size") is None:
+            raise RefusedError("the store does not tell the size of the file")
+        version = next((str(about[name]) for name in VERSIONS if about.get(name)), "")
+        return Found(int(about["size"]), version)
+
+    def fetch(self, start: int, end: int, timeout_s: float) -> tuple[bytes, None]:
+        """Return a range of bytes; raises as `find`."""
+        return self._asked("cat_file", timeout_s, start=start, end=end), None
+
+    def _asked(self, name: str, timeout_s: float, **arguments: Any) -> Any:
+        files = self._files
+        try:
+            if files.async_impl and not files.asynchronous:
+                from fsspec.asyn import sync
+
+                call = getattr(files, f"_{name}")
+                return sync(files.loop, call, self._path, timeout=timeout_s, **arguments)
+            return getattr(files, name)(self._path, **arguments)
+        except (FileNotFoundError, RefusedError):
+            raise
+        except (PermissionError, IsADirectoryError, NotImplementedError) as error:
+            raise RefusedError(str(error) or type(error).__name__) from error
+        except Exception as error:  # drivers raise whatever their store's library does
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def driver_of(url: str) -> tuple[Any, str]:
+    """Return fsspec's driver for a URL, and the path that it has there.
+
+    Raises:
+        InputError: fsspec or the driver is not installed, or the protocol is unknown.
+    """
+    try:
+        import fsspec  # takes a third of a second, so only where a URL is given
+
+        files, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise InputError(
+            masked(f"{url}: {error}; `pip install -e '.[remote]'` in dtrain's clone brings fsspec")
+        ) from None
+    except ValueError as error:
+        raise InputError(masked(f"{url}: {error}; expected a URL such as s3://bucket/file")) from None
+    return files, str(path)
+
+
+BLOCK_BYTES = 8 << 20
+"""Bytes that are read at once from a file that is read from front to back."""
+FIRST_BLOCK_BYTES = 64 * 1024
+"""Bytes that are read first after a leap."""
+GROWTH = 4
+"""How many times larger the next block is where reads follow each other."""
+
+
+class _Ranged(Protocol):
+    path: str
+
+    def state(self) -> tuple[int, int, str]: ...
+
+    def read(self, start: int, nbytes: int) -> bytes: ...
+
+
+class BlockReader:
+    """A file that is read in blocks, which grow while reads follow each other; it serves one thread.
+
+    Attributes:
+        path: of the file, as messages show it.
+    """
+
+    def __init__(self, file: _Ranged) -> None:
+        self._file = file
+        self.path = file.path
+        self._nbytes = file.state()[0]
+        self._begin = 0
+        self._block = b""
+        self._wanted = FIRST_BLOCK_BYTES // GROWTH
+
+    def read(self, start: int, nbytes: int) -> bytes:
+        """Return the bytes of a range; raises as the file's."""
+        end = self._begin + len(self._block)
+        if not self._begin <= start <= start + nbytes <= end:
+            follows = self._begin <= start <= end + self._wanted
+            self._wanted = min(GROWTH * self._wanted, BLOCK_BYTES) if follows else FIRST_BLOCK_BYTES
+            known = self._block[start - self._begin :] if self._begin <= start <= end else b""
+            first = start + len(known)
+            wanted = max(nbytes - len(known), min(self._wanted, self._nbytes - first))
+            self._block = known + self._file.read(first, wanted)
+            self._begin = start
+        place = start - self._begin
+        return self._block[place : place + nbytes]
+
+    def stream(self) -> BinaryIO:
+        """Return the bytes as a file that can be read and sought."""
+        return cast(BinaryIO, io.BufferedReader(RangeStream(self.read, self._nbytes), FIRST_BLOCK_BYTES))
+
+
+class RangeStream(io.RawIOBase):
+    """A file of which ranges can be read, as a file with a position."""
+
+    def __init__(self, read: Callable[[int, int], bytes], nbytes: int) -> None:
+        """Begin.
+
+        Args:
+            read: returns so many bytes at an offset.
+            nbytes: of the file.
+        """
+        self._read = read
+        self._nbytes = nbytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it can be sought."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place, and return it."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._nbytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Read up to as many bytes as a buffer has, and return how many."""
+        nbytes = max(0, min(len(buffer), self._nbytes - self._position))
+        buffer[:nbytes] = self._read(self._position, nbytes)
+        self._position += nbytes
+        return nbytes
+
 
 if TYPE_CHECKING:
     from dtrain.data.stores.http_store import HttpStore
@@ -208,3 +373,49 @@ def shown(url: str) -> str:
 def shown_within(text: str) -> str:
     """Return a text of one line in which no URL shows more than it may."""
     return " ".join(shown(word) for word in text.split())
+
+
+CALLS_MAX = 16
+"""Calls of this process that are under way at once."""
+
+_free = threading.BoundedSemaphore(CALLS_MAX)
+
+
+def _renew() -> None:
+    global _free
+    _free = threading.BoundedSemaphore(CALLS_MAX)
+
+
+os.register_at_fork(after_in_child=_renew)  # its threads, and what they hold, stay in the parent
+
+
+def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Return the results of calls in their order; raise the first error, after which no call begins."""
+    if len(calls) == 1:
+        with _free:
+            return [calls[0]()]
+    found: dict[int, T] = {}
+    errors: list[BaseException] = []
+    waiting = enumerate(calls)  # of a sequence: several threads may take from it
+
+    def run() -> None:
+        try:
+            for number, call in waiting:
+                with _free:
+                    found[number] = call()
+                if errors:
+                    return
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, name=f"dtrain-read-{number}", daemon=True)
+        for number in range(min(CALLS_MAX, len(calls)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [found[number] for number in range(len(calls))]
