@@ -11,7 +11,7 @@ from row_by_row import every_row
 from dtrain.data import Dataset
 from dtrain.data.experimental import CsvDataset, make_csv_dataset
 from dtrain.data.readers.csv_format import CsvColumn, CsvRows
-from dtrain.data.record_index import building
+from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import addressed
 from dtrain.errors import InvalidArgumentError
 
@@ -20,8 +20,8 @@ I, F, S = np.int32, np.float32, str
 
 @pytest.fixture(autouse=True)
 def small_files_have_indexes(monkeypatch):
-    monkeypatch.setattr(building, "INDEXED_BYTES_MIN", 0)
-    building._known.clear()
+    monkeypatch.setattr(index_files, "INDEXED_BYTES_MIN", 0)
+    index_files._known.clear()
 
 
 def plain(row):
@@ -101,7 +101,7 @@ def test_any_text_in_quotes_comes_back(tmp_path_factory, texts, block):
     assert [plain(row) for row in rows] == expected
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dtrain.data.readers.csv_format.SCANNED_BYTES", block)
-        building._known.clear()
+        index_files._known.clear()
         path.with_name("x.csv.dtidx").unlink(missing_ok=True)
         node = addressed(rows.node)
     assert [plain(node.element(number, (0,))) for number in range(node.cardinality)] == expected

@@ -15,10 +15,9 @@ from row_by_row import every_row
 import dtrain as dt
 from dtrain.data import Dataset, DatasetIterator, TextLineDataset, TFRecordDataset, TFRecordWriter
 from dtrain.data.readers.row_formats import Lines, Records
-from dtrain.data.record_index import building, offsets
-from dtrain.data.record_index.addressing import addressed, obstacles
-from dtrain.data.record_index.building import index_of
-from dtrain.data.record_index.turns import Turns
+from dtrain.data.record_index import index_files
+from dtrain.data.record_index.addressing import Turns, addressed, obstacles
+from dtrain.data.record_index.index_files import index_of
 from dtrain.data.sources import Slices
 from dtrain.data.stores.local import OpenFile
 from dtrain.errors import InputError, WaitTimeoutError
@@ -27,9 +26,9 @@ from dtrain.formats.crc32c import crc32c, masked_crc32c, masked_crc32c_of_words
 
 @pytest.fixture(autouse=True)
 def small_files_have_indexes(monkeypatch):
-    monkeypatch.setattr(building, "INDEXED_BYTES_MIN", 0)
+    monkeypatch.setattr(index_files, "INDEXED_BYTES_MIN", 0)
     monkeypatch.delenv("DTRAIN_RUN_DIR", raising=False)
-    building._known.clear()
+    index_files._known.clear()
 
 
 def write_records(path, records):
@@ -182,7 +181,7 @@ def test_an_index_is_built_once_and_used_again(tmp_path, monkeypatch):
     name = write_records(tmp_path / "x", values(20))
     first = index_of(name, Records(""))
     assert first.kept_at == tmp_path / "x.dtidx"
-    building._known.clear()
+    index_files._known.clear()
     monkeypatch.setattr(Records, "scan", None)
     assert index_of(name, Records("")).offsets.tolist() == first.offsets.tolist()
 
@@ -204,7 +203,7 @@ def test_an_index_of_something_else_is_built_anew(tmp_path, damage):
             "empty": b"",
         }[damage]
     )
-    building._known.clear()
+    index_files._known.clear()
     assert len(index_of(name, Lines())) == 20
     assert len(index.read_bytes()) == len(data)
 
@@ -215,7 +214,7 @@ def test_a_file_that_was_replaced_between_two_runs_is_indexed_anew(tmp_path):
     stamp = (tmp_path / "x").stat().st_mtime_ns
     write_lines(tmp_path / "x", [b"0\n", *values(7, 1)])  # of the same length, and by its time not newer
     os.utime(name, ns=(stamp, stamp))
-    building._known.clear()
+    index_files._known.clear()
     assert [int(row or b"-1") for row in indexed(TextLineDataset(name))] == [0, -1, *range(1, 8)]
 
 
@@ -229,14 +228,14 @@ def test_a_file_that_changes_under_a_run_is_named(tmp_path):
 
 
 def test_offsets_beyond_the_file_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(offsets, "CHECKED_OFFSETS", 2)  # the first and the last one
+    monkeypatch.setattr(index_files, "CHECKED_OFFSETS", 2)  # the first and the last one
     name = write_lines(tmp_path / "x", values(9))
     index_of(name, Lines())
     index = tmp_path / "x.dtidx"
     data = bytearray(index.read_bytes())
     data[-16:-8] = (2**40).to_bytes(8, "little")
     index.write_bytes(data)
-    building._known.clear()
+    index_files._known.clear()
     with pytest.raises(InputError, match="the index is damaged: remove it"):
         indexed(TextLineDataset(name)).node.element(8, (0,))
 
@@ -291,7 +290,7 @@ def test_without_room_nothing_half_written_is_left(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(offsets.os, "fsync", full)
+    monkeypatch.setattr(index_files.os, "fsync", full)
     with pytest.warns(
         UserWarning, match="cannot be kept in .*: No space left on device; it is held in memory"
     ):
@@ -303,17 +302,17 @@ def test_beside_read_only_data_the_run_directory_keeps_the_index(tmp_path, monke
     (tmp_path / "run").mkdir()
     name = write_lines(tmp_path / "data", values(9))
     monkeypatch.setenv("DTRAIN_RUN_DIR", str(tmp_path / "run"))
-    write = building.write_index
+    write = index_files.write_index
 
     def refuse_beside(path, *arguments):
         if path.parent == tmp_path:
             raise OSError(errno.EROFS, "Read-only file system")
         write(path, *arguments)
 
-    monkeypatch.setattr(building, "write_index", refuse_beside)
+    monkeypatch.setattr(index_files, "write_index", refuse_beside)
     index = index_of(name, Lines())
-    assert index.kept_at.parent == tmp_path / "run" / building.FOLDER
-    building._known.clear()
+    assert index.kept_at.parent == tmp_path / "run" / index_files.FOLDER
+    index_files._known.clear()
     monkeypatch.setattr(Lines, "scan", None)
     assert len(index_of(name, Lines())) == 9
 

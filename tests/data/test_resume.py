@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dtrain.data import Dataset, DatasetIterator, NumpyDataset, TextLineDataset, TFRecordDataset
-from dtrain.data.record_index import building
+from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.stores import opening
 from dtrain.data.stores.local import BLOCK_BYTES, SAMPLE_BYTES, SAMPLES, OpenFile
@@ -51,7 +51,7 @@ def read(monkeypatch):
 
 
 def as_a_new_process(ranges):
-    building._known.clear()
+    index_files._known.clear()
     opening._opened.clear()
     ranges.clear()
 

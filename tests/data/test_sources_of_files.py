@@ -9,15 +9,15 @@ import pytest
 import dtrain as dt
 from dtrain.data import UNKNOWN, Dataset, NumpyDataset, ParquetDataset, TarDataset
 from dtrain.data.readers.image_files import resized
-from dtrain.data.record_index import building
+from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def small_files_have_indexes(monkeypatch):
-    monkeypatch.setattr(building, "INDEXED_BYTES_MIN", 0)
-    building._known.clear()
+    monkeypatch.setattr(index_files, "INDEXED_BYTES_MIN", 0)
+    index_files._known.clear()
 
 
 def both_ways(dataset):

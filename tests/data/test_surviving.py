@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dtrain.data import Dataset, TextLineDataset
-from dtrain.data.record_index import building
+from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import addressed
 
 ROWS = 500
@@ -19,7 +19,7 @@ ROWS = 500
 def run_directory(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     monkeypatch.setenv("DTRAIN_RUN_DIR", str(tmp_path / "run"))
-    building._known.clear()
+    index_files._known.clear()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from mutant import bug
 
 CSV = "data/readers/csv_format.py"
-OFFSETS = "data/record_index/offsets.py"
+OFFSETS = "data/record_index/index_files.py"
 JOINING = "data/joining.py"
 ONCE = "data/distribution/once.py"
 

@@ -55,7 +55,7 @@ AGREEING = [
 
 READING = [
     bug(
-        "data/record_index/surviving.py", "_kept_or_computed", "_holds(kept[:-1], source, predicate)", "True"
+        "data/record_index/addressing.py", "_kept_or_computed", "_holds(kept[:-1], source, predicate)", "True"
     ),
     bug("data/prefetching/forecast.py", "Forecast._from", "number < self.end", "number <= self.end"),
     bug(

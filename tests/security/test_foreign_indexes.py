@@ -10,8 +10,7 @@ import dtrain as dt
 from dtrain.data.caching.building import built_once
 from dtrain.data.readers.row_formats import Lines
 from dtrain.data.record_index.addressing import addressed
-from dtrain.data.record_index.building import kept_index
-from dtrain.data.record_index.offsets import OFFSET_BYTES, read_index, write_index
+from dtrain.data.record_index.index_files import OFFSET_BYTES, kept_index, read_index, write_index
 from dtrain.data.stores.local import OpenFile
 from dtrain.errors import InputError
 from dtrain.formats.regular_file import is_trusted

@@ -16,7 +16,7 @@ import pytest
 
 import dtrain as dt
 from dtrain.data.readers.row_formats import Records
-from dtrain.data.record_index import building, offsets
+from dtrain.data.record_index import index_files
 from dtrain.data.stores import opening
 from dtrain.formats.tfrecord import FRAME_BYTES
 from dtrain.task import data_command
@@ -25,9 +25,9 @@ DTRAIN = [sys.executable, "-m", "dtrain_cli.main"]
 ROWS = 300
 KILLED = """
 import os, signal, sys
-from dtrain.data.record_index import offsets
+from dtrain.data.record_index import index_files
 from dtrain.task import data_command
-offsets.os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+index_files.os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
 data_command.main(data_command.DataRequest(action="index", files=["a.tfrecord"]))
 """
 
@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     """Files of every kind; those of records and lines are large enough for an index."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DTRAIN_RUN_DIR", raising=False)
-    building._known.clear()
+    index_files._known.clear()
     opening._opened.clear()  # the names are those of other tests, in other folders
     with dt.data.TFRecordWriter("a.tfrecord") as writer:
         for number in range(ROWS):
@@ -86,9 +86,9 @@ def test_index_builds_what_a_run_would_build(order, answer, folder):
     assert first["files"][0]["seconds"] > 0
     assert sorted(folder.glob("*.dtidx")) == [folder / "a.tfrecord.dtidx", folder / "lines.txt.dtidx"]
     before = (folder / "a.tfrecord.dtidx").stat()
-    building._known.clear()
-    assert building.index_of("a.tfrecord", Records("")).kept_at == folder / "a.tfrecord.dtidx"
-    building._known.clear()
+    index_files._known.clear()
+    assert index_files.index_of("a.tfrecord", Records("")).kept_at == folder / "a.tfrecord.dtidx"
+    index_files._known.clear()
     table = order("index", "a.tfrecord", "a.tfrecord.dtidx", "lines.txt").out.splitlines()
     assert [line.split()[-1] for line in table[:3]] == ["index", "there", "there"]
     assert len(table) == 4
@@ -120,7 +120,7 @@ def test_an_index_without_a_place_is_one_sentence(order, folder, monkeypatch, nu
     def full(descriptor):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(offsets.os, "fsync", full)
+    monkeypatch.setattr(index_files.os, "fsync", full)
     said = order("index", "a.tfrecord", code=1)
     assert said.err.count("\n") == 1
     assert f"a.tfrecord: its index cannot be kept in {folder}: {words}" in said.err

@@ -7,7 +7,7 @@ import pytest
 
 import dtrain as dt
 from dtrain.data import Dataset, NumpyDataset, TextLineDataset, TFRecordDataset, TFRecordWriter
-from dtrain.data.record_index.files_read import size_and_checksum
+from dtrain.data.record_index.fingerprint import size_and_checksum
 from dtrain.data.stores.opening import open_file
 from dtrain.errors import CheckpointError
 from dtrain.strategies.single import SingleStrategy

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.node import INFINITE, Indices, Iteration, Node, spec_of_first
-from dtrain.data.record_index.offsets import SUFFIX
+from dtrain.data.record_index.index_files import SUFFIX
 from dtrain.data.stores.opening import matching_urls
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays, spec_of

@@ -13,7 +13,7 @@ try:
     from dtrain.data.inspection.describing import Description, Field, describe
     from dtrain.data.inspection.file_kinds import DataFile, data_file
     from dtrain.data.inspection.indexing import Indexed, IndexState, build_index
-    from dtrain.data.record_index.offsets import SUFFIX
+    from dtrain.data.record_index.index_files import SUFFIX
     from dtrain.data.stores.remote import shown
     from dtrain.errors import DtrainError, SpecError
     from dtrain.process.plain_text import plain, plain_line

@@ -17,7 +17,7 @@ from dtrain.data.node import INFINITE, UNKNOWN, Node
 from dtrain.data.ordering import Picked, Repeated
 from dtrain.data.prefetching.prefetched import PrefetchPlan, plan_of
 from dtrain.data.record_index.addressing import addressed, obstacles
-from dtrain.data.record_index.files_read import files_read, size_and_checksum
+from dtrain.data.record_index.fingerprint import files_read, size_and_checksum
 from dtrain.data.steps.lengths import counted
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import arrays_of

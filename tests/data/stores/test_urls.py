@@ -12,7 +12,7 @@ import pytest
 import dtrain as dt
 from dtrain.data import NumpyDataset, ParquetDataset, TarDataset, TextLineDataset, TFRecordDataset
 from dtrain.data.experimental import CsvDataset, make_csv_dataset
-from dtrain.data.record_index import building
+from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.stores import opening, remote
 from dtrain.data.stores.ranges import parts, pieces, together
@@ -27,7 +27,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DTRAIN_RUN_DIR", raising=False)
     monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
-    building._known.clear()
+    index_files._known.clear()
     opening._opened.clear()
     files = fsspec.filesystem("memory")
     yield

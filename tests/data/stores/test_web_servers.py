@@ -10,7 +10,7 @@ import pytest
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, WaitSection
 from dtrain.data import Dataset, NumpyDataset, TextLineDataset, TFRecordDataset, TFRecordWriter, list_files
-from dtrain.data.record_index import building
+from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.stores import opening, remote
 from dtrain.errors import InputError, InvalidArgumentError
@@ -88,7 +88,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DTRAIN_RUN_DIR", raising=False)
     monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
-    building._known.clear()
+    index_files._known.clear()
     opening._opened.clear()
 
 
@@ -125,7 +125,7 @@ def test_near_records_of_a_batch_come_by_one_request_and_the_file_is_scanned_onc
     assert sorted(server.asked) == [(n * 1032, m * 1032) for n, m in ((0, 1), (1500, 1502), (3000, 3001))]
     (index,) = (tmp_path / "cache" / "dtrain" / "data_index").glob("*.dtidx")
     assert index.name.startswith("train.tfrecord-")
-    building._known.clear()  # as another task of this host
+    index_files._known.clear()  # as another task of this host
     server.asked.clear()
     assert addressed(TFRecordDataset(server.url()).node).cardinality == 4000
     assert len(server.asked) == 1  # the facts of the file, and none of its records
@@ -260,7 +260,7 @@ def test_a_file_that_changes_under_a_run_is_named(server, shorter):
         server.data = server.data[: 100 * 1032]
     with pytest.raises(InputError, match=r"train\.tfrecord: was changed while it was in use"):
         node.element(50, (0,))
-    building._known.clear()  # as a new process
+    index_files._known.clear()  # as a new process
     opening._opened.clear()
     node = addressed(TFRecordDataset(server.url()).node)
     assert node.cardinality == (100 if shorter else 4000)

@@ -11,8 +11,7 @@ from dtrain.data.caching.building import built_once
 from dtrain.data.caching.cache_file import CacheFile, cannot_be_written
 from dtrain.data.caching.in_memory import check_limit
 from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node
-from dtrain.data.record_index.files_read import files_read
-from dtrain.data.record_index.fingerprint import NoFingerprintError, fingerprint
+from dtrain.data.record_index.fingerprint import NoFingerprintError, files_read, fingerprint
 from dtrain.data.stores.opening import open_file
 from dtrain.data.structure import Element, stack
 from dtrain.errors import InputError

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dtrain.data.record_index.building import FOLDER
+from dtrain.data.record_index.index_files import FOLDER
 from dtrain.errors import InputError
 from dtrain.formats.regular_file import read_regular
 from dtrain.process.assignment import RUN_DIR

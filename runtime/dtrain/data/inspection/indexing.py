@@ -9,7 +9,7 @@ import msgspec
 
 from dtrain.data.inspection.file_kinds import DataFile, batches_of
 from dtrain.data.record_index.addressing import addressed
-from dtrain.data.record_index.building import (
+from dtrain.data.record_index.index_files import (
     INDEXED_BYTES_MIN,
     RecordIndex,
     index_of,

@@ -7,7 +7,7 @@ import numpy as np
 
 from dtrain.data.node import Indices, Iteration, Node
 from dtrain.data.readers.row_formats import RowFormat
-from dtrain.data.record_index.building import RecordIndex, index_of
+from dtrain.data.record_index.index_files import RecordIndex, index_of
 from dtrain.data.stores.opening import opened
 from dtrain.data.structure import Element
 from dtrain.errors import InputError

@@ -5,8 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dtrain.data.record_index.building import Scanner
-from dtrain.data.record_index.offsets import Offsets
+from dtrain.data.record_index.index_files import Offsets, Scanner
 from dtrain.data.stores.local import unreadable
 from dtrain.data.stores.opening import RowReader, open_stream
 from dtrain.data.stores.remote import shown

@@ -5,26 +5,54 @@
 
 Files of rows get their indexes, which are built for that; `interleave` and `flat_map` over a fixed list of
 them become arithmetic; a `filter` becomes a list of surviving positions; a cache in a file is built.
+
+Streams that are interleaved sit in slots, which take turns: the one in a slot gives up to `block` elements
+in each turn. One that gives fewer has ended, and the next stream that was not begun takes its slot at the
+slot's next turn.
+
+The positions that a filter leaves over are computed once, and kept in the run directory under the
+fingerprint of the pipeline and the predicate. A filter without one is computed by every task.
 """
 
-from collections.abc import Callable
-from typing import Any
+import heapq
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dtrain.data.caching.in_memory import Cached
 from dtrain.data.caching.on_disk import Stored, StoredElements
 from dtrain.data.distribution.rebatching import Rebatched, SplitBatches
-from dtrain.data.grouping import Filtered, Unbatched, may_be_rows_in_a_row
+from dtrain.data.grouping import Filtered, Unbatched, call, may_be_rows_in_a_row
 from dtrain.data.joining import Concatenated, Interleaved, Zipped
-from dtrain.data.node import INFINITE, Derived, Node
+from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node
 from dtrain.data.ordering import Picked, Shuffled
 from dtrain.data.readers.file_rows import FileRows
-from dtrain.data.record_index.addressed_steps import AddressedFilter, AddressedInterleave
-from dtrain.data.record_index.surviving import surviving
+from dtrain.data.record_index.fingerprint import NoFingerprintError, fingerprint
+from dtrain.data.record_index.index_files import (
+    FOLDER,
+    SUFFIX,
+    WAIT_S,
+    Offsets,
+    read_index,
+    remove_remnants,
+    write_index,
+)
 from dtrain.data.sources import Generated
 from dtrain.data.steps.choosing import Chosen, Sampled
 from dtrain.data.steps.distinct import Distinct
 from dtrain.data.steps.groups import Grouped
 from dtrain.data.steps.windows import Scanned, TakenWhile, Windowed
+from dtrain.data.stores.local import FileFacts
+from dtrain.data.structure import Element
+from dtrain.process.assignment import RUN_DIR
+from dtrain.process.file_lock import locked
 
 ADDRESSABLE_OVER_ADDRESSABLE = (Derived, Zipped, Concatenated)
 FIXED_ORDER = (Cached, Stored, StoredElements)
@@ -132,3 +160,255 @@ def _making_addressed(make: Callable[..., Node]) -> Callable[..., Node]:
         return _rewritten(make(*parts))
 
     return made
+
+
+PHASES_KEPT = 1024
+
+
+class _Phase(NamedTuple):
+    """Rounds in which the same streams give the same numbers of elements.
+
+    Attributes:
+        first_round: in which it begins.
+        streams: those that give any, in the order of their slots.
+        ends: after how many elements of a round each has given its own.
+    """
+
+    first_round: int
+    streams: list[int]
+    ends: list[int]
+
+
+class Turns:
+    """The places of the elements of streams of known lengths.
+
+    Attributes:
+        total: how many elements there are.
+    """
+
+    def __init__(self, lengths: Sequence[int], cycle: int, block: int) -> None:
+        """Begin.
+
+        Args:
+            lengths: of the streams, in the order in which they are begun.
+            cycle: how many slots there are.
+            block: how many elements a stream gives in a turn.
+        """
+        self._block = block
+        self._lengths = lengths
+        self.total = sum(lengths)
+        self._ends = np.cumsum(np.array([*lengths, 0], np.int64)) if cycle == 1 else None
+        if self._ends is not None:
+            return
+        # Each stream: its slot, and the rounds of its first and last turn.
+        free = [(0, slot) for slot in range(min(cycle, len(lengths)))]
+        self._turns: list[tuple[int, int, int]] = []
+        for length in lengths:
+            first, slot = heapq.heappop(free)
+            last = first + length // block
+            self._turns.append((slot, first, last))
+            heapq.heappush(free, (last + 1, slot))
+        rounds = {bound for _, first, last in self._turns for bound in (first, last, last + 1)}
+        self._bounds = sorted(rounds)
+        self._starts = self._starts_of_phases()
+        self._phase = lru_cache(PHASES_KEPT)(self._made_phase)
+
+    def at(self, place: int) -> tuple[int, int]:
+        """Return the number of the stream whose element stands at a place, and the element's number in it."""
+        if self._ends is not None:
+            stream = int(np.searchsorted(self._ends, place, "right"))
+            return stream, place - int(self._ends[stream]) + self._lengths[stream]
+        number = bisect_right(self._starts, place) - 1
+        phase = self._phase(number)
+        past, rest = divmod(place - self._starts[number], phase.ends[-1])
+        turn = bisect_right(phase.ends, rest)
+        stream = phase.streams[turn]
+        within = rest - (phase.ends[turn - 1] if turn else 0)
+        return stream, (phase.first_round + past - self._turns[stream][1]) * self._block + within
+
+    def _given(self, stream: int, in_round: int) -> int:
+        """Return how many elements a stream gives in a round of its turns."""
+        return self._block if in_round < self._turns[stream][2] else self._lengths[stream] % self._block
+
+    def _starts_of_phases(self) -> list[int]:
+        """Return the place of the first element of each phase."""
+        changes = dict.fromkeys(self._bounds, 0)
+        for (_, first, last), length in zip(self._turns, self._lengths, strict=True):
+            changes[first] += self._block
+            changes[last] += length % self._block - self._block
+            changes[last + 1] -= length % self._block
+        starts, a_round = [0], 0
+        for bound, after in zip(self._bounds, self._bounds[1:], strict=False):
+            a_round += changes[bound]
+            starts.append(starts[-1] + a_round * (after - bound))
+        return starts
+
+    def _made_phase(self, number: int) -> _Phase:
+        first = self._bounds[number]
+        present = sorted(
+            (slot, stream)
+            for stream, (slot, begins, last) in enumerate(self._turns)
+            if begins <= first <= last
+        )
+        given = [(stream, count) for _, stream in present if (count := self._given(stream, first))]
+        ends = np.cumsum([count for _, count in given]).tolist()
+        return _Phase(first, [stream for stream, _ in given], ends)
+
+
+LAYOUTS_KEPT = 2
+
+
+class AddressedInterleave(Interleaved):
+    """An interleave of addressable nodes, whose number and lengths are the same in each iteration.
+
+    The nodes themselves may come in another order in each iteration.
+    """
+
+    addressable = True
+    computed = frozenset({"_layouts"})
+
+    def __init__(
+        self,
+        source: Node,
+        make: Callable[..., Node],
+        cycle_length: int,
+        block_length: int,
+        alike: Node | None = None,
+    ) -> None:
+        """Begin; `make` makes addressable nodes, and `source` is one. All of them are made at once."""
+        super().__init__(source, make, cycle_length, block_length, alike)
+        self._made: dict[Any, Node] = {}
+        self._layouts: OrderedDict[Iteration, tuple[list[Node], Turns]] = OrderedDict()
+        nodes, turns = self._layout((0,))
+        self.cardinality = turns.total
+        self.batch_size = nodes[0].batch_size if len({node.batch_size for node in nodes}) == 1 else 0
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Return the nodes of the first iteration."""
+        return self._layout((0,))[0]
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        nodes, turns = self._layout(iteration)
+        number, within = turns.at(index)
+        return nodes[number].element(within, (*iteration, number))
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        nodes, turns = self._layout(iteration)
+        asked: dict[int, tuple[list[int], list[int]]] = {}
+        for place, index in enumerate(indices):
+            number, within = turns.at(int(index))
+            places, numbers = asked.setdefault(number, ([], []))
+            places.append(place)
+            numbers.append(within)
+        found: list[Element] = [None] * len(indices)
+        for number, (places, numbers) in asked.items():
+            elements = nodes[number].each(np.array(numbers), (*iteration, number))
+            for place, element in zip(places, elements, strict=True):
+                found[place] = element
+        return found
+
+    def _layout(self, iteration: Iteration) -> tuple[list[Node], Turns]:
+        layout = self._layouts.get(iteration)
+        if layout is None:
+            source = self._source
+            names = source.each(range(source.cardinality), iteration) if source.cardinality else []
+            nodes = [self._node(name) for name in names]
+            layout = nodes, Turns([node.cardinality for node in nodes], self._cycle, self._block)
+            self._layouts[iteration] = layout
+            while len(self._layouts) > LAYOUTS_KEPT:
+                self._layouts.popitem(last=False)
+        return layout
+
+    def _node(self, name: Element) -> Node:
+        if not isinstance(name, bytes | str | np.generic):
+            made: Node = call(self._make, name)
+            return made
+        if name not in self._made:
+            self._made[name] = call(self._make, name)
+        return self._made[name]
+
+
+class AddressedFilter(Filtered):
+    """A filter whose surviving positions in the source are known."""
+
+    addressable = True
+
+    def __init__(
+        self, source: Node, predicate: Callable[..., Any], positions: np.ndarray[Any, np.dtype[np.uint64]]
+    ) -> None:
+        super().__init__(source, predicate)
+        self._positions = positions
+        self.cardinality = len(positions)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self._source.element(int(self._positions[index]), iteration)
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        return self._source.each(self._positions[np.asarray(indices, np.int64)].astype(np.int64), iteration)
+
+
+ROWS_PER_S = 1000
+"""The speed that is expected of a task that computes the positions."""
+CHECKED = 32
+"""Positions at which kept ones are compared with what the predicate says."""
+BLOCK_ROWS = 1024
+
+
+def surviving(source: Node, predicate: Callable[..., Any]) -> Offsets:
+    """Return the positions in an addressable source of the elements for which a predicate holds.
+
+    Raises:
+        WaitTimeoutError: another task takes too long to compute them.
+    """
+    run_dir = os.environ.get(RUN_DIR)
+    if not run_dir:
+        return _computed(source, predicate)
+    try:
+        digest = fingerprint(source, predicate)
+    except NoFingerprintError:
+        return _computed(source, predicate)
+    folder = Path(run_dir) / FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return _computed(source, predicate)
+    try:
+        work = "find the elements that a filter leaves over"
+        with locked(descriptor, WAIT_S + source.cardinality / ROWS_PER_S, work) as alone:
+            path = folder / f"filter-{digest}{SUFFIX}"
+            if alone:
+                remove_remnants(path)
+            return _kept_or_computed(path, source, predicate)
+    finally:
+        os.close(descriptor)
+
+
+def _kept_or_computed(path: Path, source: Node, predicate: Callable[..., Any]) -> Offsets:
+    facts = FileFacts(source.cardinality, 0, 0, 0)
+    kept = read_index(path, "filter", facts)
+    if kept is not None and _holds(kept[:-1], source, predicate):
+        return kept[:-1]
+    positions = _computed(source, predicate)
+    with suppress(OSError):  # without room for it every task computes its own
+        write_index(path, "filter", facts, np.append(positions, np.uint64(source.cardinality)))
+    return positions
+
+
+def _computed(source: Node, predicate: Callable[..., Any]) -> Offsets:
+    found: list[int] = []
+    for start in range(0, source.cardinality, BLOCK_ROWS):
+        rows = source.each(range(start, min(start + BLOCK_ROWS, source.cardinality)), (0,))
+        found += [start + place for place, row in enumerate(rows) if call(predicate, row)]
+    return np.array(found, np.uint64)
+
+
+def _holds(positions: Offsets, source: Node, predicate: Callable[..., Any]) -> bool:
+    """Return whether the predicate says the same at some positions as when it was asked before."""
+    step = max(1, source.cardinality // CHECKED)
+    places = np.arange(0, source.cardinality, step, dtype=np.uint64)
+    found = np.searchsorted(positions, places)
+    were = [at < len(positions) and positions[at] == place for at, place in zip(found, places, strict=True)]
+    rows = source.each(places.astype(np.int64), (0,))
+    return were == [bool(call(predicate, row)) for row in rows]

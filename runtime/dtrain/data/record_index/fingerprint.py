@@ -1,13 +1,15 @@
-"""The fingerprint of a pipeline and of a function: equal only if both compute the same elements.
+"""The fingerprint of a pipeline or a function, and the files that a pipeline reads.
 
-It covers the code of functions and every value that they can reach: defaults, closures, the global names that
-they use, those of the program's own modules too. Functions of libraries count by their names. A value that
-cannot be looked into, as an object of a class of the user's own, has no fingerprint.
+Fingerprints are equal only if both compute the same elements. They cover the code of functions and every
+value that they can reach: defaults, closures, the global names that they use, those of the program's own
+modules too. Functions of libraries count by their names. A value that cannot be looked into, as an object
+of a class of the user's own, has no fingerprint.
 """
 
 import re
 import sys
 import sysconfig
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -18,7 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.joining import Interleaved
+from dtrain.data.node import INFINITE, Node
 from dtrain.data.readers.file_rows import IndexedRows
+from dtrain.data.sources import Generated
+from dtrain.data.stores.opening import open_file
 
 DIGEST_BYTES = 12
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.dtype)
@@ -167,3 +173,46 @@ def _names(code: CodeType) -> list[str]:
     """Return the names that a function and those inside of it look up, in order."""
     inner = [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each)]
     return list(dict.fromkeys([*code.co_names, *inner]))
+
+
+def files_read(node: Node) -> list[str]:
+    """Return the paths of all files, each once; names that a generator makes, or files that a function opens,
+    are not known.
+    """
+    return list(dict.fromkeys(_files(node)))
+
+
+def size_and_checksum(path: str) -> tuple[int, int]:
+    """Return a file's size, and a checksum of its ends and samples between, or of its version in a store.
+
+    A file that is copied or touched stays the same one.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    facts = open_file(path).facts()
+    told = f"{facts.nbytes} {facts.first_crc32} {facts.last_crc32} {facts.version} {facts.samples_crc32}"
+    return facts.nbytes, zlib.crc32(told.encode())
+
+
+def _files(node: Node) -> list[str]:
+    found = [*node.files]
+    for each in node.inputs:
+        found += _files(each)
+    if not isinstance(node, Interleaved) or _generates(node):
+        return found
+    if (first := node.made_first) is not None and _files(first):
+        found += [path for made in node.made_of(_with_end(node.inputs[0])) for path in _files(made)]
+    return found
+
+
+def _generates(node: Node) -> bool:
+    """Return whether a generator is below, which may give each of its elements only once."""
+    return isinstance(node, Generated) or any(_generates(each) for each in node.inputs)
+
+
+def _with_end(node: Node) -> Node:
+    """Return the part of a pipeline that is repeated without end, or the pipeline itself."""
+    while node.cardinality == INFINITE and len(node.inputs) == 1:
+        node = node.inputs[0]
+    return node
