@@ -14,7 +14,7 @@ from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.data import Dataset, DatasetIterator, TextLineDataset, TFRecordDataset, TFRecordWriter
-from dtrain.data.readers.row_formats import Lines, Records
+from dtrain.data.readers.rows import Lines, Records
 from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import Turns, addressed, obstacles
 from dtrain.data.record_index.index_files import index_of

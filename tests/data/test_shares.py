@@ -13,8 +13,7 @@ from dtrain.data.distribution.batch_sizes import batch_sizes_for_worker
 from dtrain.data.distribution.dealing import Dealt
 from dtrain.data.distribution.steps import steps_by_policy
 from dtrain.data.experimental import AutoShardPolicy
-from dtrain.data.readers.file_rows import FileRows
-from dtrain.data.readers.row_formats import Lines
+from dtrain.data.readers.rows import FileRows, Lines
 from dtrain.errors import InputError, InvalidArgumentError
 
 WORKERS, REPLICAS = st.integers(1, 4), st.integers(1, 3)

@@ -8,7 +8,7 @@ import pytest
 
 import dtrain as dt
 from dtrain.data import UNKNOWN, Dataset, NumpyDataset, ParquetDataset, TarDataset
-from dtrain.data.readers.image_files import resized
+from dtrain.data.image_folders import resized
 from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.errors import InputError

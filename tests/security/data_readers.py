@@ -21,7 +21,7 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.examples import encode_example
 from dtrain.data.experimental.csv_datasets import CsvDataset
 from dtrain.data.files import TarDataset
-from dtrain.data.readers.row_formats import Records, read_lines
+from dtrain.data.readers.rows import Records, read_lines
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.record_index.index_files import read_index, write_index
 from dtrain.data.stores.local import OpenFile

@@ -8,7 +8,7 @@ import pytest
 
 import dtrain as dt
 from dtrain.data.caching.building import built_once
-from dtrain.data.readers.row_formats import Lines
+from dtrain.data.readers.rows import Lines
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.record_index.index_files import OFFSET_BYTES, kept_index, read_index, write_index
 from dtrain.data.stores.local import OpenFile

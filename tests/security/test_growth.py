@@ -14,8 +14,8 @@ from dtrain.cluster.host_lists import HOSTS_MAX, expand_counts, expand_hosts
 from dtrain.config.targets.hosts import hosts_problems, read_hosts
 from dtrain.data.caching import cache_file
 from dtrain.data.experimental.csv_datasets import CsvDataset, make_csv_dataset
+from dtrain.data.image_folders import read_image
 from dtrain.data.prefetching.plain_elements import decode, encode
-from dtrain.data.readers.image_files import read_image
 from dtrain.data.readers.tar_format import suffixes_of_first
 from dtrain.data.record_index.addressing import addressed
 from dtrain.errors import InputError, SpecError

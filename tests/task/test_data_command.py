@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dtrain as dt
-from dtrain.data.readers.row_formats import Records
+from dtrain.data.readers.rows import Records
 from dtrain.data.record_index import index_files
 from dtrain.data.stores import opening
 from dtrain.formats.tfrecord import FRAME_BYTES

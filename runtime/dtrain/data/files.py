@@ -7,10 +7,8 @@ from typing import Any
 from dtrain.data.dataset import Dataset
 from dtrain.data.joining import Interleaved
 from dtrain.data.node import Node
-from dtrain.data.readers.file_rows import FileRows
-from dtrain.data.readers.numpy_rows import NumpyRows
 from dtrain.data.readers.parquet_rows import ParquetRows
-from dtrain.data.readers.row_formats import Lines, Records, RowFormat
+from dtrain.data.readers.rows import FileRows, Lines, NumpyRows, Records, RowFormat
 from dtrain.data.readers.tar_format import TarExamples
 from dtrain.data.sources import Slices
 from dtrain.errors import InputError

@@ -20,7 +20,7 @@ from dtrain.data.joining import Concatenated, Interleaved, Zipped
 from dtrain.data.node import Node
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched
-from dtrain.data.readers.file_rows import FileSource
+from dtrain.data.readers.rows import FileSource
 from dtrain.data.steps.windows import Windowed
 from dtrain.errors import InputError, NotFoundError
 

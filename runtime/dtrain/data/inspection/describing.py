@@ -12,7 +12,7 @@ from dtrain.data.examples import Feature, decode_example
 from dtrain.data.files import TFRecordDataset
 from dtrain.data.inspection.file_kinds import TEXT, TFRECORD, DataFile, batches_of
 from dtrain.data.inspection.indexing import IndexState, rows_without_index, state_of_index
-from dtrain.data.readers.file_rows import IndexedRows
+from dtrain.data.readers.rows import IndexedRows
 from dtrain.data.record_index.index_files import scanned_index
 from dtrain.data.stores.opening import open_file
 from dtrain.data.stores.remote import shown

@@ -13,7 +13,7 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.experimental.csv_datasets import make_csv_dataset
 from dtrain.data.files import NumpyDataset, ParquetDataset, TarDataset, TextLineDataset, TFRecordDataset
 from dtrain.data.readers.csv_format import CsvRows
-from dtrain.data.readers.row_formats import Lines, Records, RowFormat
+from dtrain.data.readers.rows import Lines, Records, RowFormat
 from dtrain.data.readers.tar_format import TarExamples, suffixes_of_first
 from dtrain.data.stores.opening import open_file, open_stream
 from dtrain.data.stores.remote import shown

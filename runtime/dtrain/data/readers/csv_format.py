@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.readers.row_formats import LINE_BYTES_MAX, SCANNED_BYTES
+from dtrain.data.readers.rows import LINE_BYTES_MAX, SCANNED_BYTES
 from dtrain.data.record_index.index_files import Offsets, Scanner
 from dtrain.data.stores.local import unreadable
 from dtrain.data.stores.opening import RowReader, open_stream

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.node import Indices, Iteration
-from dtrain.data.readers.file_rows import FileSource
+from dtrain.data.readers.rows import FileSource
 from dtrain.data.stores.opening import open_file
 from dtrain.data.stores.remote import RangeStream
 from dtrain.data.structure import Element, TensorSpec

@@ -33,7 +33,7 @@ from dtrain.data.grouping import Filtered, Unbatched, call, may_be_rows_in_a_row
 from dtrain.data.joining import Concatenated, Interleaved, Zipped
 from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node
 from dtrain.data.ordering import Picked, Shuffled
-from dtrain.data.readers.file_rows import FileRows
+from dtrain.data.readers.rows import FileRows
 from dtrain.data.record_index.fingerprint import NoFingerprintError, fingerprint
 from dtrain.data.record_index.index_files import (
     FOLDER,

@@ -22,7 +22,7 @@ import numpy as np
 
 from dtrain.data.joining import Interleaved
 from dtrain.data.node import INFINITE, Node
-from dtrain.data.readers.file_rows import IndexedRows
+from dtrain.data.readers.rows import IndexedRows
 from dtrain.data.sources import Generated
 from dtrain.data.stores.opening import open_file
 

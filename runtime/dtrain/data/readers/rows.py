@@ -1,0 +1,313 @@
+"""The rows of files as sources of a pipeline: records, lines of text, numpy arrays.
+
+They are read from the front, or addressed by an index; those of .npy and .npz files where they lie in the
+file.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from dtrain.data.node import Indices, Iteration, Node
+from dtrain.data.record_index.index_files import Offsets, RecordIndex, Scanner, index_of
+from dtrain.data.sources import Slices
+from dtrain.data.stores.local import FileFacts, unreadable
+from dtrain.data.stores.opening import ReadableFile, RowReader, open_file, open_stream, opened
+from dtrain.data.stores.remote import shown
+from dtrain.data.structure import Element, TensorSpec
+from dtrain.errors import InputError
+from dtrain.formats.numpy_file import ArrayInFile, read_npy, read_npz, size_of, stored_arrays
+from dtrain.formats.tfrecord import record_offsets, records_from, records_in
+from dtrain.types import Array
+
+LINE_BYTES_MAX = 64 << 20
+"""Bytes of one line of text: a file without line breaks is no file of lines."""
+SCANNED_BYTES = 4 << 20
+
+
+class RowFormat(Protocol):
+    """A kind of file of rows.
+
+    Attributes:
+        scanner: finds the rows of a file; None where none can be read without those before it.
+        obstacle: why that is so, for the user.
+    """
+
+    scanner: Scanner | None
+    obstacle: str
+
+    @property
+    def spec(self) -> Any:
+        """Return the structure of `TensorSpec`s that every row fits."""
+
+    def read(self, path: str) -> Iterator[Element]:
+        """Yield the rows of a file from front to back; raise an `InputError` if it is damaged."""
+
+    def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
+        """Return the rows that some parts of a file are; raise an `InputError` if one is damaged."""
+
+
+class Records:
+    """TFRecord files; see `formats.tfrecord`."""
+
+    kind = "tfrecord"
+    spec = TensorSpec((), "string")
+
+    def __init__(self, compression: str) -> None:
+        """Begin; `compression` is empty, GZIP or ZLIB."""
+        self._compression = compression
+        self.scanner: Scanner | None = None if compression else self
+        self.obstacle = f"files that are compressed as a whole ({compression})" if compression else ""
+
+    def read(self, path: str) -> Iterator[Element]:
+        """Yield the records, in bytes."""
+        try:
+            with open_stream(path) as file:
+                yield from records_from(file, shown(path), self._compression)
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def scan(self, file: RowReader, nbytes: int) -> Offsets:
+        """Hop from header to header."""
+        return record_offsets(file.read, nbytes, file.path)
+
+    def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
+        """Return the data of records, checked."""
+        return list(records_in(parts, offsets, path))
+
+
+class Lines:
+    """Text files."""
+
+    kind = "lines"
+    spec = TensorSpec((), "string")
+    obstacle = ""
+
+    def __init__(self) -> None:
+        self.scanner: Scanner | None = self
+
+    def read(self, path: str) -> Iterator[Element]:
+        """Yield the lines, in bytes, without their ends."""
+        return read_lines(path)
+
+    def scan(self, file: RowReader, nbytes: int) -> Offsets:
+        """Look for line breaks."""
+        found = [np.zeros(1, np.uint64)]
+        last = b""
+        for start in range(0, nbytes, SCANNED_BYTES):
+            last = file.read(start, min(SCANNED_BYTES, nbytes - start))
+            breaks = np.flatnonzero(np.frombuffer(last, np.uint8) == ord("\n"))
+            found.append((breaks + (start + 1)).astype(np.uint64))
+        if last and not last.endswith(b"\n"):
+            found.append(np.array([nbytes], np.uint64))
+        offsets = np.concatenate(found)
+        if np.diff(offsets).max(initial=0) > LINE_BYTES_MAX:
+            raise InputError(f"{file.path}: found a line of more than {LINE_BYTES_MAX} bytes.")
+        return offsets
+
+    def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
+        """Return lines without their ends."""
+        return [part.removesuffix(b"\n").removesuffix(b"\r") for part in parts]
+
+
+def read_lines(path: str) -> Iterator[bytes]:
+    """Yield a file's lines without line breaks; raise an `InputError` if it cannot be read so."""
+    try:
+        with open_stream(path) as file:
+            while line := file.readline(LINE_BYTES_MAX + 1):
+                if len(line) > LINE_BYTES_MAX:
+                    raise InputError(f"{shown(path)}: found a line of more than {LINE_BYTES_MAX} bytes.")
+                yield line.removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+class FileSource(Node):
+    """Base of sources that read one file: a pipeline with one can be dealt to workers by its files.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.files = (path,)
+
+
+class FileRows(FileSource):
+    """The rows of one file, read from front to back.
+
+    Attributes:
+        format: of its rows.
+    """
+
+    def __init__(self, path: str, row_format: RowFormat) -> None:
+        super().__init__(path)
+        self.format = row_format
+
+    @property
+    def spec(self) -> Any:
+        return self.format.spec
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        return self.format.read(self.path)
+
+    def addressed(self) -> "FileRows":
+        """Return the same rows with an index, which may be built for that; without one where none can be.
+
+        Raises:
+            InputError: the file cannot be read, or is damaged.
+            WaitTimeoutError: another task takes too long to build the index.
+        """
+        if self.format.scanner is None:
+            return self
+        return IndexedRows(self.path, self.format, index_of(self.path, self.format.scanner))
+
+
+class IndexedRows(FileRows):
+    """The rows of one file, of which any can be read at once.
+
+    Attributes:
+        index: of the file.
+    """
+
+    addressable = True
+
+    def __init__(self, path: str, row_format: RowFormat, index: RecordIndex) -> None:
+        super().__init__(path, row_format)
+        self.index = index
+        self.cardinality = len(index)
+
+    def addressed(self) -> FileRows:
+        return self
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self.each(range(index, index + 1), iteration)[0]
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        numbers = np.asarray(indices, np.int64)
+        if not len(numbers):
+            return []
+        file = opened(self.path)
+        self.index.check(file)
+        starts, ends = self.index.offsets[numbers].tolist(), self.index.offsets[numbers + 1].tolist()
+        ranges = list(zip(starts, ends, strict=True))
+        for begin, end in ranges:
+            if not 0 <= begin <= end <= self.index.facts.nbytes:
+                raise InputError(
+                    f"{file.path}: its index {self.index.kept_at} names bytes {begin} to {end} of "
+                    f"{self.index.facts.nbytes}; the index is damaged: remove it, and it is built anew"
+                )
+        return self.format.rows(file.read_ranges(ranges), file.path, starts)
+
+
+READ_BYTES_MAX = 8 << 20
+TOGETHER_BYTES = 1 << 20
+"""Bytes of rows that are read at once from front to back."""
+
+
+class NumpyRows(FileSource):
+    """The rows of a .npy file, or of the arrays of a .npz file, as a dict of their names.
+
+    What is compressed, or lies in Fortran's order, is read into memory as a whole.
+    """
+
+    addressable = True
+    computed = frozenset({"_memory"})
+
+    def __init__(self, path: str) -> None:
+        """Read the headers.
+
+        Raises:
+            InputError: the file cannot be read, is damaged, or its arrays have different lengths.
+        """
+        super().__init__(path)
+        where = shown(path)
+        try:
+            with open_stream(path) as file:
+                stored = stored_arrays(file)
+                arrays = None if stored is not None else self._in_memory(file)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(
+                f"{where}: expected a file of numpy arrays of numbers or text: {error}"
+            ) from None
+        self._memory = None if arrays is None else Slices(arrays)
+        self._stored = stored or {}
+        self._facts = open_file(path).facts()
+        shapes = {name: each.shape for name, each in self._stored.items()}
+        if any(not shape for shape in shapes.values()) or len({shape[0] for shape in shapes.values()}) > 1:
+            raise InputError(f"{where}: expected arrays with as many rows, found the shapes {shapes}")
+        self.cardinality = self._memory.cardinality if self._memory else next(iter(shapes.values()))[0]
+
+    @staticmethod
+    def _in_memory(file: Any) -> Any:
+        nbytes = size_of(file)
+        is_archive = file.read(2) == b"PK"
+        file.seek(0)
+        return read_npz(file) if is_archive else read_npy(file, nbytes)
+
+    @property
+    def spec(self) -> Any:
+        if self._memory is not None:
+            return self._memory.spec
+        specs = {name: TensorSpec(each.shape[1:], each.dtype) for name, each in self._stored.items()}
+        return specs.get("", specs)
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        row_bytes = sum(each.dtype.itemsize * prod(each.shape[1:]) for each in self._stored.values())
+        rows = max(1, TOGETHER_BYTES // max(1, row_bytes))
+        for start in range(0, self.cardinality, rows):
+            yield from self.each(range(start, min(start + rows, self.cardinality)), iteration)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self.each(range(index, index + 1), iteration)[0]
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        rows = self.elements(indices, iteration)
+        if isinstance(rows, dict):
+            return [{name: column[number] for name, column in rows.items()} for number in range(len(indices))]
+        return list(rows)
+
+    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        if self._memory is not None:
+            return self._memory.elements(indices, iteration)
+        file = opened(self.path)
+        numbers = np.asarray(indices, np.int64)
+        columns = {name: self._rows(file, each, numbers) for name, each in self._stored.items()}
+        _check(self._facts, file)
+        return columns.get("", columns)
+
+    def _rows(self, file: ReadableFile, array: ArrayInFile, numbers: np.ndarray[Any, Any]) -> Array:
+        rows = np.empty((len(numbers), *array.shape[1:]), array.dtype)
+        if not rows.nbytes:
+            return rows
+        row_bytes = rows.nbytes // len(numbers)
+        ends = np.flatnonzero(np.diff(numbers, append=-2) != 1) + 1
+        starts = np.concatenate([[0], ends[:-1]])
+        step = max(1, READ_BYTES_MAX // row_bytes)
+        runs = [
+            (begin, min(begin + step, end))
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            for begin in range(start, end, step)
+        ]
+        places = [array.offset + int(numbers[begin]) * row_bytes for begin, _ in runs]
+        ranges = [
+            (place, place + (end - begin) * row_bytes)
+            for place, (begin, end) in zip(places, runs, strict=True)
+        ]
+        for (begin, end), data in zip(runs, file.read_ranges(ranges), strict=True):
+            rows[begin:end] = np.frombuffer(data, array.dtype).reshape(end - begin, *array.shape[1:])
+        return rows
+
+
+def _check(facts: FileFacts, file: ReadableFile) -> None:
+    if file.state() != facts.state:
+        raise InputError(
+            f"{file.path}: was changed while it was in use; write new data into a new file, and start again"
+        )
