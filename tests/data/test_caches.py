@@ -282,7 +282,7 @@ def test_what_memory_has_no_room_for_is_computed_anew(streamed):
 def test_a_damaged_element_is_named_by_file_and_offset(file):
     node = kept(Dataset.range(ROWS), file)
     data = bytearray(file.read_bytes())
-    element = cache_file.encode(np.int64(20), "cache")
+    element = cache_file.encode_element(np.int64(20), "cache")
     offset = data.index(element) - 4
     data[offset + 5] ^= 1
     file.write_bytes(data)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from launching import wait_until
 
 from dtrain.data import AUTOTUNE, Dataset, Options
-from dtrain.data.prefetching.forecast import REMEMBERED, Forecast
 from dtrain.data.prefetching.prefetched import plan_of
-from dtrain.data.prefetching.reader import ReadAhead
-from dtrain.data.prefetching.tuning import DEPTH_MAX, WINDOW, Tuning
+from dtrain.data.prefetching.threads import ReadAhead
+from dtrain.data.prefetching.tuning import DEPTH_MAX, REMEMBERED, WINDOW, Forecast, Tuning
 from dtrain.errors import InputError
 from dtrain.protocol.lanes import Lanes, owned_from
 from dtrain.protocol.part_dealer import PartDealer

@@ -57,9 +57,9 @@ READING = [
     bug(
         "data/record_index/addressing.py", "_kept_or_computed", "_holds(kept[:-1], source, predicate)", "True"
     ),
-    bug("data/prefetching/forecast.py", "Forecast._from", "number < self.end", "number <= self.end"),
+    bug("data/prefetching/tuning.py", "Forecast._from", "number < self.end", "number <= self.end"),
     bug(
-        "data/prefetching/reader.py",
+        "data/prefetching/threads.py",
         "ReadAhead._next_to_read",
         "(begun + 1) * self._largest_bytes",
         "begun * self._largest_bytes",

@@ -11,7 +11,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
-from dtrain.data.prefetching.budget import own_limits
+from dtrain.data.prefetching.tuning import own_limits
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.threads import NUMPY_LIMITS, threads
 from dtrain.strategies import choice

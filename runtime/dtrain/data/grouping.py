@@ -19,7 +19,7 @@ from dtrain.data.node import (
     spec_of_first,
 )
 from dtrain.data.prefetching.processes import Helpers
-from dtrain.data.prefetching.streaming import mapped_in_order
+from dtrain.data.prefetching.threads import mapped_in_order
 from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.sources import Slices
 from dtrain.data.steps.chance import addressed, generator_of

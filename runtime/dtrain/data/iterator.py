@@ -6,10 +6,9 @@ from typing import Any
 
 from dtrain.data.distribution.optional import NO_VALUE, Optional
 from dtrain.data.node import INFINITE, Iteration, Node
-from dtrain.data.prefetching.budget import size_bytes
-from dtrain.data.prefetching.forecast import Forecast
 from dtrain.data.prefetching.prefetched import plan_of
-from dtrain.data.prefetching.reader import ReadAhead
+from dtrain.data.prefetching.threads import ReadAhead
+from dtrain.data.prefetching.tuning import Forecast, size_bytes
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.structure import Element
 from dtrain.errors import OutOfRangeError

@@ -1,9 +1,14 @@
-"""Elements of a dataset: arrays, or tuples and dicts of such, nested; and functions of all their arrays."""
+"""Elements of a dataset: arrays, or nests of tuples and dicts of such; their specs, and elements as bytes.
 
+Bytes are for helper processes and files: nests of arrays, text, bytes; nothing is executed.
+"""
+
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.errors import InputError
@@ -142,3 +147,69 @@ def _stacked(*arrays: Any) -> Any:
 def _dtype_name(array: Any) -> str:
     dtype = np.asarray(array).dtype
     return "string" if dtype.kind in "SUO" else dtype.name
+
+
+_DTYPE = re.compile(r"[<>|=][a-zA-Z][0-9]*(\[\w+\])?")
+SCALARS = (bytes, str, int, float, bool, type(None))
+
+
+class _OtherTypeError(Exception):
+    """A value is no plain data."""
+
+
+def encode_element(element: Element, purpose: str = "map with processes") -> bytes:
+    """Return an element as bytes.
+
+    Args:
+        element: the element.
+        purpose: for the error.
+
+    Raises:
+        InputError: it has something else than arrays, text, bytes and numbers.
+    """
+    try:
+        return msgspec.msgpack.encode(_plain(element))
+    except _OtherTypeError as error:
+        raise InputError(f"{purpose}: expected arrays, text, bytes and numbers, found {error}") from None
+
+
+def decode_element(data: bytes) -> Element:
+    """Return the element that was encoded; arrays own their memory."""
+    return _of_plain(msgspec.msgpack.decode(data))
+
+
+def _plain(element: Any) -> list[Any]:
+    if isinstance(element, tuple | list):
+        return ["t" if isinstance(element, tuple) else "l", [_plain(each) for each in element]]
+    if isinstance(element, dict):
+        return ["d", list(element), [_plain(each) for each in element.values()]]
+    if isinstance(element, np.ndarray | np.generic):
+        array = np.asarray(element)
+        if array.dtype == object:
+            return ["o", array.shape, [_plain(each) for each in array.reshape(-1).tolist()]]
+        scalar = isinstance(element, np.generic)
+        return ["s" if scalar else "a", array.dtype.str, array.shape, np.ascontiguousarray(array).tobytes()]
+    if isinstance(element, SCALARS):
+        return ["v", element]
+    raise _OtherTypeError(type(element).__name__)
+
+
+def _of_plain(plain: list[Any]) -> Any:
+    kind, *rest = plain
+    if kind in "tl":
+        parts = [_of_plain(each) for each in rest[0]]
+        return tuple(parts) if kind == "t" else parts
+    if kind == "d":
+        return dict(zip(rest[0], map(_of_plain, rest[1]), strict=True))
+    if kind == "o":
+        shape, values = rest
+        array = np.empty(len(values), object)
+        array[:] = [_of_plain(each) for each in values]
+        return array.reshape(shape)
+    if kind in "as":
+        dtype, shape, data = rest
+        if not _DTYPE.fullmatch(dtype):  # numpy would parse others as an expression
+            raise ValueError(f"expected the dtype of an array, found {dtype[:40]!r}")
+        found = np.frombuffer(bytearray(data), dtype).reshape(shape)
+        return found[()] if kind == "s" else found
+    return rest[0]

@@ -9,7 +9,7 @@ import numpy as np
 from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.data.node import INFINITE, UNKNOWN
-from dtrain.data.prefetching.budget import size_bytes
+from dtrain.data.prefetching.tuning import size_bytes
 from dtrain.data.sources import ReadOnce
 from dtrain.data.structure import arrays_of, as_arrays, map_arrays
 from dtrain.errors import InputError

@@ -28,7 +28,7 @@ from dtrain.config import (
     with_program,
 )
 from dtrain.config.wishes import checked_wishes, different_wish, refuse_new_layout
-from dtrain.data.prefetching.budget import own_limits
+from dtrain.data.prefetching.tuning import own_limits
 from dtrain.data.stores.remote import wait_for_stores
 from dtrain.errors import SpecError
 from dtrain.process.access import proven_secret

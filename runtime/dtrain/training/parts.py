@@ -19,10 +19,9 @@ import numpy as np
 from dtrain.data.dataset import Dataset
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import rows_of
-from dtrain.data.prefetching.budget import size_bytes
-from dtrain.data.prefetching.forecast import Forecast
 from dtrain.data.prefetching.prefetched import PrefetchPlan
-from dtrain.data.prefetching.reader import ReadAhead
+from dtrain.data.prefetching.threads import ReadAhead
+from dtrain.data.prefetching.tuning import Forecast, size_bytes
 from dtrain.data.structure import concatenate
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import WHOLE, LossScale

@@ -20,9 +20,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dtrain.data.prefetching.plain_elements import decode, encode
 from dtrain.data.stores.local import OpenFile
-from dtrain.data.structure import Element
+from dtrain.data.structure import Element, decode_element, encode_element
 from dtrain.errors import InputError
 from dtrain.formats.expansion import inflated, room_for
 
@@ -122,7 +121,7 @@ class CacheFile:
             raise self._damaged(number, offset, "its checksum does not fit")
         try:
             plain = inflated(data, room) if self._header.compression else bytes(data)
-            return decode(plain), len(plain)
+            return decode_element(plain), len(plain)
         except _DAMAGES as error:
             raise self._damaged(number, offset, str(error)[:200]) from None
 
@@ -185,7 +184,7 @@ def write_elements(
     """
     writer = _Writer(descriptor, path, limit_bytes, bool(compression))
     for element in elements:
-        writer.append(encode(element, "cache"))
+        writer.append(encode_element(element, "cache"))
     writer.finish(fingerprint, compression)
 
 

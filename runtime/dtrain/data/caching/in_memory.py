@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from dtrain.data.node import Derived, Iteration, Node
-from dtrain.data.prefetching.budget import SHARE, default_budget_bytes, size_bytes
+from dtrain.data.prefetching.tuning import SHARE, default_budget_bytes, size_bytes
 from dtrain.data.structure import Element, arrays_of
 from dtrain.errors import InputError
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from dtrain.data.distribution.options import AutotuneOptions, options_of
 from dtrain.data.grouping import Batched, Mapped
 from dtrain.data.node import Derived, Indices, Iteration, Node, RowsOf
-from dtrain.data.prefetching.budget import default_budget_bytes, size_bytes
-from dtrain.data.prefetching.streaming import read_ahead
-from dtrain.data.prefetching.tuning import AUTOTUNE, Tuning
+from dtrain.data.prefetching.threads import read_ahead
+from dtrain.data.prefetching.tuning import AUTOTUNE, Tuning, default_budget_bytes, size_bytes
 from dtrain.data.structure import Element
 from dtrain.errors import InputError
 

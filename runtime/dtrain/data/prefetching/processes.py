@@ -19,8 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dtrain.data.prefetching.plain_elements import decode, encode
-from dtrain.data.structure import Element
+from dtrain.data.structure import Element, decode_element, encode_element
 from dtrain.errors import InputError
 from dtrain.process.life_line import die_with_parent
 
@@ -64,7 +63,7 @@ class Helpers:
             raise InputError(LOST)
         channel, pid = helper
         try:
-            _send(channel, _RESULT, encode(request))
+            _send(channel, _RESULT, encode_element(request))
             kind, data = _receive(channel)
         except (OSError, EOFError) as error:
             channel.close()
@@ -75,7 +74,7 @@ class Helpers:
         if kind == _ERROR:
             told = data.decode().rstrip()
             raise InputError(f"map, in a helper process: {told.splitlines()[-1]}\n{told}")
-        return decode(data)
+        return decode_element(data)
 
     def close(self) -> None:
         """End the helpers."""
@@ -154,7 +153,7 @@ def _help(compute: Compute, channel: socket.socket, parent: int) -> None:
         while True:
             _, data = _receive(channel)
             try:
-                _send(channel, _RESULT, encode(compute(decode(data))))
+                _send(channel, _RESULT, encode_element(compute(decode_element(data))))
             except Exception:
                 _send(channel, _ERROR, traceback.format_exc().encode())
     except (EOFError, OSError):

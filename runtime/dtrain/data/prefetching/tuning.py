@@ -1,9 +1,22 @@
-"""How far to read ahead, with how many threads, where the program leaves it to dtrain. No thread, no clock.
+"""The rules of reading ahead: what comes next, how far, with how many threads, in how much memory.
 
-Source: AUTOTUNE of `tf.data`. Here the wait for input decides: it is to be under 1% of the time.
+Source: AUTOTUNE of `tf.data`. Here the wait for input decides: it is to be under 1% of the time. No thread,
+no clock.
 """
 
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import count, islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.errors import DtrainError
+from dtrain.process.assignment import TaskAssignment
 
 AUTOTUNE = -1
 """Stands for a number of batches or threads that is chosen while training runs."""
@@ -64,3 +77,125 @@ class Tuning:
         """Read less far ahead where so many batches of this size would not fit."""
         if each_bytes * self.depth > budget_bytes:
             self.depth = max(1, budget_bytes // each_bytes)
+
+
+REMEMBERED = 16
+"""Numbers over which a forecast is judged."""
+WORTHLESS = 0.25
+"""A forecast that was right less often is not worth the reading."""
+
+
+@dataclass
+class Forecast:
+    """One replica's forecast.
+
+    Attributes:
+        owned_from: yields the numbers of the replica's own lanes from a number on, ascending.
+        end: no number from here on will be asked for; None where there is no end.
+    """
+
+    owned_from: Callable[[int], Iterator[int]] = count
+    end: int | None = None
+
+    def __post_init__(self) -> None:
+        """Begin without a number that was asked for."""
+        self._next: int | None = None
+        self._right = 1.0
+
+    def asked(self, number: int) -> None:
+        """Take the number that the replica was asked for.
+
+        One of its own lanes moves the forecast behind it, also back. One of another's leaves it as it is.
+        """
+        if self._next is not None:
+            hit = float(number == next(self._from(self._next), None))
+            self._right += (hit - self._right) / REMEMBERED
+        if self._next is None or self._owns(number):
+            self._next = number + 1
+
+    def upcoming(self, limit: int) -> list[int]:
+        """Return the next `limit` numbers, or fewer at the end; none before the first was asked for, and
+        where the forecast is worth nothing.
+        """
+        if self._next is None or self._right < WORTHLESS:
+            return []
+        return list(islice(self._from(self._next), limit))
+
+    def awaits(self, number: int) -> bool:
+        """Return whether the replica may still be asked for a number of its own lanes."""
+        return self._next is not None and number >= self._next and self._owns(number)
+
+    def _owns(self, number: int) -> bool:
+        return next(self.owned_from(number), None) == number
+
+    def _from(self, first: int) -> Iterator[int]:
+        return takewhile(lambda number: self.end is None or number < self.end, self.owned_from(first))
+
+
+SHARE = 8
+"""One part in so many of the memory is for batches that were read ahead."""
+GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUP = Path("/proc/self/cgroup")
+
+
+@cache
+def default_budget_bytes() -> int:
+    """Return 1/8 of this process's memory, shared among the tasks of its run on this host."""
+    return memory_bytes(GROUPS, OWN_GROUP) // SHARE // tasks_here(os.environ)
+
+
+def memory_bytes(groups: Path, own_group: Path) -> int:
+    """Return the least limit of the control groups that this process is in, or the machine's memory; the
+    arguments are those of `own_limits`.
+    """
+    limits = own_limits("memory.max", groups, own_group)
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(int(each[0]) for each in limits)])
+
+
+def own_limits(name: str, groups: Path = GROUPS, own_group: Path = OWN_GROUP) -> Iterator[list[str]]:
+    """Yield the words of a limit, in each of the control groups that this process is in and that has one.
+
+    Args:
+        name: of the file, for example `cpu.max`.
+        groups: where control groups are mounted (version 2).
+        own_group: the file that names this process's.
+    """
+    inner = ""
+    with contextlib.suppress(OSError, IndexError):
+        inner = own_group.read_text().splitlines()[-1].rpartition(":")[2].strip("/")
+    folder = groups / inner
+    while folder.is_relative_to(groups):
+        with contextlib.suppress(OSError):  # no limit here
+            words = (folder / name).read_text().split()
+            if words and words[0] != "max":
+                yield words
+        folder = folder.parent
+
+
+def tasks_here(environment: Mapping[str, str]) -> int:
+    """Return how many tasks of this process's cluster have its host; 1 where it trains alone."""
+    try:
+        assignment = TaskAssignment.from_environment(environment)
+    except (DtrainError, OSError):
+        return 1  # what is wrong is said where the strategy is made
+    if assignment is None:
+        return 1
+    cluster = assignment.cluster
+    own = assignment.task if assignment.task in cluster else cluster.leader
+    if own is None:
+        return 1
+    host = (cluster.address(own) or "").rpartition(":")[0]
+    return max(1, sum((cluster.address(task) or "").rpartition(":")[0] == host for task in cluster.tasks()))
+
+
+def size_bytes(value: Any) -> int:
+    """Return about how much memory the arrays of a nested structure take."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes + (sum(map(size_bytes, value.flat)) if value.dtype == object else 0)
+    if isinstance(value, bytes | str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(size_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(size_bytes, value))
+    return int(getattr(value, "nbytes", 0))
