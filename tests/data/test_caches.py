@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.data import Dataset, DatasetIterator, TextLineDataset, TFRecordDataset, TFRecordWriter
-from dtrain.data.caching import building, cache_file
+from dtrain.data import Dataset, DatasetIterator, TextLineDataset, TFRecordDataset, TFRecordWriter, cache_file
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.errors import InputError, WaitTimeoutError
 
@@ -257,7 +256,7 @@ def test_a_file_stays_within_its_bound(tmp_path, keep):
 
 
 def test_by_default_a_file_takes_half_of_the_free_disk(file, monkeypatch):
-    monkeypatch.setattr(building, "_free_bytes", lambda *_: 4000)
+    monkeypatch.setattr(cache_file, "_free_bytes", lambda *_: 4000)
     with pytest.raises(InputError, match="takes more than 2000 bytes"):
         list(numbers().map(lambda number: np.zeros(100) + number).cache(file))
 
@@ -346,7 +345,7 @@ def test_processes_that_come_together_build_once(file, tmp_path):
 
 
 def test_a_builder_that_does_not_go_on_is_named(file, monkeypatch):
-    monkeypatch.setattr(building, "STALLED_S", 0.05)
+    monkeypatch.setattr(cache_file, "STALLED_S", 0.05)
     going_on, begun = threading.Event(), threading.Event()
 
     def slow():

@@ -22,7 +22,7 @@ FOUND = [
     ),
     bug(OFFSETS, "read_index", "not is_trusted(found, path.parent.stat(), *beside)", "False"),
     bug(
-        "data/caching/on_disk.py",
+        "data/caching.py",
         "Stored._digest",
         "fingerprint(pipeline, files, self._place.compression)",
         "fingerprint(pipeline, [], self._place.compression)",

@@ -50,7 +50,7 @@ MIRRORED = {
         "roles/test_small_batches.py",
         "roles/test_joining.py",
     ],
-    "data/caching/on_disk.py": ["data/test_caches.py"],
+    "data/caching.py": ["data/test_caches.py"],
     "data/distribution/autosharding.py": ["data/test_shares.py", "conformance/test_autoshard_golden.py"],
     "data/distribution/batch_sizes.py": ["data/test_shares.py", "conformance/test_autoshard_golden.py"],
     "data/distribution/dealing.py": ["data", "conformance/test_autoshard_golden.py"],

@@ -16,7 +16,7 @@ from security.readers import Reader, of_bytes
 
 from dtrain.cluster.host_lists import expand_counts
 from dtrain.config.targets.hosts import read_hosts
-from dtrain.data.caching.cache_file import opened_cache, write_elements
+from dtrain.data.cache_file import opened_cache, write_elements
 from dtrain.data.dataset import Dataset
 from dtrain.data.examples import encode_example
 from dtrain.data.experimental.csv_datasets import CsvDataset

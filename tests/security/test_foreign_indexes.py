@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dtrain as dt
-from dtrain.data.caching.building import built_once
+from dtrain.data.cache_file import built_once
 from dtrain.data.readers.rows import Lines
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.record_index.index_files import OFFSET_BYTES, kept_index, read_index, write_index

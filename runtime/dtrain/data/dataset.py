@@ -5,8 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self, cast
 
-from dtrain.data.caching.in_memory import Cached
-from dtrain.data.caching.on_disk import CachePlace, Stored, compression_of
+from dtrain.data.caching import Cached, CachePlace, Stored, compression_of
 from dtrain.data.distribution.dealing import ShardHint
 from dtrain.data.distribution.options import SHARD_HINT, Optioned, Options, options_of
 from dtrain.data.grouping import Filtered, Mapped

@@ -9,7 +9,7 @@ sizes that differ by at most one under FILE and OFF.
 
 from collections.abc import Sequence
 
-from dtrain.data.caching.in_memory import Cached
+from dtrain.data.caching import Cached
 from dtrain.data.distribution.batch_sizes import NOT_KNOWN, batch_sizes_for_worker, compute_batch_size
 from dtrain.data.distribution.dealing import Dealt, ShardHint
 from dtrain.data.distribution.options import AutoShardPolicy, Optioned

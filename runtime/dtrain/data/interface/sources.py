@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from dtrain.data.caching.saved import Saved
+from dtrain.data.caching import Saved
 from dtrain.data.joining import Zipped
 from dtrain.data.node import Node
 from dtrain.data.ordering import Shuffled

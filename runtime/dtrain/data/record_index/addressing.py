@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dtrain.data.caching.in_memory import Cached
-from dtrain.data.caching.on_disk import Stored, StoredElements
+from dtrain.data.caching import Cached, Stored, StoredElements
 from dtrain.data.distribution.rebatching import Rebatched, SplitBatches
 from dtrain.data.grouping import Filtered, Unbatched, call, may_be_rows_in_a_row
 from dtrain.data.joining import Concatenated, Interleaved, Zipped
