@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.data import Dataset
-from dtrain.data.permutation.blocks import BlockPermutation
-from dtrain.data.permutation.drawn import ARRAY_ROWS_MAX, PIECE_ROWS, Ahead
-from dtrain.data.permutation.feistel import Permutation
+from dtrain.data.permutation import ARRAY_ROWS_MAX, PIECE_ROWS, Ahead, BlockPermutation, Permutation
 from dtrain.errors import InputError
 
 

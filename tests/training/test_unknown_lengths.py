@@ -5,7 +5,7 @@ import pytest
 
 import dtrain as dt
 from dtrain.data.node import INFINITE, UNKNOWN
-from dtrain.data.steps.lengths import counted
+from dtrain.data.ordering import counted
 from dtrain.errors import InputError, InvalidArgumentError
 
 

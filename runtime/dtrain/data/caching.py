@@ -15,9 +15,9 @@ from dtrain.data.cache_file import CacheFile, built_once, cannot_be_written, ope
 from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node, spec_of_first
 from dtrain.data.prefetching.tuning import SHARE, default_budget_bytes, size_bytes
 from dtrain.data.record_index.fingerprint import NoFingerprintError, files_read, fingerprint
-from dtrain.data.steps.windows import Listed
 from dtrain.data.stores.opening import open_file
 from dtrain.data.structure import Element, arrays_of, stack
+from dtrain.data.windows import Listed
 from dtrain.errors import InputError
 
 SHARE_OF_CACHE = 2

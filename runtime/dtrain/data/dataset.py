@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from dtrain.data.caching import Cached, CachePlace, Stored, compression_of
+from dtrain.data.chance import Watched
 from dtrain.data.distribution.dealing import ShardHint
 from dtrain.data.distribution.options import SHARD_HINT, Optioned, Options, options_of
 from dtrain.data.grouping import Filtered, Mapped
@@ -17,8 +18,7 @@ from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched, check_parallel_calls, with_autotune
 from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.record_index.addressing import addressed, obstacles
-from dtrain.data.steps.chance import Watched
-from dtrain.data.steps.windows import Scanned, TakenWhile
+from dtrain.data.windows import Scanned, TakenWhile
 from dtrain.errors import InputError, InvalidArgumentError
 
 LARGEST_COUNT = 2**62

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.chance import addressed, generator_of
 from dtrain.data.node import (
     INFINITE,
     UNKNOWN,
@@ -22,7 +23,6 @@ from dtrain.data.prefetching.processes import Helpers
 from dtrain.data.prefetching.threads import mapped_in_order
 from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.sources import Slices
-from dtrain.data.steps.chance import addressed, generator_of
 from dtrain.data.structure import (
     Element,
     TensorSpec,

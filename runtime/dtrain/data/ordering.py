@@ -1,17 +1,23 @@
-"""Steps that choose and order elements without looking into them: take, skip, shard, repeat, shuffle."""
+"""Steps that choose, order or count elements unseen: take, skip, shard, repeat, shuffle, a known length."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 
 from dtrain.data.node import INFINITE, UNKNOWN, Derived, Indices, Iteration, Node, RowsOf, affine
-from dtrain.data.permutation.blocks import BlockPermutation
-from dtrain.data.permutation.drawn import ARRAY_ROWS_MAX, Ahead, Listing, Order
-from dtrain.data.permutation.feistel import Numbers, Permutation
+from dtrain.data.permutation import (
+    ARRAY_ROWS_MAX,
+    Ahead,
+    BlockPermutation,
+    Listing,
+    Numbers,
+    Order,
+    Permutation,
+)
 from dtrain.data.structure import Element, concatenate
-from dtrain.errors import InputError
+from dtrain.errors import InputError, InvalidArgumentError
 
 
 class Picked(Derived):
@@ -239,3 +245,60 @@ def draw_through_buffer(
         buffer[place] = element
     for place in generator.permutation(len(buffer)):
         yield buffer[place]
+
+
+class OfLength(Derived):
+    """The source, of which it is known how many elements it has."""
+
+    keeps_batches = True
+
+    def __init__(self, source: Node, cardinality: int, *, asserted: bool) -> None:
+        """Begin.
+
+        Args:
+            source: read from the front.
+            cardinality: a number of elements, or INFINITE.
+            asserted: whether another number is an error, as where a user has said this one.
+        """
+        super().__init__(source)
+        self.addressable = False
+        self.cardinality = cardinality
+        self._asserted = asserted
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return OfLength(inputs[0], self.cardinality, asserted=self._asserted)
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        elements = self._source.iterate(iteration)
+        if not self._asserted or self.cardinality == INFINITE:
+            yield from elements
+            return
+        found = 0
+        for element in islice(elements, self.cardinality):
+            found += 1
+            yield element
+        more = next(elements, None) is not None
+        if more or found < self.cardinality:
+            told = f"more than {found}" if more else str(found)
+            raise InvalidArgumentError(
+                f"assert_cardinality: expected {self.cardinality} elements, as it says, found {told}"
+            )
+
+
+def counted(node: Node, tell: Callable[[int], None]) -> Node:
+    """Return the same elements with a known length; what has none is read once, and what is made of each of
+    its elements is not computed for that.
+
+    Args:
+        node: without end it must not be, unless it says so.
+        tell: called with the number of elements so far.
+    """
+    if node.cardinality != UNKNOWN:
+        return node
+    if isinstance(node, Derived) and not isinstance(node, Picked):
+        return node.with_inputs([counted(node.inputs[0], tell)])
+    length = 0
+    for _ in node.iterate((0,)):
+        length += 1
+        tell(length)
+    return OfLength(node, length, asserted=False)

@@ -1,4 +1,7 @@
-"""Sources of elements: arrays in memory, ranges of numbers, Python generators, names of files."""
+"""Sources of elements: arrays in memory, objects with items, Python generators, numbers, names of files.
+
+An object has `__len__` and `__getitem__`, such as torch's map-style datasets and Grain's sources.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.chance import generator_of
 from dtrain.data.node import INFINITE, Indices, Iteration, Node, spec_of_first
 from dtrain.data.record_index.index_files import SUFFIX
 from dtrain.data.stores.opening import matching_urls
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays, spec_of
-from dtrain.errors import InputError, InvalidArgumentError
+from dtrain.errors import InputError, InvalidArgumentError, NoElementError
 from dtrain.formats.remote_files import is_url
 
 
@@ -238,3 +242,87 @@ def matching_paths(patterns: Sequence[str]) -> list[str]:
     if not paths:
         raise InvalidArgumentError(f"list_files: no file matches {' or '.join(map(shown, patterns))}.")
     return paths
+
+
+class ItemSource(Node):
+    """The items of an object, by number; tensors of other libraries become arrays."""
+
+    addressable = True
+
+    def __init__(self, source: Any) -> None:
+        """Begin.
+
+        Raises:
+            InputError: the object has no length, or no items by number.
+        """
+        if not hasattr(source, "__len__") or not hasattr(source, "__getitem__") or isinstance(source, dict):
+            raise InputError(
+                "random_access: expected an object with __len__ and __getitem__, which takes numbers from 0, "
+                f"found {type(source).__name__}"
+            )
+        self._source = source
+        self.cardinality = len(source)
+
+    @property
+    def spec(self) -> Any:
+        if not self.cardinality:
+            raise NoElementError("element_spec: it is known only with the first element, and there is none.")
+        return spec_of(self.element(0, (0,)))
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return _as_element(self._source[index])
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        if hasattr(self._source, "__getitems__"):  # torch: several at once
+            items = self._source.__getitems__([int(index) for index in indices])
+            return [_as_element(item) for item in items]
+        return [_as_element(self._source[int(index)]) for index in indices]
+
+
+def _as_element(item: Any) -> Element:
+    if isinstance(item, tuple | list) and not all(isinstance(part, int | float) for part in item):
+        return tuple([_as_element(part) for part in item])
+    if isinstance(item, dict):
+        return {key: _as_element(part) for key, part in item.items()}
+    return as_arrays(np.asarray(item) if hasattr(item, "__array__") else item)
+
+
+RANDOM_BELOW = 2**32
+
+
+class Counted(Node):
+    """Start, start + step, start + 2 * step and so on."""
+
+    addressable = True
+    cardinality = INFINITE
+
+    def __init__(self, start: Any, step: Any, dtype: Any) -> None:
+        self._dtype = np.dtype(dtype)
+        self._start = start
+        self._step = step
+
+    @property
+    def spec(self) -> Any:
+        return TensorSpec((), self._dtype.name)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self._dtype.type(self._start + index * self._step)
+
+
+class RandomNumbers(Node):
+    """int64 numbers from 0 on, below 2^32; number k follows from (seed, iteration, k)."""
+
+    addressable = True
+    cardinality = INFINITE
+
+    def __init__(self, seed: int, rerandomize: bool) -> None:
+        self._seed = seed
+        self._rerandomize = rerandomize
+
+    @property
+    def spec(self) -> Any:
+        return TensorSpec((), "int64")
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        place = iteration if self._rerandomize else ()
+        return np.int64(generator_of(self._seed, place, index).integers(RANDOM_BELOW))

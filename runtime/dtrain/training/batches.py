@@ -14,11 +14,10 @@ from dtrain.data.distribution.options import AutoShardPolicy
 from dtrain.data.distribution.steps import steps_by_policy
 from dtrain.data.input_context import InputContext
 from dtrain.data.node import INFINITE, UNKNOWN, Node
-from dtrain.data.ordering import Picked, Repeated
+from dtrain.data.ordering import Picked, Repeated, counted
 from dtrain.data.prefetching.prefetched import PrefetchPlan, plan_of
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.data.record_index.fingerprint import files_read, size_and_checksum
-from dtrain.data.steps.lengths import counted
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import arrays_of
 from dtrain.data.user_data import as_dataset

@@ -21,7 +21,7 @@ from dtrain.data.node import Node
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched
 from dtrain.data.readers.rows import FileSource
-from dtrain.data.steps.windows import Windowed
+from dtrain.data.windows import Windowed
 from dtrain.errors import InputError, NotFoundError
 
 OVER_FILES = (

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.node import INFINITE
-from dtrain.data.steps.lengths import OfLength
+from dtrain.data.ordering import OfLength
 from dtrain.errors import InvalidArgumentError
 
 

@@ -8,10 +8,7 @@ from dtrain.data.grouping import Batched, Unbatched
 from dtrain.data.interface.sources import FromSources
 from dtrain.data.node import Node
 from dtrain.data.prefetching.prefetched import check_parallel_calls
-from dtrain.data.steps.distinct import Distinct
-from dtrain.data.steps.groups import Buckets, Grouped
-from dtrain.data.steps.padding import PaddedBatched
-from dtrain.data.steps.windows import Windowed
+from dtrain.data.windows import Buckets, Distinct, Grouped, PaddedBatched, Windowed
 from dtrain.errors import InputError
 
 

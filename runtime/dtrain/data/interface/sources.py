@@ -5,13 +5,20 @@ from pathlib import Path
 from typing import Any, Self
 
 from dtrain.data.caching import Saved
-from dtrain.data.joining import Zipped
+from dtrain.data.joining import Chosen, Sampled, Zipped
 from dtrain.data.node import Node
 from dtrain.data.ordering import Shuffled
-from dtrain.data.readers.item_source import ItemSource
-from dtrain.data.sources import Generated, Range, Single, Slices, matching_paths, signature_of
-from dtrain.data.steps.choosing import Chosen, Sampled
-from dtrain.data.steps.numbers import Counted, RandomNumbers
+from dtrain.data.sources import (
+    Counted,
+    Generated,
+    ItemSource,
+    RandomNumbers,
+    Range,
+    Single,
+    Slices,
+    matching_paths,
+    signature_of,
+)
 from dtrain.data.structure import arrays_of, map_arrays
 from dtrain.errors import InputError
 

@@ -29,7 +29,7 @@ import numpy as np
 from dtrain.data.caching import Cached, Stored, StoredElements
 from dtrain.data.distribution.rebatching import Rebatched, SplitBatches
 from dtrain.data.grouping import Filtered, Unbatched, call, may_be_rows_in_a_row
-from dtrain.data.joining import Concatenated, Interleaved, Zipped
+from dtrain.data.joining import Chosen, Concatenated, Interleaved, Sampled, Zipped
 from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node
 from dtrain.data.ordering import Picked, Shuffled
 from dtrain.data.readers.rows import FileRows
@@ -44,12 +44,9 @@ from dtrain.data.record_index.index_files import (
     write_index,
 )
 from dtrain.data.sources import Generated
-from dtrain.data.steps.choosing import Chosen, Sampled
-from dtrain.data.steps.distinct import Distinct
-from dtrain.data.steps.groups import Grouped
-from dtrain.data.steps.windows import Scanned, TakenWhile, Windowed
 from dtrain.data.stores.local import FileFacts
 from dtrain.data.structure import Element
+from dtrain.data.windows import Distinct, Grouped, Scanned, TakenWhile, Windowed
 from dtrain.process.assignment import RUN_DIR
 from dtrain.process.file_lock import locked
 

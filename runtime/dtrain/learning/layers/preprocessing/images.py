@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dtrain.data.steps.chance import element_chance
+from dtrain.data.chance import element_chance
 from dtrain.errors import SpecError
 from dtrain.learning.layers.base import Call
 from dtrain.learning.layers.preprocessing.image_geometry import (

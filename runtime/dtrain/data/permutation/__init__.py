@@ -1,1 +1,0 @@
-"""Orders of many rows that are computed index by index, so that no array of them is in memory."""

@@ -1,1 +1,0 @@
-"""Steps of pipelines that few programs need: windows, padding, running state, choices between datasets."""

@@ -1,0 +1,480 @@
+"""Steps that look at several elements: windows, groups by key, padded batches, a running state.
+
+The end may be one that an element tells. Source: `tf.data.Dataset.window`, `scan`, `take_while`, `unique`,
+`group_by_window`, `bucket_by_sequence_length` and `padded_batch`.
+"""
+
+import itertools
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, takewhile
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.grouping import Batched, call
+from dtrain.data.node import UNKNOWN, Iteration, Node, RowsOf, rows_of, spec_of_first
+from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays, spec_of
+from dtrain.errors import InputError, InvalidArgumentError
+from dtrain.types import Array
+
+
+class Listed(Node):
+    """Elements in memory."""
+
+    addressable = True
+
+    def __init__(self, elements: Sequence[Element]) -> None:
+        self._elements = elements
+        self.cardinality = len(elements)
+
+    @property
+    def spec(self) -> Any:
+        return spec_of(self._elements[0]) if self._elements else spec_of_first(self)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self._elements[index]
+
+
+class Windowed(Node):
+    """Windows of elements, each a dataset; of elements of several arrays a dataset for each array."""
+
+    def __init__(
+        self,
+        source: Node,
+        size: int,
+        shift: int,
+        stride: int,
+        drop_remainder: bool,
+        wrap: Callable[[Node], Any],
+    ) -> None:
+        """Begin.
+
+        Args:
+            source: the elements.
+            size: how many elements a window has.
+            shift: how many elements lie between the first ones of two windows.
+            stride: how many elements lie between two of a window.
+            drop_remainder: whether windows at the end that have fewer elements are left out.
+            wrap: makes a dataset of a node.
+        """
+        if min(size, shift, stride) < 1:
+            raise InputError(
+                f"window: expected size, shift and stride >= 1, found {size}, {shift} and {stride}"
+            )
+        self._source = source
+        self._size, self._shift, self._stride = size, shift, stride
+        self._drop = drop_remainder
+        self._wrap = wrap
+        self._span = (size - 1) * stride + 1
+        count = source.cardinality
+        if count >= 0:
+            count = max(0, count - self._span + 1) if drop_remainder else count
+            count = -(-count // shift)
+        self.cardinality = count
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self._source,)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Windowed(inputs[0], self._size, self._shift, self._stride, self._drop, self._wrap)
+
+    @property
+    def spec(self) -> Any:
+        raise InputError(
+            "element_spec: the elements of window() are datasets; join them by flat_map, for example "
+            "flat_map(lambda window: window.batch(size))"
+        )
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        elements = self._source.iterate(iteration)
+        held: deque[Element] = deque()
+        while True:
+            held.extend(islice(elements, self._span - len(held)))
+            window = list(islice(held, 0, self._span, self._stride))
+            if not window or (self._drop and len(window) < self._size):
+                return
+            yield map_arrays(lambda *arrays: self._wrap(Listed(arrays)), *window)
+            for _ in range(min(self._shift, len(held))):
+                held.popleft()
+            for _ in islice(elements, max(0, self._shift - self._span)):
+                pass  # windows that are further apart than they are long leave elements out
+
+
+class TakenWhile(Node):
+    """The elements before the first one for which a predicate is false."""
+
+    def __init__(self, source: Node, predicate: Callable[..., Any]) -> None:
+        self._source = source
+        self._predicate = predicate
+        self.cardinality = 0 if source.cardinality == 0 else UNKNOWN
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self._source,)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return TakenWhile(inputs[0], self._predicate)
+
+    @property
+    def spec(self) -> Any:
+        return self._source.spec
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        return takewhile(
+            lambda element: bool(call(self._predicate, element)), self._source.iterate(iteration)
+        )
+
+
+class Scanned(Node):
+    """A function of a running state and each element, which gives the next state and an element."""
+
+    def __init__(
+        self, source: Node, state: Any, function: Callable[[Any, Any], Any], alike: Node | None = None
+    ) -> None:
+        self._source = source
+        self._state = state
+        self._function = function
+        self._alike = alike
+        self.cardinality = source.cardinality
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self._source,)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Scanned(inputs[0], self._state, self._function, self)
+
+    @cached_property
+    def spec(self) -> Any:
+        return spec_of_first(self) if self._alike is None else self._alike.spec
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        state = as_arrays(self._state)
+        for element in self._source.iterate(iteration):
+            result = self._function(state, element)
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise InputError(
+                    "scan: expected a function that returns (new_state, output), found "
+                    f"{type(result).__name__}"
+                )
+            state, output = result
+            yield as_arrays(output)
+
+
+class Grouped(Node):
+    """The results of a function of windows of elements with one key, each as soon as it is full.
+
+    At the end come those that are not full, by their keys. `alike` is a node with elements of the same form,
+    which is asked for the spec.
+    """
+
+    def __init__(
+        self,
+        source: Node,
+        key_of: Callable[..., Any],
+        reduce: Callable[[Any, Node], Node],
+        size_of: Callable[[Any], Any],
+        alike: Node | None = None,
+        step: str = "group_by_window",
+    ) -> None:
+        """Begin.
+
+        Args:
+            source: the elements.
+            key_of: returns the key of an element, an integer.
+            reduce: makes a node of a key and a window.
+            size_of: returns how many elements a full window of a key has.
+            alike: as above.
+            step: the name of the step, for messages.
+        """
+        self._source = source
+        self._key_of = key_of
+        self._reduce = reduce
+        self._size_of = size_of
+        self._alike = alike
+        self.step = step
+        self.cardinality = 0 if source.cardinality == 0 else UNKNOWN
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self._source,)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Grouped(inputs[0], self._key_of, self._reduce, self._size_of, self, self.step)
+
+    @cached_property
+    def spec(self) -> Any:
+        if self._alike is not None:
+            return self._alike.spec
+        for _, made in self._made((0,)):
+            return made.spec
+        return spec_of_first(self)
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        for number, made in self._made(iteration):
+            yield from made.iterate((*iteration, number))
+
+    def _made(self, iteration: Iteration) -> Iterator[tuple[int, Node]]:
+        """Yield what the function makes of each window, numbered."""
+        numbers = itertools.count()
+        windows: dict[int, list[Element]] = {}
+        for element in self._source.iterate(iteration):
+            key = _integer(call(self._key_of, element), f"{self.step}: key_func")
+            window = windows.setdefault(key, [])
+            window.append(element)
+            size = _integer(self._size_of(np.int64(key)), f"{self.step}: window_size")
+            if size < 1:
+                raise InputError(f"{self.step}: window_size: expected >= 1, found {size}")
+            if len(window) >= size:
+                yield next(numbers), self._reduce(np.int64(key), Listed(windows.pop(key)))
+        for key in sorted(windows):
+            yield next(numbers), self._reduce(np.int64(key), Listed(windows[key]))
+
+
+def _integer(value: Any, where: str) -> int:
+    array = np.asarray(value)
+    if array.shape != () or array.dtype.kind not in "iub":
+        raise InputError(f"{where}: expected one integer, found {value!r}")
+    return int(array)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The rule of buckets by length: bucket b has elements of lengths from boundary b - 1 on, below b.
+
+    Attributes:
+        length_of: a function of an element.
+        boundaries: rising.
+        sizes: how many elements a batch of each bucket has; one more than boundaries.
+        like: spec of the elements.
+        padded_shapes, padding_values: as of `padded_batch`.
+        to_boundary: whether axes of unknown length are filled up to the longest length of the bucket.
+        pads: whether arrays are filled up at all.
+        drop_remainder: whether smaller batches at the end are left out.
+    """
+
+    length_of: Callable[..., Any]
+    boundaries: tuple[int, ...]
+    sizes: tuple[int, ...]
+    like: Any
+    padded_shapes: Any
+    padding_values: Any
+    to_boundary: bool
+    pads: bool
+    drop_remainder: bool
+
+    def __post_init__(self) -> None:
+        rising = all(before < after for before, after in itertools.pairwise((0, *self.boundaries)))
+        if not self.boundaries or not rising:
+            raise InputError(
+                "bucket_by_sequence_length: bucket_boundaries: expected rising numbers >= 1, found "
+                f"{list(self.boundaries)}"
+            )
+        if len(self.sizes) != len(self.boundaries) + 1:
+            raise InputError(
+                f"bucket_by_sequence_length: expected {len(self.boundaries) + 1} bucket_batch_sizes, one "
+                f"more than boundaries, found {len(self.sizes)}"
+            )
+
+    def key(self, *parts: Any) -> int:
+        """Return the number of an element's bucket."""
+        length = _integer(self.length_of(*parts), "bucket_by_sequence_length: element_length_func")
+        if self.to_boundary and length >= self.boundaries[-1]:
+            raise InvalidArgumentError(
+                "bucket_by_sequence_length: pad_to_bucket_boundary: expected lengths below "
+                f"{self.boundaries[-1]}, found {length}"
+            )
+        return bisect_right(self.boundaries, length)
+
+    def size(self, key: Any) -> int:
+        """Return how many elements a batch of a bucket has."""
+        return self.sizes[int(key)]
+
+    def batched(self, key: Any, window: Node) -> Node:
+        """Return the only batch of a window."""
+        size = self.size(key)
+        if not self.pads:
+            return Batched(window, size, self.drop_remainder)
+        shapes = self.padded_shapes
+        if self.to_boundary:
+            longest = self.boundaries[int(key)] - 1
+            shapes = map_arrays(
+                lambda spec, given: _filled(spec, given, longest), self.like, _given(self.like, shapes)
+            )
+        return PaddedBatched(window, size, self.drop_remainder, shapes, self.padding_values)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Lengths of axes, in the place of one array in a structure."""
+
+    lengths: tuple[int | None, ...]
+
+
+def _given(like: Any, shapes: Any) -> Any:
+    """Return the shape that is given for each array; without any, that of its spec."""
+    if isinstance(like, dict):
+        return {key: _given(like[key], None if shapes is None else shapes[key]) for key in like}
+    if isinstance(like, tuple):
+        parts = [None] * len(like) if shapes is None else shapes
+        return tuple(_given(part, shape) for part, shape in zip(like, parts, strict=True))
+    return _Shape(tuple(like.shape if shapes is None else shapes))
+
+
+def _filled(spec: TensorSpec, given: _Shape, longest: int) -> list[int]:
+    return [longest if length in (None, -1) else int(length or 0) for length in given.lengths]
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How the arrays at one place of all elements are filled up.
+
+    Attributes:
+        lengths: of each axis; None: as long as the longest of a batch. No lengths at all: None for all axes.
+        value: what they are filled with; None: 0, and nothing for text.
+    """
+
+    lengths: tuple[int | None, ...] | None
+    value: Any
+
+    def stacked(self, *arrays: Any) -> Array:
+        """Return the arrays, filled up, along a new first axis."""
+        shapes = [np.shape(array) for array in arrays]
+        lengths = self.lengths if self.lengths is not None else (None,) * len(shapes[0])
+        if {len(shape) for shape in shapes} != {len(lengths)}:
+            raise InputError(
+                f"padded_batch: expected arrays with {len(lengths)} axes, as padded_shapes has, found shapes "
+                f"{sorted(set(shapes))}"
+            )
+        longest = [max(lengths) for lengths in zip(*shapes, strict=True)]
+        for length, found in zip(lengths, longest, strict=True):
+            if length is not None and found > length:
+                raise InputError(
+                    f"padded_batch: expected at most {length} along an axis, found {found}; give None in "
+                    "padded_shapes for the longest of each batch"
+                )
+        form = [found if length is None else length for length, found in zip(lengths, longest, strict=True)]
+        first = np.asarray(arrays[0])
+        dtype = object if first.dtype.kind in "OSU" else first.dtype
+        value = self.value if self.value is not None else b"" if dtype is object else 0
+        filled = np.full((len(arrays), *form), value, dtype)
+        for row, (array, shape) in enumerate(zip(arrays, shapes, strict=True)):
+            place: tuple[int | slice, ...] = (row, *(slice(length) for length in shape))
+            filled[place] = array
+        return filled
+
+
+class PaddedBatched(Batched):
+    """Groups of `size` elements, filled up to one shape and stacked."""
+
+    def __init__(self, source: Node, size: int, drop_remainder: bool, shapes: Any, values: Any) -> None:
+        """Begin.
+
+        Args:
+            source: of elements of which each array has the same number of axes in all.
+            size: of a batch.
+            drop_remainder: whether a smaller last batch is left out.
+            shapes: structure of lengths, in the place of each array; None: the longest along every axis.
+            values: structure of numbers, or one for all.
+        """
+        super().__init__(source, size, drop_remainder)
+        self._shapes = shapes
+        self._values = values
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return PaddedBatched(inputs[0], self._size, self.drops_remainder, self._shapes, self._values)
+
+    @property
+    def spec(self) -> Any:
+        source = self._source.spec
+        length = self._size if self.drops_remainder else None
+
+        def padded(each: TensorSpec, padding: Padding) -> TensorSpec:
+            lengths = padding.lengths if padding.lengths is not None else (None,) * len(each.shape)
+            return TensorSpec((length, *lengths), each.dtype)
+
+        return map_arrays(padded, source, self._paddings(source))
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        elements = self._source.iterate(iteration)
+        while group := list(islice(elements, self._size)):
+            if len(group) == self._size or not self.drops_remainder:
+                yield self._stacked(group)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        stop = (index + 1) * self._size
+        if self._source.cardinality >= 0:
+            stop = min(stop, self._source.cardinality)
+        rows = range(index * self._size, stop)
+        return self._stacked([self._source.element(row, iteration) for row in rows])
+
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        return rows_of(self.element(index, iteration), rows)  # the longest of the whole batch counts
+
+    def _stacked(self, elements: Sequence[Element]) -> Element:
+        paddings = self._paddings(elements[0])
+        return map_arrays(lambda padding, *arrays: padding.stacked(*arrays), paddings, *elements)
+
+    def _paddings(self, like: Any) -> Any:
+        """Return a structure of `Padding`s in the form of elements or of their spec."""
+        return _paired(like, self._shapes, self._values)
+
+
+def _paired(like: Any, shapes: Any, values: Any) -> Any:
+    if isinstance(like, dict):
+        return {key: _paired(like[key], _at(shapes, key), _at(values, key)) for key in like}
+    if isinstance(like, tuple):
+        for given in (shapes, values):
+            if isinstance(given, list | tuple) and len(given) != len(like):
+                raise InputError(
+                    f"padded_batch: expected {len(like)} shapes or values, one for each part of an element, "
+                    f"found {given!r}"
+                )
+        return tuple(_paired(part, _at(shapes, i), _at(values, i)) for i, part in enumerate(like))
+    if shapes is None:
+        return Padding(None, values)
+    lengths = [shapes] if isinstance(shapes, int) else list(shapes)
+    return Padding(tuple(None if length in (None, -1) else int(length) for length in lengths), values)
+
+
+def _at(given: Any, key: Any) -> Any:
+    """Return what is given for a part; a single value, or None, is for all parts."""
+    return given[key] if isinstance(given, dict | list | tuple) else given
+
+
+class Distinct(Node):
+    """The first of equal elements; all that have come are remembered."""
+
+    def __init__(self, source: Node) -> None:
+        self._source = source
+        self.cardinality = 0 if source.cardinality == 0 else UNKNOWN
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self._source,)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Distinct(inputs[0])
+
+    @property
+    def spec(self) -> Any:
+        return self._source.spec
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        seen: set[Hashable] = set()
+        for element in self._source.iterate(iteration):
+            key = tuple(map(_key, arrays_of(element)))
+            if key not in seen:
+                seen.add(key)
+                yield element
+
+
+def _key(value: Any) -> Hashable:
+    array = np.asarray(value)
+    content = tuple(array.reshape(-1).tolist()) if array.dtype.hasobject else array.tobytes()
+    return array.dtype.str, array.shape, content
