@@ -10,9 +10,8 @@ from row_by_row import every_row
 
 from dtrain import errors
 from dtrain.data import Dataset, InputContext
-from dtrain.data.distribution.autosharding import autoshard, distributed
-from dtrain.data.distribution.batch_sizes import batch_sizes_for_worker, compute_batch_size
-from dtrain.data.distribution.rebatching import SplitBatches
+from dtrain.data.autosharding import autoshard, distributed
+from dtrain.data.sharding import SplitBatches, batch_sizes_for_worker, compute_batch_size
 
 DIRECT = load_json("a_rebatch.json")["direct"]
 GOLDEN = load_json("b_autoshard.json")

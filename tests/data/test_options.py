@@ -8,8 +8,8 @@ from row_by_row import every_row
 
 from dtrain import data
 from dtrain.data import Dataset, Options, TensorSpec
-from dtrain.data.distribution.dealing import Dealt
 from dtrain.data.experimental import AutoShardPolicy
+from dtrain.data.sharding import Dealt
 from dtrain.errors import InputError
 
 

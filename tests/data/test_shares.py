@@ -8,12 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.data import Dataset, InputContext
-from dtrain.data.distribution.autosharding import autoshard, distributed
-from dtrain.data.distribution.batch_sizes import batch_sizes_for_worker
-from dtrain.data.distribution.dealing import Dealt
-from dtrain.data.distribution.steps import steps_by_policy
+from dtrain.data.autosharding import autoshard, distributed, steps_by_policy
 from dtrain.data.experimental import AutoShardPolicy
 from dtrain.data.readers.rows import FileRows, Lines
+from dtrain.data.sharding import Dealt, batch_sizes_for_worker
 from dtrain.errors import InputError, InvalidArgumentError
 
 WORKERS, REPLICAS = st.integers(1, 4), st.integers(1, 3)

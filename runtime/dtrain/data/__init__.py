@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from dtrain.absent_names import absent_from
 from dtrain.data import experimental
 from dtrain.data.dataset import Dataset
-from dtrain.data.distribution.options import Options
 from dtrain.data.examples import (
     FixedLenFeature,
     VarLenFeature,
@@ -24,6 +23,7 @@ from dtrain.data.files import (
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import INFINITE, UNKNOWN
+from dtrain.data.options import Options
 from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.structure import TensorSpec
 from dtrain.formats.tfrecord import TFRecordWriter

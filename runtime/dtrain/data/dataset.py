@@ -7,17 +7,17 @@ from typing import Any, Self, cast
 
 from dtrain.data.caching import Cached, CachePlace, Stored, compression_of
 from dtrain.data.chance import Watched
-from dtrain.data.distribution.dealing import ShardHint
-from dtrain.data.distribution.options import SHARD_HINT, Optioned, Options, options_of
 from dtrain.data.grouping import Filtered, Mapped
 from dtrain.data.interface.groups import Groups
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.joining import Concatenated, Interleaved
 from dtrain.data.node import INFINITE, UNKNOWN, Node
+from dtrain.data.options import SHARD_HINT, Optioned, Options, options_of
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched, check_parallel_calls, with_autotune
 from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.record_index.addressing import addressed, obstacles
+from dtrain.data.sharding import ShardHint
 from dtrain.data.windows import Scanned, TakenWhile
 from dtrain.errors import InputError, InvalidArgumentError
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.distribution import dataset_creator as experimental
+from dtrain.data import dataset_creator as experimental
 from dtrain.data.image_folders import image_dataset_from_directory
 from dtrain.errors import InputError
 from dtrain.types import Array

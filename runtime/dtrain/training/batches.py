@@ -9,11 +9,11 @@ from functools import cached_property
 from os import PathLike
 from typing import Any
 
+from dtrain.data.autosharding import steps_by_policy
 from dtrain.data.dataset import Dataset
-from dtrain.data.distribution.options import AutoShardPolicy
-from dtrain.data.distribution.steps import steps_by_policy
 from dtrain.data.input_context import InputContext
 from dtrain.data.node import INFINITE, UNKNOWN, Node
+from dtrain.data.options import AutoShardPolicy
 from dtrain.data.ordering import Picked, Repeated, counted
 from dtrain.data.prefetching.prefetched import PrefetchPlan, plan_of
 from dtrain.data.record_index.addressing import addressed, obstacles

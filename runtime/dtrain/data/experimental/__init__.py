@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from dtrain.absent_names import absent_from
-from dtrain.data.distribution.optional import Optional
-from dtrain.data.distribution.options import SHARD_HINT, AutoShardPolicy, DistributeOptions
 from dtrain.data.experimental.cardinality import assert_cardinality
 from dtrain.data.experimental.csv_datasets import CsvDataset, make_csv_dataset
+from dtrain.data.iterator import Optional
+from dtrain.data.options import SHARD_HINT, AutoShardPolicy, DistributeOptions
 from dtrain.data.prefetching.tuning import AUTOTUNE
 
 __all__ = [

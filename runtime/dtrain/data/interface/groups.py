@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from dtrain.data.distribution.rebatching import Rebatched
 from dtrain.data.grouping import Batched, Unbatched
 from dtrain.data.interface.sources import FromSources
 from dtrain.data.node import Node
 from dtrain.data.prefetching.prefetched import check_parallel_calls
+from dtrain.data.sharding import Rebatched
 from dtrain.data.windows import Buckets, Distinct, Grouped, PaddedBatched, Windowed
 from dtrain.errors import InputError
 

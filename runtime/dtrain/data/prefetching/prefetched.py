@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dtrain.data.distribution.options import AutotuneOptions, options_of
 from dtrain.data.grouping import Batched, Mapped
 from dtrain.data.node import Derived, Indices, Iteration, Node, RowsOf
+from dtrain.data.options import AutotuneOptions, options_of
 from dtrain.data.prefetching.threads import read_ahead
 from dtrain.data.prefetching.tuning import AUTOTUNE, Tuning, default_budget_bytes, size_bytes
 from dtrain.data.structure import Element

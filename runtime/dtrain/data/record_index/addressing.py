@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dtrain.data.caching import Cached, Stored, StoredElements
-from dtrain.data.distribution.rebatching import Rebatched, SplitBatches
 from dtrain.data.grouping import Filtered, Unbatched, call, may_be_rows_in_a_row
 from dtrain.data.joining import Chosen, Concatenated, Interleaved, Sampled, Zipped
 from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node
@@ -43,6 +42,7 @@ from dtrain.data.record_index.index_files import (
     remove_remnants,
     write_index,
 )
+from dtrain.data.sharding import Rebatched, SplitBatches
 from dtrain.data.sources import Generated
 from dtrain.data.stores.local import FileFacts
 from dtrain.data.structure import Element

@@ -18,13 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.autosharding import distributed
 from dtrain.data.dataset import Dataset
-from dtrain.data.distribution.autosharding import distributed
-from dtrain.data.distribution.dealing import Dealt
-from dtrain.data.distribution.optional import NO_VALUE, Optional
-from dtrain.data.distribution.rebatching import SplitBatches
 from dtrain.data.input_context import InputContext
+from dtrain.data.iterator import NO_VALUE, Optional
 from dtrain.data.node import INFINITE, Node
+from dtrain.data.sharding import Dealt, SplitBatches
 from dtrain.data.structure import TensorSpec, arrays_of, empty_batch, map_arrays, with_open_batches
 from dtrain.errors import InputError, NoElementError, NotADatasetError, OutOfRangeError
 from dtrain.runs.self_report.activity import NO_ACTIVITY, Activity

@@ -1,12 +1,18 @@
-"""Steps that cut batches anew: across the source's batches, or each by itself. Source: TensorFlow 2.15.1."""
+"""Steps that give workers and replicas their shares: every W-th element, and smaller batches.
+
+Sizes of batches are those of `compute_batch_size` and `batch_sizes_for_worker` in
+`tensorflow.python.data.experimental.ops.distribute`. Source: TensorFlow 2.15.1.
+"""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, cycle
+from itertools import accumulate, cycle, islice
 from math import ceil
 from typing import Any
 
 from dtrain.data.grouping import Batched, rows_between, rows_in_a_row
-from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node
+from dtrain.data.joining import Concatenated, Zipped
+from dtrain.data.node import INFINITE, UNKNOWN, Derived, Indices, Iteration, Node, RowsOf
+from dtrain.data.ordering import Picked
 from dtrain.data.structure import (
     Element,
     TensorSpec,
@@ -16,7 +22,79 @@ from dtrain.data.structure import (
     map_arrays,
     with_open_batches,
 )
-from dtrain.errors import InputError, NotBatchedError
+from dtrain.errors import InputError, InvalidArgumentError, NoElementError, NotBatchedError
+
+
+class Dealt(Picked):
+    """One worker's elements of a stream that is dealt to `workers`: every `workers`-th from `index` on.
+
+    There must be one for every worker. As in TensorFlow the first read raises an `InvalidArgumentError` in
+    each worker that has an element, and a worker that has none sees an empty stream.
+    """
+
+    def __init__(self, source: Node, workers: int, index: int) -> None:
+        super().__init__(source, start=index, stride=workers)
+        self._workers = workers
+        self._index = index
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Dealt(inputs[0], self._workers, self._index)
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        if self.addressable:
+            yield from super().iterate(iteration)
+            return
+        elements = self._source.iterate(iteration)
+        first = list(islice(elements, self._workers))
+        if len(first) <= self._index:
+            return
+        self._check(len(first))
+        yield first[self._index]
+        del first
+        yield from islice(elements, self._index, None, self._workers)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        self._check(self._source.cardinality)
+        return super().element(index, iteration)
+
+    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        self._check(self._source.cardinality)
+        return super().elements(indices, iteration)
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        self._check(self._source.cardinality)
+        return super().each(indices, iteration)
+
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        self._check(self._source.cardinality)
+        return super().part(index, iteration, rows)
+
+    def _check(self, found: int) -> None:
+        if 0 <= found < self._workers:
+            raise InvalidArgumentError(
+                f"autosharding: expected at least as many files or batches as workers ({self._workers}), "
+                f"found {found}; write the data into more files, or choose another policy: "
+                "options.experimental_distribute.auto_shard_policy = AutoShardPolicy.DATA (every worker "
+                "reads all files and keeps its part of each batch) or OFF (every worker uses all of them)"
+            )
+
+
+class ShardHint(Derived):
+    """The source, as a mark: the policy HINT deals the stream to workers here. See `SHARD_HINT`."""
+
+    keeps_batches = True
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return ShardHint(inputs[0])
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        return self._source.iterate(iteration)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self._source.element(index, iteration)
+
+    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        return self._source.elements(indices, iteration)
 
 
 class Rebatched(Node):
@@ -182,3 +260,57 @@ def _length(spec: TensorSpec) -> int | None:
 
 def _rows(batch: Element, start: int, stop: int) -> Element:
     return map_arrays(lambda array: array[start:stop], batch)
+
+
+NOT_KNOWN = -1
+"""The batch size of a pipeline that has other steps after `batch`."""
+
+
+def batch_sizes_for_worker(
+    global_batch_size: int, num_workers: int, num_replicas_per_worker: int, worker_index: int
+) -> list[int]:
+    """Return the sizes into which one worker cuts its batches, in turn: one for each replica of all workers.
+
+    They differ by at most one and add up to the global batch. Each worker's list begins at another place, so
+    that what the replicas of all workers get in a step adds up to it as well.
+    """
+    replicas = num_workers * num_replicas_per_worker
+    size, larger = divmod(global_batch_size, replicas)
+    of_first = [size + 1] * larger + [size] * (replicas - larger)
+    start = worker_index * num_replicas_per_worker
+    return of_first[start:] + of_first[:start]
+
+
+def compute_batch_size(node: Node) -> int:
+    """Return the size of a pipeline's batches, smaller last ones aside; NOT_KNOWN if its form does not say.
+
+    Raises:
+        NotBatchedError: the elements have no axis of examples.
+    """
+    try:
+        specs = arrays_of(node.spec)
+    except NoElementError:
+        return _by_its_steps(node)
+    lengths = []
+    for spec in specs:
+        if not spec.shape:
+            raise NotBatchedError(
+                "experimental_distribute_dataset: expected a dataset of batches, found elements of shape (); "
+                "call Dataset.batch(global_batch_size) before it is distributed to several replicas"
+            )
+        lengths.append(spec.shape[0])
+    if None not in lengths:
+        return lengths[0] if len(set(lengths)) == 1 else NOT_KNOWN
+    return _by_its_steps(node)
+
+
+def _by_its_steps(node: Node) -> int:
+    """Return the size that the last `batch` has been given, if no step after it can have changed it."""
+    if isinstance(node, Batched):
+        return node.batch_size
+    if node.keeps_batches:
+        return _by_its_steps(node.inputs[0])
+    if isinstance(node, Zipped | Concatenated):
+        sizes = {_by_its_steps(each) for each in node.inputs}
+        return sizes.pop() if len(sizes) == 1 else NOT_KNOWN
+    return NOT_KNOWN

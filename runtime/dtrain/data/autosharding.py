@@ -2,25 +2,34 @@
 
     node = distributed(dataset.node, InputContext(2, 0, 4), AutoShardPolicy.AUTO)   # batches of one replica
 
-TensorFlow's results and errors are kept, also where one would expect others: under AUTO a pipeline that reads
-files is dealt by files, with fewer files than workers an error in some of them; blocks of batches under DATA,
-sizes that differ by at most one under FILE and OFF.
+TensorFlow's results and errors are kept, also where one would expect others: under AUTO a pipeline that
+reads files is dealt by files, with fewer files than workers an error in some of them; blocks of batches
+under DATA, sizes that differ by at most one under FILE and OFF.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 from dtrain.data.caching import Cached
-from dtrain.data.distribution.batch_sizes import NOT_KNOWN, batch_sizes_for_worker, compute_batch_size
-from dtrain.data.distribution.dealing import Dealt, ShardHint
-from dtrain.data.distribution.options import AutoShardPolicy, Optioned
-from dtrain.data.distribution.rebatching import Rebatched, SplitBatches
 from dtrain.data.grouping import Batched, Filtered, Mapped
 from dtrain.data.input_context import InputContext
 from dtrain.data.joining import Concatenated, Interleaved, Zipped
-from dtrain.data.node import Node
+from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node
+from dtrain.data.options import AutoShardPolicy, Optioned
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched
 from dtrain.data.readers.rows import FileSource
+from dtrain.data.sharding import (
+    NOT_KNOWN,
+    Dealt,
+    Rebatched,
+    ShardHint,
+    SplitBatches,
+    batch_sizes_for_worker,
+    compute_batch_size,
+)
+from dtrain.data.structure import Element, arrays_of
 from dtrain.data.windows import Windowed
 from dtrain.errors import InputError, NotFoundError
 
@@ -147,3 +156,48 @@ def _on(node: Node, inputs: Sequence[Node]) -> Node:
     """Return the node itself if its inputs are these, else the same step on them."""
     same = all(each is other for each, other in zip(node.inputs, inputs, strict=True))
     return node if same else node.with_inputs(inputs)
+
+
+class Steps(Node):
+    """The pipelines of several workers; an element is the list of the batches that a step is made of.
+
+    It has one for each replica of all workers. Those with examples come first, and None stands for those
+    without. The last step is that of the worker with most batches.
+    """
+
+    def __init__(self, pipelines: Sequence[Node], replicas: int) -> None:
+        """Read the pipelines of all workers, of which each has so many replicas."""
+        self._pipelines = pipelines
+        self._replicas = replicas
+        lengths = [node.cardinality for node in pipelines]
+        if min(lengths) >= 0:
+            self.cardinality = max(-(-length // replicas) for length in lengths)
+        else:
+            self.cardinality = INFINITE if INFINITE in lengths else UNKNOWN
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return tuple(self._pipelines)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return Steps(inputs, self._replicas)
+
+    @property
+    def spec(self) -> Any:
+        return self._pipelines[0].spec
+
+    def iterate(self, iteration: Iteration) -> Iterator[list[Element | None]]:
+        streams = [node.iterate(iteration) for node in self._pipelines]
+        parts = self._replicas * len(streams)
+        while batches := [each for stream in streams for each in islice(stream, self._replicas)]:
+            filled = [batch for batch in batches if len(arrays_of(batch)[0])]
+            yield filled + [None] * (parts - len(filled))
+
+
+def steps_by_policy(node: Node, policy: AutoShardPolicy, workers: int, parts: int) -> Steps:
+    """Return the steps that `parts` replicas of so many workers get of a pipeline of global batches.
+
+    Raises: see `autosharding.distributed`.
+    """
+    contexts = [InputContext(workers, worker, parts) for worker in range(workers)]
+    return Steps([distributed(node, each, policy) for each in contexts], parts // workers)
