@@ -19,7 +19,7 @@ from dtrain.config.targets.hosts import read_hosts
 from dtrain.data.cache_file import opened_cache, write_elements
 from dtrain.data.dataset import Dataset
 from dtrain.data.examples import encode_example
-from dtrain.data.experimental.csv_datasets import CsvDataset
+from dtrain.data.experimental import CsvDataset
 from dtrain.data.files import TarDataset
 from dtrain.data.readers.rows import Records, read_lines
 from dtrain.data.record_index.addressing import addressed

@@ -13,7 +13,7 @@ import dtrain as dt
 from dtrain.cluster.host_lists import HOSTS_MAX, expand_counts, expand_hosts
 from dtrain.config.targets.hosts import hosts_problems, read_hosts
 from dtrain.data import cache_file
-from dtrain.data.experimental.csv_datasets import CsvDataset, make_csv_dataset
+from dtrain.data.experimental import CsvDataset, make_csv_dataset
 from dtrain.data.image_folders import read_image
 from dtrain.data.readers.tar_format import suffixes_of_first
 from dtrain.data.record_index.addressing import addressed

@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 from dtrain.data.caching import Cached, CachePlace, Stored, compression_of
 from dtrain.data.chance import Watched
 from dtrain.data.grouping import Filtered, Mapped
-from dtrain.data.interface.groups import Groups
+from dtrain.data.interface import Groups
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.joining import Concatenated, Interleaved
 from dtrain.data.node import INFINITE, UNKNOWN, Node

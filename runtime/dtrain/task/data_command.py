@@ -10,9 +10,16 @@ from typing import Any, TypeVar
 try:
     import msgspec
 
-    from dtrain.data.inspection.describing import Description, Field, describe
-    from dtrain.data.inspection.file_kinds import DataFile, data_file
-    from dtrain.data.inspection.indexing import Indexed, IndexState, build_index
+    from dtrain.data.inspection import (
+        DataFile,
+        Description,
+        Field,
+        Indexed,
+        IndexState,
+        build_index,
+        data_file,
+        describe,
+    )
     from dtrain.data.record_index.index_files import SUFFIX
     from dtrain.data.stores.remote import shown
     from dtrain.errors import DtrainError, SpecError

@@ -1,4 +1,4 @@
-"""Datasets of .csv files. Source: `CsvDataset` and `make_csv_dataset` of `tf.data.experimental` 2.15.1."""
+"""`dt.data.experimental`: names of `tf.data.experimental` (2.15.1), among them datasets of .csv files."""
 
 import csv
 import io
@@ -6,12 +6,18 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dtrain.absent_names import absent_from
 from dtrain.data.dataset import Dataset
 from dtrain.data.files import Filenames, rows_of_files
+from dtrain.data.iterator import Optional
+from dtrain.data.node import INFINITE
+from dtrain.data.options import SHARD_HINT, AutoShardPolicy, DistributeOptions
+from dtrain.data.ordering import OfLength
+from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.readers.csv_format import DTYPES, CsvColumn, CsvRows
 from dtrain.data.sources import matching_paths
 from dtrain.data.stores.opening import open_stream
@@ -20,6 +26,46 @@ from dtrain.data.structure import TensorSpec
 from dtrain.errors import InputError, InvalidArgumentError
 from dtrain.formats.expansion import decompressed
 from dtrain.formats.tfrecord import check_compression
+
+__all__ = [
+    "AUTOTUNE",
+    "SHARD_HINT",
+    "AutoShardPolicy",
+    "CsvDataset",
+    "DistributeOptions",
+    "Optional",
+    "assert_cardinality",
+    "make_csv_dataset",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.data.experimental", __all__)
+
+
+def assert_cardinality(expected_cardinality: int) -> Callable[[Dataset], Dataset]:
+    """Return a transformation for `Dataset.apply`, after which a dataset has so many elements, or INFINITE.
+
+    Reading raises an `InvalidArgumentError` where it has another number. See
+    `tf.data.experimental.assert_cardinality`.
+
+    Args:
+        expected_cardinality: how many elements there are, or INFINITE.
+
+    Raises:
+        InvalidArgumentError: it is no number of elements.
+    """
+    if not isinstance(expected_cardinality, int) or expected_cardinality < INFINITE:
+        raise InvalidArgumentError(
+            "assert_cardinality: expected a number of elements, or INFINITE (-1), found "
+            f"{expected_cardinality!r}"
+        )
+
+    def asserted(dataset: Dataset) -> Dataset:
+        if dataset.cardinality() == expected_cardinality:
+            return dataset
+        return Dataset(OfLength(dataset.node, expected_cardinality, asserted=True))
+
+    return asserted
 
 
 class CsvDataset(Dataset):

@@ -1,1 +1,0 @@
-"""The parts of the class `Dataset`, whose methods are those of tf.data."""
