@@ -16,8 +16,7 @@ from dtrain.data.prefetching.prefetched import plan_of
 from dtrain.data.prefetching.threads import ReadAhead
 from dtrain.data.prefetching.tuning import DEPTH_MAX, REMEMBERED, WINDOW, Forecast, Tuning
 from dtrain.errors import InputError
-from dtrain.protocol.lanes import Lanes, owned_from
-from dtrain.protocol.part_dealer import PartDealer
+from dtrain.protocol.part_dealer import Lanes, PartDealer, owned_from
 from dtrain.state.batch_cut import Dealt
 
 FAR = 1 << 40

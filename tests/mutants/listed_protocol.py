@@ -6,7 +6,7 @@ from mutant import bug, void
 
 SYNC_ROUND = "protocol/sync_round.py"
 DEALER = "protocol/part_dealer.py"
-SEEN = "protocol/exactly_once.py"
+SEEN = "protocol/contributions.py"
 GATE = "protocol/async_updates.py"
 MEMBERSHIP = "protocol/membership.py"
 
@@ -94,14 +94,14 @@ ASYNC = [
     bug(GATE, "TicketGate.leave", "self.holders.discard(rank)"),
     bug(GATE, "TicketGate._slowest", "min(self._ranks_at, default=0)", "0", says="the slowest clock is 0"),
     bug(
-        "protocol/staleness.py",
+        "protocol/async_updates.py",
         "StalenessRule.judge",
         "staleness > self.max_staleness",
         "staleness >= self.max_staleness",
     ),
-    bug("protocol/staleness.py", "StalenessRule.judge", "max(1, staleness)", "(1 + staleness)"),
+    bug("protocol/async_updates.py", "StalenessRule.judge", "max(1, staleness)", "(1 + staleness)"),
     bug(
-        "protocol/delay_compensation.py",
+        "protocol/async_updates.py",
         "DelayCompensation.compensate",
         "self._versions.get(rank) != base_version",
         "rank not in self._versions",
@@ -118,7 +118,7 @@ DEALING = [
     ),
     bug(DEALER, "PartDealer.export", "[*self.due, *self.given, *waiting]", "[*self.due, *waiting]"),
     bug(DEALER, "PartDealer.export", "[*self.due, *self.given, *waiting]", "[*self.due, *self.given]"),
-    bug("protocol/lanes.py", "Lanes.choose", "self.waiting + number - following < left", "True"),
+    bug("protocol/part_dealer.py", "Lanes.choose", "self.waiting + number - following < left", "True"),
     bug(
         DEALER,
         "PartDealer.lose",

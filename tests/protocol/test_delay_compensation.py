@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.protocol.delay_compensation import BLOCK, DelayCompensation
+from dtrain.protocol.async_updates import BLOCK, DelayCompensation
 
 
 @settings(deadline=None, max_examples=30)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrain.protocol.lanes import LEAD, RESERVED, Lanes, owned_from
-from dtrain.protocol.part_dealer import PartDealer
+from dtrain.protocol.part_dealer import LEAD, RESERVED, Lanes, PartDealer, owned_from
 from dtrain.state.batch_cut import Dealt
 
 BEGUN = Dealt(1)

@@ -2,8 +2,8 @@
 is lost before.
 """
 
+from dtrain.protocol.async_updates import Repairs
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.protocol.repairs import Repairs
 
 
 def test_a_push_is_confirmed_by_the_next_one_or_by_a_word_that_all_have_answered():

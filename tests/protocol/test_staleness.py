@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.messages import Verdict
-from dtrain.protocol.staleness import StalenessHistogram, StalenessRule
+from dtrain.protocol.async_updates import StalenessHistogram, StalenessRule
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dtrain.messages import (
     RefusalKind,
     Verdict,
 )
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.roles.worker.phases import Closing, Finished, Pulling, Pushing, Ready
 
 

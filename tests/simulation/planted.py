@@ -8,8 +8,8 @@ from typing import Any
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.protocol.applied_batches import AppliedBatches
+from dtrain.protocol.async_updates import StalenessRule
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.staleness import StalenessRule
 from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.async_rule import AsyncRule

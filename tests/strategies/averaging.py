@@ -6,7 +6,7 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.config import SingleSection
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import mean
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.training import LocalFits, LocalReplica, LocalTraining

@@ -9,7 +9,7 @@ from strategies.averaging import AveragingReplica, AveragingStrategy, Contributi
 from dtrain.distribute import ReduceOp
 from dtrain.errors import TrainingError
 from dtrain.messages import Sums, Verdict
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.strategies.in_process.training import LocalTraining
 from dtrain.strategies.interface import Problem, Replica, Training
 from dtrain.strategies.replicas.reduction import Nest

@@ -13,7 +13,7 @@ from typing import Any
 from dtrain.config import SingleSection
 from dtrain.messages import Verdict
 from dtrain.parameters.means import mean
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.training import LocalFits, LocalReplica

@@ -12,7 +12,7 @@ from dtrain.data import Dataset
 from dtrain.learning.losses import MeanSquaredError
 from dtrain.learning.optimizers import SGD, serialize
 from dtrain.messages import Sums, Verdict
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.runs.self_report.activity import Activity
 from dtrain.state.batch_cut import BatchCut
 from dtrain.training.batches import Batches

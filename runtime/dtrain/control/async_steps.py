@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from dtrain.control.actions import Action
 from dtrain.messages import Push, Refusal, RefusalKind, Verdict
-from dtrain.protocol.async_updates import TicketGate
+from dtrain.protocol.async_updates import Repairs, TicketGate
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
-from dtrain.protocol.repairs import Repairs
 from dtrain.protocol.tally import Tally
 from dtrain.state.fit_state import Open
 

@@ -39,11 +39,9 @@ from dtrain.messages import (
     Row,
     Subscribe,
 )
-from dtrain.protocol.async_updates import TicketGate
-from dtrain.protocol.lanes import Lanes
+from dtrain.protocol.async_updates import Repairs, TicketGate
 from dtrain.protocol.membership import LEASE_S, MemberState
-from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.repairs import Repairs
+from dtrain.protocol.part_dealer import Lanes, PartDealer
 from dtrain.protocol.sync_round import SyncDecision
 from dtrain.protocol.tally import Tally
 from dtrain.runs.events import MemberJoined, MemberLeft, MemberLost

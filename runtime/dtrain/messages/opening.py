@@ -37,7 +37,7 @@ class Initialise(Message, frozen=True, gc=False, kw_only=True):
         directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
         repairs: async, to ps:0: the batches that its values contain and another server's do not; see
-            `protocol.repairs`.
+            `protocol.async_updates`.
         drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "",
             slots by name.
         loads: whether `Load` messages follow, for every row of every table. Only the last one begins the

@@ -32,7 +32,7 @@ class Feed(NamedTuple):
         batch_size: how many examples a batch has.
         batches: how many one pass over the data has.
         steps_per_epoch: how many steps an epoch has.
-        pipelines: how many pipelines a function of an InputContext makes; see `protocol.lanes`.
+        pipelines: how many pipelines a function of an InputContext makes; see `protocol.part_dealer`.
         files: the files that are read, as far as steps of a dataset name them.
     """
 

@@ -20,7 +20,7 @@ FORMAT = 3
 Row = dict[str, Any]
 """The numbers of one epoch by name, as callbacks left them: floats, or lists of floats."""
 SeenPush = tuple[str, int, int]
-"""The newest push of a replica that a server has judged; see `protocol.exactly_once`."""
+"""The newest push of a replica that a server has judged; see `protocol.contributions`."""
 Batches = tuple[int, tuple[int, ...]]
 """Applied batches: one more than the highest number; the missing ones below it, ascending."""
 NO_BATCHES: Batches = (0, ())

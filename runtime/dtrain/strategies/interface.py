@@ -30,7 +30,7 @@ from dtrain.errors import ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, Sums
 from dtrain.parameters.placement import Plan
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.state.batch_cut import UNCUT, BatchCut, Dealt
 from dtrain.state.feed import UNKNOWN, Feed
 from dtrain.state.fit_state import FitState, Open

@@ -8,7 +8,7 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.config import SingleSection, TrainingSection
 from dtrain.messages import Sums
 from dtrain.process.assignment import TaskAssignment
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.roles.chief.start import pipelines_of
 from dtrain.runs.files import RunFiles
 from dtrain.runs.self_report.activity import NO_ACTIVITY

@@ -22,7 +22,7 @@ from dtrain.learning.losses.loss import FunctionLoss, Loss
 from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Sums
 from dtrain.parameters.means import any_non_finite
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.strategies.interface import Replica
 from dtrain.strategies.replicas.applying import ReplicaApplication
 from dtrain.strategies.replicas.contexts import ReplicaContext, here

@@ -25,7 +25,7 @@ from dtrain.data.prefetching.tuning import Forecast, size_bytes
 from dtrain.data.structure import concatenate
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import WHOLE, LossScale
-from dtrain.protocol.lanes import owned_from
+from dtrain.protocol.part_dealer import owned_from
 from dtrain.state.batch_cut import BatchCut
 
 NESTED = (dict, list, tuple)

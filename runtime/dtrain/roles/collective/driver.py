@@ -17,7 +17,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.membership import Membership

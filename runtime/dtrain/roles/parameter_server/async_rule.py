@@ -15,10 +15,9 @@ from dtrain.control.async_steps import AsyncSteps
 from dtrain.messages import Push, Reply, Verdict
 from dtrain.parameters.store import Store
 from dtrain.protocol.applied_batches import AppliedBatches
-from dtrain.protocol.delay_compensation import DelayCompensation
-from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
+from dtrain.protocol.contributions import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.protocol.staleness import StalenessRule
 from dtrain.types import Array, Blocks
 
 

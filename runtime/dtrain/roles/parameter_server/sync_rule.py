@@ -19,7 +19,7 @@ from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
 from dtrain.parameters.means import mean
 from dtrain.parameters.store import Store
-from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.contributions import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.sync_round import Contribution, SyncRound
 from dtrain.state.fit_state import Open

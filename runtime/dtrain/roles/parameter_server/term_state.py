@@ -17,7 +17,7 @@ from dtrain.parameters.store import Store
 from dtrain.parameters.versions import BufferAllocator
 from dtrain.protocol import tally
 from dtrain.protocol.applied_batches import AppliedBatches
-from dtrain.protocol.exactly_once import Seen, SeenPushes
+from dtrain.protocol.contributions import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.async_rule import AsyncRule
 from dtrain.roles.parameter_server.sync_rule import SyncRule

@@ -20,7 +20,7 @@ from dtrain.parameters.compression import Packing
 from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, ServedIds
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers
 from dtrain.roles.worker.machine import Replica
 from dtrain.roles.worker.phases import Draining, Finished, Outgoing, Pulling

@@ -37,7 +37,7 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.roles.worker.phases import (
     READY,
     Closing,

@@ -21,7 +21,7 @@ from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import any_non_finite, mean
 from dtrain.parameters.store import Store
 from dtrain.process.clock import LOOK_S
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.strategies.in_process.machine import Given, SharedSteps, Step
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining

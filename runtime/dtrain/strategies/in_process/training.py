@@ -16,7 +16,7 @@ from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes
 from dtrain.parameters.store import Change, Store
 from dtrain.process.assignment import TaskAssignment
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.chief.start import Start

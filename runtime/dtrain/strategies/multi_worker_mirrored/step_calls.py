@@ -18,7 +18,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import LOOK_S
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.roles.collective.between_hosts.step_calls import LARGEST_BYTES
 from dtrain.roles.collective.call_log import CallLog, GivenCall
 from dtrain.roles.collective.driver import CollectiveDriver

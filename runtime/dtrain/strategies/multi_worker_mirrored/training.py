@@ -18,7 +18,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
 from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import SYSTEM
-from dtrain.protocol.outcome import Outcome
+from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.collective.backup_driver import BackupDriver

@@ -16,8 +16,8 @@ from dtrain.errors import DtrainError, InputError
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, cut
-from dtrain.protocol.outcome import Outcome
-from dtrain.protocol.staleness import StalenessHistogram
+from dtrain.protocol.async_updates import StalenessHistogram
+from dtrain.protocol.contributions import Outcome
 from dtrain.roles.chief.keeper.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink

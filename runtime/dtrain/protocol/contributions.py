@@ -1,4 +1,4 @@
-"""The table of pushes that makes a push count at most once, whatever is lost, repeated or reordered.
+"""Contributions of replicas: a push counts at most once, and each has one outcome.
 
 The rule *Exactly once* (docs/design/protocol.md#exactly-once), as far as pushes go:
 
@@ -68,3 +68,22 @@ class SeenPushes:
         return cls(
             {name: Seen(incarnation, sequence, Verdict.ACCEPTED) for name, incarnation, sequence in rows}
         )
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The servers' joint judgement of one gradient.
+
+    Attributes:
+        verdict: the gravest, where several servers judge; in sync they agree, by the rule *One decision*
+            (docs/design/protocol.md#one-decision).
+        staleness: the largest.
+        accepted: contributions of this replica that the last version contains.
+        stale: contributions that came too late.
+        reason: why it was refused.
+    """
+
+    verdict: Verdict
+    staleness: int = 0
+    accepted: int = 0
+    stale: int = 0
+    reason: str | None = None
