@@ -17,7 +17,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
-from dtrain.control.actions import Decide, Report, Send
+from dtrain.control.interface import Decide, Report, Send
 from dtrain.learning import optimizers
 from dtrain.messages import (
     Commit,

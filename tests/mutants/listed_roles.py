@@ -110,7 +110,7 @@ SERVER = [
         "False",
     ),
     bug(MACHINE, "ParameterServer._begin", "[moved_on(caller, held) for caller in waiting]", "[]"),
-    bug("control/rights.py", "obstacle", "sender == cluster.leader", "True"),
+    bug("control/roster.py", "obstacle", "sender == cluster.leader", "True"),
     bug(MACHINE, "ParameterServer._read_snapshot", "message.number != self._snapshots.number", "False"),
     bug("roles/parameter_server/config_change.py", "_change", "message.number > held.order", "True"),
     bug(

@@ -5,7 +5,7 @@ import numpy as np
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import WaitSection, training_section
-from dtrain.control.actions import Decide, Note, Redeliver, Send
+from dtrain.control.interface import Decide, Note, Redeliver, Send
 from dtrain.learning import optimizers
 from dtrain.messages import Heartbeat, Initialise, Pull, Push, Reply, Values
 from dtrain.parameters import placement

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from roles.by_hand import TASKS, Hand
 
 from dtrain.cluster import TaskId
-from dtrain.control.actions import Send
+from dtrain.control.interface import Send
 from dtrain.messages import Conclude, HeartbeatReply, Push
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.worker.machine import Replica

@@ -6,7 +6,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
-from dtrain.control.actions import Decide, End
+from dtrain.control.interface import Decide, End
 from dtrain.control.machine import ControlPlane
 from dtrain.messages import Farewell, Heartbeat, Hello, Initialise, Lineage, NotReady, Push, Refusal
 from dtrain.protocol.membership import LEASE_S

@@ -6,7 +6,6 @@ from roles.by_hand import TASKS, Hand, only
 
 from dtrain.cluster import JOINING, TaskId
 from dtrain.config import CheckpointSection, RunSpec, SecuritySection
-from dtrain.control import admission, roster
 from dtrain.messages import Farewell, Heartbeat, Join, NotReady, Place, Pull, Refusal, Values, Verdict
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import LEASE_S
@@ -115,8 +114,7 @@ def test_a_control_host_that_was_started_again_gives_no_index_twice():
 
 
 def test_no_index_is_given_beyond_the_workers_that_may_join(monkeypatch):
-    for module in (admission, roster):
-        monkeypatch.setattr(module, "JOINED_MAX", 3)
+    monkeypatch.setattr("dtrain.control.roster.JOINED_MAX", 3)
     hand = open_to_all()
     hand.initialise()
     hand.beat("worker:2")

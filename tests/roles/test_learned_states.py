@@ -7,7 +7,7 @@ import pytest
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
 from dtrain.control import learned
-from dtrain.control.actions import Send
+from dtrain.control.interface import Send
 from dtrain.control.machine import ControlPlane
 from dtrain.messages import AskLearned, Farewell, Learned, Lineage, Refusal
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from roles.by_hand import asynchronous, only, sync
 
-from dtrain.control.actions import Send
+from dtrain.control.interface import Send
 from dtrain.learning import optimizers
 from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal, Values, Verdict
 from dtrain.variables import VariableSpec

@@ -7,8 +7,7 @@ import pytest
 from roles.by_hand import TASKS, Hand
 
 from dtrain.cluster import JOINING, TaskId
-from dtrain.control import rights
-from dtrain.control.rights import EVALUATOR_LIMIT_BYTES, JOINED_MAX, STATUS_LIMIT_BYTES
+from dtrain.control.roster import EVALUATOR_LIMIT_BYTES, JOINED_MAX, STATUS_LIMIT_BYTES
 from dtrain.messages import (
     Commit,
     Complete,
@@ -112,7 +111,7 @@ def test_the_run_s_own_tasks_and_workers_that_join_may_connect(hand, task):
 
 
 def test_workers_join_up_to_the_limit(hand, monkeypatch):
-    monkeypatch.setattr(rights, "JOINED_MAX", 3)
+    monkeypatch.setattr("dtrain.control.roster.JOINED_MAX", 3)
     roster = hand.servers[0].control.roster
     for index in (2, 3, 4):
         assert roster.refusal(TaskId.parse(f"worker:{index}")) is None

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from roles.by_hand import Hand, only, sync
 
-from dtrain.control.actions import Report
+from dtrain.control.interface import Report
 from dtrain.messages import Commit, Complete, Reply, Snapshot, Subscribe, Verdict
 from dtrain.variables import VariableSpec
 

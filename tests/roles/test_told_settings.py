@@ -13,7 +13,7 @@ from row_by_row import every_row
 
 from dtrain.config import training_section
 from dtrain.config.training_section import DEFAULTS
-from dtrain.control.actions import Report, Send
+from dtrain.control.interface import Report, Send
 from dtrain.errors import PeerLostError
 from dtrain.messages import Commit, Complete, Heartbeat, Hello, Initialised, Reply, Subscribe
 from dtrain.roles.parameter_server.driver import ServerHandler

@@ -4,7 +4,7 @@ from roles.by_hand import Hand
 from roles.test_in_place import Silent
 
 from dtrain.cluster import TaskId
-from dtrain.control.actions import Note
+from dtrain.control.interface import Note
 from dtrain.messages import Hello, Push, Snapshot, Verdict
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.runs.events import CutTaken

@@ -8,7 +8,7 @@ It joins the tickets (docs/design/protocol.md#asynchronous-updates), the dealer 
 from collections.abc import Callable, Collection, Hashable, Set
 from dataclasses import dataclass, field
 
-from dtrain.control.actions import Action
+from dtrain.control.interface import Action
 from dtrain.messages import Push, Refusal, RefusalKind, Verdict
 from dtrain.protocol.async_updates import Repairs, TicketGate
 from dtrain.protocol.part_dealer import NO_PART, PartDealer

@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass, field
 
-from dtrain.control.actions import Caller, Send
+from dtrain.control.interface import Caller, Send
 from dtrain.messages import AskLearned, Learned
 
 STATE_LIMIT_BYTES = 16 << 20

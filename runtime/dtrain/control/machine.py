@@ -14,13 +14,10 @@ from dataclasses import dataclass, field
 from dtrain.cluster import JOINING, AddressBook, ClusterSpec, Role, TaskId
 from dtrain.config import AsyncSection, ClusterTraining, ServerSection, SyncSection, WaitSection
 from dtrain.config.choices import OnStale, TooFew
-from dtrain.control.actions import Action, Caller, End, Note, Send
-from dtrain.control.admission import Admission
 from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.interface import Action, Caller, End, Note, Send, Steps
 from dtrain.control.learned import LearnedStates
-from dtrain.control.rights import obstacle
-from dtrain.control.roster import Roster, Standing
-from dtrain.control.steps import Steps
+from dtrain.control.roster import Admission, Roster, Standing, obstacle
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import (
     AnyMessage,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from dtrain.config import SyncSection
 from dtrain.config.choices import TooFew
-from dtrain.control.actions import Action, Caller, Decide, Send
+from dtrain.control.interface import Action, Caller, Decide, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from dtrain.cluster import TaskId
-from dtrain.control.actions import Action, Decide, End, Note, Send
+from dtrain.control.interface import Action, Decide, End, Note, Send
 from dtrain.control.machine import ControlPlane
 from dtrain.messages import Commit, Complete, Hello, Refusal, RefusalKind, Subscribe
 from dtrain.process.clock import SYSTEM, Clock

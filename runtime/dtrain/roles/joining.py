@@ -11,7 +11,7 @@ import msgspec
 from dtrain.cluster import JOINING, ClusterSpec
 from dtrain.config import CheckpointSection, RunSpec, SecuritySection
 from dtrain.config.choices import TlsMode
-from dtrain.control.admission import Admission
+from dtrain.control.roster import Admission
 from dtrain.errors import PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Join, NotReady, Place, Refusal, RefusalKind
 from dtrain.process.assignment import TaskAssignment

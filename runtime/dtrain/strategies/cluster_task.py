@@ -15,9 +15,8 @@ from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.cluster import AddressBook, Role, TaskId
 from dtrain.config import ClusterTraining, MultiWorkerMirroredSection
 from dtrain.config.choices import Transport, Validation
-from dtrain.control.actions import Action
+from dtrain.control.interface import Action, Steps
 from dtrain.control.machine import ControlPlane
-from dtrain.control.steps import Steps
 from dtrain.errors import LeftBehindError, RunError, RunInUseError
 from dtrain.messages import HeartbeatReply, Lineage, Refusal, Row
 from dtrain.messages.status import TaskPhase

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from dtrain.config import AsyncSection
 from dtrain.config.choices import StaleGradients
-from dtrain.control.actions import Action, Caller, Send
 from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.interface import Action, Caller, Send
 from dtrain.messages import Push, Reply, Verdict
 from dtrain.parameters.store import Store
 from dtrain.protocol.applied_batches import AppliedBatches

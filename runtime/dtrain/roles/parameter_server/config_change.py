@@ -1,6 +1,6 @@
 """A server's part in rule *Configuration changes* (docs/design/protocol.md#configuration-changes)."""
 
-from dtrain.control.actions import Action, Caller, Send
+from dtrain.control.interface import Action, Caller, Send
 from dtrain.errors import DtrainError
 from dtrain.messages import Control, Controlled, Hold, Holding, NotReady, Refusal
 from dtrain.parameters.store import Change

@@ -13,7 +13,7 @@ from functools import cache, partial
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import AsyncSection, SyncSection
-from dtrain.control.actions import Action, Decide, End, Later, Note, Redeliver, Report, Send
+from dtrain.control.interface import Action, Decide, End, Later, Note, Redeliver, Report, Send
 from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import (
     AnyMessage,

@@ -11,9 +11,9 @@ import msgspec
 
 from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
 from dtrain.config import ServerSection, WaitSection
-from dtrain.control.actions import Action, Caller, End, Later, Redeliver, Send
+from dtrain.control.interface import Action, Caller, End, Later, Redeliver, Send
 from dtrain.control.machine import ControlPlane
-from dtrain.control.rights import obstacle
+from dtrain.control.roster import obstacle
 from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
     Alter,

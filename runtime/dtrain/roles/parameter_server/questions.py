@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from dtrain.control.actions import Caller, Note, Send
+from dtrain.control.interface import Caller, Note, Send
 from dtrain.control.machine import ControlPlane
 from dtrain.messages import Conclude, Lookup, NotReady, Pull, Snapshot, SnapshotReply, Values
 from dtrain.protocol.part_dealer import NO_PART

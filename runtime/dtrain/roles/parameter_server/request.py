@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.control.actions import Caller
+from dtrain.control.interface import Caller
 from dtrain.messages import Lookup, Pull, Snapshot
 
 Question = Pull | Lookup | Snapshot

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field
 
 from dtrain.cluster import TaskId
-from dtrain.control.actions import Caller
+from dtrain.control.interface import Caller
 from dtrain.messages import Mark, Push, Snapshot, SnapshotReply
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.roles.parameter_server.term_state import TermState

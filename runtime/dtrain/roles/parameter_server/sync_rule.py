@@ -14,7 +14,7 @@ import numpy as np
 
 from dtrain.config import SyncSection
 from dtrain.config.choices import Weighting
-from dtrain.control.actions import Action, Caller, Report, Send
+from dtrain.control.interface import Action, Caller, Report, Send
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
 from dtrain.parameters.means import mean

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from dtrain.control.actions import Action, Caller
+from dtrain.control.interface import Action, Caller
 from dtrain.messages import Push
 from dtrain.types import Array
 
