@@ -19,10 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
-from dtrain.collectives.between_hosts.ring import ring
-from dtrain.collectives.between_hosts.segments import Span, segment_length
-from dtrain.collectives.between_hosts.terms import Terms
+from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_chain, ring, segment_length
 from dtrain.messages import Hello
 from dtrain.roles.collective.between_hosts.exchange import Sum, exchange
 from dtrain.roles.collective.between_hosts.ways import Ways

@@ -2,7 +2,7 @@
 
 from collections import defaultdict, deque
 
-from dtrain.collectives.between_hosts.carrying_out import Send, carry_out
+from dtrain.collectives.between_hosts.all_reduce import Send, carry_out
 
 
 def run(flows, terms, means, random):

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from collectives.served import Served
 
-from dtrain.collectives.row_update import RowBlock
-from dtrain.collectives.slices import BLOCK_ELEMENTS
+from dtrain.collectives.blocks import BLOCK_ELEMENTS
+from dtrain.collectives.update import RowBlock
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict

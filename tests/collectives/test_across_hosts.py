@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from collectives.scene import Scene, twin
 
-from dtrain.collectives.between_hosts.promise import Promise
+from dtrain.collectives.between_hosts.follower import Promise
 from dtrain.config.choices import TooFew, Weighting
 from dtrain.learning import optimizers
 from dtrain.messages import Hello

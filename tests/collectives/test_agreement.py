@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dtrain.collectives.between_hosts.agent import Agent
-from dtrain.collectives.between_hosts.following import (
+from dtrain.collectives.between_hosts.follower import (
     UNRECORDED,
     Apply,
     Begin,
@@ -12,10 +12,11 @@ from dtrain.collectives.between_hosts.following import (
     Following,
     Hold,
     LeftBehind,
+    Promise,
+    may_go_on,
+    next_term,
 )
-from dtrain.collectives.between_hosts.leading import TRIES, Leading
-from dtrain.collectives.between_hosts.promise import Promise
-from dtrain.collectives.between_hosts.quorum import may_go_on, next_term
+from dtrain.collectives.between_hosts.leader import TRIES, Leading
 from dtrain.messages.between_hosts import Direction, PartFacts, Seat
 
 HOSTS = (0, 1, 2)

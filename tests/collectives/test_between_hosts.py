@@ -8,10 +8,7 @@ from collectives.in_one_process import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
-from dtrain.collectives.between_hosts.ring import ring
-from dtrain.collectives.between_hosts.segments import Span, slices
-from dtrain.collectives.between_hosts.terms import Terms
+from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_chain, ring, slices
 from dtrain.parameters.means import mean
 
 

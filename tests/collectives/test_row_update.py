@@ -10,7 +10,7 @@ from collectives.served import Served
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.collectives.block_update import Contributions
+from dtrain.collectives.update import Contributions
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows

@@ -73,7 +73,7 @@ PLANTED = {
     ),
     "nobody inherits": ("dtrain.collectives.step.heir", lambda order, place, dead: order[place]),
     "puts no rows back": (
-        "dtrain.collectives.row_update.RowUpdate.put_back",
+        "dtrain.collectives.update.RowUpdate.put_back",
         lambda table, block, places: None,
     ),
     "does not wait": ("dtrain.collectives.step.Step._await_gradients", does_not_wait),

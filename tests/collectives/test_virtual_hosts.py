@@ -11,8 +11,7 @@ from random import Random
 from collectives.virtual_hosts import LEASE_S, Net
 
 from dtrain.collectives.between_hosts.agent import BEAT_S
-from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
-from dtrain.collectives.between_hosts.ring import ring
+from dtrain.collectives.between_hosts.all_reduce import ordered_chain, ring
 
 STEPS = 3
 FROM, TO = map(int, os.environ.get("DTRAIN_SEEDS", "0:150").split(":"))

@@ -14,12 +14,8 @@ from random import Random
 import numpy as np
 
 from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
-from dtrain.collectives.between_hosts.carrying_out import Send, carry_out
-from dtrain.collectives.between_hosts.following import Apply, Begin, Compute
-from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
-from dtrain.collectives.between_hosts.promise import Promise
-from dtrain.collectives.between_hosts.segments import Span
-from dtrain.collectives.between_hosts.terms import Terms
+from dtrain.collectives.between_hosts.all_reduce import Send, Span, Terms, carry_out, ordered_chain
+from dtrain.collectives.between_hosts.follower import Apply, Begin, Compute, Promise
 from dtrain.messages.between_hosts import PartFacts, Seat
 
 ELEMENTS, LENGTH = 7, 2

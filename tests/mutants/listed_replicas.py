@@ -38,7 +38,7 @@ AGREEING = [
         "self._orders.sums_after(self.version, self.sums)",
         "self._orders.sums_after(self.version + 1, self.sums)",
     ),
-    bug("collectives/ledger.py", "Ledger.write", "self._need(start, stop)"),
+    bug("collectives/board.py", "Ledger.write", "self._need(start, stop)"),
     bug(
         f"{MULTI_WORKER}/orders.py",
         "OrderBook.sums_after",

@@ -16,15 +16,15 @@ MIRRORED = {
     "checkpoints/remote.py": ["checkpoints/test_remote.py"],
     "checkpoints/rotation.py": ["checkpoints/test_rotation.py", "roles/test_torn_checkpoints.py"],
     "checkpoints/writer.py": ["checkpoints"],
-    "collectives/between_hosts/following.py": [
+    "collectives/between_hosts/follower.py": [
         "collectives/test_agreement.py",
         "collectives/test_virtual_hosts.py",
     ],
-    "collectives/between_hosts/leading.py": [
+    "collectives/between_hosts/leader.py": [
         "collectives/test_agreement.py",
         "collectives/test_virtual_hosts.py",
     ],
-    "collectives/ledger.py": ["collectives/test_ledger.py"],
+    "collectives/board.py": ["collectives/test_ledger.py"],
     "config/cluster_section.py": ["cli/spec"],
     "config/resolution.py": ["cli/spec", "strategies/test_choice.py"],
     "control/async_steps.py": [

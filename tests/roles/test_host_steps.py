@@ -9,8 +9,7 @@ from multiprocessing.connection import wait
 import numpy as np
 import pytest
 
-from dtrain.collectives.between_hosts.following import Apply, Compute
-from dtrain.collectives.between_hosts.promise import Promise
+from dtrain.collectives.between_hosts.follower import Apply, Compute, Promise
 from dtrain.errors import PeerLostError
 from dtrain.messages import Hello
 from dtrain.messages.between_hosts import PartFacts, Seat

@@ -15,9 +15,9 @@ from collectives.test_row_update import ROWS, RULES, VARIABLES, WIDTH, Drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.collectives.between_hosts.acts import Way
-from dtrain.collectives.between_hosts.following import Begin
-from dtrain.collectives.block_update import Contributions
+from dtrain.collectives.between_hosts.all_reduce import Way
+from dtrain.collectives.between_hosts.follower import Begin
+from dtrain.collectives.update import Contributions
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, TrainingError, WaitTimeoutError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows

@@ -7,10 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
-from dtrain.collectives.between_hosts.ring import ring
-from dtrain.collectives.between_hosts.segments import Span, slices
-from dtrain.collectives.between_hosts.terms import Terms
+from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_chain, ring, slices
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
 from dtrain.process.secret import new_secret

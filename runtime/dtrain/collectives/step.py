@@ -1,4 +1,4 @@
-"""The machine of one step among the replicas of a host: words and the set of the dead, to the next action.
+"""The machine of one step among the replicas of a host: words and the dead, to the next action; heirs.
 
 The rule *One step* (docs/design/collectives.md#one-step). A round is an attempt at a step: it makes a
 version, or, where every gradient is refused or empty, passes its batch over.
@@ -17,14 +17,17 @@ one.
 
 No replica writes a gradient of the next round before all slices are finished, or a slice before all
 gradients are complete. No message is exchanged but the bells that wake those who wait.
+
+The rule *Heirs* (docs/design/collectives.md#heirs): what belongs to a member falls to the next live one in
+the order of ranks, after the last to the first. A process whose socket is at its end is gone for good and has
+written its last word. So a replica that finds all before it gone is the only one that can find so.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Container, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 
 from dtrain.collectives.board import Board, ranks_in
-from dtrain.collectives.succession import heir
 
 
 class Phase(Enum):
@@ -183,3 +186,12 @@ class Step:
         if owners:
             return WaitFor(tuple(sorted(set(owners.values()))), f"{phase.value} of its slice")
         return None
+
+
+def heir(order: Sequence[int], place: int, dead: Container[int]) -> int:
+    """Return the rank that has what belongs to `order[place]`; one of `order` must be alive."""
+    for turn in range(len(order)):
+        rank = order[(place + turn) % len(order)]
+        if rank not in dead:
+            return rank
+    raise AssertionError("a replica that asks is alive itself")

@@ -13,10 +13,18 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from dtrain.collectives.between_hosts.following import UNRECORDED, Action, Apply, Begin, Following, LeftBehind
-from dtrain.collectives.between_hosts.leading import Leading
-from dtrain.collectives.between_hosts.promise import Promise
-from dtrain.collectives.between_hosts.quorum import leader_of, next_term
+from dtrain.collectives.between_hosts.follower import (
+    UNRECORDED,
+    Action,
+    Apply,
+    Begin,
+    Following,
+    LeftBehind,
+    Promise,
+    leader_of,
+    next_term,
+)
+from dtrain.collectives.between_hosts.leader import Leading
 from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
 
 BEAT_S = 0.25

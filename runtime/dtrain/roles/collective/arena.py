@@ -21,11 +21,10 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from dtrain.collectives.between_hosts.promise import Promise
-from dtrain.collectives.block_update import BlockUpdate, nbytes_aside, pieces_in
+from dtrain.collectives.between_hosts.follower import Promise
+from dtrain.collectives.blocks import BLOCK_ELEMENTS, TableInGroup, sizes_without, tables_in
 from dtrain.collectives.board import LINE_WORDS, Board, Words, bits, lines
-from dtrain.collectives.slices import BLOCK_ELEMENTS
-from dtrain.collectives.tables import TableInGroup, sizes_without, tables_in
+from dtrain.collectives.update import BlockUpdate, nbytes_aside, pieces_in
 from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import InputError, PeerRefusedError, SpecError
 from dtrain.learning import optimizers

@@ -24,8 +24,8 @@ from typing import Self
 import msgspec
 import numpy as np
 
+from dtrain.collectives.blocks import BLOCK_ELEMENTS, share
 from dtrain.collectives.board import LINE_WORDS, Column
-from dtrain.collectives.slices import BLOCK_ELEMENTS, share
 from dtrain.errors import InputError, PeerLostError
 from dtrain.roles.collective.rules import Waits
 from dtrain.types import Array

@@ -13,8 +13,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from dtrain.collectives.between_hosts.segments import Span
-from dtrain.collectives.tables import TableInGroup, are_rows
+from dtrain.collectives.between_hosts.all_reduce import Span
+from dtrain.collectives.blocks import TableInGroup, are_rows
 from dtrain.errors import InputError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.types import Array

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from dtrain.collectives.backups import Standing
-from dtrain.collectives.block_update import BlockUpdate
-from dtrain.collectives.slice_work import work
-from dtrain.collectives.slices import share
+from dtrain.collectives.blocks import share
 from dtrain.collectives.step import Phase
+from dtrain.collectives.update import BlockUpdate, work
 from dtrain.config.choices import Weighting
 from dtrain.messages import Sums
 from dtrain.parameters.store import Store

@@ -7,7 +7,7 @@ the next round. Where too few are left and the spec says to wait, the lowest liv
 from collections.abc import Sequence, Set
 
 from dtrain.collectives.board import Board, bits, ranks_in
-from dtrain.collectives.succession import heir
+from dtrain.collectives.step import heir
 from dtrain.wire.one_host.bells import Bells
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from dtrain.collectives.backups import Standing
-from dtrain.collectives.between_hosts.promise import Promise
+from dtrain.collectives.between_hosts.follower import Promise
 from dtrain.collectives.board import Column
 from dtrain.errors import InputError
 from dtrain.types import Array

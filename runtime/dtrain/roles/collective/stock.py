@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dtrain.collectives.block_update import Contributions
+from dtrain.collectives.update import Contributions
 from dtrain.config.choices import Weighting
 from dtrain.messages import Sums
 from dtrain.roles.collective.arena import Arena

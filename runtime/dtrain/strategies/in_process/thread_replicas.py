@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.collectives.block_update import BlockUpdate, Contributions, pieces_in
-from dtrain.collectives.row_update import AnyBlock
-from dtrain.collectives.slices import BLOCK_ELEMENTS
+from dtrain.collectives.blocks import BLOCK_ELEMENTS
+from dtrain.collectives.update import AnyBlock, BlockUpdate, Contributions, pieces_in
 from dtrain.config import SynchronousSection
 from dtrain.config.choices import Weighting
 from dtrain.errors import ProgramError, TrainingError

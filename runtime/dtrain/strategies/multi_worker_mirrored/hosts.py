@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import TRAINING_ROLES, TaskId
-from dtrain.collectives.between_hosts.promise import Promise
+from dtrain.collectives.between_hosts.follower import Promise
 from dtrain.errors import PeerError, PeerRefusedError
 from dtrain.messages import Enter, Entered, Hello
 from dtrain.messages.between_hosts import Seat, Welcome

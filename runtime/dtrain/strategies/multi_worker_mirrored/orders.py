@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dtrain.collectives.ledger import Ledger
+from dtrain.collectives.board import Ledger
 from dtrain.messages import Row, Sums
 from dtrain.parameters.store import Change
 from dtrain.state.fit_state import Open

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.collectives.board import ranks_in
-from dtrain.collectives.ledger import HEAD_BYTES, Ledger
+from dtrain.collectives.board import HEAD_BYTES, Ledger, ranks_in
 from dtrain.config.training_section import SPARE_RANKS
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Bell, Enter, Entered, NotReady, Over, Refusal

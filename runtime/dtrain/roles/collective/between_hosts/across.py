@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from dtrain.collectives.between_hosts.following import Apply, Begin, Compute, Hold
-from dtrain.collectives.between_hosts.promise import Promise
-from dtrain.collectives.block_update import Contributions
+from dtrain.collectives.between_hosts.follower import Apply, Begin, Compute, Hold, Promise
 from dtrain.collectives.board import bits, counted, ranks_in
+from dtrain.collectives.update import Contributions
 from dtrain.config.choices import Weighting
 from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import SpecError

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dtrain.collectives.slices import share
+from dtrain.collectives.blocks import share
 from dtrain.errors import InputError, PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.roles.collective.calls import SMALL_BYTES, Check, added_up
 from dtrain.roles.collective.rules import Waits

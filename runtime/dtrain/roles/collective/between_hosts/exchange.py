@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dtrain.collectives.between_hosts.acts import Flow, Way
-from dtrain.collectives.between_hosts.carrying_out import Receive, Send, carry_out
-from dtrain.collectives.between_hosts.terms import Terms
+from dtrain.collectives.between_hosts.all_reduce import Flow, Receive, Send, Terms, Way, carry_out
 from dtrain.errors import PeerError, PeerRefusedError
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.collective.between_hosts.ways import Ways

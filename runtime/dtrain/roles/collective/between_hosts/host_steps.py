@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
-from dtrain.collectives.between_hosts.following import UNRECORDED, Action, Apply, Begin, Compute, Hold
-from dtrain.collectives.between_hosts.promise import Promise
+from dtrain.collectives.between_hosts.follower import UNRECORDED, Action, Apply, Begin, Compute, Hold, Promise
 from dtrain.errors import LeftBehindError, PeerError, WaitTimeoutError
 from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Record, Seat
 from dtrain.process.clock import SYSTEM, Clock, Running

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dtrain.collectives.between_hosts.following import UNRECORDED
-from dtrain.collectives.between_hosts.quorum import first_attempt
+from dtrain.collectives.between_hosts.follower import UNRECORDED, first_attempt
 from dtrain.messages.between_hosts import Record
 from dtrain.roles.collective.rules import Book
 

@@ -5,12 +5,15 @@ of tables all rows that gradients list.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dtrain.collectives.between_hosts.broadcast import broadcast
-from dtrain.collectives.between_hosts.following import Begin
-from dtrain.collectives.between_hosts.ordered_chain import ordered_chain
-from dtrain.collectives.between_hosts.ring import ring
-from dtrain.collectives.between_hosts.segments import Span, segment_length
-from dtrain.collectives.between_hosts.terms import Terms
+from dtrain.collectives.between_hosts.all_reduce import (
+    Span,
+    Terms,
+    broadcast,
+    ordered_chain,
+    ring,
+    segment_length,
+)
+from dtrain.collectives.between_hosts.follower import Begin
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.exchange import Sum, exchange
 from dtrain.roles.collective.between_hosts.row_exchange import RowExchange

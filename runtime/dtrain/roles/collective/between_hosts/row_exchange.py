@@ -12,10 +12,17 @@ The rule *Lists* (docs/design/collectives.md#between-hosts):
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from dtrain.collectives.between_hosts.acts import Way
-from dtrain.collectives.between_hosts.following import Begin
-from dtrain.collectives.between_hosts.row_lists import check_ids, empty_head, head_of, lengths_in
-from dtrain.collectives.between_hosts.segments import Span, segment_length, segments
+from dtrain.collectives.between_hosts.all_reduce import (
+    Span,
+    Way,
+    check_ids,
+    empty_head,
+    head_of,
+    lengths_in,
+    segment_length,
+    segments,
+)
+from dtrain.collectives.between_hosts.follower import Begin
 from dtrain.errors import PeerError, PeerRefusedError, SharedMemoryError, TrainingError
 from dtrain.roles.collective.between_hosts.ways import Ways
 from dtrain.roles.collective.given_rows import ID_BYTES, GivenRows

@@ -8,7 +8,7 @@ that no byte of a sum that was given up is ever taken for one of the next.
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from dtrain.collectives.between_hosts.acts import Way
+from dtrain.collectives.between_hosts.all_reduce import Way
 from dtrain.wire.by_tcp.stream import Incoming, Outgoing
 
 Open = Callable[[str, str, float], Outgoing]

@@ -28,9 +28,8 @@ The rule *Attempts* (docs/design/collectives.md#attempts):
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dtrain.collectives.between_hosts.following import UNRECORDED
-from dtrain.collectives.between_hosts.quorum import first_attempt, may_go_on
-from dtrain.collectives.succession import heir
+from dtrain.collectives.between_hosts.follower import UNRECORDED, first_attempt, may_go_on
+from dtrain.collectives.step import heir
 from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
 
 TRIES = 3

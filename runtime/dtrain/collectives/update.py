@@ -1,9 +1,22 @@
-"""The update of one block of the variables that several replicas hold together, in place.
+"""The update of variables that several replicas hold together: blocks, rows of tables, and whole slices.
 
 A replica updates its slice of every variable, block by block, in memory that all replicas map. What a block's
 update changes can be put aside before, and restored where the process that changed it has died in its midst
 (docs/design/collectives.md#put-aside). The numbers are those of `means.mean` and `Store.apply`. Tables of
 which gradients list rows are updated by `row_update`.
+
+Where the optimizer's rule leaves rows alone that are not listed, the blocks of an update are pieces of the
+list of all rows that any gradient lists, so that a step costs what its batch does. Where the rule moves every
+row (momentum, Adam, ...), they are pieces of the table, and rows that are not listed have a gradient of zero.
+
+The rule *Put aside* (docs/design/collectives.md#put-aside):
+
+1. Before a block is changed, it is put aside whole and the word `saved` counts it; when it is changed,
+   `done` counts it.
+2. An heir begins at the first block that is not done. If that one was put aside, it may be half changed and
+   is restored first; if not, it is as it was, and what lies aside may be half written.
+3. What the word says lies aside is not written again before the block is done: an heir that has restored a
+   block does not put it aside once more, for it may die in the midst of that.
 """
 
 import math
@@ -12,19 +25,150 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dtrain.collectives.row_update import AnyBlock, RowBlock, RowUpdate
-from dtrain.collectives.slices import Block, Piece, blocks_of, pieces_of
-from dtrain.collectives.tables import TableInGroup, sizes_without
+from dtrain.collectives.blocks import Block, Piece, TableInGroup, blocks_of, pieces_of, sizes_without
+from dtrain.collectives.board import Board, count, counted
+from dtrain.learning.core import clipping
 from dtrain.learning.core.clipping import (
     PIECE_ELEMENTS,
     clip_factor,
     global_clip_factor,
     squared_norm_of_piece,
 )
-from dtrain.parameters.means import mean_of_floats, mean_of_state
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.optimizers import Optimizer
+from dtrain.parameters.means import mean_of_floats, mean_of_state, row_mean
 from dtrain.parameters.placement import Group
 from dtrain.parameters.store import Store
 from dtrain.types import Array, Blocks
+
+GivenRows = tuple[Array, Array]
+"""The rows of one gradient: ids (int64, ascending, each once) and the rows, flat."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Rows number `first` to `last` of those that the gradients of a step list."""
+
+    group: int
+    first: int
+    last: int
+
+
+AnyBlock = Block | RowBlock
+
+
+class RowUpdate:
+    """One table in the updates of a store.
+
+    Attributes:
+        ids: the rows that any gradient of the step lists, ascending.
+    """
+
+    def __init__(self, group: int, slots: Sequence[str], arrays: Sequence[Array], width: int) -> None:
+        """Remember the table.
+
+        Args:
+            group: what its blocks call it.
+            slots: their names.
+            arrays: the values, then each slot, flat.
+            width: of a row, in elements.
+        """
+        self._group = group
+        self._slots = slots
+        self._arrays = [array.reshape(-1, width) for array in arrays]
+        self._width = width
+        self.begin((), 0, None)
+
+    def begin(self, given: Sequence[GivenRows], count: int, weights: Sequence[int] | None) -> None:
+        """Take the rows of the gradients that make a version; arguments as of `Contributions`."""
+        self._given = [(ids, rows.reshape(len(ids), self._width)) for ids, rows in given]
+        self._count = count
+        self._weights = weights
+        listed = [ids for ids, _ in given]
+        self.ids = np.unique(np.concatenate(listed)) if listed else np.empty(0, np.int64)
+
+    # The cut
+
+    def blocks(self, elements: int, *, listed_only: bool) -> list[AnyBlock]:
+        """Return the blocks of an update that moves the listed rows only, or every row."""
+        at_a_time = max(1, elements // self._width)
+        rows = len(self.ids) if listed_only else len(self._arrays[0])
+        cuts = [(first, min(first + at_a_time, rows)) for first in range(0, rows, at_a_time)]
+        if listed_only:
+            return [RowBlock(self._group, first, last) for first, last in cuts]
+        width = self._width
+        return [Block(self._group, first * width, last * width) for first, last in cuts]
+
+    def pieces(self, number: int) -> list[Piece]:
+        """Return the pieces of the listed rows' mean, which count from `number`."""
+        size = self.ids.size * self._width
+        return [
+            Piece(self._group, start, min(start + PIECE_ELEMENTS, size), number + place)
+            for place, start in enumerate(range(0, size, PIECE_ELEMENTS))
+        ]
+
+    # The mean
+
+    def mean(self, first: int, last: int) -> SparseRows:
+        """Return the mean gradient of the rows number `first` to `last` of those listed."""
+        ids = self.ids[first:last]
+        if not ids.size:
+            return SparseRows(ids, np.empty((0, self._width), self._arrays[0].dtype))
+        pairs = []
+        for listed, rows in self._given:
+            start, stop = np.searchsorted(listed, (ids[0], ids[-1] + 1)).tolist()
+            pairs.append((listed[start:stop], rows[start:stop]))
+        if self._count == 1:
+            return SparseRows(*pairs[0])
+        _, rows = row_mean(pairs, self._count, self._weights, ids)
+        return SparseRows(ids, rows.reshape(-1, self._width))
+
+    def square(self, piece: Piece) -> float:
+        """Return the sum of squares of a piece of the mean of the listed rows."""
+        first, last = piece.start // self._width, -(-piece.stop // self._width)
+        skipped = first * self._width
+        flat = np.ascontiguousarray(self.mean(first, last).rows).reshape(-1)
+        return squared_norm_of_piece(flat[piece.start - skipped : piece.stop - skipped])
+
+    # What is done with a block
+
+    def copy(self, block: RowBlock, places: Sequence[Array]) -> None:
+        """Copy rows and slots to `places`, flat."""
+        ids = self.ids[block.first : block.last]
+        for place, array in zip(places, self._arrays, strict=True):
+            np.take(array, ids, axis=0, out=self._rows_of(place, ids))
+
+    def put_back(self, block: RowBlock, places: Sequence[Array]) -> None:
+        """Copy rows and slots back."""
+        ids = self.ids[block.first : block.last]
+        for place, array in zip(places, self._arrays, strict=True):
+            array[ids] = self._rows_of(place, ids)
+
+    def _rows_of(self, place: Array, ids: Array) -> Array:
+        return place[: ids.size * self._width].reshape(-1, self._width)
+
+    def update(self, block: AnyBlock, optimizer: Optimizer, factor: float, step: int) -> None:
+        """Make the next version of a block.
+
+        Args:
+            block: of this table.
+            optimizer: the rule.
+            factor: by which its limits of norms multiply the gradient.
+            step: as of `Optimizer.update_rows`.
+        """
+        if isinstance(block, RowBlock):
+            first, last, start, arrays = block.first, block.last, 0, self._arrays
+        else:
+            start, stop = block.start // self._width, block.stop // self._width
+            first, last = np.searchsorted(self.ids, (start, stop)).tolist()
+            arrays = [array[start:stop] for array in self._arrays]
+        gradient: clipping.Gradient = clipping.scaled(self.mean(first, last), factor)
+        if optimizer.clipvalue is not None:
+            gradient = clipping.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue)
+        assert isinstance(gradient, SparseRows), "a gradient keeps its kind"
+        value, *slots = arrays
+        named = dict(zip(self._slots, slots, strict=True))
+        optimizer.update_rows(value, gradient.ids - start, gradient.rows, named, step)
 
 
 @dataclass(frozen=True)
@@ -277,3 +421,19 @@ def trained_variables(
         for shard, offset in zip(group.shards, group.offsets, strict=True)
         if offset < sizes[index]
     ]
+
+
+def work(board: Board, of_round: int, number: int, blocks: Sequence[AnyBlock], memory: BlockUpdate) -> None:
+    """Update the blocks of slice `number` that this round has not updated. The caller then says `fin`."""
+    saved, done = board.saved, board.done
+    first = count(done[number], of_round)
+    lies_aside = count(saved[number], of_round)
+    if lies_aside == first + 1:
+        memory.restore(number, blocks[first])
+    for place in range(first, len(blocks)):
+        block = blocks[place]
+        if place >= lies_aside:
+            memory.put_aside(number, block)
+            saved[number] = counted(of_round, place + 1)
+        memory.update(block)
+        done[number] = counted(of_round, place + 1)

@@ -1,4 +1,4 @@
-"""The machine of one host: what it says to the leader, and what it does when the leader directs.
+"""The machine of one host that follows: what it says and promises, and when it may go on without others.
 
 The rule *Commit* (docs/design/collectives.md#commit):
 
@@ -10,14 +10,105 @@ The rule *Commit* (docs/design/collectives.md#commit):
    every host from the same step on.
 6. An attempt that another replica of this host has begun, or that names another one, has failed here, unless
    its mean is here already: the streams of the replica that speaks now are not among its own.
+
+The rule *Speakers* (docs/design/collectives.md#speakers):
+
+1. The replica that speaks for a host writes its promise into the memory of the host before anything is sent,
+   or done, that follows from it.
+2. If it ends, one of the `heirs` goes on from there: it takes the lock that the kernel takes back from a
+   process that has ended, so that never two speak. For the other hosts it is the same host, of which nothing
+   was heard for a moment.
+3. An heir is known to all hosts: they have begun an attempt that names it, and that was committed since. So a
+   host of which every known replica has ended never speaks again.
+
+A host is *gone* when all its processes have certainly ended, which is final, and the asking host was in
+contact with it up to then: within a lease it, or the leader on its behalf, was heard to go on with the asking
+host. It is *silent* when its lease has run out: it may be dead, or behind a link that is cut and still
+connected to others; or it has ended since, and may have gone on without the asking host before. Where no host
+is silent, all that live are here, and go on, however few. Otherwise more than half of the members must be
+present, or half with the leader among them: of two such groups that have no host in common, one would be too
+small. A host that is gone counts as a member here, for it may have agreed to another group before its end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from dtrain.collectives.between_hosts.promise import Promise
-from dtrain.collectives.between_hosts.quorum import leader_of
+import msgspec
+
 from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
+
+
+class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """One host's.
+
+    Attributes:
+        host: its number.
+        hosts: of the newest membership that it has heard of.
+        seats: by host, its replicas as far as was heard; the first one speaks.
+        heirs: the replicas of this host that may speak for it.
+        step: the version that is made; all before it are in the variables, or will be by `before`.
+        term: of the leader that is heeded.
+        membership: the number of that membership.
+        gone: the hosts that have certainly ended.
+        silent: the hosts with which this one had no contact for a lease, or up to their end.
+        attempt: the newest that was begun; -1: none of this step.
+        agreed: of the attempt, all parts that count or are empty.
+        void: whether the attempt is at a step that makes no version.
+        named: the replicas of this host that the attempt names.
+        summed: whether the mean of the attempt is here, whole.
+        needed: the position up to which the attempt needs the leader's records.
+        written: the position up to which they are in the ledger of this host.
+        dealt: whether the parts of this step are dealt.
+        before: of the step before, the parts.
+        before_void: whether that one made no version.
+        left_behind: whether the others go on without this host.
+        over: whether nobody is to speak for this host any more, as training has ended.
+    """
+
+    host: int
+    hosts: tuple[int, ...]
+    seats: dict[int, tuple[Seat, ...]]
+    heirs: tuple[Seat, ...] = ()
+    step: int = 0
+    term: int = 0
+    membership: int = 0
+    gone: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+    attempt: int = -1
+    agreed: tuple[PartFacts, ...] = ()
+    void: bool = False
+    named: tuple[Seat, ...] = ()
+    summed: bool = False
+    needed: int = -1
+    written: int = -1
+    dealt: bool = False
+    before: tuple[PartFacts, ...] = ()
+    before_void: bool = False
+    left_behind: bool = False
+    over: bool = False
+
+    @classmethod
+    def first(
+        cls, host: int, seats: dict[int, tuple[Seat, ...]], step: int = 0, term: int = 0, membership: int = 0
+    ) -> Self:
+        """Return what a host has promised that begins, of which all hosts know these replicas."""
+        return cls(
+            host=host,
+            hosts=tuple(sorted(seats)),
+            seats=seats,
+            heirs=seats[host],
+            step=step,
+            term=term,
+            membership=membership,
+        )
+
+    def spoken_by(self, rank: int) -> Self:
+        """Return the same for the replica of a rank, which speaks in the place of one that has ended."""
+        own = self.seats[self.host]
+        left = sorted(own if own[0].rank == rank else own[1:], key=lambda seat: seat.rank != rank)
+        return msgspec.structs.replace(self, seats={**self.seats, self.host: tuple(left)})
+
 
 UNRECORDED = 1 << 62
 """In the place of a position, where the leader keeps no records."""
@@ -247,3 +338,37 @@ class Following:
         self._summed = self._failed = False
         self._blamed = -1
         self._arrived, self._arrived_void = -1, False
+
+
+def may_go_on(members: Collection[int], present: Collection[int], gone: Collection[int], leader: int) -> bool:
+    """Return whether the hosts `present` may go on alone.
+
+    Args:
+        members: of the newest membership that all present hosts have heard of.
+        present: those that are heard of, the asking one included.
+        gone: hosts that have certainly ended; some may not be known.
+        leader: of that membership.
+    """
+    there = set(members) & set(present)
+    if set(members) <= there | set(gone):
+        return True
+    return 2 * len(there) > len(members) or (2 * len(there) == len(members) and leader in there)
+
+
+_HOSTS_MAX = 1 << 10
+_ATTEMPTS_MAX = 1 << 20
+
+
+def next_term(newest: int, host: int) -> int:
+    """Return the term of a host that begins to lead: above `newest`, and never another host's."""
+    return (newest // _HOSTS_MAX + 1) * _HOSTS_MAX + host
+
+
+def leader_of(term: int) -> int:
+    """Return the host that leads in a term; for term 0, in which no host has led yet, the first one."""
+    return term % _HOSTS_MAX
+
+
+def first_attempt(term: int) -> int:
+    """Return the number of a leader's first attempt: above all those of earlier terms."""
+    return term * _ATTEMPTS_MAX
