@@ -16,7 +16,7 @@ from dtrain.config.choices import Transport
 from dtrain.process.assignment import TaskAssignment
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.wire.channel import Channel
-from dtrain.wire.connector import Connector
+from dtrain.wire.connecting import Connector
 
 
 class FleetOfHosts(ReplicaFleet):

@@ -1,4 +1,4 @@
-"""A whole cluster in one process: everything that is shipped, but for the sockets, which `dtrain.wire.memory`
+"""A whole cluster in one process: everything that is shipped, but for the sockets, which `dtrain.wire.channel`
 replaces.
 
 Every replica runs the program's body in a thread of its own; servers answer in the thread of the caller. No
@@ -22,9 +22,8 @@ from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy
-from dtrain.wire.channel import Caller, Channel
-from dtrain.wire.connector import Connector
-from dtrain.wire.memory import MemoryChannel
+from dtrain.wire.channel import Caller, Channel, MemoryChannel
+from dtrain.wire.connecting import Connector
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.slow_link import through_link
 

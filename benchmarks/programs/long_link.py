@@ -22,10 +22,10 @@ from bare_exchange import apply, connected, exchange_by_socket, measure, options
 
 from dtrain.messages import Hello, Push, Reply
 from dtrain.messages.verdict import Verdict
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.frames import Frame, Limits
+from dtrain.wire.grpc_client import GrpcChannel
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.security.credentials import Credentials
 
 BYTES_PER_S = 125e6

@@ -32,7 +32,7 @@ from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Rules
 from dtrain.state.batch_cut import Dealt
 from dtrain.variables import VariableSpec
-from dtrain.wire.one_host.bells import Bells, pairs
+from dtrain.wire.one_host.synchronization import Bells, pairs
 
 SMALL_BYTES = 64 * 1024
 TURNS = 100

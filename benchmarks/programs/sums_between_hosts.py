@@ -23,9 +23,8 @@ from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_cha
 from dtrain.messages import Hello
 from dtrain.roles.collective.between_hosts.exchange import Sum, exchange
 from dtrain.roles.collective.between_hosts.ways import Ways
-from dtrain.wire.by_tcp.listener import Listener
-from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.streams import Listener, open_stream
 
 PATIENCE_S = 60.0
 SCHEDULES = {"ring": ring, "chain": ordered_chain}

@@ -18,7 +18,7 @@ from dtrain.errors import ProgramError
 from dtrain.messages import Heartbeat
 from dtrain.process.assignment import TaskAssignment
 from dtrain.strategies.coordinator.closures import ProgramNames
-from dtrain.wire.connector import Connector
+from dtrain.wire.connecting import Connector
 from dtrain.wire.security.credentials import Credentials
 
 PATIENCE_S = 60.0

@@ -15,7 +15,7 @@ from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
 from dtrain.state.batch_cut import Dealt
-from dtrain.wire.one_host.bells import Bells, pairs
+from dtrain.wire.one_host.synchronization import Bells, pairs
 
 POINTS = ("before gradient", "in gradient", "put aside", "update", "word")
 

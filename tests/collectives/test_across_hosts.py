@@ -30,11 +30,9 @@ from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.state.batch_cut import Dealt
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
-from dtrain.wire.by_tcp.listener import Listener
-from dtrain.wire.by_tcp.opening import open_stream
-from dtrain.wire.one_host.bells import Bells, pairs
-from dtrain.wire.one_host.locks import Locks
+from dtrain.wire.one_host.synchronization import Bells, Locks, pairs
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.streams import Listener, open_stream
 
 SECRET = new_secret()
 """As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""

@@ -11,7 +11,7 @@ import pytest
 from dtrain.errors import CallsDifferError
 from dtrain.roles.collective.calls import RESULTS, CallMemory, Calls
 from dtrain.roles.collective.rules import Waits
-from dtrain.wire.one_host.bells import Bells, pairs
+from dtrain.wire.one_host.synchronization import Bells, pairs
 
 SIZES = (1, 1000, 8192, 8193, 100_000)
 

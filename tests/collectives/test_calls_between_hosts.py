@@ -12,9 +12,8 @@ from dtrain.messages import Hello
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.calls import CallsBetweenHosts, Way
 from dtrain.roles.collective.rules import Waits
-from dtrain.wire.by_tcp.listener import Listener
-from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.streams import Listener, open_stream
 
 SECRET = new_secret()
 """As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""

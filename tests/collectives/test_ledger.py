@@ -9,7 +9,7 @@ from row_by_row import every_row
 
 from dtrain.collectives.board import HEAD_BYTES, Ledger
 from dtrain.errors import InputError, PeerRefusedError, SharedMemoryError
-from dtrain.wire.one_host.growing_memory import GrowingMemory
+from dtrain.wire.one_host.shared_memory import GrowingMemory
 
 
 class Words(list):

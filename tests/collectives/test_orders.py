@@ -18,7 +18,7 @@ from dtrain.roles.collective.membership import Membership
 from dtrain.roles.collective.rules import Rules
 from dtrain.state.batch_cut import Dealt
 from dtrain.variables import VariableSpec
-from dtrain.wire.one_host.bells import Bells, pairs
+from dtrain.wire.one_host.synchronization import Bells, pairs
 
 PARTS, STEPS, TIMEOUT_S = 2, 4, 30.0
 FIRST = np.arange(6, dtype=np.float32)

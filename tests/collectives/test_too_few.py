@@ -9,7 +9,7 @@ from collectives.test_orders import FIRST, PARTS, STEPS, Replicas, ended, expect
 from dtrain.config.choices import TooFew
 from dtrain.errors import TooFewReplicasError
 from dtrain.roles.collective.rules import Rules
-from dtrain.wire.one_host.bells import Bells, pairs
+from dtrain.wire.one_host.synchronization import Bells, pairs
 
 
 def after_a_death(rule, timeout_s=20.0):

@@ -10,7 +10,7 @@ from dtrain.roles.collective.calls import CallMemory, Calls
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.replicas.calls import PeerProcesses, check
 from dtrain.strategies.replicas.loops import Loops
-from dtrain.wire.one_host.bells import Bells, pairs
+from dtrain.wire.one_host.synchronization import Bells, pairs
 
 PATIENCE_S = 30
 

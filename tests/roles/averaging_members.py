@@ -26,7 +26,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.state.batch_cut import Dealt
 from dtrain.state.fit_state import FitState
 from dtrain.wire.channel import Answer
-from dtrain.wire.connector import Connector
+from dtrain.wire.connecting import Connector
 from dtrain.wire.frames import Limits
 from dtrain.wire.peer import Peer
 from dtrain.wire.security.credentials import Credentials

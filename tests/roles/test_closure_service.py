@@ -11,7 +11,7 @@ from dtrain.parameters import placement
 from dtrain.process.clock import Clock
 from dtrain.roles.coordinator.service import ClosureService, Scheduled
 from dtrain.runs.account import Account
-from dtrain.wire.memory import MemoryChannel
+from dtrain.wire.channel import MemoryChannel
 
 CLUSTER = ClusterSpec.from_lists(chief=["c:0"], worker=["w:0", "w:1"], ps=["p:0"])
 

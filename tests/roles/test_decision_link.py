@@ -8,10 +8,10 @@ import pytest
 
 from dtrain.messages import Commit, Complete, Hello, Refusal, Subscribe
 from dtrain.roles.parameter_server.driver import DecisionLink
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits
+from dtrain.wire.grpc_client import GrpcChannel
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.security.credentials import Credentials
 
 FIRST, SECOND = (

@@ -8,8 +8,8 @@ from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import Refusal, RefusalKind
 from dtrain.process.clock import Clock
 from dtrain.roles import heartbeat
-from dtrain.roles.finding_leader import ATTEMPT_S, COMES_S, LeaderFinder
 from dtrain.roles.heartbeat import HeartbeatLink
+from dtrain.wire.connecting import ATTEMPT_S, COMES_S, LeaderFinder
 
 CHIEF, FIRST, SECOND = TASKS = [TaskId.parse(name) for name in ("chief:0", "worker:0", "worker:1")]
 NOT_LEADING = Refusal(reason="it does not lead", kind=RefusalKind.NOT_LEADING)

@@ -16,9 +16,8 @@ from dtrain.messages.between_hosts import PartFacts, Seat
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.host_steps import HostSteps
 from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction
-from dtrain.wire.by_tcp.listener import Listener
-from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.streams import Listener, open_stream
 
 SECRET = new_secret()
 """As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""

@@ -27,8 +27,8 @@ from dtrain.messages import (
 )
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.variables import VariableSpec
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.service import GrpcService
+from dtrain.wire.grpc_client import GrpcChannel
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.one_host.local import LocalChannel, LocalService
 
 LARGE = (VariableSpec("kernel", (1500, 700)), VariableSpec("bias", (700,)))

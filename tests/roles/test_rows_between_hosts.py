@@ -29,9 +29,8 @@ from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction
 from dtrain.roles.collective.between_hosts.row_exchange import RowExchange
 from dtrain.roles.collective.between_hosts.ways import Ways
 from dtrain.variables import VariableSpec
-from dtrain.wire.by_tcp.listener import Listener
-from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.streams import Listener, open_stream
 
 SECRET = new_secret()
 """As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""

@@ -12,8 +12,8 @@ from roles.test_in_place import SIZE, VARIABLES, Silent
 from dtrain.messages import Heartbeat, Hello, Push
 from dtrain.parameters.shared_buffers import ReadBufferAllocator
 from dtrain.roles.parameter_server.driver import ServerHandler
-from dtrain.wire.by_grpc.service import GrpcCaller
 from dtrain.wire.frames import CHUNK_BYTES, Frame, FrameDecoder, Limits
+from dtrain.wire.grpc_service import GrpcCaller
 
 
 class Server:

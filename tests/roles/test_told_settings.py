@@ -17,8 +17,8 @@ from dtrain.control.interface import Report, Send
 from dtrain.errors import PeerLostError
 from dtrain.messages import Commit, Complete, Heartbeat, Hello, Initialised, Reply, Subscribe
 from dtrain.roles.parameter_server.driver import ServerHandler
-from dtrain.wire.by_grpc.service import GrpcCaller
 from dtrain.wire.frames import Frame
+from dtrain.wire.grpc_service import GrpcCaller
 
 PATIENCE_S = 20.0
 WISHES = {

@@ -17,10 +17,10 @@ from dtrain.messages import Hello
 from dtrain.process.requests.join_request import JoinRequest
 from dtrain.process.secret import users_secret
 from dtrain.roles.joining import ask_for_place
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_tcp.opening import open_stream
+from dtrain.wire.grpc_client import GrpcChannel
 from dtrain.wire.one_host.local import LocalChannel
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.streams import open_stream
 
 LET_IN = "let in"
 SERVER = "worker:0"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from dtrain.cluster import ClusterSpec
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
-from dtrain.wire.security.certificates import Certificate, CertificateFiles, Certificates, checked
+from dtrain.wire.security.tls import Certificate, CertificateFiles, Certificates, checked
 from dtrain_cli.certificates.authority import make_authority, read_authority
 from dtrain_cli.certificates.by_library import Authority
 from dtrain_cli.certificates.folder import places

@@ -11,8 +11,8 @@ from security.hostile import Hostile
 import dtrain as dt
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Hello
+from dtrain.wire.channel import MemoryCaller
 from dtrain.wire.frames import FrameDecoder
-from dtrain.wire.memory import MemoryCaller
 
 FRAMES = int(os.environ.get("DTRAIN_HOSTILE", "800"))
 """From each role."""

@@ -28,14 +28,14 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.process.secret import is_random, users_secret, write_secret
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.runs.self_report.announcing import exposure
-from dtrain.wire.by_grpc.service import GrpcService
-from dtrain.wire.by_tcp.listener import Listener
 from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.handshake import refusal
 from dtrain.wire.one_host.local import LocalService
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.proof import STRANGER
+from dtrain.wire.streams import Listener
 from dtrain_cli.launch.join.place import joining_address
 from dtrain_cli.plan.standalone_start import StandaloneStart
 

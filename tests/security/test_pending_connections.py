@@ -14,19 +14,18 @@ from security.recording import free_port
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Challenge, Hello, Proof, Proven, Pull, Refusal
 from dtrain.process import pending_limits
-from dtrain.wire.by_grpc import service as grpc_service
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
-from dtrain.wire.by_grpc.service import GrpcService
-from dtrain.wire.by_tcp.greetings import Packets, packed
-from dtrain.wire.by_tcp.listener import Listener
+from dtrain.wire import grpc_service
 from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits
+from dtrain.wire.grpc_channels import HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.grpc_client import GrpcChannel
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.handshake import encode_greeting, last_proof, opening_of, read_greeting, refusal
 from dtrain.wire.one_host import local
 from dtrain.wire.one_host.local import LocalService
 from dtrain.wire.security import proof
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.streams import Listener, Packets, packed
 
 PATIENCE_S = 20.0
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"

@@ -9,7 +9,7 @@ from dtrain.cluster import JOINING
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Challenge, Hello, Opening, Proof, Proven
 from dtrain.wire.security import proof
-from dtrain.wire.security.keys import SALT_BYTES, Keyring
+from dtrain.wire.security.proof import SALT_BYTES, Keyring
 
 SALT = b"s" * SALT_BYTES
 HELLO = Hello(run_id="run", cluster_hash="hash", task="worker:1")

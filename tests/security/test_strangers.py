@@ -16,12 +16,12 @@ import pytest
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Pull
 from dtrain.process import pending_limits
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
-from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
 from dtrain.wire.connecting import connect
 from dtrain.wire.frames import Limits
+from dtrain.wire.grpc_channels import HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.grpc_client import GrpcChannel
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.handshake import Door, encode_greeting, last_proof, refusal
 from dtrain.wire.one_host.local import LocalChannel, LocalService
 from dtrain.wire.security.credentials import Credentials

@@ -14,14 +14,13 @@ from dtrain.errors import PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello, Push
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.wire import connecting
-from dtrain.wire.by_grpc.options import MEET, METHOD_SERVICE
-from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits
+from dtrain.wire.grpc_channels import MEET, METHOD_SERVICE
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.handshake import refusal
-from dtrain.wire.security.certificates import Certificate, CertificateFiles, Certificates
 from dtrain.wire.security.credentials import Credentials
-from dtrain.wire.security.tls import Tls
+from dtrain.wire.security.tls import Certificate, CertificateFiles, Certificates, Tls
 from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.certificates.leaf_names import LeafNames
 
@@ -152,7 +151,7 @@ def test_a_plaintext_server_is_named_as_such_and_hears_nothing(serve, connect):
 
 
 def test_a_plaintext_client_is_not_let_in_and_told_what_may_be_wrong(serve, connect, monkeypatch):
-    monkeypatch.setattr("dtrain.wire.reaching.is_loopback", lambda address: False)
+    monkeypatch.setattr("dtrain.wire.addresses.is_loopback", lambda address: False)
     address = serve(material("ps-0"))
     error, told = why_not(connect, "worker:0", None, address)
     assert error.endswith("it accepts connections and does not answer, or expects TLS: see --tls-cert")

@@ -13,8 +13,7 @@ from clusters.watching import succeeded as succeeded_launch
 from launching import wait_until
 from security.two_hosts import Hosts, Sniffer
 
-from dtrain.wire.security.keys import SALT_BYTES, Keyring
-from dtrain.wire.security.proof import STRANGER
+from dtrain.wire.security.proof import SALT_BYTES, STRANGER, Keyring
 
 ROOT = Path(__file__).parents[2]
 SPEC = "cluster_specs/two_hosts.yaml"
@@ -55,7 +54,7 @@ STRANGERS_WAY = """
 import sys, threading, time
 import grpc, msgspec
 from dtrain.messages import PROTOCOL_VERSION, Challenge, Opening
-from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.grpc_channels import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.handshake import encode_greeting, read_greeting
 
 def half():

@@ -9,7 +9,6 @@ from replica_fleet import ReplicaFleet
 import dtrain as dt
 from dtrain.cluster import TaskId
 from dtrain.errors import PeerLostError
-from dtrain.roles.finding_leader import LeaderFinder
 from dtrain.runs.files import RunFiles
 from dtrain.strategies.multi_worker_mirrored.membership import (
     Absence,
@@ -17,6 +16,7 @@ from dtrain.strategies.multi_worker_mirrored.membership import (
     HasToLeadError,
     Meanwhile,
 )
+from dtrain.wire.connecting import LeaderFinder
 
 TASKS = [TaskId.parse(task) for task in ("chief:0", "worker:0", "worker:1", "worker:2")]
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dtrain.wire.answers import next_of
+from dtrain.wire.interruptible import next_of
 
 
 class Late:

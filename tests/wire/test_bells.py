@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from dtrain.errors import PeerRefusedError
-from dtrain.wire.one_host.bells import Bells, pairs
 from dtrain.wire.one_host.shared_memory import SharedMemory
+from dtrain.wire.one_host.synchronization import Bells, pairs
 
 
 @pytest.fixture

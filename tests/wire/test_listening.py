@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtrain.wire.listening import Listening, listening
+from dtrain.wire.addresses import Listening, listening
 
 NAMES = {
     "here": "127.0.1.1",

@@ -12,11 +12,10 @@ from wire.two_ends import HEAD, LARGE, PUSH, SERVER, WORKER, Echo
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, WaitTimeoutError
 from dtrain.messages import Commit, Hello, Pull, Subscribe
-from dtrain.wire import connecting
-from dtrain.wire.by_grpc import client
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.service import GrpcService
+from dtrain.wire import connecting, grpc_client
 from dtrain.wire.channel import Answer
+from dtrain.wire.grpc_client import GrpcChannel
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.one_host import local, shared_memory
 from dtrain.wire.one_host.local import LocalChannel, LocalService, socket_name
 from dtrain.wire.one_host.packets import PacketSocket
@@ -239,7 +238,7 @@ def met(echo):
 
 
 def test_tasks_of_a_run_on_one_host_meet_without_grpc(met, monkeypatch):
-    monkeypatch.setattr(client, "GrpcChannel", None)
+    monkeypatch.setattr(grpc_client, "GrpcChannel", None)
     channel = connecting.connect("ps:0", met, WORKER, 20.0)
     assert isinstance(channel, LocalChannel)
     channel.send(PUSH)
@@ -271,7 +270,7 @@ def test_a_socket_that_accepts_and_says_nothing_is_nobody(address, channel):
 
 
 def test_where_nobody_serves_yet_the_wait_ends_without_grpc(monkeypatch):
-    monkeypatch.setattr(client, "GrpcChannel", None)
+    monkeypatch.setattr(grpc_client, "GrpcChannel", None)
     with pytest.raises(
         WaitTimeoutError, match=r"ps:0 at \[::1\]:9 did not accept a connection within 0\.05 s"
     ):

@@ -8,9 +8,8 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Commit, Farewell, Hello, Pull, Refusal, Subscribe
-from dtrain.wire.channel import Answer
+from dtrain.wire.channel import Answer, MemoryChannel
 from dtrain.wire.frames import Limits
-from dtrain.wire.memory import MemoryChannel
 
 
 class Echo:

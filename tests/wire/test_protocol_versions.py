@@ -11,12 +11,12 @@ import pytest
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello
 from dtrain.wire import handshake
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
-from dtrain.wire.by_grpc.service import GrpcService
+from dtrain.wire.channel import MemoryChannel
 from dtrain.wire.frames import Limits
+from dtrain.wire.grpc_channels import HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.grpc_client import GrpcChannel
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.handshake import read_greeting, refusal
-from dtrain.wire.memory import MemoryChannel
 from dtrain.wire.one_host.local import LocalChannel, LocalService
 from dtrain.wire.security.credentials import Credentials
 

@@ -7,8 +7,8 @@ import pytest
 
 from dtrain.errors import SpecError, WaitTimeoutError
 from dtrain.messages import Hello
-from dtrain.wire import connecting, reaching
-from dtrain.wire.by_grpc.service import GrpcService
+from dtrain.wire import addresses, connecting
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.security.credentials import Credentials
 
 WORKER = Credentials.made(Hello(run_id="run-1", cluster_hash="hash", task="worker:0"), "a secret of the run")
@@ -41,20 +41,20 @@ def names(monkeypatch):
             raise answer
         return real(answer, port, *arguments, **options)
 
-    monkeypatch.setattr(reaching.socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(addresses.socket, "getaddrinfo", getaddrinfo)
     return asked
 
 
 def test_who_listens_is_reached_and_a_closed_port_refuses(listening, closed):
-    assert reaching.obstacle(listening) is None
-    assert reaching.obstacle(closed) == "refused: nothing listens there"
+    assert addresses.obstacle(listening) is None
+    assert addresses.obstacle(closed) == "refused: nothing listens there"
 
 
 def test_a_name_that_cannot_be_resolved_does_not_read_like_a_closed_port(names):
-    assert reaching.obstacle("host-9:1") == "no such name: host-9 (Name or service not known)"
+    assert addresses.obstacle("host-9:1") == "no such name: host-9 (Name or service not known)"
     names["host-9"] = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
     assert (
-        reaching.obstacle("host-9:1")
+        addresses.obstacle("host-9:1")
         == "the name host-9 cannot be looked up now (Temporary failure in name resolution)"
     )
 
@@ -73,8 +73,8 @@ def test_other_obstacles_are_named(monkeypatch, error, said):
         def connect(self, place):
             raise error
 
-    monkeypatch.setattr(reaching.socket, "socket", Unreachable)
-    assert reaching.obstacle("10.0.0.9:1") == said
+    monkeypatch.setattr(addresses.socket, "socket", Unreachable)
+    assert addresses.obstacle("10.0.0.9:1") == said
 
 
 @pytest.mark.parametrize("transport", ["auto", "local", "grpc"])
@@ -95,7 +95,7 @@ def test_a_name_is_looked_up_again_until_the_wait_is_over(names):
         told.append(reason)
         names["host-9"] = "127.0.0.1"
 
-    reaching.wait_for_name("host-9:1", 20.0, tell)
+    addresses.wait_for_name("host-9:1", 20.0, tell)
     assert told == ["no such name: host-9 (Name or service not known)", None]
 
 
@@ -103,7 +103,7 @@ def test_a_server_whose_own_name_never_comes_says_how_long_it_has_looked(names):
     with pytest.raises(
         SpecError, match=r"cannot listen at host-9:1: no such name: host-9 .*; looked for 0\.05 s \(wait"
     ):
-        reaching.wait_for_name("host-9:1", 0.05, lambda reason: None)
+        addresses.wait_for_name("host-9:1", 0.05, lambda reason: None)
 
 
 def test_an_address_that_is_taken_or_not_ours_is_an_error_with_the_remedy(listening, capfd):

@@ -10,9 +10,8 @@ import pytest
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
 from dtrain.messages import Hello, Pull, Subscribe
-from dtrain.wire.channel import Answer
+from dtrain.wire.channel import Answer, MemoryChannel
 from dtrain.wire.frames import Limits
-from dtrain.wire.memory import MemoryChannel
 from dtrain.wire.slow_link import Line, SlowChannel, through_link
 
 MEGABYTE = [np.zeros(250_000, np.float32)]

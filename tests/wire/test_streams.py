@@ -16,14 +16,11 @@ from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Refusal
 from dtrain.process import pending_limits
-from dtrain.wire.by_tcp.greetings import Packets, packed
-from dtrain.wire.by_tcp.listener import Listener
-from dtrain.wire.by_tcp.opening import open_stream
 from dtrain.wire.handshake import encode_greeting, last_proof, read_greeting, refusal
-from dtrain.wire.security.certificates import Certificates
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.proof import STRANGER
-from dtrain.wire.security.tls import Tls
+from dtrain.wire.security.tls import Certificates, Tls
+from dtrain.wire.streams import Listener, Packets, open_stream, packed
 from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.certificates.leaf_names import LeafNames
 

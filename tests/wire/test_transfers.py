@@ -1,6 +1,6 @@
 import threading
 
-from dtrain.wire.by_grpc.transfers import Traffic, Turn
+from dtrain.wire.grpc_service import Traffic, Turn
 
 
 def test_a_turn_waits_as_long_as_something_moves_and_no_longer():

@@ -13,11 +13,11 @@ import pytest
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Commit, Farewell, Hello, Pull, Push, Subscribe
 from dtrain.wire import connecting
-from dtrain.wire.by_grpc.client import GrpcChannel
-from dtrain.wire.by_grpc.options import HELLO_KEY, MEET, METHOD_SERVICE, TALK
-from dtrain.wire.by_grpc.service import GrpcService
 from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits
+from dtrain.wire.grpc_channels import HELLO_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.grpc_client import GrpcChannel
+from dtrain.wire.grpc_service import GrpcService
 from dtrain.wire.handshake import refusal
 from dtrain.wire.one_host.local import LocalService
 from dtrain.wire.security.credentials import Credentials

@@ -25,6 +25,6 @@ GRPC = PendingLimits(connections=256, wait_s=2.0, message_bytes=8192)
 """Connections beside those that the run's tasks may have open. The message is the metadata of a call, in
 which a greeting is a third longer. A task whose proof takes longer than `wait_s` connects again."""
 STREAMS = PendingLimits(connections=64, wait_s=10.0, message_bytes=GREETING_LIMIT_BYTES)
-"""TCP connections between replicas (`wire.by_tcp`), the time of a TLS handshake included."""
+"""TCP connections between replicas (`wire.streams`), the time of a TLS handshake included."""
 ONE_HOST = PendingLimits(connections=256, wait_s=10.0, message_bytes=GREETING_LIMIT_BYTES)
 """The Unix socket of a server (`wire.one_host`)."""

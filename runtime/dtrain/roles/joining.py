@@ -17,11 +17,10 @@ from dtrain.messages import Join, NotReady, Place, Refusal, RefusalKind
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.requests.join_request import JoinRequest
 from dtrain.process.tensorflow.tf_config import read_tf_config
-from dtrain.roles.finding_leader import ATTEMPT_S
 from dtrain.runs.joined import takes_folder
+from dtrain.wire.addresses import obstacle
 from dtrain.wire.channel import Channel
-from dtrain.wire.connecting import connect
-from dtrain.wire.reaching import obstacle
+from dtrain.wire.connecting import ATTEMPT_S, connect
 from dtrain.wire.security.credentials import Credentials
 
 ANSWER_S = 10.0

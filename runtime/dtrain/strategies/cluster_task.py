@@ -40,10 +40,9 @@ from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Training
 from dtrain.wire.channel import Handler
-from dtrain.wire.connector import Connector
-from dtrain.wire.one_host.service import HostService
+from dtrain.wire.connecting import Connector
 from dtrain.wire.security.credentials import Credentials
-from dtrain.wire.service import TaskService
+from dtrain.wire.service import HostService, TaskService
 
 TOLD_EVALUATIONS = 20
 """How many of its last evaluations an evaluator tells of with every heartbeat, so that the leader misses

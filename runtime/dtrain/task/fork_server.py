@@ -52,7 +52,7 @@ STRATEGY_IMPORTS = {
 """By the kind of `training`, the module that its tasks need besides: a tenth of a second for each of them."""
 
 GRPC_IMPORTS = (
-    "dtrain.wire.by_grpc.client",
+    "dtrain.wire.grpc_client",
     "grpc._channel",  # what grpc itself imports when it is first used
     "grpc._server",
     "dtrain.roles.parameter_server.serving",

@@ -1,4 +1,4 @@
-"""Which way messages go between two tasks: `training.transport`.
+"""The way by which a task reaches any other task of its run, and the one that leads.
 
     auto    through a Unix socket and shared memory where both are on one host, else over gRPC
     local   the former, or a clear error
@@ -11,24 +11,30 @@ wakes it 40 times a second, is not even started.
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
+from dtrain.cluster import AddressBook, TaskId
 from dtrain.cluster.loopback import is_loopback
-from dtrain.config.choices import Transport
-from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
+from dtrain.config import address_problem
+from dtrain.config.choices import On, Transport
+from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, RunError, SharedMemoryError
+from dtrain.process.assignment import TaskAssignment
+from dtrain.process.clock import SYSTEM, Clock
+from dtrain.runs.files import RunFiles, read_record
 from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
+from dtrain.wire.addresses import SILENT, Tell, not_reached, obstacle, reach, silence
 from dtrain.wire.channel import Channel
+from dtrain.wire.interruptible import in_own_thread
 from dtrain.wire.one_host import shared_memory
 from dtrain.wire.one_host.local import LocalChannel, socket_name
 from dtrain.wire.one_host.packets import SMALL_BYTES
 from dtrain.wire.one_host.shared_memory import shared_arrays
-from dtrain.wire.own_thread import in_own_thread
-from dtrain.wire.reaching import SILENT, Tell, not_reached, obstacle, reach, silence
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.slow_link import through_link
 
 _PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.1
@@ -76,7 +82,7 @@ def _by_grpc(
 ) -> Channel:
     """Open the way over gRPC, or the one whose name comes over it."""
     # 5 MB and 70 ms that a task does not take whose servers are met.
-    from dtrain.wire.by_grpc.client import GrpcChannel
+    from dtrain.wire.grpc_client import GrpcChannel
 
     channel = GrpcChannel(peer, address, credentials, timeout_s)
     if transport == Transport.GRPC:
@@ -141,3 +147,121 @@ def arrays_to_send(transport: Transport, described: Sequence[tuple[str, int]]) -
         with contextlib.suppress(SharedMemoryError):  # the way over gRPC is left
             return shared_arrays(described)
     return [np.zeros(size, dtype) for dtype, size in described]
+
+
+ConnectTask = Callable[[TaskId, float], Channel]
+"""Opens a connection to a task, waiting at most the given seconds."""
+Unreached = Callable[[str, str, str | None], None]
+"""Told the name and the address of a task, and why it is not reached; None once it is."""
+
+
+class Connector:
+    """Opens connections of one task.
+
+    Attributes:
+        book: where the others serve; each attempt looks there, but what the launcher says decides.
+    """
+
+    def __init__(
+        self,
+        assignment: TaskAssignment,
+        credentials: Credentials,
+        unreached: Unreached,
+        transport: Transport,
+        book: AddressBook,
+    ) -> None:
+        """Prepare without a connection; `transport` as in `wire.connecting`."""
+        self.book = book
+        self._assignment = assignment
+        self._credentials = credentials
+        self._unreached = unreached
+        self._transport = transport
+
+    def connect(self, task: TaskId, timeout_s: float) -> Channel:
+        """Open a connection for tensors to a task.
+
+        Raises:
+            SpecError: no address of the task is known.
+            WaitTimeoutError: no process answers there within `timeout_s`.
+            PeerRefusedError: the task does not let this one in.
+        """
+        return self._open(task, timeout_s, self._transport)
+
+    def connect_heart(self, task: TaskId, timeout_s: float) -> Channel:
+        """Open a connection for heartbeats; the rest is as for `connect`."""
+        return self._open(task, timeout_s, heartbeat_transport(self._transport, self._address(task)))
+
+    def _address(self, task: TaskId) -> str:
+        """Return where a task serves: on other hosts the launcher knows, also of the control host itself."""
+        own = self._assignment
+        if own.launched and own.run_dir is not None and own.spec.on is not On.LOCAL:
+            with contextlib.suppress(RunError, OSError):
+                told = read_record(RunFiles(own.run_dir).moved, dict[str, str]) or {}
+                if (address := told.get(str(task))) is not None and address_problem(address) is None:
+                    return address
+        return self.book.address(task)
+
+    def _open(self, task: TaskId, timeout_s: float, transport: Transport) -> Channel:
+        name = str(task)
+        address = self._address(task)
+        tell = partial(self._unreached, name, address)
+        own = self._assignment
+        channel = connect(name, address, self._credentials, timeout_s, transport, tell)
+        return through_link(channel, own.spec.simulate, str(own.task))
+
+
+ATTEMPT_S = 1.0
+"""The longest attempt to reach a task that may be gone; one on this host says so at once."""
+COMES_S = 2.0
+"""The first leader may take so long to appear before others are asked."""
+
+
+class LeaderFinder:
+    """Asks the task that led last, and then the others by rank, until one leads.
+
+    Attributes:
+        task: to be asked next.
+    """
+
+    def __init__(self, candidates: Sequence[TaskId], connect: ConnectTask, clock: Clock = SYSTEM) -> None:
+        """Begin with the first of the tasks that may lead.
+
+        Args:
+            candidates: by rank, at least one.
+            connect: opens a connection to a task.
+            clock: the time.
+        """
+        self._candidates = candidates
+        self._connect = connect
+        self._clock = clock
+        self._others_from_s = clock.now() + COMES_S
+        self.task = candidates[0]
+
+    def connect(self, timeout_s: float) -> Channel:
+        """Open a connection to the task that is to be asked; where it cannot be reached the next one is.
+
+        Raises:
+            PeerError: it cannot be reached within `timeout_s`, or refuses.
+        """
+        try:
+            channel = self._connect(self.task, min(timeout_s, ATTEMPT_S))
+        except PeerError:
+            if self._clock.now() >= self._others_from_s:
+                self.go_on()
+            raise
+        self._others_from_s = 0.0
+        return channel
+
+    def go_on(self) -> None:
+        """Ask the next task: this one does not lead, or is gone."""
+        place = self._candidates.index(self.task)
+        self.task = self._candidates[(place + 1) % len(self._candidates)]
+
+    def led_by_rank(self, rank: int) -> None:
+        """Ask the task of a rank next."""
+        self.led_by(self._candidates[min(rank, len(self._candidates) - 1)])
+
+    def led_by(self, task: TaskId) -> None:
+        """Ask this task next: it leads, as far as is known."""
+        self.task = task if task in self._candidates else self._candidates[0]
+        self._others_from_s = 0.0

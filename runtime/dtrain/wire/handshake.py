@@ -1,5 +1,4 @@
-"""The handshake of every transport, at both ends: rule *Authentication*
-(docs/design/protocol.md#authentication).
+"""The handshake of every transport, at both ends: rule *Authentication*.
 
 Both ends prove that they have the run's key (`security.proof`); then the server compares run and cluster. A
 stranger hears one sentence, and the details stand in the server's own log.
@@ -7,6 +6,7 @@ stranger hears one sentence, and the details stand in the server's own log.
 
 import contextlib
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -19,9 +19,9 @@ from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof, Proven, Refusal
 from dtrain.process.assignment import run_id_of
 from dtrain.process.pending_limits import GREETING_LIMIT_BYTES
+from dtrain.process.plain_text import plain_line
 from dtrain.wire.security import proof
 from dtrain.wire.security.credentials import Credentials
-from dtrain.wire.security.strangers import Strangers
 
 Greeting = Opening | Challenge | Proof | Proven | Hello | Refusal
 """What may come on a connection before its client is let in."""
@@ -260,3 +260,30 @@ def _expected(kind: type[Expected], data: bytes) -> Expected:
     if isinstance(said, Hello) and said.version != PROTOCOL_VERSION:
         raise PeerRefusedError(other_version("it", said.version))
     raise PeerRefusedError(said.reason if isinstance(said, Refusal) else proof.STRANGER)
+
+
+PAUSE_S = 10.0
+REASON_CHARACTERS = 300
+"""Without a secret a reason quotes what the peer says of itself."""
+
+
+class Strangers:
+    """Counts refused connections, and prints one line about them each `PAUSE_S` at most. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._silent_until_s = 0.0
+        self._unsaid = 0
+
+    def note(self, peer: str, reason: str) -> None:
+        """Note that a peer was turned away, and why."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._silent_until_s:
+                self._unsaid += 1
+                return
+            more, self._unsaid = self._unsaid, 0
+            self._silent_until_s = now_s + PAUSE_S
+        others = f" ({more} more since the last such line)" if more else ""
+        line = plain_line(f"dtrain: refused a connection from {peer}: {reason[:REASON_CHARACTERS]}{others}")
+        print(line, file=sys.stderr, flush=True)  # noqa: T201

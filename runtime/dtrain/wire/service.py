@@ -4,16 +4,17 @@ No task listens by itself. Parameter servers do, and others where their strategy
 `one_host.service.HostService`.
 """
 
-from collections.abc import Collection
+import threading
+from collections.abc import Callable, Collection
 
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config.choices import Transport
-from dtrain.errors import SpecError
+from dtrain.errors import DtrainError, SpecError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.process.assignment import TaskAssignment
+from dtrain.wire.addresses import place_to_listen
 from dtrain.wire.channel import Answer, Caller, Handler
 from dtrain.wire.frames import Frame, Limits
-from dtrain.wire.listening import place_to_listen
 from dtrain.wire.one_host.local import LocalService, socket_name
 from dtrain.wire.security.credentials import Credentials
 
@@ -33,7 +34,7 @@ class TaskService:
         Raises:
             SpecError: the task has no address, may not listen there, or it cannot be bound.
         """
-        from dtrain.wire.by_grpc.service import GrpcService  # 5 MB, for who opens a port
+        from dtrain.wire.grpc_service import GrpcService  # 5 MB, for who opens a port
 
         self.listening = place_to_listen(assignment)
         _refuse_strangers(assignment, self.listening.address)
@@ -110,3 +111,49 @@ def _connections(assignment: TaskAssignment) -> int:
     """Return how many connections may be open at once: four a task (data, heartbeat, successors) and some."""
     tasks = sum(1 for _ in assignment.cluster.tasks()) + 2
     return 4 * tasks + 64
+
+
+OPENS_AFTER_S = 2.0
+"""By then the first step of a training on this host is made."""
+
+
+class HostService:
+    """Serves one handler to the tasks of this host until `stop`.
+
+    They know the socket's name. After `open_port` it serves at the task's address as well, for a worker that
+    would like to join and does not. gRPC takes 5 MB and a tenth of a second, for which no step waits.
+    """
+
+    def __init__(self, handler: Handler, assignment: TaskAssignment, credentials: Credentials) -> None:
+        """Start at the socket."""
+        self._handler = handler
+        self._assignment = assignment
+        self._credentials = credentials
+        self._local = LocalService(handler, credentials, socket_name(str(assignment.task), credentials))
+        self._opening: threading.Thread | None = None
+        self._stop_port: Callable[[], None] = lambda: None
+        self._stopped = threading.Event()
+
+    def open_port(self, failed: Callable[[str], None]) -> None:
+        """Serve at the address after `OPENS_AFTER_S`; `failed` is told why that cannot be."""
+        self._opening = threading.Thread(target=self._open_port, args=[failed], name="port", daemon=True)
+        self._opening.start()
+
+    def _open_port(self, failed: Callable[[str], None]) -> None:
+        if self._stopped.wait(OPENS_AFTER_S):
+            return
+
+        try:
+            service = TaskService(self._handler, self._assignment, self._credentials, Transport.GRPC)
+        except DtrainError as error:
+            failed(f"no worker can join at the address of this task: {error}")
+        else:
+            self._stop_port = service.stop
+
+    def stop(self) -> None:
+        """Stop serving; open connections are closed."""
+        self._stopped.set()
+        if self._opening is not None:
+            self._opening.join()
+        self._stop_port()
+        self._local.stop()

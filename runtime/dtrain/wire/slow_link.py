@@ -17,9 +17,9 @@ from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
 from dtrain.messages import AnyMessage
 from dtrain.types import Array
-from dtrain.wire.answers import next_of
 from dtrain.wire.channel import Channel, NoticesLoss, silent
 from dtrain.wire.frames import Frame, written
+from dtrain.wire.interruptible import next_of
 
 
 def through_link(channel: Channel, simulate: SimulateSection, task: str) -> Channel:

@@ -39,7 +39,7 @@ from dtrain.roles.chief.start import Start
 from dtrain.roles.chief.table_loads import descriptions, loads
 from dtrain.roles.server_answers import check_marks, check_numbers
 from dtrain.types import Array
-from dtrain.wire.connector import ConnectTask
+from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.frames import Frame
 from dtrain.wire.peer import Peer
 

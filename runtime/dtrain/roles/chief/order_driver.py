@@ -11,7 +11,7 @@ from dtrain.parameters.store import Values
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.in_force import OrdersInForce
 from dtrain.roles.chief.order import Order
-from dtrain.wire.connector import ConnectTask
+from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.peer import Peer
 
 PAUSE_S = 0.05

@@ -37,8 +37,7 @@ from dtrain.roles.collective.given_rows import GivenRows, nbytes_of
 from dtrain.roles.collective.record import PromiseRecord, StandingRecord, bytes_in, put_bytes
 from dtrain.state.fit_state import Open
 from dtrain.types import Array
-from dtrain.wire.one_host.growing_memory import GrowingMemory
-from dtrain.wire.one_host.shared_memory import SharedMemory
+from dtrain.wire.one_host.shared_memory import GrowingMemory, SharedMemory
 
 SUMS_BYTES = 64 * 1024
 RECORD_BYTES = 256 * 1024

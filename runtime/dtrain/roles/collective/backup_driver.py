@@ -28,8 +28,7 @@ from dtrain.roles.collective.shared_standing import (
     SharedStanding,
 )
 from dtrain.types import Array
-from dtrain.wire.one_host.bells import Bells
-from dtrain.wire.one_host.locks import Locks
+from dtrain.wire.one_host.synchronization import Bells, Locks
 
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)

@@ -15,7 +15,7 @@ import numpy as np
 from dtrain.collectives.board import LINE_WORDS, Column, count, counted
 from dtrain.errors import InputError
 from dtrain.types import Array
-from dtrain.wire.one_host.growing_memory import GrowingMemory
+from dtrain.wire.one_host.shared_memory import GrowingMemory
 
 PART_BYTES = 1 << 30
 """A part may give so much to the calls of one step; pages are taken only as they are needed."""

@@ -29,9 +29,8 @@ from dtrain.collectives.board import LINE_WORDS, Column
 from dtrain.errors import InputError, PeerLostError
 from dtrain.roles.collective.rules import Waits
 from dtrain.types import Array
-from dtrain.wire.one_host.bells import Bells
-from dtrain.wire.one_host.growing_memory import GrowingMemory
-from dtrain.wire.one_host.shared_memory import address
+from dtrain.wire.one_host.shared_memory import GrowingMemory, address
+from dtrain.wire.one_host.synchronization import Bells
 
 SMALL_BYTES = 32 * 1024
 """Up to this size every replica adds up all arrays itself."""

@@ -25,7 +25,7 @@ from dtrain.roles.collective.round import Round
 from dtrain.roles.collective.rules import Across, NoOrders, Orders, Rules, Shortage, Waits
 from dtrain.roles.collective.stock import PartGiven
 from dtrain.types import Array
-from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.synchronization import Bells
 
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)

@@ -19,7 +19,7 @@ from dtrain.messages import Bell, Enter, Entered, Hello, NotReady, Over, Refusal
 from dtrain.messages.between_hosts import Seat
 from dtrain.wire.channel import Answer, Caller, PassesOn
 from dtrain.wire.frames import Frame, Limits
-from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.synchronization import Bells
 
 LIMITS = Limits(1 << 16, 0)
 """Of the messages that come here; none has arrays."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence, Set
 
 from dtrain.collectives.board import Board, bits, ranks_in
 from dtrain.collectives.step import heir
-from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.synchronization import Bells
 
 
 class Membership:

@@ -11,7 +11,7 @@ from dtrain.messages import Sums
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.sync_round import quota
 from dtrain.state.fit_state import Open
-from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.synchronization import Bells
 
 LOOK_S = 1.0
 """A wait looks at the words at least this often, though no bell was heard."""

@@ -14,8 +14,7 @@ from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.record import StandingRecord
 from dtrain.roles.collective.rules import Orders, Waits
-from dtrain.wire.one_host.bells import Bells
-from dtrain.wire.one_host.locks import Locks
+from dtrain.wire.one_host.synchronization import Bells, Locks
 
 DECISION = 0
 """The lock on the standing; the slices of a step have the next numbers."""

@@ -25,7 +25,7 @@ from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.runs.account import Account
 from dtrain.types import Array, Blocks
-from dtrain.wire.connector import ConnectTask
+from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.peer import Peer
 
 Answer = tuple[AnyMessage, Blocks]

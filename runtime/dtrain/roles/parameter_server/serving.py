@@ -29,10 +29,10 @@ from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.roles.parameter_server.preemption import ThreadPolicy
 from dtrain.runs.reporting import Reporter
+from dtrain.wire.addresses import wait_for_name
 from dtrain.wire.channel import Caller
-from dtrain.wire.connector import Connector
-from dtrain.wire.own_thread import in_own_thread
-from dtrain.wire.reaching import wait_for_name
+from dtrain.wire.connecting import Connector
+from dtrain.wire.interruptible import in_own_thread
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.service import TaskService
 

@@ -28,7 +28,7 @@ from dtrain.runs.reporting import Reporter
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
 from dtrain.variables.lazy_table import LazyTable
-from dtrain.wire.connector import ConnectTask
+from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.frames import Frame
 from dtrain.wire.peer import Peer
 

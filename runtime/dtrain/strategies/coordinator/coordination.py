@@ -30,8 +30,8 @@ from dtrain.strategies.coordinator.closures import ProgramNames
 from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 from dtrain.strategies.coordinator.execution import Execution
 from dtrain.strategies.coordinator.values import ProgramValues
-from dtrain.wire.connector import ConnectTask
-from dtrain.wire.memory import MemoryChannel
+from dtrain.wire.channel import MemoryChannel
+from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.service import TaskService
 

@@ -36,7 +36,7 @@ from dtrain.strategies.multi_worker_mirrored.training import (
     StepBoundary,
     rules_of,
 )
-from dtrain.wire.one_host.locks import Locks
+from dtrain.wire.one_host.synchronization import Locks
 
 
 @dataclass(frozen=True)

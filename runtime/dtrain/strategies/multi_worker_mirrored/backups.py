@@ -23,7 +23,7 @@ from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import ConfigChange
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, Order, OrderBook
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining, SharedFitHolder
-from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.synchronization import Bells
 
 T = TypeVar("T")
 

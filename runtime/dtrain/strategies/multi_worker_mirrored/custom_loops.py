@@ -19,7 +19,7 @@ from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, asked
 from dtrain.strategies.replicas.calls import CollectiveCalls, PeerProcesses, check
 from dtrain.strategies.replicas.loops import Loops
-from dtrain.wire.one_host.bells import Bells, pairs
+from dtrain.wire.one_host.synchronization import Bells, pairs
 
 LOOPS = 0
 """Calls of `fit` are numbered from 1; this is the number of what is not one of them."""

@@ -14,8 +14,7 @@ from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.strategies.multi_worker_mirrored.rendezvous import task_of
 from dtrain.wire.channel import Answer, Caller, Channel, PassesOn
 from dtrain.wire.frames import Frame, Limits
-from dtrain.wire.one_host.service import HostService
-from dtrain.wire.service import SideBySide
+from dtrain.wire.service import HostService, SideBySide
 
 
 class Hosting(ControlHosting):

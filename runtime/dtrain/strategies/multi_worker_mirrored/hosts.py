@@ -27,12 +27,10 @@ from dtrain.roles.collective.between_hosts.across import Speaker
 from dtrain.roles.collective.between_hosts.voice import SPEAKS, Voice
 from dtrain.roles.collective.between_hosts.ways import Open, Take
 from dtrain.types import Array
-from dtrain.wire.by_tcp.listener import Listener
-from dtrain.wire.by_tcp.opening import open_stream
-from dtrain.wire.by_tcp.stream import Incoming, Outgoing
-from dtrain.wire.listening import place_to_listen
-from dtrain.wire.one_host.locks import Locks
+from dtrain.wire.addresses import place_to_listen
+from dtrain.wire.one_host.synchronization import Locks
 from dtrain.wire.security.credentials import Credentials
+from dtrain.wire.streams import Incoming, Listener, Outgoing, open_stream
 
 VALUES = "values"
 """The name of the stream on which a host is sent the variables and slots of the beginning."""

@@ -18,7 +18,6 @@ from dtrain.errors import CheckpointError, PeerError, TooFewReplicasError
 from dtrain.messages import Enter, Entered, Over, Refusal
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.collective.meeting import descriptors_of
-from dtrain.roles.finding_leader import LeaderFinder
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.states import TaskState
 from dtrain.strategies.cluster_task import ClusterTask
@@ -26,9 +25,9 @@ from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
 from dtrain.strategies.multi_worker_mirrored.orders import standing_by
 from dtrain.strategies.multi_worker_mirrored.rendezvous import SOCKET_ALONE, ledger_of, task_of
 from dtrain.wire.channel import Channel
-from dtrain.wire.connector import Connector
-from dtrain.wire.one_host.growing_memory import GrowingMemory
+from dtrain.wire.connecting import Connector, LeaderFinder
 from dtrain.wire.one_host.local import is_served
+from dtrain.wire.one_host.shared_memory import GrowingMemory
 
 _PROBE_S = 0.5
 _ANSWER_S = 5.0

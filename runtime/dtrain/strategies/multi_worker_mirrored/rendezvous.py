@@ -31,9 +31,8 @@ from dtrain.strategies.multi_worker_mirrored.hosts import HostWays, first_words
 from dtrain.strategies.multi_worker_mirrored.orders import CONCLUDED, standing_by
 from dtrain.wire.channel import Channel, PassesOn
 from dtrain.wire.frames import Frame
-from dtrain.wire.one_host.bells import Bells, is_open, pairs
-from dtrain.wire.one_host.growing_memory import GrowingMemory
-from dtrain.wire.one_host.locks import Locks
+from dtrain.wire.one_host.shared_memory import GrowingMemory
+from dtrain.wire.one_host.synchronization import Bells, Locks, is_open, pairs
 from dtrain.wire.peer import Peer
 
 LEDGER_BYTES = 1 << 20

@@ -29,7 +29,7 @@ from dtrain.strategies.replicas.calls import Call, call_site, check, contiguous,
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.strategies.replicas.values import form, leaves, mapped
 from dtrain.types import Array
-from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.synchronization import Bells
 
 Places = Callable[[int], tuple[dict[str, Array], dict[str, Array]]]
 """From the place of a part to the memory of its gradients and of new values of untrained variables."""

@@ -18,7 +18,6 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.chief.keeper.thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.rules import PATIENCE_S, Waits
-from dtrain.roles.finding_leader import LeaderFinder
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
 from dtrain.state.batch_cut import BatchCut
@@ -45,6 +44,7 @@ from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.calls import DEADLINE_S, CollectiveCalls
 from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.strategies.replicas.loops import Loops
+from dtrain.wire.connecting import LeaderFinder
 from dtrain.wire.peer import Peer
 
 

@@ -32,7 +32,7 @@ from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
-from dtrain.wire.one_host.bells import Bells
+from dtrain.wire.one_host.synchronization import Bells
 
 
 class StepBoundary:

@@ -32,8 +32,7 @@ from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import Problem
 from dtrain.strategies.parameter_server.training import Failures, ServerLeader, ServerReplica, ServerTraining
-from dtrain.wire.connecting import arrays_to_send
-from dtrain.wire.connector import ConnectTask
+from dtrain.wire.connecting import ConnectTask, arrays_to_send
 
 
 class Leading:

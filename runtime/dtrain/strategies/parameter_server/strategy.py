@@ -37,7 +37,7 @@ from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.strategies.replicas.loops import Loops
-from dtrain.wire.connector import Connector
+from dtrain.wire.connecting import Connector
 
 
 class ParameterServerStrategy(Strategy):

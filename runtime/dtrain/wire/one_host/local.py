@@ -24,10 +24,10 @@ from dtrain.process import pending_limits
 from dtrain.process.acceptor import Acceptor, Examination, when_ready
 from dtrain.process.living import peer_process
 from dtrain.types import Array
-from dtrain.wire.answers import LOOK_S
 from dtrain.wire.channel import Handler, silent
 from dtrain.wire.frames import UNKNOWN, Frame, Payload, written
 from dtrain.wire.handshake import Door, last_proof, read_greeting
+from dtrain.wire.interruptible import LOOK_S
 from dtrain.wire.one_host import shared_memory
 from dtrain.wire.one_host.packets import SMALL_BYTES, PacketSocket
 from dtrain.wire.security.credentials import Credentials

@@ -9,7 +9,7 @@ from dtrain.cluster.loopback import is_loopback
 from dtrain.config.choices import TlsMode
 from dtrain.messages import Hello
 from dtrain.process.assignment import TaskAssignment
-from dtrain.wire.security.keys import SALT_BYTES, Keyring
+from dtrain.wire.security.proof import SALT_BYTES, Keyring
 
 if TYPE_CHECKING:
     from dtrain.wire.security.tls import Tls

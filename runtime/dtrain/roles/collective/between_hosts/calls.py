@@ -26,7 +26,7 @@ from dtrain.errors import InputError, PeerError, PeerLostError, PeerRefusedError
 from dtrain.roles.collective.calls import SMALL_BYTES, Check, added_up
 from dtrain.roles.collective.rules import Waits
 from dtrain.types import Array
-from dtrain.wire.by_tcp.stream import Incoming, Outgoing
+from dtrain.wire.streams import Incoming, Outgoing
 
 LARGEST_BYTES = 4 << 30
 """The arrays of one call take so much at most."""

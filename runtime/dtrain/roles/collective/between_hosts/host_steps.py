@@ -23,7 +23,7 @@ from dtrain.roles.collective.between_hosts.links import Links
 from dtrain.roles.collective.between_hosts.records import Recorded, Records
 from dtrain.roles.collective.between_hosts.step_calls import CallsToSend, SaidCall
 from dtrain.roles.collective.between_hosts.ways import Open, Take, Ways
-from dtrain.wire.answers import next_of
+from dtrain.wire.interruptible import next_of
 
 Done = Compute | Apply | Hold | Recorded | SaidCall
 """What a replica does next, and what has come to it."""

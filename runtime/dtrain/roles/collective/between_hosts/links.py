@@ -29,7 +29,7 @@ from dtrain.roles.collective.between_hosts.step_calls import LONGEST_BYTES as LO
 from dtrain.roles.collective.between_hosts.step_calls import CallsToSend, SaidCall, call_of
 from dtrain.roles.collective.between_hosts.ways import Open, Take
 from dtrain.types import Array
-from dtrain.wire.by_tcp.stream import Incoming, Outgoing
+from dtrain.wire.streams import Incoming, Outgoing
 
 NAME = "agreement"
 LONGEST_BYTES = 16 << 20

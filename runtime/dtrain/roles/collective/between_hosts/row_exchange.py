@@ -26,7 +26,7 @@ from dtrain.collectives.between_hosts.follower import Begin
 from dtrain.errors import PeerError, PeerRefusedError, SharedMemoryError, TrainingError
 from dtrain.roles.collective.between_hosts.ways import Ways
 from dtrain.roles.collective.given_rows import ID_BYTES, GivenRows
-from dtrain.wire.by_tcp.stream import Incoming
+from dtrain.wire.streams import Incoming
 
 _LABEL = "rows"
 

@@ -14,7 +14,7 @@ from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.across import Speaker
 from dtrain.roles.collective.between_hosts.records import NoBook
 from dtrain.roles.collective.rules import Book
-from dtrain.wire.one_host.locks import Locks
+from dtrain.wire.one_host.synchronization import Locks
 
 SPEAKS = 0
 """The number of the lock of the replica that speaks."""

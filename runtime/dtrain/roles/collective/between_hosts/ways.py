@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from dtrain.collectives.between_hosts.all_reduce import Way
-from dtrain.wire.by_tcp.stream import Incoming, Outgoing
+from dtrain.wire.streams import Incoming, Outgoing
 
 Open = Callable[[str, str, float], Outgoing]
 """Opens a stream to a task under a name, within so many seconds."""
@@ -45,7 +45,7 @@ class Ways:
         self.blamed = -1
 
     def outgoing(self, way: Way, deadline: float) -> Outgoing:
-        """Return the stream on which this task sends; errors as of `wire.by_tcp.opening.open_stream`."""
+        """Return the stream on which this task sends; errors as of `wire.streams.open_stream`."""
         if (stream := self._outgoing.get(way)) is None:
             task = self._tasks[way.target]
             stream = self._open(task, f"{self._name} {way.label}", max(0.0, deadline - time.monotonic()))

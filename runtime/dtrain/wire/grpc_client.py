@@ -11,14 +11,12 @@ import grpc
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Rows
 from dtrain.types import Array
-from dtrain.wire.answers import next_of
-from dtrain.wire.by_grpc.encryption import open_channel
-from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, TALK
+from dtrain.wire.addresses import not_reached, silence
 from dtrain.wire.channel import silent
 from dtrain.wire.frames import UNKNOWN, Frame, FrameDecoder, encode
+from dtrain.wire.grpc_channels import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, TALK, open_channel
 from dtrain.wire.handshake import last_proof
-from dtrain.wire.own_thread import in_own_thread
-from dtrain.wire.reaching import not_reached, silence
+from dtrain.wire.interruptible import in_own_thread, next_of
 from dtrain.wire.security.credentials import Credentials
 
 _REFUSED = (

@@ -1,14 +1,19 @@
-"""The serving end over gRPC: a server whose method `Talk` is a stream of raw chunks each way, one thread a
-connection.
+"""The serving end over gRPC: one thread a connection, and large messages one at a time.
 
 A connection's thread reads a message, hands it to the handler and then waits for the answer, so a wait costs
 no slot of a fixed pool: there are as many threads as connections.
+
+A gradient that is being received and an answer that is being sent are each a copy of the server's variables.
+Where answers are given at once (asynchronous training), one of each is allowed: the next one waits while its
+bytes stay at the sender, held back by flow control. When nothing has moved for `STALL_S`, the next one goes
+on: a stalled peer may cost memory, never progress.
 """
 
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -17,14 +22,21 @@ from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
 from dtrain.process.pending_limits import GRPC
 from dtrain.types import Array
-from dtrain.wire.by_grpc.encryption import add_port, names_of
-from dtrain.wire.by_grpc.options import HELLO_KEY, LOCAL_KEY, MEET, METHOD_SERVICE, SERVER, TALK
-from dtrain.wire.by_grpc.transfers import LARGE_BYTES, Traffic, Turn
+from dtrain.wire.addresses import listening_obstacle
 from dtrain.wire.channel import Answer, Handler
 from dtrain.wire.frames import SMALL_BYTES, FrameDecoder, Payload, with_payload
+from dtrain.wire.grpc_channels import (
+    HELLO_KEY,
+    LOCAL_KEY,
+    MEET,
+    METHOD_SERVICE,
+    SERVER,
+    TALK,
+    add_port,
+    names_of,
+)
 from dtrain.wire.handshake import Door, encode_greeting
-from dtrain.wire.own_thread import in_own_thread
-from dtrain.wire.reaching import listening_obstacle
+from dtrain.wire.interruptible import in_own_thread
 from dtrain.wire.security.credentials import Credentials
 
 _STRANGERS = 8
@@ -211,3 +223,54 @@ def _said(context: Any) -> bytes:
     """Return what the client has said with its call; gRPC bounds its size."""
     said: bytes = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
     return said
+
+
+LARGE_BYTES = 1024 * 1024
+STALL_S = 1.0
+
+
+@dataclass
+class Traffic:
+    """The large transfers of one server.
+
+    Attributes:
+        receiving: held by the connection that receives a large message.
+        sending: held by the one that sends.
+        moved: chunks that the two have moved so far.
+    """
+
+    receiving: threading.Lock = field(default_factory=threading.Lock)
+    sending: threading.Lock = field(default_factory=threading.Lock)
+    moved: int = 0
+
+
+class Turn:
+    """The right to be the one large transfer in one direction, for one connection at a time.
+
+    Attributes:
+        taken: whether this connection is having its turn (or has waited long enough for it).
+    """
+
+    def __init__(self, traffic: Traffic, lock: threading.Lock) -> None:
+        self._traffic = traffic
+        self._lock = lock
+        self._held = False
+        self.taken = False
+
+    def take(self) -> None:
+        """Wait for the turn as long as something moves; taking it twice is taking it once."""
+        moved = -1
+        while not self.taken:
+            stalled, moved = moved == self._traffic.moved, self._traffic.moved
+            self._held = not stalled and self._lock.acquire(timeout=STALL_S)
+            self.taken = self._held or stalled
+
+    def moved(self) -> None:
+        """Record that a chunk of this connection's has been moved."""
+        self._traffic.moved += self._held
+
+    def give_back(self) -> None:
+        """End the transfer; without effect if none was taken."""
+        if self._held:
+            self._lock.release()
+        self._held = self.taken = False

@@ -1,4 +1,4 @@
-"""gRPC's own code in a thread of its own.
+"""Waits that a signal interrupts: of all transports, and for gRPC's own code in a thread of its own.
 
 SIGTERM's SystemExit rises in the main thread. In the midst of gRPC's code it would leave a lock locked, for
 which another thread then waits for ever, or a shutdown half made, over which gRPC's own thread then stumbles.
@@ -6,10 +6,33 @@ which another thread then waits for ever, or a shutdown half made, over which gR
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from dtrain.wire.answers import next_of
+LOOK_S = 0.5
+"""How long Python may be away from its signal handlers: a signal that comes just before a wait for ever would
+be heard when the wait ends.
+"""
+
+Item = TypeVar("Item")
+
+
+def next_of(answers: "queue.SimpleQueue[Item]", deadline: float | None = None) -> Item:
+    """Return the next item that another thread puts there.
+
+    Raises:
+        queue.Empty: none has come by the deadline, in seconds of `time.monotonic`.
+    """
+    while True:
+        try:
+            if deadline is None:
+                return answers.get(timeout=LOOK_S)
+            return answers.get(timeout=max(0.0, min(LOOK_S, deadline - time.monotonic())))
+        except queue.Empty:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise
+
 
 Result = TypeVar("Result")
 
