@@ -22,7 +22,7 @@ LIVED = [
         "[replies[0].seen for reply in replies]",
     ),
     bug(
-        "roles/parameter_server/sync_rule.py",
+        "roles/parameter_server/update_rules.py",
         "SyncRule._answer_pending",
         "copies = [np.array(block) for block in offered.blocks]",
         "copies = offered.blocks",

@@ -4,7 +4,7 @@ checkpoints.
 
 from mutant import bug, void
 
-SYNC_RULE = "roles/parameter_server/sync_rule.py"
+SYNC_RULE = "roles/parameter_server/update_rules.py"
 SYNC_STEPS = "control/sync_steps.py"
 MEANS = "parameters/means.py"
 CONTROL = "control/machine.py"
@@ -68,7 +68,7 @@ PUSHES = [
         says="each row is divided by the contributors that list it",
     ),
     bug(
-        "roles/parameter_server/async_rule.py",
+        "roles/parameter_server/update_rules.py",
         "AsyncRule._judge_and_apply",
         "version - push.base_version",
         "version - push.base_version - 1",
@@ -112,9 +112,9 @@ SERVER = [
     bug(MACHINE, "ParameterServer._begin", "[moved_on(caller, held) for caller in waiting]", "[]"),
     bug("control/roster.py", "obstacle", "sender == cluster.leader", "True"),
     bug(MACHINE, "ParameterServer._read_snapshot", "message.number != self._snapshots.number", "False"),
-    bug("roles/parameter_server/config_change.py", "_change", "message.number > held.order", "True"),
+    bug("roles/parameter_server/machine.py", "_change", "message.number > held.order", "True"),
     bug(
-        "roles/parameter_server/config_change.py",
+        "roles/parameter_server/machine.py",
         "obey",
         "held.version if late else held.hold()",
         "held.hold()",
@@ -139,14 +139,14 @@ SERVER = [
     bug(STORE, "Store._keep_dense", "*"),
     bug("parameters/table.py", "Table.update", "self.snapshot.keep(gradient.ids)"),
     bug(
-        "roles/parameter_server/snapshots.py",
+        "roles/parameter_server/questions.py",
         "Snapshots.keeps",
         "now < self._marked_until_s and delivery[2].part not in self._covers",
         "False",
         says="no push waits",
     ),
     bug(
-        "roles/parameter_server/snapshots.py",
+        "roles/parameter_server/questions.py",
         "Snapshots.answer",
         "held.version >= question.at_least and (applied is None or applied.covers(question.covers))",
         "held.version >= question.at_least",

@@ -10,8 +10,7 @@ from dtrain.cluster import TaskId
 from dtrain.control.interface import Send
 from dtrain.messages import Conclude, HeartbeatReply, Push
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.worker.machine import Replica
-from dtrain.roles.worker.phases import Ready
+from dtrain.roles.worker.machine import Ready, Replica
 
 
 class Play:

@@ -5,8 +5,7 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
-from dtrain.roles.worker.machine import Replica
-from dtrain.roles.worker.phases import Ready
+from dtrain.roles.worker.machine import Ready, Replica
 
 MAX = 10
 

@@ -9,7 +9,7 @@ from dtrain.errors import PeerRefusedError, ProgramError, WaitTimeoutError
 from dtrain.messages import Attend, Attended, Closure, Failure, Hello, Refusal, RefusalKind, TakeClosure
 from dtrain.parameters import placement
 from dtrain.process.clock import Clock
-from dtrain.roles.coordinator.service import ClosureService, Scheduled
+from dtrain.roles.coordinator.closures import ClosureService, Scheduled
 from dtrain.runs.account import Account
 from dtrain.wire.channel import MemoryChannel
 

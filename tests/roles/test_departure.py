@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtrain.roles.parameter_server.departure import Departure
+from dtrain.roles.parameter_server.machine import Departure
 
 TOLD_S, GRACE_S, VERSION = 100.0, 25.0, 7
 

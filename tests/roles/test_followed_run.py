@@ -5,7 +5,7 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.checkpoints import RemoteCopies, list_checkpoints
 from dtrain.config import CheckpointSection
-from dtrain.roles.evaluator.followed_run import FollowedRun
+from dtrain.roles.evaluator.driver import FollowedRun
 from dtrain.runs.files import RunFiles
 
 

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from dtrain.roles.parameter_server.preemption import FIRST_PAUSE_S, LONGEST_PAUSE_S, WAIT_LIMIT_S, Preemption
+from dtrain.roles.parameter_server.serving import FIRST_PAUSE_S, LONGEST_PAUSE_S, WAIT_LIMIT_S, Preemption
 
 TICK_S = 0.5
 
@@ -68,19 +68,19 @@ def test_after_a_minute_without_waits_it_begins_anew():
 
 POLICIES = """
 import os, threading
-from dtrain.roles.parameter_server import preemption
 
 def policies():
     return {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
 
 os.sched_setscheduler(0, FIRST, os.sched_param(0))
+from dtrain.roles.parameter_server import serving
 over = threading.Event()
 threading.Thread(target=over.wait).start()
-policy = preemption.ThreadPolicy(0.0)
+policy = serving.ThreadPolicy(0.0)
 threading.Thread(target=over.wait).start()
 found = [policies()]
 policy.look(0.0)
-for preemption._accounts, now in ((ACCOUNTS, 1.0), (ACCOUNTS, 10.0)):
+for serving._accounts, now in ((ACCOUNTS, 1.0), (ACCOUNTS, 10.0)):
     policy.look(now)
     found.append(policies())
 over.set()

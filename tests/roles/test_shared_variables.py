@@ -11,7 +11,7 @@ from dtrain.learning import optimizers
 from dtrain.messages import Alteration
 from dtrain.parameters import placement
 from dtrain.roles.coordinator.access import Access
-from dtrain.roles.parameter_server.shared.answers import SharedAnswers
+from dtrain.roles.parameter_server.shared_variables import SharedAnswers
 from dtrain.variables import VariableSpec
 
 SPECS = (

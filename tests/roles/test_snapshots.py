@@ -19,7 +19,7 @@ from dtrain.messages import (
     SnapshotRows,
     Verdict,
 )
-from dtrain.roles.parameter_server.snapshots import UNREAD_S
+from dtrain.roles.parameter_server.questions import UNREAD_S
 
 WAIT_S = 2.0
 

@@ -31,8 +31,7 @@ from dtrain.messages import (
 from dtrain.parameters import placement
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Replica
-from dtrain.roles.worker.phases import Finished, Ready
+from dtrain.roles.worker.machine import Finished, Ready, Replica
 from dtrain.variables import VariableSpec
 from dtrain.wire.frames import Frame
 

@@ -15,7 +15,7 @@ from dtrain.messages import (
     Verdict,
 )
 from dtrain.protocol.contributions import Outcome
-from dtrain.roles.worker.phases import Closing, Finished, Pulling, Pushing, Ready
+from dtrain.roles.worker.machine import Closing, Finished, Pulling, Pushing, Ready
 
 
 def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version():

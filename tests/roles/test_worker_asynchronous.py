@@ -6,7 +6,7 @@ from dtrain.messages import (
     Pull,
     Verdict,
 )
-from dtrain.roles.worker.phases import Finished, Ready
+from dtrain.roles.worker.machine import Finished, Ready
 
 
 def asynchronous(version=0, **more):

@@ -13,8 +13,7 @@ from dtrain.messages import Pull, Push, Reply, Values, Verdict
 from dtrain.parameters import placement
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Replica
-from dtrain.roles.worker.phases import Ready
+from dtrain.roles.worker.machine import Ready, Replica
 from dtrain.runs.trace import NO_TRACE
 from dtrain.wire.frames import Frame
 

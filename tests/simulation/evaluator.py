@@ -10,8 +10,7 @@ from dtrain.checkpoints import Pace
 from dtrain.cluster import Role, TaskId
 from dtrain.config import CheckpointSection
 from dtrain.errors import PeerLostError
-from dtrain.roles.evaluator.driver import follow_fit
-from dtrain.roles.evaluator.followed_run import FollowedRun
+from dtrain.roles.evaluator.driver import FollowedRun, follow_fit
 from dtrain.roles.heartbeat import HeartbeatLink
 
 EVALUATOR = "evaluator:0"

@@ -12,8 +12,8 @@ from dtrain.protocol.async_updates import StalenessRule
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
 from dtrain.roles.chief.machine import Cut
-from dtrain.roles.parameter_server.async_rule import AsyncRule
 from dtrain.roles.parameter_server.driver import ServerHandler
+from dtrain.roles.parameter_server.update_rules import AsyncRule
 from dtrain.roles.worker.machine import Replica
 from dtrain.state.batch_cut import BatchCut, Dealt
 from dtrain.training.parts import PartsOfPipelines, Stream

@@ -25,8 +25,7 @@ from dtrain.process.clock import SYSTEM
 from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.roles.chief.start import pipelines_of, replicas_in_sync, saved_rows
 from dtrain.roles.control_host import ControlHandler
-from dtrain.roles.evaluator.driver import follow_fit
-from dtrain.roles.evaluator.followed_run import FollowedRun
+from dtrain.roles.evaluator.driver import FollowedRun, follow_fit
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs import failure
 from dtrain.runs.files import RunFiles, RunRecord, read_record

@@ -35,7 +35,7 @@ import msgspec
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import AnyMessage, Control, Controlled, Hold, Holding, NotReady, Refusal
-from dtrain.roles.worker.phases import Outgoing
+from dtrain.roles.worker.machine import Outgoing
 
 
 @dataclass

@@ -5,7 +5,13 @@ variables, what becomes of a push (`sync_rule`, `async_rule`), what is asked (`q
 contains (`snapshots`). Beside it stands the control plane's machine (`control.machine`), which takes what is
 about members and decisions; at the control host the rules ask it by a call. The driver calls `receive` under
 one lock and carries out what it returns before anything else happens.
+
+Rule *Orderly end* (docs/design/protocol.md#orderly-end): whoever tells every task of a run to stop at once,
+as cluster managers do, loses no step, because servers outlive the leader's last checkpoint. A server that is
+told alone gives its leader time for a checkpoint.
 """
+
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,7 +27,9 @@ from dtrain.messages import (
     Commit,
     Complete,
     Control,
+    Controlled,
     Hold,
+    Holding,
     Initialise,
     Initialised,
     Load,
@@ -38,17 +46,21 @@ from dtrain.messages import (
     SnapshotRows,
     Subscribe,
 )
+from dtrain.parameters.store import Change
 from dtrain.parameters.versions import BufferAllocator
 from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.part_dealer import NO_RANK
-from dtrain.roles.parameter_server.config_change import obey
-from dtrain.roles.parameter_server.questions import Questions, moved_on
-from dtrain.roles.parameter_server.request import PendingRequest, Question
-from dtrain.roles.parameter_server.shared.answers import SharedAnswers
-from dtrain.roles.parameter_server.snapshots import Snapshots
-from dtrain.roles.parameter_server.sync_rule import SyncRule
-from dtrain.roles.parameter_server.table_answers import table_answer
+from dtrain.roles.parameter_server.questions import (
+    PendingRequest,
+    Question,
+    Questions,
+    Snapshots,
+    moved_on,
+    table_answer,
+)
+from dtrain.roles.parameter_server.shared_variables import SharedAnswers
 from dtrain.roles.parameter_server.term_state import TermState
+from dtrain.roles.parameter_server.update_rules import SyncRule
 from dtrain.types import Blocks
 
 STEP_MESSAGES = frozenset({Push, Complete, Commit, Release})
@@ -323,3 +335,87 @@ class ParameterServer:
         """Let go of values that a process was reading that is gone; see `Store.lose`."""
         if self.held is not None:
             self.held.store.lose(blocks)
+
+
+def obey(
+    caller: Caller, held: TermState | None, message: Hold | Control, blocks: Blocks, now: float
+) -> list[Action]:
+    """Hold, or change; what comes late, or a second time, changes nothing."""
+    if held is None or held.generation != message.generation:
+        return [Send(caller, NotReady(reason="this server holds no such variables"))]
+    if isinstance(message, Hold):
+        late = message.number <= held.order
+        version = held.version if late else held.hold()
+        return [
+            Send(
+                caller,
+                Holding(
+                    term=held.term,
+                    version=version,
+                    optimizer=held.store.optimizer_config,
+                    stopped=held.stopped,
+                    assigned=held.store.heard_assigned,
+                ),
+            )
+        ]
+    if held.term != message.term:
+        return [Send(caller, NotReady(reason=f"this server does not hold term {message.term}"))]
+    return _change(caller, held, message, blocks, now)
+
+
+def _change(caller: Caller, held: TermState, message: Control, blocks: Blocks, now: float) -> list[Action]:
+    answers: list[Action] = []
+    if message.number > held.order:
+        if message.stop:
+            held.stopped, held.max_steps = True, message.version
+            held.store.end_at(message.version, held.version)
+        try:
+            held.store.change(
+                Change(message.version, message.optimizer, blocks, message.number), held.version
+            )
+        except DtrainError as error:
+            return [Send(caller, Refusal(reason=str(error)))]
+        held.order = message.number
+        held.release(message.until)
+        if message.stop:
+            answers += held.rule.end_at(message.version)
+            if held.steps is not None:
+                held.steps.end_at(message.version)
+    answers.append(Send(caller, Controlled()))
+    return answers if held.steps is None else [*answers, *held.steps.share_out(now)]
+
+
+LINGER_S = 2.0
+"""How long after a checkpoint: the leader may have been told as well, and be about to save its last step."""
+MARGIN_S = 2.0
+"""How long before the end of the grace, when the process would be killed."""
+
+
+@dataclass
+class Departure:
+    """One server's leave.
+
+    Attributes:
+        told_s: when it was told to stop.
+        grace_s: how long after that it is killed.
+        version: the newest one at that time.
+    """
+
+    told_s: float
+    grace_s: float
+    version: int
+    _saved_s: float | None = None
+
+    def may_leave(self, leader_is_there: bool, saved_step: int | None, now_s: float) -> bool:
+        """Return whether no task would miss the server, or its time is over.
+
+        Args:
+            leader_is_there: whether the leader is connected.
+            saved_step: of the newest checkpoint that the leader has told of; None: of none.
+            now_s: by the clock of `told_s`.
+        """
+        if not leader_is_there or now_s >= self.told_s + max(0.0, self.grace_s - MARGIN_S):
+            return True
+        if self._saved_s is None and saved_step is not None and saved_step >= self.version:
+            self._saved_s = now_s
+        return self._saved_s is not None and now_s >= self._saved_s + LINGER_S

@@ -19,8 +19,7 @@ from dtrain.protocol import tally
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.contributions import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.roles.parameter_server.async_rule import AsyncRule
-from dtrain.roles.parameter_server.sync_rule import SyncRule
+from dtrain.roles.parameter_server.update_rules import AsyncRule, SyncRule
 from dtrain.state.batch_cut import NOTHING_DEALT, UNCUT, BatchCut
 from dtrain.state.fit_state import NO_BATCHES, Contents, FitState
 from dtrain.types import Blocks

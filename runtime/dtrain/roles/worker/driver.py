@@ -22,8 +22,7 @@ from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, ServedIds
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers
-from dtrain.roles.worker.machine import Replica
-from dtrain.roles.worker.phases import Draining, Finished, Outgoing, Pulling
+from dtrain.roles.worker.machine import Draining, Finished, Outgoing, Pulling, Replica
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec

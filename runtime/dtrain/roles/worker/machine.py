@@ -1,5 +1,4 @@
 """The replica's machine: what a training task says to the parameter servers, and when it may compute.
-(message) -> messages. `phases` names the phases, from pulling to finished.
 
 When a server loses its memory, the leader gives all servers the newest checkpoint again, in a new term. A
 replica that hears of a new term drops what it has, waits until every server has answered what was asked
@@ -14,10 +13,21 @@ In async a pull tells ps:0 which push all servers have answered. Until then ps:0
 others may lack, and neither ends training nor lets the leader end an epoch; if the replica dies, another one
 is given the batch again, to repair it. Where gradients may be too stale, ps:0 judges alone: the other servers
 are sent a push when ps:0 has accepted it.
+
+pulling   servers have been asked for their values; in sync all must be of one version, the newest
+ready     the values are there (and, in async, ps:0's ticket): compute a gradient
+pushing   the gradient is on its way to every server; their answers carry the verdict and the next values
+draining  the servers are in a later term: what was asked in the one before is still being answered
+closing   the last step has been made and the final values are here; the leader has not saved them yet
+finished  the leader has saved them
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from types import MappingProxyType
+
+from msgspec import Struct
 
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError, NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
@@ -38,20 +48,92 @@ from dtrain.messages import (
     Verdict,
 )
 from dtrain.protocol.contributions import Outcome
-from dtrain.roles.worker.phases import (
-    READY,
-    Closing,
-    Draining,
-    Finished,
-    Outgoing,
-    Permit,
-    Phase,
-    Pulling,
-    Pushing,
-    Ready,
-    Turn,
-)
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.state.batch_cut import UNCUT, BatchCut
+
+Outgoing = tuple[int, AnyMessage]
+"""A server's index and the message for it. A Push is accompanied by that server's gradient blocks, a Lookup
+by ids.
+"""
+
+
+class Pulling(Struct, frozen=True, gc=False):
+    """Servers have been asked for their values.
+
+    Attributes:
+        aged: whether the values of the other servers have aged while ps:0 made the replica wait.
+        awaited: the version that a leader which does not train waits for.
+        last: whether these are the final values, which are asked for once.
+    """
+
+    aged: bool = False
+    awaited: int = 0
+    last: bool = False
+
+
+class Ready(Struct, frozen=True, gc=False):
+    """The values are there: a gradient may be computed."""
+
+
+class Pushing(Struct, frozen=True, gc=False):
+    """A gradient is on its way.
+
+    Attributes:
+        ordinal: how many contributions to the same version were held before it.
+        replies: of the servers that have answered; filled as they come.
+        for_others: the pushes that wait until ps:0 has judged.
+    """
+
+    ordinal: int
+    replies: dict[int, Reply]
+    for_others: list[Outgoing]
+
+
+class Draining(Struct, frozen=True, gc=False):
+    """The replica begins again in a later term, when everything that it had asked before is answered."""
+
+
+class Closing(Struct, frozen=True, gc=False):
+    """The final values are here and not saved yet."""
+
+
+class Finished(Struct, frozen=True, gc=False):
+    """Training has ended.
+
+    Attributes:
+        rows: the numbers of every epoch, in a task that was told of the end.
+    """
+
+    rows: Mapping[int, Row] = MappingProxyType({})
+
+
+Phase = Pulling | Ready | Pushing | Draining | Closing | Finished
+READY = Ready()
+
+
+class Permit(Enum):
+    """Whether a replica may push once more."""
+
+    GRANTED = auto()
+    HELD = auto()  # to the leader: the next version waits for its order, and so does the permit
+    NONE = auto()
+
+
+class Turn(Struct, frozen=True, gc=False):
+    """The last word of ps:0 on what a replica computes next.
+
+    Attributes:
+        permit: whether it may push.
+        part: the number of the part, if it may.
+        repairs: whether the part makes no step, because ps:0 has it already and another server may not.
+        settled: False where ps:0 makes nothing more before every server has what it has.
+    """
+
+    permit: Permit = Permit.GRANTED
+    part: int = NO_PART
+    repairs: bool = False
+    settled: bool = True
+
 
 SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from dtrain import errors
 from dtrain.data.dataset import Dataset
 from dtrain.errors import CancelledError, ClosureError, DtrainError, InputError, NotAStrategyError
-from dtrain.roles.coordinator.service import ClosureService, Scheduled
+from dtrain.roles.coordinator.closures import ClosureService, Scheduled
 from dtrain.strategies.coordinator.closures import ProgramNames, Reference, decode, encode
 from dtrain.strategies.coordinator.execution import (
     PerWorkerDataset,

@@ -20,10 +20,9 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.chief.driver import Leader
 from dtrain.roles.coordinator.access import Access, Answer, Question, Servers
-from dtrain.roles.coordinator.attendant import Attendant
-from dtrain.roles.coordinator.service import ClosureService
+from dtrain.roles.coordinator.closures import Attendant, ClosureService
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.parameter_server.shared.answers import SharedAnswers
+from dtrain.roles.parameter_server.shared_variables import SharedAnswers
 from dtrain.runs.account import Account
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.coordinator.closures import ProgramNames

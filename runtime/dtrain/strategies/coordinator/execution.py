@@ -28,7 +28,7 @@ class Execution:
         self._own = OwnValues(names, activity)
 
     def run(self, closure: Closure, arguments: bytes) -> bytes | Failure:
-        """Run a closure; see `roles.coordinator.attendant.Run`. Every exception is the closure's own."""
+        """Run a closure; see `roles.coordinator.closures.Run`. Every exception is the closure's own."""
         self._access.within(closure.number, closure.settled)
         try:
             args, kwargs = decode(arguments, self._own.resolve)
