@@ -5,7 +5,7 @@ harmless ones.
 from mutant import bug
 
 START = "roles/chief/start.py"
-KEEPING = "roles/chief/keeper/machine.py"
+KEEPING = "roles/chief/machine.py"
 STORE = "parameters/store.py"
 LEADER = "strategies/parameter_server/training.py"
 OPENING = "strategies/parameter_server/opening.py"
@@ -37,7 +37,7 @@ LIVED = [
     ),
     bug(LEADER, "ServerLeader.keep_changes", "*", says="drop repeat_in"),
     bug(
-        "roles/chief/keeper/driver.py",
+        "roles/chief/driver.py",
         "Keeper._begin_term",
         "leader.initialise(self.generation, told, action.term, directory, action.until, action.heard_of)",
         "leader.initialise(self.generation, told, action.term, directory, None, action.heard_of)",

@@ -11,8 +11,8 @@ from dtrain.data.prefetching import processes
 from dtrain.data.prefetching.processes import Helpers
 from dtrain.errors import InputError, WaitTimeoutError
 from dtrain.process.clock import Clock
-from dtrain.roles.chief.keeper.machine import Request
-from dtrain.roles.chief.keeper.thread import KeeperThread
+from dtrain.roles.chief.keeper_thread import KeeperThread
+from dtrain.roles.chief.machine import Request
 from dtrain.runs.trace import NO_TRACE
 from dtrain_cli.agent import driver, sent_code
 from dtrain_cli.agent.messages import WantCode

@@ -3,13 +3,7 @@
 from dtrain.config import CheckpointSection
 from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import HeartbeatReply
-from dtrain.roles.chief.keeper.machine import (
-    BeginTerm,
-    Keeping,
-    Note,
-)
-from dtrain.roles.chief.machine import CheckpointSchedule
-from dtrain.roles.chief.recovery import TermWatch
+from dtrain.roles.chief.machine import BeginTerm, CheckpointSchedule, Keeping, Note, TermWatch
 
 LAST_STEP = 40
 PATIENCE_S = 30.0

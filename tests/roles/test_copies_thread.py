@@ -7,8 +7,8 @@ import pytest
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointError, CopiesTakenError
-from dtrain.roles.chief import copies_thread
-from dtrain.roles.chief.copies_thread import CopiesThread
+from dtrain.roles.chief import saver
+from dtrain.roles.chief.saver import CopiesThread
 
 TIMEOUT_S = 20.0
 
@@ -35,7 +35,7 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch):
-    monkeypatch.setattr(copies_thread, "PAUSE_S", 0.0)
+    monkeypatch.setattr(saver, "PAUSE_S", 0.0)
     return Store()
 
 
@@ -88,7 +88,7 @@ def test_copies_that_another_run_has_taken_are_not_tried_again(store, tmp_path):
 
 
 def test_a_store_that_hangs_is_given_up(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(copies_thread, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(saver, "PATIENCE_S", 0.01)
     store.may_go_on.clear()
     copies = CopiesThread(store, tmp_path, pytest.fail)
     with pytest.raises(CheckpointError, match=r"takes longer than 0\.01 s"):

@@ -14,8 +14,8 @@ from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.learning import optimizers
 from dtrain.messages import HeartbeatReply, Lineage, SnapshotReply
 from dtrain.parameters import placement
-from dtrain.roles.chief.keeper import machine as keeper_machine
-from dtrain.roles.chief.keeper.driver import Keeper, KeeperParts
+from dtrain.roles.chief import machine
+from dtrain.roles.chief.driver import Keeper, KeeperParts
 from dtrain.roles.chief.start import fresh
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import Dealt
@@ -93,7 +93,7 @@ class Links:
 
 @pytest.fixture
 def keep(tmp_path, monkeypatch):
-    monkeypatch.setattr(keeper_machine, "LOOK_S", 0.01)
+    monkeypatch.setattr(machine, "LOOK_S", 0.01)
     made = []
 
     def keep(servers, links, updates="async"):

@@ -12,15 +12,7 @@ from roles.keeper_history import (
 )
 
 from dtrain.errors import CheckpointError, PeerLostError, PeerRefusedError
-from dtrain.roles.chief.keeper.machine import (
-    Conclude,
-    GiveUp,
-    Reason,
-    Request,
-    Save,
-    Tell,
-    Warn,
-)
+from dtrain.roles.chief.machine import ConcludeFit, GiveUp, Reason, Request, Save, Tell, Warn
 
 
 def at_the_end():
@@ -35,7 +27,7 @@ def test_the_last_step_is_saved_before_its_replicas_may_go():
     history, save = at_the_end()
     assert save == Save(Reason.LAST, history.machine.term, LAST_STEP, at_least=LAST_STEP)
     assert save.final
-    assert history.saved(save, LAST_STEP) == [Conclude()]
+    assert history.saved(save, LAST_STEP) == [ConcludeFit()]
     assert history.machine.concluded() == [Tell(Request.FINISH)]
     assert history.look() == []
     assert history.ask(Request.SAVE) == [Tell(Request.SAVE)], "there is nothing to save any more"

@@ -12,14 +12,7 @@ from roles.keeper_history import (
 )
 
 from dtrain.errors import CheckpointError, PeerRefusedError
-from dtrain.roles.chief.keeper.machine import (
-    GiveUp,
-    Reason,
-    Request,
-    Restore,
-    Tell,
-    Warn,
-)
+from dtrain.roles.chief.machine import GiveUp, Reason, Request, Restore, Tell, Warn
 
 # How it begins
 

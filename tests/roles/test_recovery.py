@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from dtrain.messages import HeartbeatReply
-from dtrain.roles.chief.recovery import Beginning, TermWatch, beginning, next_term
+from dtrain.roles.chief.machine import Beginning, TermWatch, beginning, next_term
 
 
 def said(generation=0, term=0):

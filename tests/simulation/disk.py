@@ -21,7 +21,7 @@ from dtrain import checkpoints
 from dtrain.checkpoints import CheckpointPath, Streamed
 from dtrain.errors import CheckpointError
 from dtrain.parameters.table import VALUES
-from dtrain.roles.chief import saved_arrays, saver, table_loads
+from dtrain.roles.chief import driver, saver
 from dtrain.state.fit_state import FitState
 from dtrain.variables.lazy_table import row_blocks
 
@@ -182,7 +182,7 @@ class Disk:
     @contextmanager
     def in_pieces(self) -> Iterator[None]:
         """Let the leader send and read arrays in several pieces, tables by three rows."""
-        modules = (saved_arrays, saver, table_loads)
+        modules = (saver, saver, driver)
         before = row_blocks
 
         def pieces(shape: tuple[int, ...], itemsize: int, usual: int = 0) -> Iterator[tuple[int, int]]:

@@ -9,10 +9,8 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.config import CheckpointSection
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM
-from dtrain.roles.chief.keeper.machine import Keeping
-from dtrain.roles.chief.keeper.thread import KeeperThread
-from dtrain.roles.chief.machine import CheckpointSchedule
-from dtrain.roles.chief.recovery import Beginning, beginning
+from dtrain.roles.chief.keeper_thread import KeeperThread
+from dtrain.roles.chief.machine import Beginning, CheckpointSchedule, Keeping, beginning
 from dtrain.roles.chief.start import Start, continued, fetch_newest, fresh, restored, saved_generation
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import FitState

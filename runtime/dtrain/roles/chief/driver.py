@@ -1,26 +1,33 @@
-"""The leader's way to the servers: makes the variables exist on every one, asks for their state, says
-farewell.
+"""The leader's way to the servers: gives them variables, asks for their state, restores it.
 
 On connections of its own, beside those of training; the `keeper` uses it to save and to restore.
+
+Rule *No silent wait* (docs/design/protocol.md#no-silent-wait).
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, zip_longest
-from typing import TypeVar, cast
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import msgspec
+import numpy as np
 
+from dtrain import checkpoints
 from dtrain.cluster import Role, TaskId
-from dtrain.config import ServerSection, on_servers
-from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
+from dtrain.config import CheckpointSection, ServerSection, SyncSection, on_servers
+from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, RunError
+from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.messages import (
     AnyMessage,
     Conclude,
     Farewell,
     Initialise,
     Initialised,
+    Load,
     Loaded,
     Marked,
     NotReady,
@@ -31,14 +38,33 @@ from dtrain.messages import (
     SnapshotReply,
     SnapshotRows,
 )
+from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import cut
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.applied_batches import lacking
-from dtrain.roles.chief.machine import Cut
-from dtrain.roles.chief.start import Start
-from dtrain.roles.chief.table_loads import descriptions, loads
+from dtrain.roles.chief.keeper_thread import KeeperThread
+from dtrain.roles.chief.machine import (
+    Action,
+    BeginTerm,
+    CheckpointSchedule,
+    ConcludeFit,
+    Cut,
+    Keeping,
+    Request,
+    Restore,
+    TermWatch,
+)
+from dtrain.roles.chief.saver import Saver
+from dtrain.roles.chief.start import Start, restored
+from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.server_answers import check_marks, check_numbers
+from dtrain.runs.files import KillRequest, RunFiles, read_record, write_record
+from dtrain.runs.reporting import Reporter
+from dtrain.state.fit_state import FitState
 from dtrain.types import Array
+from dtrain.variables import DTYPE_BYTES
+from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.frames import Frame
 from dtrain.wire.peer import Peer
@@ -251,3 +277,254 @@ def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:
 def server_name(server: int) -> str:
     """Return a server's name in messages: ``ps:0``."""
     return str(TaskId(Role.PS, server))
+
+
+Tables = Mapping[str, Mapping[str, Any]]
+"""Arrays by variable: its rows under ``""`` and each slot under its name; sliced by rows."""
+
+Part = tuple[Load, Callable[[], list[Array]]]
+"""Rows of a table, and what makes its blocks: none for those that the server draws."""
+
+
+def descriptions(tables: Tables) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return how the arrays that are not shipped are drawn; see `Initialise.drawn`."""
+    return {
+        name: {array: source.describe() for array, source in arrays.items() if isinstance(source, DrawnTable)}
+        for name, arrays in tables.items()
+    }
+
+
+def loads(plan: Plan, server: int, tables: Tables, term: int, nbytes: int = BLOCK_BYTES) -> list[Part]:
+    """Yield all tables of a server, in parts of about `nbytes`; the last one is marked."""
+    parts: list[Part] = []
+    for number, shard in enumerate(plan.layout(server).tables):
+        for array, source in tables[plan.variables[shard.variable].name].items():
+            for start, stop in row_blocks(shard.shape, DTYPE_BYTES[shard.dtype], nbytes):
+                rows = slice(shard.row_start + start, shard.row_start + stop)
+                parts.append(
+                    (
+                        Load(term=term, table=number, array=array, start=start, stop=stop),
+                        partial(_blocks, source, rows),
+                    )
+                )
+    if parts:
+        parts[-1] = msgspec.structs.replace(parts[-1][0], last=True), parts[-1][1]
+    return parts
+
+
+def _blocks(source: Any, rows: slice) -> list[Array]:
+    return [] if isinstance(source, DrawnTable) else [np.ascontiguousarray(source[rows]).reshape(-1)]
+
+
+@dataclass(frozen=True)
+class KeeperParts:
+    """Where a leader works: its ways to the servers, and what it keeps.
+
+    Attributes:
+        training: the rules, which the servers are told.
+        server_s: how long it waits for a server that is lost.
+    """
+
+    leader: Leader
+    links: Sequence[HeartbeatLink]
+    reporter: Reporter
+    run_dir: Path
+    training: ServerSection
+    section: CheckpointSection
+    server_s: float
+    clock: Clock = SYSTEM
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return RunFiles(self.run_dir).checkpoints
+
+
+class Keeper(KeeperThread):
+    """Keeps one generation on the servers and on the disk.
+
+    Attributes:
+        asked: the call of `fit` as the program asks for it.
+        plan: where its variables lie.
+        busy: a term is being begun: servers may be slow to answer.
+        own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
+    """
+
+    def __init__(self, place: KeeperParts, plan: Plan, asked: FitState) -> None:
+        self._place = place
+        self.plan = plan
+        self.asked = asked
+        self._sync = sync = isinstance(place.training, SyncSection)
+        clock = place.clock
+        reporter = place.reporter
+        schedule = CheckpointSchedule(place.section, clock.now(), -1)
+        watch = TermWatch(asked.generation, place.leader.term, 0.0, host=place.leader.host)
+        machine = Keeping(schedule, 0, place.server_s, watch)
+        saver = Saver(
+            place.leader,
+            plan,
+            asked,
+            place.section,
+            place.checkpoints,
+            self._newest_step,
+            reporter.warn,
+            sync=sync,
+            host=place.leader.host,
+            tried=reporter.tried_to_save,
+            clock=clock,
+        )
+        super().__init__(machine, saver, reporter.warn, reporter.trace, clock)
+        self.busy = False
+        self.own_step: Callable[[], tuple[int, int]] = lambda: (0, 0)
+
+    @property
+    def first_version(self) -> int:
+        """Return the version at which the present term began, or was found."""
+        return self._machine.first_version
+
+    @property
+    def saved_step(self) -> int:
+        """Return the step of the newest checkpoint that this process has written."""
+        return self._saver.saved_step
+
+    # In the program's own thread
+
+    def begin(self, start: Start, *, save: bool) -> None:
+        """Begin with this, and keep it up to the last step that it has; see `KeeperThread.begin`."""
+        self._machine.max_steps = start.state.max_steps
+        super().begin(start, save=save)
+
+    def attach(self) -> None:
+        """Go on in the background with what the servers train already."""
+        self._hear()
+        lineage = self._place.links[self._place.leader.host].reply.lineage
+        last = lineage.first_step + self.asked.max_steps
+        self._saver.state = self.asked.but(lineage=lineage, max_steps=last)
+        self._machine.max_steps = last
+        # A leader that was started by hand has begun another directory.
+        empty = not checkpoints.list_checkpoints(self._place.checkpoints)
+        found = self._machine.attach(lineage.rolled_back_steps, nothing_saved=empty, now=self._clock.now())
+        self._carry_out(found)
+        self._report_lineage()
+        self._go_on()
+
+    def ordered(self, until: int | None, end: int | None) -> None:
+        """Note an order that the servers have: make no version beyond `until` for now, or end at `end`."""
+        self._saver.until = until
+        if end is not None:
+            self._saver.state = self._saver.state.but(max_steps=end)
+            self._machine.max_steps = end
+
+    def give_back(self) -> None:
+        """Give every server the newest checkpoint again: what an earlier process of the leader assigned has
+        reached some only.
+
+        Raises:
+            DtrainError: the keeper has given up.
+        """
+        self._ask(Request.GIVE_BACK)
+
+    # In the background
+
+    def _hear(self) -> None:
+        self._machine.answers = [link.answer for link in self._place.links]
+        self._machine.own_step = self.own_step()
+        self._machine.notices = {
+            notice for link in self._place.links for said in link.reply.statuses for notice in _notices(said)
+        }
+
+    def _newest_step(self) -> int:
+        self._hear()
+        return self._machine.step
+
+    def _away(self) -> Sequence[int]:
+        return [server for server, link in enumerate(self._place.links) if link.away]
+
+    def _look(self) -> Sequence[Action]:
+        for link in self._place.links:
+            if link.failure is not None:
+                return self._machine.failed(None, link.failure, self._clock.now())
+        return super()._look()
+
+    def _do(self, action: Action) -> Sequence[Action]:
+        match action:
+            case Restore():
+                return self._restore()
+            case BeginTerm():
+                return self._begin_term(action)
+            case ConcludeFit():
+                self._place.leader.conclude(self.asked.generation, self._saver.rows)
+                return self._machine.concluded()
+        return super()._do(action)
+
+    def _restore(self) -> Sequence[Action]:
+        begun, asked = self._saver.state, self.asked
+        start = restored(self._place.checkpoints, self.plan, asked, by_server=not self._sync)
+        steps = begun.max_steps - begun.lineage.first_step
+        start = start.going_on(asked.dealt.cut, steps, sync=self._sync)
+        if start.warning:
+            self._place.reporter.warn(start.warning)
+        self._start = start
+        return self._machine.restored(start.state.version, start.state.lineage.rolled_back_steps)
+
+    def _begin_term(self, action: BeginTerm) -> Sequence[Action]:
+        """Begin a term on every server; no version is made before the leader's order."""
+        start = self._start
+        leader = self._place.leader
+        assert start is not None
+        if action.again:
+            leader.reconnect()
+        lineage = msgspec.structs.replace(start.state.lineage, rolled_back_steps=action.rolled_back_steps)
+        told = start.but(lineage=lineage)
+        directory = str(self._place.run_dir)
+        self.busy = True
+        try:
+            given_up = leader.initialise(
+                told, self._place.training, action.term, directory, action.until, action.heard_of
+            )
+        finally:
+            self.busy = False
+        following = self._machine.begun(given_up, self._clock.now())
+        self._start = None
+        self._saver.state = start.state
+        self._report_lineage()
+        return following
+
+    def _report_lineage(self) -> None:
+        lost = self._machine.rolled_back_steps
+        state = self._saver.state
+        lineage = msgspec.structs.replace(state.lineage, rolled_back_steps=lost)
+        self._saver.state = state.but(lineage=lineage)
+        self._place.reporter.status.rolled_back_steps = lost
+
+
+def _notices(said: TaskStatus) -> Iterator[Hashable]:
+    """Yield what a task has told: that it was told to stop and needs a checkpoint first, and notices."""
+    process = said.task, said.attempt, said.pid
+    if said.phase is TaskPhase.LEAVING:
+        yield process
+    if said.notices:
+        yield process, said.notices
+
+
+def request_kill(
+    run_dir: Path, task: TaskId, heard_attempt: int | None, reason: str, *, now_s: float, lease_s: float
+) -> None:
+    """Order it, if it is sure that the attempt that runs now is the one that does not answer.
+
+    It is if this attempt has answered before, or if it has not even written its own status for as long: it
+    stands still. Any other was started meanwhile, and is not there yet.
+
+    Args:
+        run_dir: of the run, which the launcher reads.
+        task: the server.
+        heard_attempt: the attempt that answered last; None if none has.
+        reason: for people.
+        now_s: the machine's monotonic clock.
+        lease_s: how long it has been silent.
+    """
+    files = RunFiles(run_dir)
+    with contextlib.suppress(RunError, OSError):
+        status = read_record(files.status(task), TaskStatus)
+        if status is not None and (status.attempt == heard_attempt or now_s - status.monotonic_s >= lease_s):
+            write_record(files.kill(task, status.attempt), KillRequest(reason))

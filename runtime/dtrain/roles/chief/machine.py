@@ -1,18 +1,51 @@
-"""The leader's machine: when a checkpoint is due, and whether what the servers sent is one. Pure.
+"""The leader's machine: where it begins, when it saves and restores, and what is a checkpoint.
 
 A synchronous checkpoint is one version on all servers. The leader asks every server for its state *at* a
 version a little ahead of where training stands, so the question arrives before the version does; if it came
 too late somewhere, it asks again further ahead. At the end all servers stand at the last step and agree at
 once. For an asynchronous one all servers are marked first; it contains the same batches on all of them; see
 `snapshots`.
+
+Rule *Terms* (docs/design/protocol.md#terms):
+
+1. All servers hold the same term of the same generation. One that says otherwise was started again and has
+  lost its memory.
+2. Then the leader begins a new term: the newest checkpoint on *every* server, so that all go on from one
+  version.
+3. Terms only rise, also from one process of the leader to the next.
+4. What a server says counts if it was asked after the term had begun everywhere.
+5. The leader remembers which tasks ps:0 had heard of, and tells the next ps:0: a task that is not heard of
+  again within a lease is dead.
+6. A leader that is started again passes over every `fit` before the one that the servers, or the newest
+  checkpoint, are in.
+
+(event, now) -> actions. Pure. Every method is an event and returns what is to be done next; the end of an
+action is an event too: `saved`, `restored`, `begun`, `concluded` or `failed`.
+
+1. One action is carried out at a time. So nothing is saved of servers that are in different terms, and
+   nothing is given back while it is being saved.
+2. Servers that have lost their memory come first, then the last step, then what the program asks for, then
+   tasks that are about to end, then the schedule.
+3. The checkpoint of a beginning is written before any server trains.
+4. A term that failed somewhere is never used again: the next attempt is another term.
+5. The last step is saved before its replicas may go. If the servers had to go back before that, training
+   goes on.
+6. A server that is gone is waited for; any other failure ends training, except that of a checkpoint on the
+   way.
+
+A process that trains alone has no servers: it saves on the schedule and the last step, by the same rules.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 
+from dtrain.cluster import Role, TaskId
 from dtrain.config import CheckpointSection
-from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
+from dtrain.errors import DtrainError, PeerLostError, PeerRefusedError, WaitTimeoutError
+from dtrain.messages import HeartbeatReply, Mark, Marked, Snapshot, SnapshotReply
 from dtrain.protocol.applied_batches import union, without
+from dtrain.runs.events import AnyEvent, Saved, TermBegun
 
 FIRST_MARGIN_STEPS = 2
 ANSWER_WAIT_S = 0.5
@@ -103,3 +136,401 @@ class Cut:
             self.margin_steps *= 2
             return False
         return len(set(assigned)) <= 1
+
+
+Answer = tuple[float, HeartbeatReply]
+"""The last answer of a server about itself, and when it was asked, in seconds."""
+
+
+class Beginning(Enum):
+    """The way in which a leader begins a call of `fit`."""
+
+    PASS_OVER = "pass over"
+    """It has ended before this process was started."""
+    ATTACH = "attach"
+    """The servers are training it."""
+    RESTORE = "restore"
+    """It was begun, and must be given to the servers again from its newest checkpoint."""
+    START = "start"
+    """It is new."""
+
+
+def beginning(fit: int, servers: Sequence[HeartbeatReply], saved: int) -> Beginning:
+    """Return how the leader begins.
+
+    Args:
+        fit: which call of `fit` of the program this is, from 1.
+        servers: each server's report.
+        saved: the generation of the newest checkpoint; 0 without one.
+    """
+    reached = max([saved, *(reply.generation for reply in servers)])
+    if reached > fit:
+        return Beginning.PASS_OVER
+    if reached < fit:
+        return Beginning.START
+    together = len({(reply.generation, reply.term) for reply in servers}) == 1
+    return Beginning.ATTACH if servers and together and servers[0].generation == fit else Beginning.RESTORE
+
+
+def next_term(servers: Iterable[HeartbeatReply], own: int, incarnation: int) -> int:
+    """Return a term later than all that were begun before.
+
+    Args:
+        servers: each server's report.
+        own: the last term that this leader has begun, or tried to.
+        incarnation: of the leader, which rises from process to process.
+    """
+    return max(incarnation, own, *(reply.term for reply in servers)) + 1
+
+
+@dataclass
+class TermWatch:
+    """Looks for servers that have lost the term.
+
+    Attributes:
+        since_s: when the term had begun everywhere.
+        host: the server that hosts the control plane.
+        heard_of: what ps:0 said of this last while it held the term.
+    """
+
+    generation: int
+    term: int
+    since_s: float
+    heard_of: tuple[str, ...] = ()
+    host: int = 0
+
+    def lost(self, answers: Sequence[Answer]) -> list[int]:
+        """Return the servers that do not hold the term, by the newest answers."""
+        term = (self.generation, self.term)
+        own = answers[self.host][1]
+        if (own.generation, own.term) == term:
+            self.heard_of = own.heard_of
+        return [
+            i
+            for i, (asked_s, said) in enumerate(answers)
+            if asked_s > self.since_s and (said.generation, said.term) != term
+        ]
+
+
+LOOK_S = 0.2
+NOTICE_S = 1.0
+"""How late a notice may be found where no server has to be watched."""
+
+
+class Reason(Enum):
+    """Why a checkpoint is written."""
+
+    START = "the beginning"
+    FOUND = "the servers train, and there is none yet"
+    SCHEDULE = "the schedule"
+    REQUEST = "the program"
+    LAST = "the last step"
+    STOP = "an early end"
+    NOTICE = "a task that is about to end"
+
+
+class Request(Enum):
+    """A request of the program, which waits for it."""
+
+    FINISH = "save the last step"
+    SAVE = "write a checkpoint out of turn"
+    GIVE_BACK = "give every server the newest checkpoint again"
+
+
+@dataclass(frozen=True)
+class Save:
+    """Write a checkpoint: of the start, or of what all servers hold in this term.
+
+    Attributes:
+        step: the newest step that was heard of.
+        at_least: nothing is written where ps:0 has not reached this step.
+    """
+
+    reason: Reason
+    term: int
+    step: int
+    at_least: int = 0
+
+    @property
+    def final(self) -> bool:
+        """Return whether training has ended."""
+        return self.reason in (Reason.LAST, Reason.STOP)
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Read the newest checkpoint."""
+
+
+@dataclass(frozen=True)
+class BeginTerm:
+    """Give every server its variables; no version is made beyond `until` before the leader's order.
+
+    Attributes:
+        term: the number of the new term.
+        until: the version that the variables belong to.
+        rolled_back_steps: how many steps were lost so far, as far as that is known.
+        heard_of: as in `Initialise`.
+        again: whether a term was begun before, so that all connections are opened anew.
+    """
+
+    term: int
+    until: int
+    rolled_back_steps: int
+    heard_of: tuple[str, ...]
+    again: bool
+
+
+@dataclass(frozen=True)
+class ConcludeFit:
+    """Tell ps:0 that the last step is saved."""
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Tell the program what became of its request."""
+
+    request: Request
+    done: bool = True
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Tell the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Keep an event in the trace."""
+
+    event: AnyEvent
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """End training with this error."""
+
+    error: DtrainError
+
+
+Action = Save | Restore | BeginTerm | ConcludeFit | Tell | Warn | Note | GiveUp
+GONE = (PeerLostError, WaitTimeoutError)
+"""Errors of a server that may come back."""
+
+
+@dataclass
+class Keeping:
+    """One generation as it is kept.
+
+    Attributes:
+        schedule: when a checkpoint is due.
+        max_steps: the last step.
+        patience_s: how long a server may be gone.
+        watch: looks for servers that have lost the term; None: there are no servers.
+        answers: what each server last said, and when it was asked.
+        own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
+        notices: what tasks have told of that are about to end; each new one asks for a checkpoint.
+        first_version: the version at which the present term began, or was found.
+        rolled_back_steps: how many steps were lost so far.
+        stopped: nothing more is to be done.
+        failure: why training ends.
+    """
+
+    schedule: CheckpointSchedule
+    max_steps: int
+    patience_s: float = 0.0
+    watch: TermWatch | None = None
+    answers: Sequence[Answer] = ()
+    own_step: tuple[int, int] = (0, 0)
+    notices: Collection[Hashable] = ()
+    first_version: int = 0
+    rolled_back_steps: int = 0
+    stopped: bool = False
+    failure: DtrainError | None = None
+    _noticed: set[Hashable] = field(default_factory=set)
+    _requests: dict[Request, float] = field(default_factory=dict)
+    _deadline_s: float | None = None
+    _reached: int = 0
+    _given: int = 0
+    _empty: str = ""
+
+    @property
+    def term(self) -> int:
+        """Return the present term; 0 without servers."""
+        return 0 if self.watch is None else self.watch.term
+
+    @property
+    def step(self) -> int:
+        """Return the newest version of this term that was heard of."""
+        heard = [(said.term, said.version) for said in self._said[:1]]
+        return max(
+            [self.first_version, *(step for term, step in [*heard, self.own_step] if term == self.term)]
+        )
+
+    @property
+    def _said(self) -> list[HeartbeatReply]:
+        return [said for _, said in self.answers]
+
+    def wait_s(self, now: float) -> float:
+        """Return when to look again, in seconds from now."""
+        longest_s = NOTICE_S if self.watch is None else LOOK_S
+        return min(longest_s, self.schedule.wait_s(now))
+
+    # How it begins
+
+    def begin(self, version: int, rolled_back_steps: int, *, save: bool, now: float) -> list[Action]:
+        """Begin with variables of this version; with `save` no checkpoint knows them yet."""
+        self._deadline_s = now + self.patience_s
+        self._given = version
+        self._reached = 0
+        self.rolled_back_steps = rolled_back_steps
+        if save:
+            return [Save(Reason.START, 0, version)]
+        return self._next_term()
+
+    def attach(self, rolled_back_steps: int, *, nothing_saved: bool, now: float) -> list[Action]:
+        """Go on with servers that train already: the leader's process is another one."""
+        said = self._said[0 if self.watch is None else self.watch.host]
+        if self.watch is not None:
+            self.watch.term = said.term
+            self.watch.since_s = now
+        self._took_up(said.version, rolled_back_steps, now)
+        return [Save(Reason.FOUND, said.term, said.version)] if nothing_saved else []
+
+    # What goes on
+
+    def ask(self, request: Request, now: float) -> list[Action]:
+        """Note what the program asks for; it is done when the machine looks the next time."""
+        if self.stopped:
+            return [Tell(request)]
+        self._requests.setdefault(request, now)
+        return []
+
+    def look(self, now: float) -> list[Action]:
+        """Return what is to be done now."""
+        if self.stopped or self.failure is not None:
+            return []
+        lost = self.watch.lost(self.answers) if self.watch is not None else []
+        if lost or Request.GIVE_BACK in self._requests:
+            return [Restore()]
+        if Request.FINISH in self._requests:
+            return [Save(Reason.LAST, self.term, self.step, at_least=self.max_steps)]
+        if Request.SAVE in self._requests:
+            return [Save(Reason.REQUEST, self.term, self.step)]
+        if not self._noticed.issuperset(self.notices):
+            self._noticed |= set(self.notices)
+            return [Save(Reason.NOTICE, self.term, self.step)]
+        if self.schedule.due(self.step, now):
+            return [Save(Reason.SCHEDULE, self.term, self.step)]
+        return []
+
+    def stop(self, away: Sequence[int], *, save: bool) -> list[Action]:
+        """End early: only a last checkpoint is still made, if all servers are there."""
+        self.stopped = True
+        if not save:
+            return []
+        if away:
+            return [Warn(f"no last checkpoint: {_names(away)} is not there")]
+        return [Save(Reason.STOP, self.term, self.step)]
+
+    # How an action ended
+
+    def saved(self, save: Save, reached: int | None, *, whole: bool, now: float) -> list[Action]:
+        """Go on after a checkpoint of `reached`; None: ps:0 was not at the last step, none was written."""
+        if reached is None:
+            return self._told(Request.FINISH, done=False)
+        return [Note(Saved(step=reached, why=save.reason.value)), *self._after(save, whole=whole, now=now)]
+
+    def _after(self, save: Save, *, whole: bool, now: float) -> list[Action]:
+        if save.reason is Reason.START:
+            self.schedule.saved(save.step, now)
+            return self._next_term()
+        if save.reason is Reason.LAST:
+            return [ConcludeFit()] if self.watch is not None else self.concluded()
+        if save.reason not in (Reason.SCHEDULE, Reason.REQUEST, Reason.NOTICE):
+            return []
+        self.schedule.saved(save.step, now)
+        half = f"the checkpoint of step {save.step} has a batch on some servers only, which is dealt again"
+        told = [] if save.reason is Reason.NOTICE else self._told(Request.SAVE)
+        return [*([] if whole else [Warn(half)]), *told]
+
+    def concluded(self) -> list[Action]:
+        """Stop: the last step is saved, and ps:0 knows it."""
+        self.stopped = True
+        return self._told(Request.FINISH)
+
+    def restored(self, version: int, rolled_back_steps: int) -> list[Action]:
+        """Go on with the newest checkpoint, which is of this version."""
+        of_this = [
+            said.version for said in self._said if self.watch and said.generation == self.watch.generation
+        ]
+        self._given = version
+        self._reached = max([self.own_step[1], *of_this])
+        self.rolled_back_steps = max(rolled_back_steps, self.rolled_back_steps)
+        return self._next_term()
+
+    def begun(self, given_up: int, now: float) -> list[Action]:
+        """Go on in the new term; `given_up` is the highest version that a server held before."""
+        assert self.watch is not None
+        self.watch.since_s = now
+        self._deadline_s = None
+        reached = max(self._reached, given_up)
+        given = self._given
+        self._took_up(given, self._rolled_back(reached), now)
+        why = f"{self._empty or 'a server'} had lost all variables"
+        if Request.GIVE_BACK in self._requests:
+            why = "the leader died while it assigned values"
+        back = f"{why}: every server goes back from step {reached} to the checkpoint of step {given}"
+        warning = [Warn(back)] if reached > given else []
+        begun = Note(TermBegun(term=self.watch.term, step=given))
+        return [begun, *warning, *self._told(Request.FINISH, done=False), *self._told(Request.GIVE_BACK)]
+
+    def failed(self, action: Action | None, error: DtrainError, now: float) -> list[Action]:
+        """Go on after an action that could not be carried out; None: a server is gone for good."""
+        match action:
+            case Save(reason=Reason.SCHEDULE | Reason.REQUEST | Reason.NOTICE):
+                self.schedule.saved(action.step, now)
+                warning = [] if self.stopped else [Warn(f"no checkpoint of step {action.step}: {error}")]
+                return [*warning, *self._told(Request.SAVE)]
+            case Save(reason=Reason.LAST) | ConcludeFit() if isinstance(error, (*GONE, PeerRefusedError)):
+                # A server that has died is seen by its lease; one that refuses for other reasons is given up.
+                if now - self._requests[Request.FINISH] < self.patience_s:
+                    return []
+            case BeginTerm() | Restore() if isinstance(error, GONE):
+                if self._deadline_s is None:
+                    return [Warn(f"the servers cannot be restored yet: {error}")]
+                if now < self._deadline_s:
+                    return self._next_term()
+        if self.stopped and not (isinstance(action, Save) and action.reason is Reason.STOP):
+            return []
+        self.failure = error
+        return [GiveUp(error)]
+
+    def _next_term(self) -> list[Action]:
+        """Begin a term that no server knows; where there is no server, training has begun."""
+        if self.watch is None:
+            self.first_version = self._given
+            return []
+        said = self._said
+        self._empty = _names([server for server, each in enumerate(said) if each.generation == 0])
+        self.watch.term = next_term(said, self.watch.term, said[self.watch.host].incarnation)
+        again = self._deadline_s is None
+        lost = self._rolled_back(self._reached)
+        return [BeginTerm(self.watch.term, self._given, lost, self.watch.heard_of, again)]
+
+    def _rolled_back(self, reached: int) -> int:
+        return self.rolled_back_steps + max(0, reached - self._given)
+
+    def _took_up(self, version: int, rolled_back_steps: int, now: float) -> None:
+        self.first_version = version
+        self.rolled_back_steps = rolled_back_steps
+        self.schedule.saved(version, now)
+
+    def _told(self, request: Request, *, done: bool = True) -> list[Action]:
+        return [Tell(request, done)] if self._requests.pop(request, None) is not None else []
+
+
+def _names(servers: Sequence[int]) -> str:
+    return ", ".join(str(TaskId(Role.PS, server)) for server in servers)

@@ -9,8 +9,7 @@ from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.messages import AnyMessage, Control, Holding, NotReady, Record, Recorded, Refusal, Row
 from dtrain.parameters.store import Values
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.roles.chief.in_force import OrdersInForce
-from dtrain.roles.chief.order import Order
+from dtrain.roles.chief.order import Order, OrdersInForce
 from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.peer import Peer
 

@@ -18,7 +18,7 @@ from dtrain.parameters.store import Change, Store
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.roles.chief.keeper.thread import KeeperThread
+from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter

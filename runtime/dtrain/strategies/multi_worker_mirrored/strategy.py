@@ -15,7 +15,7 @@ from dtrain.messages import Entered, Row
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
 from dtrain.process.assignment import TaskAssignment
-from dtrain.roles.chief.keeper.thread import KeeperThread
+from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.rules import PATIENCE_S, Waits
 from dtrain.roles.heartbeat import HeartbeatLink

@@ -20,7 +20,7 @@ from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.roles.chief.keeper.thread import KeeperThread
+from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import LOOK_S, Rules

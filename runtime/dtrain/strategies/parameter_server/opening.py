@@ -16,10 +16,9 @@ from dtrain.parameters.compression import CompressedPacking, Compression, Packin
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.roles.chief.driver import Leader
-from dtrain.roles.chief.keeper.driver import Keeper, KeeperParts
+from dtrain.roles.chief.driver import Keeper, KeeperParts, Leader
+from dtrain.roles.chief.machine import Beginning, beginning
 from dtrain.roles.chief.order_driver import OrderDriver
-from dtrain.roles.chief.recovery import Beginning, beginning
 from dtrain.roles.chief.start import fetch_newest, restored, saved_generation
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver

@@ -14,9 +14,7 @@ from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan, unclippable
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.chief.driver import server_name
-from dtrain.roles.chief.keeper.driver import Keeper
-from dtrain.roles.chief.kill_request import request_kill
+from dtrain.roles.chief.driver import Keeper, request_kill, server_name
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.state.batch_cut import BatchCut

@@ -18,7 +18,7 @@ from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, cut
 from dtrain.protocol.async_updates import StalenessHistogram
 from dtrain.protocol.contributions import Outcome
-from dtrain.roles.chief.keeper.driver import Keeper
+from dtrain.roles.chief.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver

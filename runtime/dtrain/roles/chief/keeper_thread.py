@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dtrain.errors import DtrainError
 from dtrain.process.clock import LOOK_S, SYSTEM, Clock, Event, Running
 from dtrain.process.file_lock import SAID_AFTER_S
-from dtrain.roles.chief.keeper.machine import Action, GiveUp, Keeping, Note, Reason, Request, Save, Tell, Warn
+from dtrain.roles.chief.machine import Action, GiveUp, Keeping, Note, Reason, Request, Save, Tell, Warn
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start
 from dtrain.runs import notices
