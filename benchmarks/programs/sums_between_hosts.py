@@ -21,8 +21,8 @@ import numpy as np
 
 from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_chain, ring, segment_length
 from dtrain.messages import Hello
-from dtrain.roles.collective.between_hosts.exchange import Sum, exchange
-from dtrain.roles.collective.between_hosts.ways import Ways
+from dtrain.roles.collective.between_hosts.links import Ways
+from dtrain.roles.collective.between_hosts.reduction import Sum, exchange
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import dtrain as dt
-from dtrain.roles.collective.call_log import CallLog
+from dtrain.roles.collective.calls import CallLog
 
 
 class Waiting(dt.Sequential):

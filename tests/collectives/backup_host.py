@@ -19,8 +19,8 @@ from dtrain.learning import optimizers
 from dtrain.parameters.means import mean
 from dtrain.roles.collective.arena import ArenaShape
 from dtrain.roles.collective.backup_driver import BackupDriver
-from dtrain.roles.collective.record import StandingRecord
 from dtrain.roles.collective.rules import LOOK_S, Rules, Waits
+from dtrain.roles.collective.shared_records import StandingRecord
 
 ENOUGH = 300_000
 SPARE = 1

@@ -23,9 +23,8 @@ from dtrain.messages.between_hosts import Seat
 from dtrain.process.secret import new_secret
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.between_hosts.across import OF_THREADS, Hosts, Speaker
-from dtrain.roles.collective.between_hosts.voice import SPEAKS, Voice
-from dtrain.roles.collective.call_log import CallLog
+from dtrain.roles.collective.between_hosts.agreement import OF_THREADS, SPEAKS, Hosts, Speaker, Voice
+from dtrain.roles.collective.calls import CallLog
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.state.batch_cut import Dealt

@@ -10,7 +10,7 @@ from collectives.backup_host import broken_rule
 from collectives.test_virtual_host import restores_nothing
 
 from dtrain.collectives.backups import Standing
-from dtrain.roles.collective.shared_standing import DECISION, SharedStanding
+from dtrain.roles.collective.backup_step import DECISION, SharedStanding
 
 FIRST, LAST = map(int, os.environ.get("DTRAIN_SEEDS", "0:40").split(":"))
 
@@ -68,5 +68,5 @@ def test_an_error_that_is_planted_is_found(error, monkeypatch):
 
 
 def test_a_torn_block_that_is_not_restored_is_found(monkeypatch):
-    monkeypatch.setattr("dtrain.roles.collective.locked_step.work", restores_nothing)
+    monkeypatch.setattr("dtrain.roles.collective.backup_step.work", restores_nothing)
     assert any(broken_rule(seed) for seed in range(50))

@@ -14,7 +14,7 @@ from dtrain.parameters.store import Change
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.driver import CollectiveDriver
-from dtrain.roles.collective.membership import Membership
+from dtrain.roles.collective.round import Membership
 from dtrain.roles.collective.rules import Rules
 from dtrain.state.batch_cut import Dealt
 from dtrain.variables import VariableSpec

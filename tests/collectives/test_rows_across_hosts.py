@@ -15,7 +15,7 @@ from collectives.test_across_hosts import check
 from dtrain.config.choices import Weighting
 from dtrain.errors import PeerLostError
 from dtrain.learning import optimizers
-from dtrain.roles.collective.between_hosts.row_exchange import RowExchange
+from dtrain.roles.collective.between_hosts.reduction import RowExchange
 from dtrain.roles.collective.rules import Rules
 from dtrain.variables import VariableSpec
 

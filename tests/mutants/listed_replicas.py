@@ -28,7 +28,7 @@ AGREEING = [
         "leader_of(term) in self.hosts",
     ),
     bug(
-        "roles/collective/membership.py",
+        "roles/collective/round.py",
         "Membership._newcomer",
         "for rank in live:\n    waiting &= self._board.offered[rank]",
     ),

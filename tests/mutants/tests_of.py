@@ -122,7 +122,6 @@ MIRRORED = {
         "strategies/test_single_snapshots.py",
     ],
     "roles/chief/start.py": ["roles/test_start.py", "checkpoints/test_remote.py"],
-    "roles/collective/membership.py": ["collectives/test_orders.py", "collectives/test_virtual_host.py"],
     "roles/collective/round.py": ["collectives/test_orders.py", "collectives/test_virtual_host.py"],
     "roles/evaluator/machine.py": ["roles/test_evaluator.py"],
     "roles/parameter_server/update_rules.py": [

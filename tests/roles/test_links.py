@@ -15,9 +15,9 @@ from dtrain.messages import Hello
 from dtrain.messages.between_hosts import Direction, HostState, Record, Seat
 from dtrain.process.clock import SYSTEM
 from dtrain.process.secret import new_secret
+from dtrain.roles.collective.between_hosts.calls import CallsToSend
 from dtrain.roles.collective.between_hosts.links import Links
 from dtrain.roles.collective.between_hosts.records import Recorded, Records
-from dtrain.roles.collective.between_hosts.step_calls import CallsToSend
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 

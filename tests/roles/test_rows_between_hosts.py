@@ -25,9 +25,8 @@ from dtrain.messages import Hello
 from dtrain.parameters.means import mean
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction
-from dtrain.roles.collective.between_hosts.row_exchange import RowExchange
-from dtrain.roles.collective.between_hosts.ways import Ways
+from dtrain.roles.collective.between_hosts.links import Ways
+from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction, RowExchange
 from dtrain.variables import VariableSpec
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream

@@ -6,7 +6,7 @@ import pytest
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages.between_hosts import StepCall
-from dtrain.roles.collective.between_hosts.step_calls import CallsToSend, SaidCall, call_of
+from dtrain.roles.collective.between_hosts.calls import CallsToSend, SaidCall, call_of
 
 
 def said(part, step=0, number=0):

@@ -11,8 +11,8 @@ from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_cha
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
 from dtrain.process.secret import new_secret
-from dtrain.roles.collective.between_hosts.exchange import Sum, exchange
-from dtrain.roles.collective.between_hosts.ways import Ways
+from dtrain.roles.collective.between_hosts.links import Ways
+from dtrain.roles.collective.between_hosts.reduction import Sum, exchange
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 

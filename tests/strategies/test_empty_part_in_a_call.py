@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from dtrain.roles.collective.call_log import CallLog
+from dtrain.roles.collective.calls import CallLog
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
 from dtrain.strategies.replicas.reduction import ReduceOp
 

@@ -7,7 +7,7 @@ import pytest
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.errors import LeftBehindError
 from dtrain.messages.between_hosts import Seat
-from dtrain.roles.collective.between_hosts.voice import Voice
+from dtrain.roles.collective.between_hosts.agreement import Voice
 from dtrain.state.batch_cut import UNCUT
 from dtrain.state.fit_state import FitState
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining

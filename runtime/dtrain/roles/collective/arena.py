@@ -33,8 +33,14 @@ from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
-from dtrain.roles.collective.given_rows import GivenRows, nbytes_of
-from dtrain.roles.collective.record import PromiseRecord, StandingRecord, bytes_in, put_bytes
+from dtrain.roles.collective.shared_records import (
+    GivenRows,
+    PromiseRecord,
+    StandingRecord,
+    bytes_in,
+    nbytes_of,
+    put_bytes,
+)
 from dtrain.state.fit_state import Open
 from dtrain.types import Array
 from dtrain.wire.one_host.shared_memory import GrowingMemory, SharedMemory

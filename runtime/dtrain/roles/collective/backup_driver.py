@@ -18,15 +18,15 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.locked_step import LockedStep
-from dtrain.roles.collective.rules import LOOK_S, Rules, Waits
-from dtrain.roles.collective.shared_standing import (
+from dtrain.roles.collective.backup_step import (
     SOON_S,
     EpochAccount,
     LateOrders,
     Leadership,
+    LockedStep,
     SharedStanding,
 )
+from dtrain.roles.collective.rules import LOOK_S, Rules, Waits
 from dtrain.types import Array
 from dtrain.wire.one_host.synchronization import Bells, Locks
 

@@ -20,10 +20,8 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.membership import Membership
-from dtrain.roles.collective.round import Round
+from dtrain.roles.collective.round import Membership, PartGiven, Round
 from dtrain.roles.collective.rules import Across, NoOrders, Orders, Rules, Shortage, Waits
-from dtrain.roles.collective.stock import PartGiven
 from dtrain.types import Array
 from dtrain.wire.one_host.synchronization import Bells
 

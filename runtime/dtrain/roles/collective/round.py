@@ -1,19 +1,74 @@
-"""One round of one replica: what it reads when every gradient is complete, and what it does to its slices."""
+"""One round of one replica: its members, the gradients that are given, and the work on its slices.
 
-from collections.abc import Sequence
-from dataclasses import replace
+The rule *Members* (docs/design/collectives.md#members). The owner or heir of slice 0 writes who takes part in
+the next round. Where too few are left and the spec says to wait, the lowest live member adds those who come.
+"""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dtrain.collectives.blocks import share
-from dtrain.collectives.step import Phase
-from dtrain.collectives.update import BlockUpdate, work
+from dtrain.collectives.board import Board, bits, ranks_in
+from dtrain.collectives.step import Phase, heir
+from dtrain.collectives.update import BlockUpdate, Contributions, work
 from dtrain.config.choices import Weighting
 from dtrain.messages import Sums
 from dtrain.parameters.store import Store
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.membership import Membership
 from dtrain.roles.collective.rules import Orders
-from dtrain.roles.collective.stock import Stock
+from dtrain.wire.one_host.synchronization import Bells
+
+
+class Membership:
+    """The members, as one of them sees and changes them."""
+
+    def __init__(self, board: Board, bells: Bells, rank: int) -> None:
+        self._board = board
+        self._bells = bells
+        self._rank = rank
+
+    def publish(self) -> None:
+        """Say which replicas that wait this one can ring."""
+        self._board.offered[self._rank] = bits(self._bells.offered)
+
+    def of(self, number: int) -> tuple[int, ...]:
+        """Return the members of a round, ascending."""
+        return ranks_in(self._board.members[number % 2])
+
+    def prepare(self, number: int, members: Sequence[int]) -> None:
+        """Write the members of round `number`: the live ones of the round before, and one that waits."""
+        live = [rank for rank in members if rank not in self._bells.dead]
+        self._write(number, live, self._newcomer(members, live))
+
+    def add(self, number: int, members: Sequence[int]) -> None:
+        """Add to the members of a round that nobody has begun, if this replica is the lowest live one."""
+        if heir(members, 0, self._bells.dead) == self._rank:
+            live = [rank for rank in members if rank not in self._bells.dead]
+            self._write(number, members, self._newcomer(members, live))
+
+    def _newcomer(self, members: Sequence[int], live: Sequence[int]) -> list[int]:
+        """Return one replica that waits and that all live members can ring, if there is any.
+
+        A rank that is a member now, though its process is dead, must not be one for a round before its
+        successor is: so everyone takes up the successor's socket.
+        """
+        waiting = self._board.offered[self._rank]
+        for rank in live:
+            waiting &= self._board.offered[rank]
+        return [rank for rank in ranks_in(waiting) if rank not in members][:1]
+
+    def _write(self, number: int, members: Sequence[int], new: Sequence[int]) -> None:
+        for rank in new:
+            self._board.admitted[rank] = number
+        self._board.members[number % 2] = bits([*members, *new])
+
+    def take_up(self, members: Sequence[int], known: Set[int]) -> None:
+        """Ring new members from now on."""
+        for rank in members:
+            if rank not in known and rank != self._rank:
+                self._bells.take_up(rank)
+
 
 _Anything = TypeVar("_Anything")
 
@@ -136,3 +191,58 @@ class Round:
         board.batches[following] = board.batches[now] + (not self.is_void)
         self._arena.put_tally(self.number + 1, self._orders.sums_after(self.version, self.sums))
         self._membership.prepare(self.number + 1, self.members)
+
+
+@dataclass(frozen=True)
+class PartGiven:
+    """A complete gradient.
+
+    Attributes:
+        place: of the part in its batch.
+        examples: of how many it is the mean; 0: there is none.
+        finite: whether it is free of NaN and infinity.
+        rank: of the replica that has computed it.
+        sums: of loss and metrics.
+    """
+
+    place: int
+    examples: int
+    finite: bool
+    rank: int
+    sums: Sums | None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is part of the next version."""
+        return self.examples > 0 and self.finite
+
+
+class Stock:
+    """All parts of a round. They are read before this replica has finished its slice, and so before anyone
+    writes those of the next round.
+    """
+
+    def __init__(self, arena: Arena, places: Sequence[int]) -> None:
+        board = arena.board
+        self._arena = arena
+        self.parts = [
+            PartGiven(
+                place,
+                board.examples[place],
+                bool(board.finite[place]),
+                board.computed_by[place],
+                arena.sums(place, board.sums_nbytes[place]),
+            )
+            for place in places
+        ]
+        self.counted = [part for part in self.parts if part.counts]
+        self.refused = [part for part in self.parts if not part.finite]
+
+    def contributions(self, weighting: Weighting, version: int) -> Contributions:
+        """Return the gradients that make the version after this one."""
+        return Contributions.of(
+            [self._arena.counted(part.place) for part in self.counted],
+            sum(part.examples == 0 for part in self.parts),
+            [part.examples for part in self.counted] if weighting == Weighting.EXAMPLES else None,
+            version,
+        )

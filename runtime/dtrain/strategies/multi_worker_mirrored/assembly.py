@@ -13,8 +13,7 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.backup_driver import BackupDriver
-from dtrain.roles.collective.between_hosts.across import OF_THREADS, Hosts, Speaker
-from dtrain.roles.collective.between_hosts.voice import Voice
+from dtrain.roles.collective.between_hosts.agreement import OF_THREADS, Hosts, Speaker, Voice
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Across, Book, Rules, Waits
 from dtrain.runs.reporting import Reporter

@@ -23,9 +23,8 @@ from dtrain.messages import Enter, Entered, Hello
 from dtrain.messages.between_hosts import Seat, Welcome
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.between_hosts.across import Speaker
-from dtrain.roles.collective.between_hosts.voice import SPEAKS, Voice
-from dtrain.roles.collective.between_hosts.ways import Open, Take
+from dtrain.roles.collective.between_hosts.agreement import SPEAKS, Speaker, Voice
+from dtrain.roles.collective.between_hosts.links import Open, Take
 from dtrain.types import Array
 from dtrain.wire.addresses import place_to_listen
 from dtrain.wire.one_host.synchronization import Locks

@@ -24,7 +24,7 @@ from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.arena import Arena, ArenaShape
-from dtrain.roles.collective.call_log import CallLog
+from dtrain.roles.collective.calls import CallLog
 from dtrain.roles.collective.meeting import Meeting, Shared, descriptors_of
 from dtrain.strategies.multi_worker_mirrored.backups import first_standing, hand_out, has_backups, places_of
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays, first_words

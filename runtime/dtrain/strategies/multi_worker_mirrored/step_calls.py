@@ -19,8 +19,8 @@ from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
-from dtrain.roles.collective.between_hosts.step_calls import LARGEST_BYTES
-from dtrain.roles.collective.call_log import CallLog, GivenCall
+from dtrain.roles.collective.between_hosts.calls import STEP_CALL_MAX
+from dtrain.roles.collective.calls import CallLog, GivenCall
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.interface import Compute, Replica
@@ -163,9 +163,9 @@ class StepCalls:
         """Add a call of a part, unless who has computed it before has made it already."""
         now = self._driver.now
         nbytes = sum(each.nbytes for each in call.arrays)
-        if self._driver.across is not None and nbytes > LARGEST_BYTES:
+        if self._driver.across is not None and nbytes > STEP_CALL_MAX:
             raise InputError(
-                f"all_reduce within a step, of {nbytes} bytes; expected at most {LARGEST_BYTES} over several "
+                f"all_reduce within a step, of {nbytes} bytes; expected at most {STEP_CALL_MAX} over several "
                 "hosts: give less at a time"
             )
         if not now.is_void and self._log.made(place, now.number) == number:

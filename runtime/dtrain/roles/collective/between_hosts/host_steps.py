@@ -19,10 +19,9 @@ from dtrain.collectives.between_hosts.follower import UNRECORDED, Action, Apply,
 from dtrain.errors import LeftBehindError, PeerError, WaitTimeoutError
 from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Record, Seat
 from dtrain.process.clock import SYSTEM, Clock, Running
-from dtrain.roles.collective.between_hosts.links import Links
+from dtrain.roles.collective.between_hosts.calls import CallsToSend, SaidCall
+from dtrain.roles.collective.between_hosts.links import Links, Open, Take, Ways
 from dtrain.roles.collective.between_hosts.records import Recorded, Records
-from dtrain.roles.collective.between_hosts.step_calls import CallsToSend, SaidCall
-from dtrain.roles.collective.between_hosts.ways import Open, Take, Ways
 from dtrain.wire.interruptible import next_of
 
 Done = Compute | Apply | Hold | Recorded | SaidCall

@@ -1,24 +1,225 @@
-"""The sums of one step at one host: of trained variables their mean is made, of others all values come, and
-of tables all rows that gradients list.
+"""The sums of one step at one host: means, values of all, and rows of tables, carried out on streams.
+
+The rule *Lists* (docs/design/collectives.md#between-hosts):
+
+1. Each host sends its own lists to every other one, on streams of their own, before the sums begin, and
+   receives theirs after them. So they travel side by side with the sums.
+2. They are written where no replica of this host writes: an attempt that was given up may still be under way
+   while a part of it is computed here.
+3. Pages are taken piece by piece, before the bytes of a piece come; those of rows when all ids are sound.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
+import numpy as np
+
 from dtrain.collectives.between_hosts.all_reduce import (
+    Flow,
+    Receive,
+    Send,
     Span,
     Terms,
+    Way,
     broadcast,
+    carry_out,
+    check_ids,
+    empty_head,
+    head_of,
+    lengths_in,
     ordered_chain,
     ring,
     segment_length,
+    segments,
 )
 from dtrain.collectives.between_hosts.follower import Begin
+from dtrain.errors import PeerError, PeerRefusedError, SharedMemoryError, TrainingError
+from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.between_hosts.exchange import Sum, exchange
-from dtrain.roles.collective.between_hosts.row_exchange import RowExchange
-from dtrain.roles.collective.between_hosts.ways import Ways
+from dtrain.roles.collective.between_hosts.links import Ways
+from dtrain.roles.collective.shared_records import ID_BYTES, GivenRows
 from dtrain.types import Array, Blocks
+from dtrain.wire.streams import Incoming
+
+
+class Sum(NamedTuple):
+    """Which sum goes over the streams; both ends of each must mean the same one.
+
+    Attributes:
+        step: the version that it is to make.
+        attempt: how often this step was begun before.
+        block: which block of variables.
+        elements: of the whole block.
+    """
+
+    step: int
+    attempt: int
+    block: int
+    elements: int
+
+
+def exchange(
+    which: Sum,
+    flows: Sequence[Flow],
+    terms: Terms,
+    mean: Array,
+    ways: Ways,
+    deadline: float,
+    clock: Clock = SYSTEM,
+) -> None:
+    """Carry flows out side by side; when this returns, this host has the mean and the others have its bytes.
+
+    Args:
+        which: named at the beginning of each stream's bytes, and compared there.
+        flows: of this host, for the slice of this lane.
+        terms: the gradients that this host adds.
+        mean: of the whole block; only the slice is written. It must not change before `ways.flush` returns.
+        ways: the streams.
+        deadline: for each wait, in seconds of `time.monotonic`.
+        clock: starts threads.
+
+    Raises:
+        PeerLostError: a peer is gone, or `ways` were aborted. Then all waits on the ways are over.
+        WaitTimeoutError: a peer was silent until the deadline.
+        PeerRefusedError: a peer means another sum.
+    """
+    errors: list[Exception] = []
+    lock = threading.Lock()
+
+    def carried(flow: Flow) -> None:
+        try:
+            _carry(which, flow, terms, mean, ways, deadline)
+        except Exception as error:  # raised below, in the thread that waits for all
+            with lock:
+                errors.append(error)
+            ways.abort(str(error))
+
+    others = [clock.start(_calling(carried, flow), "flow of a sum") for flow in flows[1:]]
+    for flow in flows[:1]:
+        carried(flow)
+    for other in others:
+        other.join()  # each of its waits has the deadline, or was aborted
+    if errors:
+        raise errors[0]
+
+
+def _calling(carried: Callable[[Flow], None], flow: Flow) -> Callable[[], None]:
+    return lambda: carried(flow)
+
+
+def _carry(which: Sum, flow: Flow, terms: Terms, mean: Array, ways: Ways, deadline: float) -> None:
+    begun: set[Way] = set()
+    head = np.array(which, np.int64)
+    for each in carry_out(flow, terms, mean):
+        first = each.way not in begun
+        begun.add(each.way)
+        try:
+            if isinstance(each, Send):
+                _send(each, head if first else None, ways, deadline)
+            else:
+                _receive(each, which if first else None, ways, deadline)
+        except PeerError:
+            ways.blame(each.way.target if isinstance(each, Send) else each.way.source)
+            raise
+
+
+def _send(each: Send, head: Array | None, ways: Ways, deadline: float) -> None:
+    out = ways.outgoing(each.way, deadline)
+    if head is not None:
+        out.send(head)
+    out.send(each.block)
+
+
+def _receive(each: Receive, which: Sum | None, ways: Ways, deadline: float) -> None:
+    come = ways.incoming(each.way, deadline)
+    if which is not None:
+        told = np.empty(len(which), np.int64)
+        come.receive(told, deadline)
+        if told.tolist() != list(which):
+            raise PeerRefusedError(
+                f"{come.peer} sends {Sum(*told.tolist())}, and {which} is expected; do both ends run the "
+                "same version and program?"
+            )
+    come.receive(each.block, deadline)
+
+
+_LABEL = "rows"
+
+Held = Mapping[int, Sequence[int]]
+"""By host, the parts that count and that it has, ascending."""
+
+
+class RowExchange:
+    """The lists of one host; every method raises as `Reduction.run`."""
+
+    def __init__(self, host: int, rows: GivenRows, parts: int) -> None:
+        """Remember the memory of rows: of `parts` parts computed here, and behind them of those of a step."""
+        self._host = host
+        self._rows = rows
+        self._parts = parts
+
+    def send(self, begin: Begin, held: Held, ways: Ways, deadline: float) -> None:
+        """Send this host's lists to all others, and write them to the places of the step."""
+        own = held[self._host]
+        lists = [list_ for part in own for list_ in self._rows.lists(part)]
+        head = head_of(begin.step, begin.attempt, [ids.size for ids, _ in lists])
+        blocks = [head, *(block for list_ in lists for block in list_ if block.size)]
+        for other in begin.hosts if own else ():
+            if other != self._host:
+                with _blaming(other, ways):
+                    out = ways.outgoing(Way(self._host, other, _LABEL), deadline)
+                    for block in blocks:
+                        out.send(block)
+        with _blaming(self._host, ways):
+            for part in own:
+                self._rows.copy(part, self._parts + part)
+
+    def receive(self, begin: Begin, held: Held, ways: Ways, deadline: float) -> None:
+        """Receive the lists of all other hosts."""
+        for other in begin.hosts:
+            if other != self._host and held[other]:
+                with _blaming(other, ways):
+                    come = ways.incoming(Way(other, self._host, _LABEL), deadline)
+                    try:
+                        self._receive(come, begin, held[other], deadline)
+                    except PeerRefusedError as error:
+                        raise PeerRefusedError(f"{come.peer}: {error}") from None
+
+    def _receive(self, come: Incoming, begin: Begin, parts: Sequence[int], deadline: float) -> None:
+        tables = self._rows.tables
+        places = [(self._parts + part, number) for part in parts for number in range(len(tables))]
+        head = empty_head(len(places))
+        come.receive(head, deadline)
+        lengths = lengths_in(head, begin.step, begin.attempt, [tables[number].rows for _, number in places])
+        for (place, number), length in zip(places, lengths, strict=True):
+            self._receive_list(come, place, number, length, deadline)
+
+    def _receive_list(self, come: Incoming, place: int, number: int, length: int, deadline: float) -> None:
+        rows, table = self._rows, self._rows.tables[number]
+        before = -1
+        for span in segments(Span(0, length), segment_length(ID_BYTES)):
+            ids = rows.room_for_ids(place, number, span)
+            come.receive(ids, deadline)
+            check_ids(ids, before, table.rows)
+            before = int(ids[-1])
+        for span in segments(Span(0, length), segment_length(table.row_nbytes)):
+            come.receive(rows.room_for_rows(place, number, span), deadline)
+        rows.set_length(place, number, length)
+
+
+@contextmanager
+def _blaming(other: int, ways: Ways) -> Iterator[None]:
+    """End the sum for all others, too, if it fails here because of a host."""
+    try:
+        yield
+    except SharedMemoryError as error:  # this machine's, which would have no more of it for another attempt
+        raise TrainingError(str(error)) from None
+    except PeerError as error:
+        ways.blame(other)
+        ways.abort(str(error))
+        raise
 
 
 class Counted(NamedTuple):

@@ -1,12 +1,16 @@
-"""The agreement between hosts, as the replicas of one host take part in it.
+"""The agreement between hosts, as the replicas of one host take part in it: one speaks, others wait.
 
 One replica of a host speaks for it: it tells the leader which parts are complete in the arena, writes on the
 board which parts are due here, has the sums made, and writes there what is known of every part once a step is
 committed. What it has promised to other hosts lies in the arena. If it ends, another one goes on from there
 (`voice.py`).
+
+The replica that speaks has a lock on the arena, which the kernel takes back when its process ends. A thread
+of each other replica tries to take it, so that another one speaks soon, whatever the replicas compute.
 """
 
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -17,18 +21,18 @@ from dtrain.collectives.board import bits, counted, ranks_in
 from dtrain.collectives.update import Contributions
 from dtrain.config.choices import Weighting
 from dtrain.config.training_section import RANKS_MAX
-from dtrain.errors import SpecError
+from dtrain.errors import LeftBehindError, SpecError
 from dtrain.messages.between_hosts import PartFacts, Seat, Welcome
-from dtrain.process.clock import SYSTEM
+from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.between_hosts.calls import CallsAtHost, SaidCall
 from dtrain.roles.collective.between_hosts.host_steps import HostSteps
-from dtrain.roles.collective.between_hosts.mates import Mates
-from dtrain.roles.collective.between_hosts.records import Books
+from dtrain.roles.collective.between_hosts.links import Open, Take, Ways
+from dtrain.roles.collective.between_hosts.records import Books, NoBook
 from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction
-from dtrain.roles.collective.between_hosts.step_calls import CallsAtHost, SaidCall
-from dtrain.roles.collective.between_hosts.ways import Open, Take, Ways
-from dtrain.roles.collective.call_log import CallLog
+from dtrain.roles.collective.calls import CallLog
 from dtrain.roles.collective.rules import Book
+from dtrain.wire.one_host.synchronization import Locks
 
 OF_THREADS = -1
 """In the place of a rank: the bell by which threads wake the replica that speaks."""
@@ -342,3 +346,201 @@ class Speaker:
         places = tuple(facts.part for facts in counted)
         weights = None if given.weights is None else dict(zip(places, examples, strict=True))
         return Counted(places, given.count, weights)
+
+
+class Mates:
+    """Those that live, the one that speaks first, and whether others wait to take part."""
+
+    def __init__(
+        self, arena: Arena, seats: Sequence[Seat], steps: HostSteps, name_of: Callable[[int], str]
+    ) -> None:
+        """Begin with the replicas that all hosts know of; `name_of` has the task of a rank."""
+        self._arena, self._board = arena, arena.board
+        self._seats = list(seats)
+        self._steps = steps
+        self._name_of = name_of
+        self._joining = 0
+
+    def look(self, number: int, dead: Set[int]) -> None:
+        """Say who takes part in round `number`, and whether others wait for the next one.
+
+        One that was no member for a round has ended: the next one of its rank has another address.
+        """
+        members = [rank for rank in ranks_in(self._board.members[number % 2]) if rank not in dead]
+        host = self._seats[0].host
+        seats = [seat for seat in self._seats if seat.rank in members]
+        known = {seat.rank for seat in seats}
+        seats += [
+            Seat(rank=rank, task=self._name_of(rank), address=self._arena.address(rank), host=host)
+            for rank in members
+            if rank not in known
+        ]
+        if seats != self._seats:
+            self._seats = seats
+            self._steps.seated(seats)
+        waiting = ~bits(members)
+        for rank in members:
+            waiting &= self._board.offered[rank]
+        joining = number if waiting else 0
+        if joining != self._joining:
+            self._joining = joining
+            self._steps.joining(number - 1, joining=bool(joining))
+
+
+SPEAKS = 0
+"""The number of the lock of the replica that speaks."""
+TAKE_OVER_LOOK_S = 0.1
+
+
+class Voice:
+    """One replica's; see `rules.Across`.
+
+    Attributes:
+        speaker: this replica's part, where it speaks for its host.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        locks: Locks,
+        rank: int,
+        speak: Callable[[int, Book], Speaker],
+        *,
+        number: int = 1,
+        speaks: bool = False,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """Take part from round `number` on.
+
+        Args:
+            arena: of this host, with what it has promised.
+            locks: of this replica, on the arena.
+            rank: of this replica, whose address is in the arena.
+            speak: makes this replica the one that speaks, given a round before which all are over.
+            number: of a round.
+            speaks: whether this replica has the lock already, as it has made the arena.
+            clock: starts a thread.
+        """
+        self._arena, self._board = arena, arena.board
+        self._locks = locks
+        self._rank = rank
+        self._speak = speak
+        self._round = number
+        self._book: Book = NoBook()
+        self._has_begun = self._has_ended = False
+        self._error: Exception | None = None
+        self._leaves = threading.Event()
+        self.speaker: Speaker | None = None
+        self._waits: Running | None = None
+        if speaks:
+            self.speaker = speak(number, self._book)
+        else:
+            self._waits = clock.start(self._wait, "the next to speak")
+
+    # In a thread of its own
+
+    def _wait(self) -> None:
+        try:
+            while not self._leaves.wait(TAKE_OVER_LOOK_S) and not self._spoke():
+                pass
+        except Exception as error:  # it belongs to the replica's thread
+            self._error = error
+
+    def _spoke(self) -> bool:
+        """Take over speaking, if no replica speaks and this one may; return whether it speaks now."""
+        if not (self._locks.is_free(SPEAKS) and self._may_speak and self._locks.take(SPEAKS)):
+            return False
+        if self._may_speak:  # by the last words of the one that spoke before
+            self.speaker = self._speak(self._round, self._book)
+            return True
+        self._locks.release(SPEAKS)
+        return False
+
+    @property
+    def _may_speak(self) -> bool:
+        promise = self._arena.promise.read()
+        return not promise.over and any(
+            seat.rank == self._rank and self._is_there(seat) for seat in promise.heirs
+        )
+
+    def _is_there(self, seat: Seat) -> bool:
+        """Return whether the newest process of a rank is the one that other hosts know."""
+        return self._arena.address(seat.rank) == seat.address
+
+    # In the replica's thread
+
+    def look(self, number: int, dead: Set[int]) -> bool:
+        speaker = self.speaker
+        if speaker is None:
+            return self._look_for_another(number, dead)
+        if not self._has_begun:
+            self._has_begun = True
+            speaker.over(self._round - 1)  # another one may have ended while it began to speak
+        return speaker.look(number, dead)
+
+    def _look_for_another(self, number: int, dead: Set[int]) -> bool:
+        """Find whether anybody may speak for this host, while a round waits for that; see `Across.look`."""
+        if self._error is not None:
+            raise self._error
+        if not dead or self._board.summed[0] >= number:
+            return False
+        heirs = self._arena.promise.read().heirs
+        if any(seat.rank not in dead and self._is_there(seat) for seat in heirs):
+            return False
+        if not self._has_ended:  # the last words may be those of the end: the caller reads them first
+            self._has_ended = True
+            return True
+        names = ", ".join(seat.task for seat in heirs)
+        raise LeftBehindError(
+            f"{names}, of which the other hosts know, have ended, and this replica had come too late to "
+            "speak for its host: start it again"
+        )
+
+    def over(self, number: int) -> None:
+        self._round = number + 1
+        if self.speaker is not None:
+            self.speaker.over(number)
+
+    def keep(self, book: Book) -> None:
+        self._book = book
+        if self.speaker is not None:
+            self.speaker.keep(book)
+
+    def record(self, entries: Mapping[str, bytes]) -> None:
+        if self.speaker is not None:
+            self.speaker.record(entries)
+
+    @property
+    def leads(self) -> bool:
+        return self.speaker is not None and self.speaker.leads
+
+    @property
+    def elsewhere(self) -> Set[int]:
+        return frozenset() if self.speaker is None else self.speaker.elsewhere
+
+    @property
+    def awaited(self) -> str:
+        """See `Across.awaited`; of a replica that only reads the board, the one that speaks."""
+        if self.speaker is not None:
+            return self.speaker.awaited
+        promise = self._arena.promise.read()
+        return promise.seats[promise.host][0].task
+
+    @property
+    def has_newcomers(self) -> bool:
+        return self.speaker is not None and self.speaker.has_newcomers
+
+    def welcome(self) -> None:
+        if self.speaker is not None:
+            self.speaker.welcome()
+
+    def close(self) -> None:
+        """Leave; where training has ended, and the one that spoke could not tell other hosts, tell them."""
+        self._leaves.set()
+        if self._waits is not None:
+            self._waits.join()
+        if self.speaker is None and self._book.concluded:
+            self._spoke()
+        if self.speaker is not None:
+            self.speaker.close()
+        self._locks.close()
