@@ -7,7 +7,7 @@ version, or, where every gradient is refused or empty, passes its batch over.
 2. A replica computes its parts and says so; then it waits until every part is complete, and every member has
    arrived or is dead. What stands on the board about the parts is then the same for all.
 3. It takes its slice through the phases of the round and waits, after each, until all slices are through.
-   Those of the dead are finished by their heirs. The last phase is the update, block by block (`slice_work`).
+   Those of the dead are finished by their heirs. The last phase is the update, block by block (`work`).
 
 Where there are several hosts, a replica computes of those parts that are due at its host, and waits until the
 mean over all hosts is here; what the board says of all parts has then been written for it.

@@ -3,7 +3,7 @@
 A replica updates its slice of every variable, block by block, in memory that all replicas map. What a block's
 update changes can be put aside before, and restored where the process that changed it has died in its midst
 (docs/design/collectives.md#put-aside). The numbers are those of `means.mean` and `Store.apply`. Tables of
-which gradients list rows are updated by `row_update`.
+which gradients list rows are updated by `RowUpdate`.
 
 Where the optimizer's rule leaves rows alone that are not listed, the blocks of an update are pieces of the
 list of all rows that any gradient lists, so that a step costs what its batch does. Where the rule moves every

@@ -5,7 +5,7 @@ of a run:
 
 1. Batch k of the stream is cut into `parts` parts (N0): part p of it has the number k * N0 + p. In
    asynchronous training N0 is 1, so that a part is a batch.
-2. A part is dealt to one replica at a time, in the order of the numbers, or by `lanes`. A replica that asks
+2. A part is dealt to one replica at a time, in the order of the numbers, or by lanes. A replica that asks
    again before it has pushed is given the same part.
 3. With `whole` (synchronous training without backups) only parts of one batch are dealt, until the next one
    is begun; a replica of rank r is given the part that is r mod N0 of it, unless another replica has that

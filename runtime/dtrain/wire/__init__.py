@@ -1,8 +1,8 @@
 """The transports of messages. Only this room imports grpc; no code above it knows what carries a message.
 
-`channel` is the interface of both ends; `peer` is a server as one thread sees it. `by_grpc` and `one_host`
-are the two transports, and `memory` is their twin without sockets for tests. `by_tcp` has streams of bytes
-for replicas that reduce among themselves. `frames` holds the bytes, and `handshake` decides which tasks are
+`channel` is the interface of both ends, and has their twin without sockets for tests; `peer` is a server as
+one thread sees it. gRPC and `one_host` are the two transports; `streams` are of bytes, for
+replicas that reduce among themselves. `frames` holds the bytes, and `handshake` decides which tasks are
 let in.
 """
 

@@ -1,8 +1,8 @@
 """The interface of a connection, which roles see of every transport, and its twin without sockets.
 
 A connection is opened by one task (the client end, `Channel`) to a server (the serving end, `Caller`).
-Messages keep their order on a connection; most are answered by exactly one message. There is a twin without
-sockets in `memory`.
+Messages keep their order on a connection; most are answered by exactly one message. The twin without
+sockets is `MemoryChannel`.
 """
 
 import queue

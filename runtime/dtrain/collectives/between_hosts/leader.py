@@ -12,7 +12,7 @@ The rule *Attempts* (docs/design/collectives.md#attempts):
    the one of higher number, or the one that does not lead. An
    attempt is abandoned only when all hosts have received it. Before that, a host that does not answer is
    lost when its lease has ended.
-4. A host is left behind only by a group that may go on alone (`quorum`), by the newest membership that all of
+4. A host is left behind only by a group that may go on alone, by the newest membership that all of
    them have heard of. Otherwise the leader stands, and says for which hosts it waits.
 5. A host that asks takes part from a step on whose predecessor is committed, under a number that no host has
    had: the leader's host then has the variables of just that step, and sends them once all others have heard

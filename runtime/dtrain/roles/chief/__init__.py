@@ -1,1 +1,1 @@
-"""The leader: `machine` decides when to save, `driver` talks to servers; starts, orders, saving, recovery."""
+"""The leader: `machine` decides when to save or restore, `driver` talks to servers; start, orders, saving."""

@@ -1,6 +1,6 @@
 """The leader's way to the servers: gives them variables, asks for their state, restores it.
 
-On connections of its own, beside those of training; the `keeper` uses it to save and to restore.
+On connections of its own, beside those of training; `Keeper` uses it to save and to restore.
 
 Rule *No silent wait* (docs/design/protocol.md#no-silent-wait).
 """

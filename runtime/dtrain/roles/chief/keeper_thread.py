@@ -1,6 +1,6 @@
 """Runs a `Keeping` in a thread of its own, beside training. It decides nothing.
 
-Of a process that trains alone this is all; in a cluster `driver` adds what is done with servers.
+Of a process that trains alone this is all; in a cluster `Keeper` adds what is done with servers.
 """
 
 from collections import deque

@@ -4,7 +4,7 @@ A synchronous checkpoint is one version on all servers. The leader asks every se
 version a little ahead of where training stands, so the question arrives before the version does; if it came
 too late somewhere, it asks again further ahead. At the end all servers stand at the last step and agree at
 once. For an asynchronous one all servers are marked first; it contains the same batches on all of them; see
-`snapshots`.
+`Snapshots`.
 
 Rule *Terms* (docs/design/protocol.md#terms):
 

@@ -14,7 +14,7 @@ none.
 In a new term the order in force is given again. It holds from the version that it held for before, or from
 the beginning of the term if that is later. Its values are given again only where the term begins at that
 version: further back training comes there again, and so do the callbacks that assigned them. So are the
-values of an earlier order, before it (`in_force`): the checkpoint may have been written just before them. If
+values of an earlier order, before it: the checkpoint may have been written just before them. If
 the ends of epochs that had come before the order are lost, they come again too: then nothing is made before
 the leader's next order.
 

@@ -1,8 +1,8 @@
 """The parameter server's machine: (message, now) -> actions. No socket, no thread, no clock.
 
 It joins the rules (`protocol`) to one server's memory (`parameters`): who may talk about which generation of
-variables, what becomes of a push (`sync_rule`, `async_rule`), what is asked (`questions`), what a checkpoint
-contains (`snapshots`). Beside it stands the control plane's machine (`control.machine`), which takes what is
+variables, what becomes of a push (`update_rules`), what is asked (`questions`), what a checkpoint
+contains (`Snapshots`). Beside it stands the control plane's machine (`control.machine`), which takes what is
 about members and decisions; at the control host the rules ask it by a call. The driver calls `receive` under
 one lock and carries out what it returns before anything else happens.
 

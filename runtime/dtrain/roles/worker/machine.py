@@ -14,6 +14,8 @@ others may lack, and neither ends training nor lets the leader end an epoch; if 
 is given the batch again, to repair it. Where gradients may be too stale, ps:0 judges alone: the other servers
 are sent a push when ps:0 has accepted it.
 
+The phases of a replica:
+
 pulling   servers have been asked for their values; in sync all must be of one version, the newest
 ready     the values are there (and, in async, ps:0's ticket): compute a gradient
 pushing   the gradient is on its way to every server; their answers carry the verdict and the next values

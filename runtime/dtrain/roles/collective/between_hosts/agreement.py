@@ -3,7 +3,7 @@
 One replica of a host speaks for it: it tells the leader which parts are complete in the arena, writes on the
 board which parts are due here, has the sums made, and writes there what is known of every part once a step is
 committed. What it has promised to other hosts lies in the arena. If it ends, another one goes on from there
-(`voice.py`).
+(`Voice`).
 
 The replica that speaks has a lock on the arena, which the kernel takes back when its process ends. A thread
 of each other replica tries to take it, so that another one speaks soon, whatever the replicas compute.
