@@ -14,9 +14,8 @@ from dtrain.process.clock import Clock
 from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.chief.machine import Request
 from dtrain.runs.trace import NO_TRACE
-from dtrain_cli.agent import driver, sent_code
+from dtrain_cli.agent import driver, run_folders
 from dtrain_cli.agent.messages import WantCode
-from dtrain_cli.code import users
 
 
 @pytest.fixture
@@ -29,10 +28,10 @@ def held(tmp_path):
 
 
 def test_a_store_of_code_that_another_process_holds_is_given_up_with_its_pid(held, monkeypatch, capsys):
-    monkeypatch.setattr(users, "LOCK_S", 0.0)
+    monkeypatch.setattr(run_folders, "LOCK_S", 0.0)
     monkeypatch.setattr("dtrain.process.file_lock.SAID_AFTER_S", -1.0)
-    monkeypatch.setattr(sent_code, "code_store", lambda: held.parent)
-    there = sent_code.SentCode().take(WantCode("d"), held.parent)
+    monkeypatch.setattr(run_folders, "code_store", lambda: held.parent)
+    there = run_folders.SentCode().take(WantCode("d"), held.parent)
     assert there.work is None
     for text in (f"process {os.getpid()}", str(held.parent), "stop that process, or wait"):
         assert text in there.problem
@@ -45,7 +44,7 @@ def test_a_long_wait_for_a_store_of_code_is_said(held, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dtrain.process.file_lock.time.sleep", interrupted)
-    with pytest.raises(KeyboardInterrupt), users.locked(held.parent):
+    with pytest.raises(KeyboardInterrupt), run_folders.locked(held.parent):
         pass
     assert (
         f"dtrain: waiting for process {os.getpid()} to lay out or remove code in" in capsys.readouterr().err

@@ -26,7 +26,7 @@ from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, 
 from dtrain.runs.joined import JoinedRecord
 from dtrain_cli.agent import driver
 from dtrain_cli.agent import messages as told
-from dtrain_cli.agent.streams import Answers, Orders
+from dtrain_cli.agent.driver import Answers, Orders
 from dtrain_cli.code.archive import Archive
 from dtrain_cli.fleet import preparation, welcomes
 from dtrain_cli.fleet.hosts_alive import Phase
@@ -265,9 +265,11 @@ def read_orders(path: Path) -> None:
     stand_ins = {
         "SignalInbox": lambda: SimpleNamespace(read=list),
         "SentCode": lambda: SimpleNamespace(take=lambda order, run_dir: told.CodeThere(None)),
-        "reach": SimpleNamespace(unreachable=lambda addresses, timeout_s: {}),
-        "port_range": SimpleNamespace(hold=lambda order, held: told.Held([])),
-        "host_facts": SimpleNamespace(welcome=lambda environment: WELCOME),
+        "host": SimpleNamespace(
+            unreachable=lambda addresses, timeout_s: {},
+            hold=lambda order, held: told.Held([]),
+            welcome=lambda environment: WELCOME,
+        ),
         "_content": lambda path, nbytes: None,
         "_holds": lambda program, digest: True,
         "_LAST_WORD_S": 0.0,

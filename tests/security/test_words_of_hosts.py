@@ -8,7 +8,7 @@ from security.host_readers import WELCOME, WORKER
 
 from dtrain.errors import RunError
 from dtrain.process.start_protocol import LINE_BYTES_MAX, Lines
-from dtrain_cli.agent.host_facts import reached_at
+from dtrain_cli.agent.host import reached_at
 from dtrain_cli.agent.messages import ANSWERS, MAGIC, encode
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.launch.kubernetes import later

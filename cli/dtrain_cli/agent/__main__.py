@@ -20,8 +20,7 @@ def main(arguments: list[str]) -> None:
     line = LifeLine()
     fork_server = None if "--command" in arguments else ForkServer(line)
     try:
-        from dtrain_cli.agent.driver import Agent
-        from dtrain_cli.agent.streams import Answers, Orders
+        from dtrain_cli.agent.driver import Agent, Answers, Orders
         from dtrain_cli.targets.local import LocalTarget
 
         Agent(Orders(orders_fd), Answers(answers_fd), LocalTarget(line, fork_server)).run()

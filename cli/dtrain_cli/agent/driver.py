@@ -1,9 +1,11 @@
-"""The loop of an agent: orders, the ends of tasks, changed files and the lease, in one place."""
+"""The loop of an agent and its streams: orders, the ends of tasks, changed files and the lease."""
 
 import contextlib
 import hashlib
 import os
+import select
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,15 +13,16 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.formats.regular_file import read_regular
 from dtrain.process.file_lock import lock
-from dtrain.process.start_protocol import Exited, Refused
+from dtrain.process.start_protocol import ORDER_BYTES_MAX, Exited, Lines, Refused
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent import host_facts, port_range, reach
-from dtrain_cli.agent.checkpoint_copies import ArrivingCheckpoint, checkpoint_parts
-from dtrain_cli.agent.copied_files import CopiedFiles, is_order
+from dtrain_cli.agent import host
+from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, is_order, made_parts
 from dtrain_cli.agent.lease import REST_S, Lease
-from dtrain_cli.agent.made_files import made_parts
 from dtrain_cli.agent.messages import (
+    MAGIC,
+    ORDERS,
     AllMade,
+    Answer,
     Appended,
     AskClock,
     Begin,
@@ -48,16 +51,84 @@ from dtrain_cli.agent.messages import (
     Tried,
     Try,
     WantCode,
+    encode,
 )
-from dtrain_cli.agent.run_folders import LOCK, WORK, check_room, run_folder
-from dtrain_cli.agent.sent_code import SentCode
-from dtrain_cli.agent.streams import Answers, Orders
+from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.ports import HeldPorts
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.local import LocalTarget, LocalTask
 from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HostNews, StopAsked, TargetFailed
+
+_READ_BYTES = 1 << 18
+
+
+class Orders:
+    """The orders of a launcher; `over` is true once its stream has ended."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        os.set_blocking(descriptor, False)
+        self._lines = Lines(ORDERS.decode, ORDER_BYTES_MAX)
+        self.over = False
+
+    def fileno(self) -> int:
+        """Return the file descriptor that a selector watches."""
+        return self._descriptor
+
+    def read(self) -> list[Order]:
+        """Return the orders that have arrived; raise a `ValueError` if one is none of this version."""
+        try:
+            data = os.read(self._descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return []
+        except ConnectionError:
+            data = b""
+        self.over = not data
+        return self._lines.feed(data)
+
+
+class Answers:
+    """The answers to a launcher; `over` is true once the launcher has closed its end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        os.set_blocking(descriptor, False)
+        self._waiting: deque[bytes] = deque([MAGIC + b"\n"])
+        self.waiting_bytes = len(self._waiting[0])
+        self.over = False
+
+    def send(self, answer: Answer) -> None:
+        """Add an answer to what `pump` writes."""
+        line = encode(answer)
+        self._waiting.append(line)
+        self.waiting_bytes += len(line)
+
+    def pump(self) -> None:
+        """Write as much as the stream takes now."""
+        while self._waiting and not self.over:
+            try:
+                written = os.write(self._descriptor, self._waiting[0])
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionError):
+                self.over = True
+                return
+            self.waiting_bytes -= written
+            if written == len(self._waiting[0]):
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = self._waiting[0][written:]
+
+    def finish(self, wait_s: float) -> None:
+        """Write the rest, for so long at most."""
+        deadline_s = time.monotonic() + wait_s
+        self.pump()
+        while self._waiting and not self.over and (left_s := deadline_s - time.monotonic()) > 0:
+            select.select([], [self._descriptor], [], left_s)
+            self.pump()
+
 
 LOOK_S = {True: 0.25, False: 0.5}
 """The time between two looks at the files of the tasks: while they print (True), and while they do not."""
@@ -94,7 +165,7 @@ class Agent:
 
     def run(self) -> None:
         """Serve the launcher; at the end nothing is left of any task."""
-        self._answers.send(host_facts.welcome(os.environ))
+        self._answers.send(host.welcome(os.environ))
         while not (self._orders.over or self._answers.over or self._lease_is_over()):
             self._answers.pump()
             try:
@@ -196,14 +267,14 @@ class Agent:
     def _obey_about_ports(self, order: PortOrder) -> None:
         match order:
             case HoldPorts():
-                self._answers.send(port_range.hold(order, self._ports))
+                self._answers.send(host.hold(order, self._ports))
             case Listen(on=on):
                 self._ports.listen(on)
                 self._answers.send(Listening())
             case Release():
                 self._ports.close()
             case Try(addresses=addresses, timeout_s=timeout_s):
-                self._answers.send(Tried(reach.unreachable(addresses, timeout_s)))
+                self._answers.send(Tried(host.unreachable(addresses, timeout_s)))
 
     def _signal(self, order: SignalOrder) -> None:
         task = self._tasks.get(TaskId.parse(order.task))

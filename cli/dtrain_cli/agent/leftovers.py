@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain_cli.agent.messages import MAGIC
-from dtrain_cli.agent.run_folders import LOCK, code_store, run_folder
-from dtrain_cli.code.users import release
+from dtrain_cli.agent.run_folders import LOCK, code_store, release, run_folder
 
 
 class Leftovers(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from dtrain.cluster import TaskId
 from dtrain.config import RunSpec
 from dtrain.runs.files import read_record, write_record
 from dtrain.runs.json_file import overwrite_json
-from dtrain_cli.agent.copied_files import RECORD_BYTES_MAX, grows, is_record
+from dtrain_cli.agent.copies import RECORD_BYTES_MAX, grows, is_record
 from dtrain_cli.agent.messages import Appended, Changed, Replaced
 
 _CLOCK = "monotonic_s"

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent.checkpoint_copies import ArrivingCheckpoint, checkpoint_parts
+from dtrain_cli.agent.copies import ArrivingCheckpoint, checkpoint_parts
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 
 

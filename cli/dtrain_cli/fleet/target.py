@@ -12,8 +12,8 @@ from dtrain.config import ClusterSection, Host, RunSpec
 from dtrain.config.targets.network_section import AUTO
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import RunFiles, SavedRecord
+from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.lease import LEASE_S
-from dtrain_cli.agent.made_files import FetchedFiles
 from dtrain_cli.agent.messages import (
     AllMade,
     Answer,

@@ -6,7 +6,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent.copied_files import PIECE_BYTES, CopiedFiles, grows, is_order, is_record
+from dtrain_cli.agent.copies import PIECE_BYTES, CopiedFiles, grows, is_order, is_record
 from dtrain_cli.agent.messages import Appended, Changed, Replaced
 
 WORKER = TaskId.parse("worker:1")

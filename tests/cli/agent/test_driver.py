@@ -12,8 +12,8 @@ from dtrain.errors import RunError
 from dtrain.process.start_protocol import Exited, Started
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import driver
+from dtrain_cli.agent.copies import PART_BYTES
 from dtrain_cli.agent.lease import GRACE_S, LEASE_S, REST_S
-from dtrain_cli.agent.made_files import PART_BYTES
 from dtrain_cli.agent.messages import (
     ORDERS,
     AllMade,

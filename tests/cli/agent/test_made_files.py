@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dtrain_cli.agent.made_files import PART_BYTES, FetchedFiles, made_parts
+from dtrain_cli.agent.copies import PART_BYTES, FetchedFiles, made_parts
 from dtrain_cli.agent.messages import ANSWERS, AllMade, MadePart, encode
 from dtrain_cli.code.unpacking import link_farm
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dtrain_cli.agent.made_files import FetchedFiles
+from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, MadePart
 from dtrain_cli.fleet.agents import Ended, Said
 from dtrain_cli.fleet.fetching import fetch

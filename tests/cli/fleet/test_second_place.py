@@ -3,8 +3,8 @@
 import pytest
 
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent import checkpoint_copies
-from dtrain_cli.agent.checkpoint_copies import checkpoint_parts
+from dtrain_cli.agent import copies
+from dtrain_cli.agent.copies import checkpoint_parts
 from dtrain_cli.agent.messages import AllMade, Fetch
 from dtrain_cli.fleet.second_place import SecondPlace
 
@@ -66,7 +66,7 @@ def test_a_host_that_is_lost_in_the_midst_leaves_the_copy_before(host, files):
 
 def test_why_there_is_no_copy_is_said_once(host, files, monkeypatch):
     place = SecondPlace(files)
-    monkeypatch.setattr(checkpoint_copies, "COPIED_BYTES_MAX", 3 << 20)
+    monkeypatch.setattr(copies, "COPIED_BYTES_MAX", 3 << 20)
     for step in (1, 2):
         save(host, step)
         with open(host / f"ckpt-{step}" / "arrays.safetensors", "ab") as file:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from dtrain.config import Host, NetworkSection
-from dtrain_cli.agent.host_facts import reached_at, welcome
+from dtrain_cli.agent.host import reached_at, welcome
 from dtrain_cli.agent.messages import Welcome
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.welcomes import HERE, address_of, unfit

@@ -12,8 +12,8 @@ from dtrain.config import ClusterSection, MultiWorkerMirroredSection, RunSpec, r
 from dtrain.messages.status import TaskStatus
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, read_record, write_record
-from dtrain_cli.agent import made_files
-from dtrain_cli.agent.made_files import FetchedFiles, made_parts
+from dtrain_cli.agent import copies
+from dtrain_cli.agent.copies import FetchedFiles, made_parts
 from dtrain_cli.agent.messages import Appended, Changed, MadePart, Replaced
 from dtrain_cli.fleet import mirror
 from dtrain_cli.fleet.fetching import apart_text, earlier, remember
@@ -120,7 +120,7 @@ def test_a_file_that_appears_while_another_arrives_stays(here):
     ],
 )
 def test_a_host_fills_neither_the_disk_nor_the_patience(here, monkeypatch, parts):
-    monkeypatch.setattr(made_files, "FILES_MAX", 8)
+    monkeypatch.setattr(copies, "FILES_MAX", 8)
     files = FetchedFiles(here, bytes_max=100_000)
     for part in parts:
         files.take(part)
