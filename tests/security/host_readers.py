@@ -27,7 +27,7 @@ from dtrain.runs.joined import JoinedRecord
 from dtrain_cli.agent import driver
 from dtrain_cli.agent import messages as told
 from dtrain_cli.agent.driver import Answers, Orders
-from dtrain_cli.code.archive import Archive
+from dtrain_cli.code import Archive
 from dtrain_cli.fleet import preparation, welcomes
 from dtrain_cli.fleet.hosts_alive import Phase
 from dtrain_cli.fleet.link import HostError

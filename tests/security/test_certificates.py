@@ -12,13 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from dtrain.cluster import ClusterSpec
+from dtrain.cluster.certificate_names import LeafNames
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.wire.security.tls import Certificate, CertificateFiles, Certificates, checked
-from dtrain_cli.certificates.authority import make_authority, read_authority
+from dtrain_cli.certificates.authority import make_authority, places, read_authority
 from dtrain_cli.certificates.by_library import Authority
-from dtrain_cli.certificates.folder import places
-from dtrain_cli.certificates.leaf_names import LeafNames
 from dtrain_cli.main import cli
 
 SPEC = "cluster: {chief: ['a:1'], worker: ['a:2', '[fd00::2]:2'], ps: ['..:3'], evaluator: 1}\n"
@@ -239,7 +238,7 @@ def test_counts_and_missing_authorities_are_refused_and_nothing_is_left(tmp_path
 
 def test_no_host_s_name_leads_out_of_the_folder():
     assert {place.folder for place in places({})} == {"joining"}
-    from dtrain_cli.certificates.folder import _host_folder
+    from dtrain_cli.certificates.authority import _host_folder
 
     assert [_host_folder(f"{host}:1") for host in ("..", ".", "a..b", "[::1]", "-x")] == [
         "_",

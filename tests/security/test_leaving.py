@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from dtrain.config import RunSpec, SecuritySection
 from dtrain.errors import SpecError
 from dtrain.process.secret import new_secret, write_secret
-from dtrain_cli.code.leaving import may_leave
+from dtrain_cli.code import may_leave
 from dtrain_cli.commands.certificates import certificates
 from dtrain_cli.commands.secret import secret
 from dtrain_cli.launch import on_hosts

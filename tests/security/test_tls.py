@@ -10,6 +10,7 @@ import pytest
 from security.recording import Recorder, free_port
 
 from dtrain.cluster import ClusterSpec
+from dtrain.cluster.certificate_names import LeafNames
 from dtrain.errors import PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello, Push
 from dtrain.process.tls_material import TlsMaterial
@@ -22,7 +23,6 @@ from dtrain.wire.handshake import refusal
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.tls import Certificate, CertificateFiles, Certificates, Tls
 from dtrain_cli.certificates.authority import make_authority
-from dtrain_cli.certificates.leaf_names import LeafNames
 
 RUN, SECRET = "digits-1", "a secret of this very run"
 CLUSTER = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2"], ps=["a:3", "a:4"])

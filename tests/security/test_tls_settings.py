@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.cluster.certificate_names import LeafNames
 from dtrain.config import RunSpec, SecuritySection
 from dtrain.errors import SpecError
 from dtrain.process.assignment import TaskAssignment, run_id_by_hand
@@ -16,7 +17,6 @@ from dtrain.wire.security import tls as tls_module
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.tls import Tls
 from dtrain_cli.certificates.authority import make_authority
-from dtrain_cli.certificates.leaf_names import LeafNames
 from dtrain_cli.launch.launcher import make_authority as used_by_launch
 from dtrain_cli.plan.run_plan import RunIdentity
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dtrain.cluster import ClusterSpec
+from dtrain.cluster.certificate_names import LeafNames
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Refusal
@@ -22,7 +23,6 @@ from dtrain.wire.security.proof import STRANGER
 from dtrain.wire.security.tls import Certificates, Tls
 from dtrain.wire.streams import Listener, Packets, open_stream, packed
 from dtrain_cli.certificates.authority import make_authority
-from dtrain_cli.certificates.leaf_names import LeafNames
 
 RUN, SECRET = "digits-1", "a secret of this very run"
 CLUSTER = ClusterSpec.from_lists(chief=["127.0.0.1:1"], worker=["127.0.0.1:2", "127.0.0.1:3"])

@@ -18,7 +18,7 @@ from dtrain.errors import DtrainError, RunError
 from dtrain.process import file_lock
 from dtrain.runs.files import default_runs_dir
 from dtrain_cli.agent.messages import CodePart, CodeThere, WantCode
-from dtrain_cli.code.unpacking import discard, link_farm, unpack
+from dtrain_cli.code import discard, link_farm, unpack
 
 WORK = "work"
 """The folder of a run's directory in which its tasks run."""

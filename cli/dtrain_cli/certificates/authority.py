@@ -1,9 +1,24 @@
-"""A run's certificate authority, for which the package `cryptography` is loaded only when one is needed."""
+"""A run's certificate authority, and the folders that it fills for tasks that are started by hand.
 
+OUT/ca.crt what every task trusts OUT/authority/ca.key with which anybody is every task: keep it off the
+hosts OUT/HOST/ca.crt the same again, so that one folder is all that a host needs OUT/HOST/worker-0.crt,
+.key the certificate and the key (0600) of a task OUT/joining/worker-joined.* those of workers that join the
+running cluster OUT/evaluator/evaluator-0.* those of an evaluator without an address
+"""
+
+import contextlib
+import os
+import re
 import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dtrain.cluster import TaskId
+from dtrain.cluster.certificate_names import LeafNames, joined_worker, task_name
 from dtrain.errors import SpecError
+from dtrain.formats.regular_file import read_regular
 
 if TYPE_CHECKING:
     from dtrain_cli.certificates.by_library import Authority
@@ -40,3 +55,129 @@ def _library() -> "type[Authority]":
     except ModuleNotFoundError:
         raise SpecError(_NO_LIBRARY) from None
     return Authority
+
+
+if TYPE_CHECKING:
+    from dtrain_cli.certificates.by_library import Authority
+
+CERTIFICATE = "ca.crt"
+KEY = Path("authority") / "ca.key"
+_LONGEST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class TaskFolder:
+    """The folder of a task: `name` as `task_name` returns it, `folder` below the folder of all."""
+
+    name: str
+    folder: str
+
+
+def places(addresses: dict[TaskId, str | None]) -> list[TaskFolder]:
+    """Return where the files of every task go, and those of workers that join.
+
+    Args:
+        addresses: of every task; None for one that has none.
+    """
+    named = [
+        TaskFolder(task_name(task), _host_folder(address) if address else task.role.value)
+        for task, address in addresses.items()
+    ]
+    return [*named, TaskFolder(joined_worker(), "joining")]
+
+
+def write_certificates(out: Path, run_id: str, tasks: list[TaskFolder], days: int, renew: bool) -> list[Path]:
+    """Make the authority of a run and a leaf for each task, or new leaves by the authority that is there.
+
+    Args:
+        out: the folder; it is made with mode 0700.
+        run_id: what tasks of this run call it.
+        tasks: every task.
+        days: how long the leaves are valid.
+        renew: replace what an earlier call has written, except for the authority.
+
+    Returns:
+        The folders of the hosts.
+
+    Raises:
+        SpecError: some of the files exist, or with `renew` no authority does; nothing has been changed.
+        OSError: a file cannot be written.
+    """
+    folders = list(dict.fromkeys(out / task.folder for task in tasks))
+    if renew:
+        authority = _authority_in(out, days)
+    else:
+        _refuse_to_overwrite(out, tasks, folders)
+        authority = make_authority(run_id, max(AUTHORITY_DAYS, days))
+    leaves = [(task, authority.issue(LeafNames.of(run_id, task.name), days)) for task in tasks]
+    for folder in (out, out / KEY.parent, *folders):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not renew:
+        _write(out / KEY, authority.key, 0o600)
+    for folder in (out, *folders):
+        _write(folder / CERTIFICATE, authority.certificate, 0o644)
+    for task, leaf in leaves:
+        _write(out / task.folder / f"{task.name}.key", leaf.key, 0o600)
+        _write(out / task.folder / f"{task.name}.crt", leaf.certificate, 0o644)
+    return folders
+
+
+def _host_folder(address: str) -> str:
+    """Return a folder's name for the host of an address, also for ``[fd00::2]:2222`` and ``..:2222``."""
+    host = address.rpartition(":")[0].strip("[]")
+    return re.sub(r"[^\w.-]", "_", host).lstrip(".-") or "_"
+
+
+def _refuse_to_overwrite(out: Path, tasks: list[TaskFolder], folders: list[Path]) -> None:
+    wanted = [*_files_of_all(out, folders), *(file for task in tasks for file in _files_of(out, task))]
+    if there := [str(file) for file in wanted if file.exists()]:
+        more = f" and {len(there) - 1} more" if there[1:] else ""
+        raise SpecError(
+            f"{there[0]}{more} exist: --renew makes new certificates by the authority in {out}; to begin "
+            "with a new authority name another folder, or remove this one"
+        )
+
+
+def _files_of_all(out: Path, folders: list[Path]) -> Iterator[Path]:
+    yield out / KEY
+    yield from (folder / CERTIFICATE for folder in (out, *folders))
+
+
+def _files_of(out: Path, task: TaskFolder) -> Iterator[Path]:
+    yield from (out / task.folder / f"{task.name}{suffix}" for suffix in (".crt", ".key"))
+
+
+def _authority_in(out: Path, days: int) -> "Authority":
+    """Read the authority of an earlier call.
+
+    Raises:
+        SpecError: there is none, or it does not live for so long.
+    """
+    found = []
+    for path in (out / CERTIFICATE, out / KEY):
+        try:
+            found.append(read_regular(path, _LONGEST_BYTES))
+        except OSError as error:
+            raise SpecError(
+                f"{path}: cannot read the authority that --renew needs: {error.strerror}"
+            ) from None
+    try:
+        authority = read_authority(*found)
+    except SpecError as error:
+        raise SpecError(f"{out / CERTIFICATE}, {out / KEY}: {error}") from None
+    if not authority.lives(days):
+        raise SpecError(
+            f"{out / CERTIFICATE}: this authority ends in less than {days} days; make another in a new "
+            "folder, and give tasks a ca.crt with both until all have new certificates"
+        )
+    return authority
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Replace a file as a whole: a task may read it at any time."""
+    new = path.with_name(f".{path.name}.new")
+    with contextlib.suppress(FileNotFoundError):  # of a call that was killed
+        new.unlink()
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
+        file.write(content)
+    new.replace(path)

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from dtrain.cluster.certificate_names import LeafNames
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
-from dtrain_cli.certificates.leaf_names import LeafNames
 
 _CLOCKS_APART = timedelta(minutes=5)
 """A certificate is valid from so long ago: another host's clock may be late."""

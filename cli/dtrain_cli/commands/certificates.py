@@ -32,8 +32,8 @@ def certificates(spec: Path, out: Path, days: int, renew: bool) -> None:
     Nothing is overwritten without --renew. Exit code: 2 SPEC gives counts, or files exist.
     """
     from dtrain.process.assignment import run_id_by_hand
-    from dtrain_cli.certificates.folder import places, write_certificates
-    from dtrain_cli.code.leaving import keep_from_git
+    from dtrain_cli.certificates.authority import places, write_certificates
+    from dtrain_cli.code import keep_from_git
     from dtrain_cli.spec.file import read_spec
 
     cluster = read_spec(spec).cluster

@@ -278,7 +278,7 @@ def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
 
 def _work_in(work: Path, code: Path | None) -> None:
     """Make a working directory, with a link to each file of the code, and go there."""
-    from dtrain_cli.code.unpacking import link_farm
+    from dtrain_cli.code import link_farm
 
     try:
         work.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ def secret(file: Path) -> None:
     beside it. An existing file is never overwritten. Copy it to every machine of the run, and give it to
     every task by --secret-file.
     """
-    from dtrain_cli.code.leaving import keep_from_git
+    from dtrain_cli.code import keep_from_git
 
     if str(file) == "-":
         raise click.UsageError("a secret is written to a FILE, such as run.secret, never to stdout")

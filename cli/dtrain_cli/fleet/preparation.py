@@ -20,7 +20,7 @@ from dtrain_cli.agent.messages import (
     Try,
     WantCode,
 )
-from dtrain_cli.code.archive import Archive
+from dtrain_cli.code import Archive
 from dtrain_cli.fleet.agents import Agents, Ended, Said
 from dtrain_cli.fleet.hosts_alive import Gone
 from dtrain_cli.fleet.link import HostError

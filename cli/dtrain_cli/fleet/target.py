@@ -27,7 +27,7 @@ from dtrain_cli.agent.messages import (
     Signalled,
     SignalOrder,
 )
-from dtrain_cli.code.archive import Archive
+from dtrain_cli.code import Archive
 from dtrain_cli.fleet.agents import Agents, Ended, News, Said
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
 from dtrain_cli.fleet.hosts_alive import Gone, HeardAgain, Phase, Silent

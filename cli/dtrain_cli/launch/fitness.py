@@ -15,7 +15,7 @@ from dtrain.config.task_environment import missing
 from dtrain.errors import SpecError
 from dtrain.process.access import secret_in_file
 from dtrain.process.tls_material import read_tls_file
-from dtrain_cli.code.leaving import password_problems
+from dtrain_cli.code import password_problems
 from dtrain_cli.placement.placing import hosts_of, place
 from dtrain_cli.plan.ports import address_problems
 from dtrain_cli.targets import vertex

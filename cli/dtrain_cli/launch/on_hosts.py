@@ -11,9 +11,7 @@ from dtrain.config.choices import On
 from dtrain.errors import SpecError
 from dtrain.process.private_variables import SECRET
 from dtrain.runs.files import RunFiles, write_record
-from dtrain_cli.code.archive import Archive, pack
-from dtrain_cli.code.leaving import may_leave
-from dtrain_cli.code.listing import code_files
+from dtrain_cli.code import Archive, code_files, may_leave, pack
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.launch import launcher

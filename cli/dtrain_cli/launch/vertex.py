@@ -10,7 +10,7 @@ from dtrain.cluster import Role
 from dtrain.errors import SpecError
 from dtrain.process.access import secret_in_file
 from dtrain.process.secret import new_secret
-from dtrain_cli.code.leaving import password_problems
+from dtrain_cli.code import password_problems
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.targets.kubernetes.manifests import yaml_text

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.certificate_names import task_name
+from dtrain.cluster.certificate_names import LeafNames, task_name
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import RunSpec, ServerSection
 from dtrain.config.choices import On, Transport
@@ -22,7 +22,6 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain.process.tls_material import TlsMaterial
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS
-from dtrain_cli.certificates.leaf_names import LeafNames
 from dtrain_cli.plan.foreign_variables import foreign_variables
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.plan.threads import thread_variables

@@ -9,6 +9,7 @@ for it. A certificate may name several tasks.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from dtrain.cluster.spec import Role, TaskId
@@ -42,3 +43,23 @@ def task_uri(run_id: str, name: str) -> str:
 def names_tasks(uris: Iterable[str]) -> bool:
     """Return whether a certificate with these URIs says which task it is; a user's own need not."""
     return any(uri.startswith(SCHEME) for uri in uris)
+
+
+@dataclass(frozen=True)
+class LeafNames:
+    """The names in a leaf.
+
+    Attributes:
+        task: as `dtrain.cluster.certificate_names.task_name` returns it: ``worker-0``.
+        hosts: its DNS names.
+        uri: its URI.
+    """
+
+    task: str
+    hosts: tuple[str, ...]
+    uri: str
+
+    @classmethod
+    def of(cls, run_id: str, name: str) -> "LeafNames":
+        """Return the names of a task of a run."""
+        return cls(name, (NETWORK, host_name(name)), task_uri(run_id, name))

@@ -8,7 +8,7 @@ import pytest
 from dtrain_cli.agent.leftovers import Leftovers, remove
 from dtrain_cli.agent.messages import CodePart, WantCode
 from dtrain_cli.agent.run_folders import LOCK, SentCode, code_store, run_folder
-from dtrain_cli.code.archive import pack
+from dtrain_cli.code import pack
 
 
 @pytest.fixture

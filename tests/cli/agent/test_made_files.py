@@ -6,7 +6,7 @@ import pytest
 
 from dtrain_cli.agent.copies import PART_BYTES, FetchedFiles, made_parts
 from dtrain_cli.agent.messages import ANSWERS, AllMade, MadePart, encode
-from dtrain_cli.code.unpacking import link_farm
+from dtrain_cli.code import link_farm
 
 
 @pytest.fixture

@@ -10,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtrain.errors import RunError
-from dtrain_cli.code import archive
-from dtrain_cli.code.archive import digest_of, pack
-from dtrain_cli.code.listing import code_files
-from dtrain_cli.code.patterns import excluded
-from dtrain_cli.code.unpacking import discard, link_farm, unpack
+from dtrain_cli import code
+from dtrain_cli.code import code_files, digest_of, discard, excluded, link_farm, pack, unpack
 
 
 def git(folder, *words):
@@ -121,7 +118,7 @@ def test_a_working_directory_of_links_leaves_the_code_as_it_is(tree, tmp_path):
 
 
 def test_too_much_is_refused_with_the_biggest_files(tree, monkeypatch):
-    monkeypatch.setattr(archive, "BYTES_MAX", 1000)
+    monkeypatch.setattr(code, "BYTES_MAX", 1000)
     (tree / "data" / "big.npy").write_bytes(bytes(2 << 20))
     with pytest.raises(
         RunError, match=r"2\.0 MiB in 6 files.*code\.exclude.*the biggest: data/big\.npy \(2\.0"

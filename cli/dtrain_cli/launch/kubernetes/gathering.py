@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.certificate_names import joined_worker, task_name
+from dtrain.cluster.certificate_names import LeafNames, joined_worker, task_name
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError
@@ -17,9 +17,7 @@ from dtrain.process.assignment import run_id_by_hand
 from dtrain.process.secret import new_secret
 from dtrain.process.tls_material import TlsMaterial
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS, make_authority
-from dtrain_cli.certificates.leaf_names import LeafNames
-from dtrain_cli.code.leaving import check_texts, may_leave, password_problems
-from dtrain_cli.code.listing import code_files
+from dtrain_cli.code import check_texts, code_files, may_leave, password_problems
 from dtrain_cli.console.own_line import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
