@@ -17,20 +17,16 @@ try:
 
     from dtrain.errors import DtrainError, SpecError
     from dtrain_cli.commands import (
-        certificates,
         chaos,
         checks,
+        command_line,
         data,
         environment,
-        fork_server,
         launch,
         models,
-        removal,
         roles,
         runs,
-        secret,
-        shell_completion,
-        trace,
+        security,
     )
     from dtrain_cli.console import plain_stream
 except KeyboardInterrupt:  # these take a while on a busy machine
@@ -85,10 +81,10 @@ def show_help(context: click.Context, name: str | None) -> None:
 
 SECTIONS = {
     "Start and check": (*launch.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
-    "Look at runs and act on them": (*runs.COMMANDS, *trace.COMMANDS, *chaos.COMMANDS, *removal.COMMANDS),
+    "Look at runs and act on them": (*runs.COMMANDS, *chaos.COMMANDS, runs.rm),
     "Use a trained model, look at data": (*models.COMMANDS, *data.COMMANDS),
     "Set up": (
-        *(*certificates.COMMANDS, *secret.COMMANDS, *environment.COMMANDS, *fork_server.COMMANDS),
+        *(*security.COMMANDS, *environment.COMMANDS),
         show_help,
     ),
 }
@@ -101,7 +97,7 @@ def main() -> NoReturn:
     plain_stream.make_plain()
     stdout = sys.stdout
     try:
-        shell_completion.install()
+        command_line.install_completion()
         code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
     except BrokenPipeError:
         code = 0

@@ -14,8 +14,7 @@ from dtrain.config import RunSpec, SecuritySection
 from dtrain.errors import SpecError
 from dtrain.process.secret import new_secret, write_secret
 from dtrain_cli.code import may_leave
-from dtrain_cli.commands.certificates import certificates
-from dtrain_cli.commands.secret import secret
+from dtrain_cli.commands.security import certificates, secret
 from dtrain_cli.launch import on_hosts
 from dtrain_cli.launch.kubernetes.gathering import gather
 from dtrain_cli.launch.options import LaunchOptions

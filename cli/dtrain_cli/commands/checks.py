@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from dtrain.errors import SpecError
-from dtrain_cli.commands.command_line import SPEC_SUFFIXES, check_program_file
-from dtrain_cli.commands.spec_options import spec_options
+from dtrain_cli.commands.command_line import SPEC_SUFFIXES, check_program_file, spec_options
 
 EPILOG = """\b
 Examples:

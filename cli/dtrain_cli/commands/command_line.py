@@ -1,4 +1,4 @@
-"""The grammar that click does not know: where dtrain's options end and the program's begin.
+"""The grammar that click does not know: where options end, those of a spec, and a shell's completions.
 
     dtrain COMMAND [OPTIONS] [SPEC] [OPTIONS] PROGRAM.py [ARGS...]
     dtrain COMMAND [OPTIONS] [SPEC] [OPTIONS] -- EXECUTABLE [ARGS...]
@@ -6,21 +6,26 @@
 Everything after PROGRAM or ``--`` belongs to the program. SPEC is the argument that ends in .yaml, .yml,
 .json or .toml. What stands behind PROGRAM and can only be a slip (an option of the command that the program
 does not know, a cluster spec) is refused; ``PROGRAM.py -- ARGS`` gives the program whatever follows.
+
+bash cuts words at colons (COMP_WORDBREAKS), so that click's own script never sees `worker:0` as one word.
+The script here hands over the line up to the cursor, and removes from each answer its part before the last
+colon, which is there.
 """
 
 import ast
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
 from dtrain.errors import SpecError
 
@@ -276,3 +281,155 @@ def _is_spec(word: str) -> bool:
 def _may_be_value(word: str) -> bool:
     """Return whether a word after an option like `--resume` is its value, not the grammar's next word."""
     return not word.startswith("-") and not word.endswith((".py", *SPEC_SUFFIXES))
+
+
+RUNS_DIR_HELP = "Where runs are kept (default: DTRAIN_RUNS_DIR, else ~/.local/state/dtrain/runs)."
+ENGINES = ("local", "ssh", "slurm", "kubernetes", "vertex")
+"""The words of `dtrain.config.choices.On`, whose room this one does not import for every command."""
+DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+class Count(click.IntRange):
+    """click calls it an `integer range` when it refuses something."""
+
+    name = "whole number"
+
+
+class Seconds(click.FloatRange):
+    """Likewise; click takes `nan` for a number in any range."""
+
+    name = "number of seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a number of seconds."""
+        seconds = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if isnan(seconds) else seconds
+
+
+_FILE: dict[str, Any] = {"metavar": "FILE"}
+SECURITY_OPTIONS: dict[str, dict[str, Any]] = {
+    "--secret-file": _FILE | {"help": "The secret that all tasks of the run share."},
+    "--tls-ca": _FILE | {"help": "The certificates from which every task's must descend."},
+    "--tls-cert": _FILE | {"help": "A task's certificate; {role} and {index} are filled in."},
+    "--tls-key": _FILE | {"help": "The key of that certificate; likewise."},
+    "--insecure": {"is_flag": True, "default": None, "help": "On a network, do without a secret."},
+}
+"""The options of `security`, for every command that connects."""
+_OPTIONS = (
+    click.option(
+        "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set any field, e.g. cluster.worker=8."
+    ),
+    click.option("--workers", type=Count(0), metavar="N", help="Number of workers."),
+    click.option("--ps", type=Count(0), metavar="N", help="Number of parameter servers."),
+    click.option("--evaluator/--no-evaluator", default=None, help="Whether to evaluate beside the training."),
+    click.option("--strategy", metavar="NAME", help="How to distribute, e.g. parameter_server."),
+    click.option("--updates", type=click.Choice(["sync", "async"]), help="When gradients are applied."),
+    click.option("--backup-workers", type=Count(0), metavar="N", help="sync: do not wait for the N slowest."),
+    click.option("--staleness-bound", type=Count(0), metavar="N", help="async: at most N steps ahead."),
+    click.option(
+        "--start-timeout", type=Seconds(0), metavar="S", help="All tasks must be up by then (default: 60)."
+    ),
+    click.option(
+        "--grace", type=Seconds(0), metavar="S", help="From the order to stop to SIGKILL (default: 10)."
+    ),
+    click.option("--name", metavar="NAME", help="The run's name."),
+    click.option("--hosts", metavar="H1,H2:4", help="The hosts of the tasks, with slots (--on ssh|slurm)."),
+    click.option("--on", type=click.Choice(ENGINES), help="Who starts the tasks (default: local)."),
+)
+
+
+def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--set` and the shortcuts; the callback gets `sets` and the names of `spec.file.SHORTCUTS`."""
+    security = (click.option(name, **settings) for name, settings in SECURITY_OPTIONS.items())
+    for option in reversed((*_OPTIONS, *security)):
+        command = option(command)
+    return command
+
+
+def runs_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--runs-dir`; the callback gets `runs_dir`, a Path or None."""
+    return click.option("--runs-dir", type=DIRECTORY, metavar="DIR", help=RUNS_DIR_HELP)(command)
+
+
+VARIABLE = "_DTRAIN_COMPLETE"
+
+_BASH = r"""
+%(complete_func)s() {
+    local IFS=$'\n'
+    local line="${COMP_LINE:0:COMP_POINT}" completion type value typed=""
+    local word="${line##*[[:space:]]}"
+    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
+        typed="${word%%:*}:"
+    fi
+    COMPREPLY=()
+    for completion in $(env COMP_WORDS="$line" %(complete_var)s=bash_complete "$1"); do
+        IFS=',' read -r type value <<< "$completion"
+        if [[ $type == 'dir' ]]; then
+            compopt -o dirnames
+        elif [[ $type == 'file' ]]; then
+            compopt -o default
+        elif [[ $type == 'plain' ]]; then
+            COMPREPLY+=("${value#"$typed"}")
+        fi
+    done
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+class BashWithColons(BashComplete):
+    """Completion in bash from the line itself instead of bash's words."""
+
+    source_template = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the cursor's, and the beginning of that one."""
+        line = os.environ["COMP_WORDS"]
+        words = split_arg_string(line)
+        begun = words.pop() if line and not line[-1].isspace() else ""
+        return words[1:], begun
+
+
+def install_completion() -> None:
+    """Make click answer bash so."""
+    add_completion_class(BashWithColons)
+
+
+def complete_run(context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
+    """Return the ids and names of runs."""
+    from dtrain_cli.runs.index import known_runs
+
+    words = {word for run in known_runs(_runs_dir(context)) for word in (run.record.run, run.record.name)}
+    return sorted(word for word in words if word.startswith(begin))
+
+
+def complete_task(context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
+    """Return the tasks of the run that stands before, or of the newest."""
+    return _tasks(context, context.params.get("run"), begin)
+
+
+def complete_run_or_task(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
+    """Return runs for the first word, and tasks of the run that it names, else of the newest one."""
+    words = context.params.get("run_and_tasks") or ()
+    runs = complete_run(context, parameter, begin) if not words else []
+    return runs + _tasks(context, words[0] if words and ":" not in words[0] else None, begin)
+
+
+def _tasks(context: click.Context, run: str | None, begin: str) -> list[str]:
+    from dtrain.errors import RunError
+    from dtrain_cli.runs.index import find_run
+    from dtrain_cli.runs.joined_tasks import with_joined
+
+    try:
+        found = find_run(run, _runs_dir(context))
+        tasks = [task.task for task in with_joined(found.files, found.record.tasks)]
+    except RunError:
+        return []
+    return sorted(task for task in tasks if task.startswith(begin))
+
+
+def _runs_dir(context: click.Context) -> Path:
+    from dtrain.runs.files import default_runs_dir
+
+    return context.params.get("runs_dir") or default_runs_dir()

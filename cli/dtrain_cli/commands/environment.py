@@ -1,11 +1,29 @@
-"""`dtrain env` and `dtrain completion`: about this machine and this shell."""
+"""`dtrain env`, `completion` and `fork-server`: about this machine and this shell."""
 
 import json
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from dtrain_cli.commands.shell_completion import VARIABLE
+from dtrain_cli.commands.command_line import VARIABLE
+
+
+@click.command(
+    "fork-server",
+    short_help="Serve many launches with one warm process.",
+    epilog="\b\nExample:\n  dtrain fork-server warm.socket &\n"
+    "  DTRAIN_FORK_SERVER=$PWD/warm.socket dtrain launch examples/digits.py\n",
+)
+@click.argument("socket", type=click.Path(path_type=Path), metavar="SOCKET")
+def fork_server(socket: Path) -> None:
+    """Import everything once, listen at SOCKET, and fork the tasks of every launch that has
+    DTRAIN_FORK_SERVER=SOCKET in its environment. Ends at Ctrl-C; launches that run then go on.
+    """
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "dtrain.task", "--warm-server", str(socket)])
+
 
 PACKAGES = (
     "click",
@@ -112,4 +130,4 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(complete(context.find_root().command, {}, "dtrain", VARIABLE).source())
 
 
-COMMANDS = (env, completion)
+COMMANDS = (env, completion, fork_server)

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dtrain.errors import DtrainError
-from dtrain_cli.commands.command_line import GIVEN, ProgramCommand, Words
-from dtrain_cli.commands.spec_options import DIRECTORY, Seconds, runs_dir_option, spec_options
+from dtrain_cli.commands.command_line import (
+    DIRECTORY,
+    GIVEN,
+    ProgramCommand,
+    Seconds,
+    Words,
+    runs_dir_option,
+    spec_options,
+)
 
 if TYPE_CHECKING:
     from dtrain_cli.launch.options import LaunchOptions

@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from dtrain.errors import RunNotFoundError
+from dtrain_cli.commands.command_line import Count, complete_run, runs_dir_option
 from dtrain_cli.commands.runs import find
-from dtrain_cli.commands.shell_completion import complete_run
-from dtrain_cli.commands.spec_options import Count, runs_dir_option
 
 MODEL = (
     "MODEL is a file that model.save wrote, a run (id, prefix of one, name or path; its newest checkpoint "

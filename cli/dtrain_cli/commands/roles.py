@@ -14,10 +14,18 @@ import click
 
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
-from dtrain_cli.commands.command_line import ProgramCommand, Words, check_program_file
+from dtrain_cli.commands.command_line import (
+    DIRECTORY,
+    RUNS_DIR_HELP,
+    SECURITY_OPTIONS,
+    Count,
+    ProgramCommand,
+    Seconds,
+    Words,
+    check_program_file,
+    complete_run,
+)
 from dtrain_cli.commands.runs import find
-from dtrain_cli.commands.shell_completion import complete_run
-from dtrain_cli.commands.spec_options import DIRECTORY, RUNS_DIR_HELP, SECURITY_OPTIONS, Count, Seconds
 
 if TYPE_CHECKING:
     from dtrain.process.assignment import TaskAssignment

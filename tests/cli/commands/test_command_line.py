@@ -6,8 +6,7 @@ import click
 import pytest
 
 from dtrain.errors import SpecError
-from dtrain_cli.commands.command_line import ProgramCommand, Words
-from dtrain_cli.commands.spec_options import Seconds
+from dtrain_cli.commands.command_line import ProgramCommand, Seconds, Words
 
 
 def parse(line: str, takes_spec: bool = True) -> tuple[Words, dict]:

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
-from dtrain_cli.commands.spec_options import ENGINES
+from dtrain_cli.commands.command_line import ENGINES
 from dtrain_cli.launch.engines import LAUNCHERS, PLANNERS, engine_of, launcher_of, planner_of
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.main import cli
