@@ -28,7 +28,7 @@ try:
         runs,
         security,
     )
-    from dtrain_cli.console import plain_stream
+    from dtrain_cli.console import streams
 except KeyboardInterrupt:  # these take a while on a busy machine
     sys.exit(130)
 
@@ -94,7 +94,7 @@ for command in (each for commands in SECTIONS.values() for each in commands):
 
 def main() -> NoReturn:
     """Run the command line and exit with its code; a user's mistake is a message, never a traceback."""
-    plain_stream.make_plain()
+    streams.make_plain()
     stdout = sys.stdout
     try:
         command_line.install_completion()

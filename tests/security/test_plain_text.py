@@ -19,12 +19,11 @@ from dtrain.process.plain_text import plain, plain_data, plain_line
 from dtrain.runs import failure
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord
 from dtrain.runs.states import RunState, TaskState
-from dtrain_cli.console import failure_box
+from dtrain_cli.console import run_console
 from dtrain_cli.console.log_lines import LogTail, without_colours
-from dtrain_cli.console.outlet import Outlet
-from dtrain_cli.console.plain_stream import PlainBytes, PlainStream
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.run_table import runs_table, status_table
+from dtrain_cli.console.streams import Outlet, PlainBytes, PlainStream
 from dtrain_cli.runs.lost_tasks import first_line
 from dtrain_cli.runs.report import build_report
 
@@ -86,7 +85,7 @@ def test_neither_status_nor_runs_nor_the_box_show_any(text):
     failed = FailureRecord(
         text, text, traceback=text or None, last_lines=[text], log=text, likewise=[text], standing=[text]
     )
-    assert not controls_of(failure_box.render(failed, 100, colour=False))
+    assert not controls_of(run_console.render(failed, 100, colour=False))
     assert not controls_of(first_line(text))
 
 

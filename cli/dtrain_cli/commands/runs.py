@@ -23,7 +23,7 @@ from dtrain_cli.commands.command_line import (
 )
 
 if TYPE_CHECKING:
-    from dtrain_cli.console.plain_stream import PlainBytes
+    from dtrain_cli.console.streams import PlainBytes
     from dtrain_cli.runs.index import KnownRun
     from dtrain_cli.runs.log_files import TaskOutput
     from dtrain_cli.targets.kubernetes.place import KubernetesPlace
@@ -100,8 +100,8 @@ def _reports(run: "KnownRun", watch: bool) -> Iterator[dict[str, Any]]:
 
 
 def _show(report: dict[str, Any], clear: bool = False) -> None:
-    from dtrain_cli.console.plain_stream import CLEAR
     from dtrain_cli.console.run_table import screen_of, status_table, stdout_console
+    from dtrain_cli.console.streams import CLEAR
 
     console = stdout_console()
     if clear:
@@ -121,7 +121,7 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
 @runs_dir_option
 def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_dir: Path | None) -> None:
     """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run."""
-    from dtrain_cli.console.plain_stream import PlainBytes
+    from dtrain_cli.console.streams import PlainBytes
     from dtrain_cli.runs.joined_tasks import with_joined
     from dtrain_cli.runs.log_files import TaskOutput
 
@@ -332,8 +332,8 @@ def rm(
         )
 
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.console.own_line import say
     from dtrain_cli.console.run_table import bytes_text
+    from dtrain_cli.console.streams import say
     from dtrain_cli.launch.cleaning import clean_hosts
     from dtrain_cli.runs.index import known_runs
     from dtrain_cli.runs.removal import alive_text, bytes_of, old_runs, remove_run

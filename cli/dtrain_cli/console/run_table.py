@@ -18,13 +18,15 @@ from dtrain.runs.states import LIVE_RUN_STATES, TaskState
 from dtrain_cli.console.live_table import (
     INPUT_BOUND,
     INPUT_STALLS_S,
+    STYLES,
     Row,
     duration_text,
     evaluation_text,
+    fitted_table,
     most_telling,
+    new_table,
 )
-from dtrain_cli.console.plain_stream import own_stdout
-from dtrain_cli.console.tables import STYLES, fitted_table, new_table
+from dtrain_cli.console.streams import own_stdout
 from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
 
 _LINES_BESIDE_ROWS = 3

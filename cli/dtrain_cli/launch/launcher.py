@@ -37,9 +37,8 @@ from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind, RunState
 from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
-from dtrain_cli.console.outlet import Outlet
-from dtrain_cli.console.own_line import say
 from dtrain_cli.console.run_console import RunConsole
+from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.fleet.fetching import apart_text
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.policies.outcome import Outcome

@@ -13,7 +13,7 @@ from dtrain.config import RunSpec
 from dtrain.errors import DtrainError, SpecError
 from dtrain.formats.masked_urls import MASKED
 from dtrain.runs.files import RunFiles, default_runs_dir, read_record
-from dtrain_cli.console.own_line import say
+from dtrain_cli.console.streams import say
 from dtrain_cli.launch.fitness import unfit
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.program_strategy import constructed_strategy

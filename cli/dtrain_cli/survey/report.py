@@ -9,7 +9,7 @@ import click
 from dtrain.config import Host, RunSpec, read_hosts
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
-from dtrain_cli.console.own_line import say
+from dtrain_cli.console.streams import say
 from dtrain_cli.fleet.link import HostError, Opener
 from dtrain_cli.placement.placing import hosts_of_addresses
 from dtrain_cli.survey.findings import problems, remarks, table

@@ -12,7 +12,7 @@ def test_elsewhere_than_on_linux_a_launch_is_one_line_with_what_works_there(monk
     program.write_text("import dtrain as dt\n")
     monkeypatch.setattr(sys, "argv", ["dtrain", "launch", "--run-dir", str(tmp_path / "run"), str(program)])
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(main.plain_stream, "make_plain", lambda: None)
+    monkeypatch.setattr(main.streams, "make_plain", lambda: None)
     monkeypatch.setattr(main.gc, "freeze", lambda: None)
     with pytest.raises(SystemExit) as ended:
         main.main()

@@ -24,8 +24,7 @@ from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_sound, write
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import why_lost
-from dtrain_cli.console.outlet import Outlet
-from dtrain_cli.console.plain_stream import PlainBytes
+from dtrain_cli.console.streams import Outlet, PlainBytes
 from dtrain_cli.launch.join.place import Joining, threads_beside
 from dtrain_cli.launch.policies import restart_policy
 from dtrain_cli.launch.task_ends import TOLD_TO_STOP

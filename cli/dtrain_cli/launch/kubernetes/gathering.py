@@ -18,7 +18,7 @@ from dtrain.process.secret import new_secret
 from dtrain.process.tls_material import TlsMaterial
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS, make_authority
 from dtrain_cli.code import check_texts, code_files, may_leave, password_problems
-from dtrain_cli.console.own_line import say
+from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.plan.run_plan import Workload

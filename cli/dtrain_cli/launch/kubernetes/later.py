@@ -12,7 +12,7 @@ from dtrain.process.plain_text import plain_data
 from dtrain.runs.files import RunRecord, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import ENDED, LIVE_RUN_STATES, RunState
-from dtrain_cli.console.plain_stream import PlainBytes
+from dtrain_cli.console.streams import PlainBytes
 from dtrain_cli.launch.kubernetes.mirror import note_view
 from dtrain_cli.runs.index import KnownRun, own_record
 from dtrain_cli.runs.report import build_report, is_alive

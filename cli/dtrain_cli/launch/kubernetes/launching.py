@@ -15,8 +15,8 @@ from dtrain.process.living import started_s
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, default_runs_dir, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind, RunState
-from dtrain_cli.console.outlet import Outlet
 from dtrain_cli.console.run_console import RunConsole
+from dtrain_cli.console.streams import Outlet
 from dtrain_cli.launch.kubernetes.following import Ending, Follower
 from dtrain_cli.launch.kubernetes.gathering import gather
 from dtrain_cli.launch.kubernetes.mirror import OutputMirror, task_records

@@ -12,7 +12,7 @@ from dtrain.config.choices import On
 from dtrain.errors import RunError
 from dtrain.process.private_variables import SECRET
 from dtrain.runs.files import RunFiles, default_runs_dir, read_record
-from dtrain_cli.console.own_line import say
+from dtrain_cli.console.streams import say
 from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.launch import launcher
 from dtrain_cli.launch.launcher import Scene

@@ -1,14 +1,22 @@
-"""Writing to stdout and stderr without ever waiting for their reader.
+"""The streams of a command: plain text, written without ever waiting for its reader.
 
-A pipe that is not emptied, a terminal stopped with Ctrl-S: what cannot be written stays pending. Only pieces
-that the kernel takes at once are written (a pipe that is writable takes 4096 bytes). The descriptor is not
-made non-blocking: it is shared with the shell. A closed reader is silence.
+A pipe that is not emptied, a terminal stopped with Ctrl-S: what cannot be written stays pending. Only
+pieces that the kernel takes at once are written (a pipe that is writable takes 4096 bytes). The descriptor
+is not made non-blocking: it is shared with the shell. A closed reader is silence.
 """
 
+import codecs
+import contextlib
 import errno
+import io
 import os
 import select
 import stat
+import sys
+from typing import TextIO
+
+from dtrain.formats.masked_urls import masked
+from dtrain.process.plain_text import plain
 
 PIECE_BYTES = 4096
 PENDING_BYTES_MAX = 1 << 18
@@ -76,3 +84,52 @@ class Outlet:
                 self._pending.clear()
                 return
             del self._pending[:written]
+
+
+def say(text: str) -> None:
+    """Print a line, plainly and without the secrets of URLs; a reader that has gone is no error."""
+    with contextlib.suppress(OSError):
+        print(plain(f"dtrain: {masked(text)}"), file=sys.stderr, flush=True)  # noqa: T201
+
+
+CLEAR = "\x1b[H\x1b[2J"
+
+
+class PlainStream(io.TextIOWrapper):
+    """A text stream without control characters; `buffer` takes bytes as they are, `own` dtrain's escapes."""
+
+    own: TextIO
+
+    def write(self, text: str) -> int:
+        """Write a text without its control characters."""
+        return super().write(plain(text))
+
+
+def make_plain() -> None:
+    """Have `sys.stdout` and `sys.stderr` pass no control characters from now on."""
+    for name in ("stdout", "stderr"):
+        own = getattr(sys, name)
+        if isinstance(own, io.TextIOWrapper) and not isinstance(own, PlainStream):
+            stream = PlainStream(
+                own.buffer, own.encoding, errors="backslashreplace", line_buffering=own.line_buffering
+            )
+            stream.own = own
+            setattr(sys, name, stream)
+
+
+def own_stdout() -> TextIO:
+    """Return stdout for escape codes of dtrain's own, after what has been printed so far."""
+    sys.stdout.flush()
+    return getattr(sys.stdout, "own", sys.stdout)
+
+
+class PlainBytes:
+    """The output of a task, which comes in pieces of bytes, for a terminal."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def text(self, piece: bytes) -> bytes:
+        """Return a piece plainly; a line that overwrites itself becomes several."""
+        text = self._decoder.decode(piece).replace("\r\n", "\n").replace("\r", "\n")
+        return plain(text).encode()
