@@ -28,11 +28,10 @@ from dtrain_cli.agent import driver
 from dtrain_cli.agent import messages as told
 from dtrain_cli.agent.driver import Answers, Orders
 from dtrain_cli.code import Archive
-from dtrain_cli.fleet import preparation, welcomes
-from dtrain_cli.fleet.hosts_alive import Phase
+from dtrain_cli.fleet import host_rules, preparation
+from dtrain_cli.fleet.host_rules import HERE, Phase
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
-from dtrain_cli.fleet.welcomes import HERE
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.targets.target import HostNews
 
@@ -200,7 +199,7 @@ def read_host(path: Path) -> None:
         )  # a second passes at each look at the clock
         with (
             mock.patch.object(preparation, "time", seconds),
-            mock.patch.object(welcomes, "version", return_value=WELCOME.version),
+            mock.patch.object(host_rules, "version", return_value=WELCOME.version),
         ):  # it reads files
             target.hold_addresses(cluster)
         target._agents.alive.started(WORKER, 0, "h1")

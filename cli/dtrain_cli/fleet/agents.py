@@ -21,7 +21,7 @@ from dtrain_cli.agent.messages import (
     Replaced,
     Welcome,
 )
-from dtrain_cli.fleet.hosts_alive import (
+from dtrain_cli.fleet.host_rules import (
     Action,
     Gone,
     HeardAgain,
@@ -29,10 +29,10 @@ from dtrain_cli.fleet.hosts_alive import (
     LogInAgain,
     SendPing,
     Silent,
+    unfit,
 )
 from dtrain_cli.fleet.link import HostError, Link, Opener
 from dtrain_cli.fleet.mirror import HostClock, Mirror
-from dtrain_cli.fleet.welcomes import unfit
 from dtrain_cli.targets.target import HasFileno
 
 _TURN_S = 0.2

@@ -14,7 +14,7 @@ from dtrain.runs.ownership import open_own
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 from dtrain_cli.fleet.agents import Agents, Ended, Said
-from dtrain_cli.fleet.hosts_alive import Gone, Phase
+from dtrain_cli.fleet.host_rules import Gone, Phase
 from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox, signal_name
 
 SILENCE_S = 30.0

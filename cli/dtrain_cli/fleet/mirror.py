@@ -1,9 +1,16 @@
-"""The launcher's copies of the files that tasks write on other hosts, with their times by its own clock."""
+"""The launcher's copies of what tasks write on other hosts, and what it passes on to those tasks.
+
+Times are those of the launcher's clock. The newest checkpoint has its second place here. On one machine the
+chief reads a server's status from its file; here the launcher passes on the fields that it reads, and the
+orders to single tasks that other commands leave in the run directory (`dtrain chaos`).
+"""
 
 import contextlib
 import json
+import shutil
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +18,24 @@ from typing import Any
 
 import msgspec
 
-from dtrain.cluster import TaskId
+from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
-from dtrain.runs.files import read_record, write_record
+from dtrain.runs.files import FailureRecord, RunFiles, read_record, write_record
+from dtrain.runs.journal import now_text
 from dtrain.runs.json_file import overwrite_json
-from dtrain_cli.agent.copies import RECORD_BYTES_MAX, grows, is_record
-from dtrain_cli.agent.messages import Appended, Changed, Replaced
+from dtrain.runs.states import FailureKind
+from dtrain_cli.agent.copies import RECORD_BYTES_MAX, ArrivingCheckpoint, checkpoint_parts, grows, is_record
+from dtrain_cli.agent.messages import (
+    AllMade,
+    Appended,
+    Changed,
+    Fetch,
+    MadePart,
+    Order,
+    Put,
+    Replaced,
+    SignalOrder,
+)
 
 _CLOCK = "monotonic_s"
 """The end of the name of every field that holds a moment of a machine's monotonic clock."""
@@ -127,3 +146,177 @@ def rebased(said: dict[str, Any], offset_s: float) -> dict[str, Any]:
         wall_s = time.time() - (time.monotonic() - at_s)
         moved["time"] = datetime.fromtimestamp(wall_s, UTC).isoformat()
     return moved
+
+
+SERVERS_EVERY_S = 1.0
+"""Well below the lease at a control host, after which a silent server may be killed."""
+FIELDS = ("task", "pid", "host", "attempt", "phase", "monotonic_s")
+
+
+class SharedStatuses:
+    """The passing on of servers' statuses in one run."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+        self._sent: dict[tuple[str, TaskId], Any] = {}
+
+    def due(
+        self,
+        now_s: float,
+        said: Callable[[TaskId], Mapping[str, Any] | None],
+        places: Mapping[TaskId, str],
+        clocks: Mapping[str, HostClock],
+    ) -> Iterator[tuple[str, Put]]:
+        """Yield the statuses that are due, each with the host that gets it.
+
+        Args:
+            now_s: the launcher's monotonic clock.
+            said: the newest status of a task, with the times of its host.
+            places: the host of every task.
+            clocks: those of the hosts that are up.
+        """
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + SERVERS_EVERY_S
+        readers = {host for task, host in places.items() if task.role is Role.CHIEF}
+        for task in [task for task in places if task.role is Role.PS]:
+            status = said(task)
+            if status is None or places[task] not in clocks:
+                continue
+            for host in readers - {places[task]}:
+                beat = status.get("attempt"), status.get("monotonic_s")
+                if host in clocks and self._sent.get((host, task)) != beat:
+                    self._sent[host, task] = beat
+                    yield host, _put(task, status, clocks[places[task]].offset_s - clocks[host].offset_s)
+
+
+def _put(task: TaskId, status: Mapping[str, Any], offset_s: float) -> Put:
+    fields = {name: status[name] for name in FIELDS if name in status}
+    path = f"tasks/{task.role}-{task.index}/status.json"
+    return Put(path, json.dumps(rebased(fields, offset_s)).encode())
+
+
+class SecondPlace:
+    """The copy of one run's newest checkpoint.
+
+    Attributes:
+        step: of the copy; None: there is none.
+        asked: the host and the step of the checkpoint that is being copied; None: none is.
+    """
+
+    def __init__(self, files: RunFiles) -> None:
+        self.step = files.newest_step
+        self._files = files
+        self.asked: tuple[str, int] | None = None
+        self._tried: int | None = None
+        self._why: str | None = None
+        self._arriving = ArrivingCheckpoint(files.checkpoints)
+
+    def due(self, saved: Mapping[str, int]) -> tuple[str, Fetch] | None:
+        """Return the order to send a newer checkpoint, and its host; `saved` has the newest step of each."""
+        host = max(saved, key=saved.__getitem__, default=None)
+        if host is None or self.asked is not None or saved[host] == self._tried:
+            return None
+        self._tried = saved[host]
+        self.asked = host, saved[host]
+        return host, Fetch(saved[host])
+
+    def take(self, host: str, part: MadePart | AllMade) -> str | None:
+        """Write what has arrived; return why there is no copy, in words, where that is new."""
+        asked_host, step = self.asked or (None, None)
+        if host != asked_host or (isinstance(part, AllMade) and part.step != step):
+            return None  # the launcher has not asked for it
+        try:
+            problems = self._arriving.take(part)
+        except OSError as error:
+            self._arriving.drop()
+            problems = [f"it cannot be written: {error.strerror}"]
+        if isinstance(part, MadePart):
+            return None
+        self.asked = None
+        if problems:
+            told, self._why = self._why, problems[0]
+            return None if told == self._why else f"the newest checkpoint has no copy here: {self._why}"
+        if self.step not in (None, part.step):
+            shutil.rmtree(self._files.checkpoints / f"ckpt-{self.step}", ignore_errors=True)
+        self.step = part.step
+        return None
+
+    def forget(self, host: str) -> None:
+        """Wait no more for a host whose agent is gone."""
+        if self.asked is not None and self.asked[0] == host:
+            self.asked = self._tried = None
+            self._arriving.drop()
+
+    def parts(self) -> Iterator[MadePart | AllMade]:
+        """Yield the copy part by part, for a host that has none."""
+        if self.step is not None:
+            yield from checkpoint_parts(self._files.checkpoints, self.step)
+
+
+LOST_STATUS = -signal.SIGKILL
+"""The status that a task of a lost host has ended with: its agent has killed it."""
+
+
+def keep_failure(files: RunFiles, task: TaskId, attempt: int, message: str) -> None:
+    """Write down why an attempt was lost, as the task itself would have."""
+    record = FailureRecord(
+        task=str(task),
+        message=message,
+        kind=FailureKind.EXIT,
+        time=now_text(),
+        monotonic_s=time.monotonic(),
+        attempt=attempt,
+        exit_code=128 - LOST_STATUS,
+        log=str(files.log(task, attempt)),
+    )
+    path = files.failure(task, attempt)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_last_words(path, record)
+
+
+LOOK_S = 0.5
+
+
+class OrdersForTasks:
+    """The files with orders, each told to the host of its task once."""
+
+    def __init__(self, files: RunFiles) -> None:
+        self._files = files
+        self._folders: dict[tuple[TaskId, int], Path] = {}
+        self._told: dict[Path, tuple[int, int] | None] = {}
+        self._look_s = 0.0
+
+    def due(
+        self, attempts: Mapping[TaskId, int], host_of: Callable[[TaskId], str]
+    ) -> Iterator[tuple[str, Order]]:
+        """Yield what is new for the present attempts of tasks, with the host that it goes to."""
+        now_s = time.monotonic()
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + LOOK_S
+        for task, attempt in attempts.items():
+            folder = self._folders.get((task, attempt))
+            if folder is None:
+                folder = self._folders[task, attempt] = self._files.attempt(task, attempt)
+            if not self._is_new(folder):  # a file that is replaced changes its folder
+                continue
+            slow = self._files.slow(task, attempt)
+            if self._is_new(slow):
+                path = str(slow.relative_to(self._files.directory))
+                yield host_of(task), Put(path, slow.read_bytes() if slow.exists() else None)
+            asked = self._files.signal(task, attempt)
+            if self._is_new(asked):
+                number = msgspec.json.decode(asked.read_bytes(), type=int)
+                yield host_of(task), SignalOrder(str(task), attempt, number)
+
+    def _is_new(self, path: Path) -> bool:
+        try:
+            facts = path.stat()
+            stamp = facts.st_ino, facts.st_mtime_ns
+        except OSError:
+            stamp = None
+        if stamp == self._told.get(path):
+            return False
+        self._told[path] = stamp
+        return True

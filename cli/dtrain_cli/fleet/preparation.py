@@ -22,9 +22,8 @@ from dtrain_cli.agent.messages import (
 )
 from dtrain_cli.code import Archive
 from dtrain_cli.fleet.agents import Agents, Ended, Said
-from dtrain_cli.fleet.hosts_alive import Gone
+from dtrain_cli.fleet.host_rules import Gone, Logins
 from dtrain_cli.fleet.link import HostError
-from dtrain_cli.fleet.logins import Logins
 from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox, signal_name
 
 T = TypeVar("T")

@@ -30,17 +30,18 @@ from dtrain_cli.agent.messages import (
 from dtrain_cli.code import Archive
 from dtrain_cli.fleet.agents import Agents, Ended, News, Said
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
-from dtrain_cli.fleet.hosts_alive import Gone, HeardAgain, Phase, Silent
+from dtrain_cli.fleet.host_rules import Gone, HeardAgain, Phase, Silent, address_of
 from dtrain_cli.fleet.link import Opener
-from dtrain_cli.fleet.locations import Locations
-from dtrain_cli.fleet.lost_attempts import LOST_STATUS, keep_failure
-from dtrain_cli.fleet.mirror import Mirror
-from dtrain_cli.fleet.orders_for_tasks import OrdersForTasks
+from dtrain_cli.fleet.locations import Locations, RemotePlace, start_order
+from dtrain_cli.fleet.mirror import (
+    LOST_STATUS,
+    Mirror,
+    OrdersForTasks,
+    SecondPlace,
+    SharedStatuses,
+    keep_failure,
+)
 from dtrain_cli.fleet.preparation import Preparation
-from dtrain_cli.fleet.second_place import SecondPlace
-from dtrain_cli.fleet.shared_statuses import SharedStatuses
-from dtrain_cli.fleet.start_orders import RemotePlace, start_order
-from dtrain_cli.fleet.welcomes import address_of
 from dtrain_cli.plan.run_plan import HostShare, Workload
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox

@@ -15,7 +15,7 @@ from dtrain.runs.files import read_record
 from dtrain_cli.agent import leftovers
 from dtrain_cli.agent.leftovers import Leftovers, Removed
 from dtrain_cli.agent.messages import MAGIC
-from dtrain_cli.fleet.logins import AT_ONCE
+from dtrain_cli.fleet.host_rules import AT_ONCE
 from dtrain_cli.launch.on_hosts import slurm_folder
 from dtrain_cli.runs.index import KnownRun
 from dtrain_cli.runs.where import WhereRecord, where_of

@@ -30,9 +30,8 @@ from dtrain_cli.agent.messages import (
     Try,
     Welcome,
 )
+from dtrain_cli.fleet.host_rules import Logins, address_of, unfit
 from dtrain_cli.fleet.link import HostError, Link, Opener
-from dtrain_cli.fleet.logins import Logins
-from dtrain_cli.fleet.welcomes import address_of, unfit
 from dtrain_cli.survey.findings import HostFound
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, MadePart
 from dtrain_cli.fleet.agents import Ended, Said
 from dtrain_cli.fleet.fetching import fetch
-from dtrain_cli.fleet.hosts_alive import Gone, Phase
+from dtrain_cli.fleet.host_rules import Gone, Phase
 
 HALF = Said("h1", MadePart("half", b"x", last=False))
 WHOLE = Said("h1", MadePart("whole", b"x", last=True))

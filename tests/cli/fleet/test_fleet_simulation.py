@@ -16,7 +16,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain_cli.agent.lease import Lease
-from dtrain_cli.fleet.hosts_alive import Gone, HostsAlive, LogInAgain, Phase, SendPing
+from dtrain_cli.fleet.host_rules import Gone, HostsAlive, LogInAgain, Phase, SendPing
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 
 FIRST, LAST = (int(seed) for seed in os.environ.get("DTRAIN_SEEDS", "0:200").split(":"))

@@ -2,7 +2,7 @@
 
 from dtrain.cluster import TaskId
 from dtrain_cli.agent.lease import GRACE_S
-from dtrain_cli.fleet.hosts_alive import Gone, HeardAgain, HostsAlive, LogInAgain, Phase, SendPing, Silent
+from dtrain_cli.fleet.host_rules import Gone, HeardAgain, HostsAlive, LogInAgain, Phase, SendPing, Silent
 
 WORKER = TaskId.parse("worker:0")
 LEASE_S = 60.0

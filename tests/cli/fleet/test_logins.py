@@ -1,6 +1,6 @@
 """Logins to many hosts: few at once, and again after a refusal that may be chance."""
 
-from dtrain_cli.fleet.logins import AT_ONCE, WAITS_S, Logins
+from dtrain_cli.fleet.host_rules import AT_ONCE, WAITS_S, Logins
 
 
 def test_few_logins_are_under_way_at_once():

@@ -11,9 +11,9 @@ from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent.messages import Held, HoldPorts, Put, StartOrder
 from dtrain_cli.fleet.agents import Said
-from dtrain_cli.fleet.hosts_alive import Gone, HostsAlive
-from dtrain_cli.fleet.lost_attempts import LOST_STATUS
-from dtrain_cli.fleet.start_orders import RemotePlace
+from dtrain_cli.fleet.host_rules import Gone, HostsAlive
+from dtrain_cli.fleet.locations import RemotePlace
+from dtrain_cli.fleet.mirror import LOST_STATUS
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.plan.task_launch import TaskLaunch

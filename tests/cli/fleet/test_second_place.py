@@ -6,7 +6,7 @@ from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import copies
 from dtrain_cli.agent.copies import checkpoint_parts
 from dtrain_cli.agent.messages import AllMade, Fetch
-from dtrain_cli.fleet.second_place import SecondPlace
+from dtrain_cli.fleet.mirror import SecondPlace
 
 
 @pytest.fixture

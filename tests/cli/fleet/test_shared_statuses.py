@@ -3,8 +3,7 @@
 import json
 
 from dtrain.cluster import TaskId
-from dtrain_cli.fleet.mirror import HostClock
-from dtrain_cli.fleet.shared_statuses import SERVERS_EVERY_S, SharedStatuses
+from dtrain_cli.fleet.mirror import SERVERS_EVERY_S, HostClock, SharedStatuses
 
 CHIEF, WORKER, SERVER = (TaskId.parse(name) for name in ("chief:0", "worker:0", "ps:0"))
 CLOCKS = {"h1": HostClock(1000.0, 0.0), "h2": HostClock(5000.0, 0.0)}

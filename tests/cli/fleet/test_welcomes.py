@@ -9,8 +9,8 @@ import pytest
 from dtrain.config import Host, NetworkSection
 from dtrain_cli.agent.host import reached_at, welcome
 from dtrain_cli.agent.messages import Welcome
+from dtrain_cli.fleet.host_rules import HERE, address_of, unfit
 from dtrain_cli.fleet.link import HostError
-from dtrain_cli.fleet.welcomes import HERE, address_of, unfit
 
 ADDRESSES = {"lo": ["127.0.0.1/8"], "eth0": ["10.0.0.7/24", "fe80::1/64"], "ib0": ["192.168.5.7/16"]}
 

@@ -1,16 +1,26 @@
-"""Which hosts of a run are alive, and when the tasks of one that is not may be started elsewhere. Pure.
+"""Rules for the hosts of a fleet: the order of logins, which hosts fit, and which are alive. Pure.
+
+An sshd refuses logins at random when more than ten are under way (MaxStartups 10:30:100), and sites ban
+addresses from which storms of logins come.
 
 A host is heard through its agent. A stream that ends proves nothing about the tasks behind it: ssh may have
 been killed, or a cable cut. They are dead for certain when another agent of the run has taken the place of
 the earlier one on that host, or when the lease of the agent is over (`dtrain_cli.agent.lease`).
 """
 
+import ipaddress
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from importlib.metadata import version
 
 from dtrain.cluster import TaskId
+from dtrain.cluster.loopback import LOOPBACK
+from dtrain.config import Host, NetworkSection
 from dtrain_cli.agent.lease import LEASE_S, REST_S
-from dtrain_cli.agent.messages import PING_S
+from dtrain_cli.agent.messages import PING_S, Welcome
+from dtrain_cli.fleet.link import HostError
 
 SILENT_S = 4.0
 """Seconds without a message of a host after which the user is told."""
@@ -182,3 +192,116 @@ class HostsAlive:
         for task, _ in tasks:
             del self._tasks[task]
         return Gone(host, tasks, usable, silent_s)
+
+
+AT_ONCE = 8
+WAITS_S = (0.3, 0.7, 1.5, 3.0, 5.0)
+"""The waits before each new login to a host that may have refused the last one by chance."""
+APART_S = 0.05
+"""Hosts try again one after the other, by this much."""
+
+
+class Logins:
+    """The logins that are still to be made."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._due_s: dict[str, float] = dict.fromkeys(hosts, 0.0)
+        self._failed: dict[str, int] = dict.fromkeys(self._due_s, 0)
+        self._place = {host: place for place, host in enumerate(self._due_s)}
+        self._under_way: set[str] = set()
+
+    @property
+    def done(self) -> bool:
+        """Return whether every host has been logged in to."""
+        return not self._due_s and not self._under_way
+
+    @property
+    def missing(self) -> list[str]:
+        """Return the hosts that have not been logged in to."""
+        return sorted({*self._due_s, *self._under_way}, key=self._place.__getitem__)
+
+    def begin(self, now_s: float) -> list[str]:
+        """Return the hosts to log in to now."""
+        room = AT_ONCE - len(self._under_way)
+        hosts = [host for host, due_s in self._due_s.items() if now_s >= due_s][:room]
+        for host in hosts:
+            del self._due_s[host]
+        self._under_way |= set(hosts)
+        return hosts
+
+    def succeeded(self, host: str) -> None:
+        """Note that a login has succeeded."""
+        self._under_way.discard(host)
+
+    def failed(self, host: str, now_s: float) -> bool:
+        """Note that a login has failed; return whether it is tried again."""
+        self._under_way.discard(host)
+        count = self._failed[host]
+        if count == len(WAITS_S):
+            return False
+        self._failed[host] = count + 1
+        self._due_s[host] = now_s + WAITS_S[count] + APART_S * (self._place[host] % AT_ONCE)
+        return True
+
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def unfit(host: str, welcome: Welcome, own: str | None = None) -> str | None:
+    """Return why the agent of a host cannot serve this launcher; None if it can.
+
+    Args:
+        host: its name.
+        welcome: what the agent has told.
+        own: the launcher's version of dtrain; None: the one that is installed.
+    """
+    own = own or version("dtrain")
+    if welcome.version != own:
+        return (
+            f"{host}: {welcome.executable} has dtrain {welcome.version} there, and this is {own}; "
+            "install the same version on both"
+        )
+    if welcome.python != HERE:
+        return (
+            f"{host}: {welcome.executable} is Python {welcome.python}, and this is {HERE}; name an equal one "
+            "with `--set python=PATH`"
+        )
+    return None if welcome.no_room is None else f"{host}: {welcome.no_room}"
+
+
+def address_of(host: Host, welcome: Welcome, network: NetworkSection, alone: bool) -> str:
+    """Return the address at which other hosts reach the tasks of a host.
+
+    Args:
+        host: as the spec names it.
+        welcome: what its agent has told.
+        network: of the spec.
+        alone: whether no other host has tasks, so that loopback will do.
+
+    Raises:
+        HostError: it has no such address.
+    """
+    found = host.address or _in_network(host, welcome, network) or welcome.reached_at
+    if found is None and alone:
+        found = LOOPBACK
+    if found is None:
+        raise HostError(
+            f"{host.host}: its address is not known, because the login did not come by ssh; write it in the "
+            f"spec as `hosts: [{{host: {host.host}, address: ...}}]`"
+        )
+    return found
+
+
+def _in_network(host: Host, welcome: Welcome, network: NetworkSection) -> str | None:
+    """Return the host's address in `network.interface`; None where nothing is said."""
+    if network.interface is None:
+        return None
+    subnet = network.subnet
+    for name, entries in welcome.addresses.items():
+        for entry in entries:
+            address = ipaddress.ip_interface(entry).ip
+            wanted = name == network.interface if subnet is None else address in subnet
+            if wanted and not address.is_link_local:
+                return str(address)
+    known = ", ".join(f"{name} {' '.join(entries)}" for name, entries in welcome.addresses.items())
+    raise HostError(f"{host.host}: it has no address in {network.interface}; it has {known}")
