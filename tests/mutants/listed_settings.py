@@ -9,8 +9,7 @@ RESOLUTION = "config/resolution.py"
 CLUSTER = "config/cluster_section.py"
 SPEC = "dtrain_cli/spec/file.py"
 POLICIES = "dtrain_cli/launch/policies"
-RESTARTS = f"{POLICIES}/restart_policy.py"
-SUCCESS = f"{POLICIES}/success_rule.py"
+OUTCOMES = f"{POLICIES}/outcomes.py"
 FAULTS = f"{POLICIES}/fault_schedule.py"
 
 SETTINGS = [
@@ -59,17 +58,17 @@ SETTINGS = [
 ]
 
 OF_POLICIES = [
-    bug(RESTARTS, "decide", "error_type in PERMANENT_ERRORS", "False"),
-    bug(RESTARTS, "decide", "used >= rule.max", "used > rule.max"),
-    bug(RESTARTS, "decide", "0 if ran_s >= HEALTHY_S else count", "count"),
-    bug(RESTARTS, "may_be_chance", "SIGNALLED <= status < MINUS_ONE", "SIGNALLED <= status"),
-    bug(SUCCESS, "has_succeeded", "any(states[task] != TaskState.SUCCEEDED for task in workers)", "False"),
-    bug(SUCCESS, "survives_without", "len(live) >= needed", "True"),
+    bug(OUTCOMES, "decide_restart", "error_type in PERMANENT_ERRORS", "False"),
+    bug(OUTCOMES, "decide_restart", "used >= rule.max", "used > rule.max"),
+    bug(OUTCOMES, "decide_restart", "0 if ran_s >= HEALTHY_S else count", "count"),
+    bug(OUTCOMES, "may_be_chance", "SIGNALLED <= status < MINUS_ONE", "SIGNALLED <= status"),
+    bug(OUTCOMES, "has_succeeded", "any(states[task] != TaskState.SUCCEEDED for task in workers)", "False"),
+    bug(OUTCOMES, "survives_without", "len(live) >= needed", "True"),
     bug(FAULTS, "FaultSchedule.due", "self._waiting.remove(fault)"),
     bug(FAULTS, "FaultSchedule.due", "there is not None and task not in there", "False"),
     bug(f"{POLICIES}/ordered_stop.py", "RunStop.kill_s", "self.at_s + self.grace_s", "math.inf"),
     bug(
-        f"{POLICIES}/stuck_watch.py",
+        f"{POLICIES}/patience.py",
         "StuckWatch._judged",
         "awaited is None or said.waiting_for or said.busy_with",
         "awaited is None or said.waiting_for",

@@ -77,7 +77,7 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
 
     from dtrain.config.choices import On
     from dtrain_cli.launch.engines import engine_of, launcher_of
-    from dtrain_cli.launch.entry import launch as launch_here
+    from dtrain_cli.launch.engines import launch as launch_here
 
     wanted = _options(words, sets, {"json": as_json, **options})
     if wanted.from_scratch and wanted.resume is None:

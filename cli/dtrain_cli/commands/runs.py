@@ -334,7 +334,7 @@ def rm(
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.console.run_table import bytes_text
     from dtrain_cli.console.streams import say
-    from dtrain_cli.launch.cleaning import clean_hosts
+    from dtrain_cli.launch.on_hosts import clean_hosts
     from dtrain_cli.runs.index import known_runs
     from dtrain_cli.runs.removal import alive_text, bytes_of, old_runs, remove_run
     from dtrain_cli.runs.report import is_alive

@@ -1,6 +1,13 @@
-"""The engines that start tasks beyond this machine, each by its word in `on`: the one list of them."""
+"""The engines of a launch: this machine, and each other by its word in `on`; the one list of them.
 
+On this machine the fork server starts first, so that its imports run beside `launcher`. Where an engine
+owns the tasks, Ctrl-C asks whether to leave what was started, or to cancel it.
+"""
+
+import os
 import re
+import select
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +15,10 @@ from pathlib import Path
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
 from dtrain.formats.regular_file import read_regular
+from dtrain.process.private_variables import SECRET
 from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
 
 LAUNCHERS: Mapping[On, str] = {
     On.SSH: "dtrain_cli.launch.on_hosts:launch_by_ssh",
@@ -19,7 +29,7 @@ LAUNCHERS: Mapping[On, str] = {
 PLANNERS: Mapping[On, str] = {
     On.KUBERNETES: "dtrain_cli.launch.kubernetes.planning:plan",
     On.SLURM: "dtrain_cli.launch.slurm.entry:plan",
-    On.SSH: "dtrain_cli.launch.plan_on_hosts:plan",
+    On.SSH: "dtrain_cli.launch.on_hosts:plan",
     On.VERTEX: "dtrain_cli.launch.vertex:plan",
 }
 """`module:function` that prints what a launch would give an engine, likewise."""
@@ -77,3 +87,62 @@ def _named(engine: On, places: Mapping[On, str], command: str) -> Callable[[Laun
     module, _, name = place.partition(":")
     function: Callable[[LaunchOptions], int] = getattr(import_module(module), name)
     return function
+
+
+def launch(options: LaunchOptions) -> int:
+    """Start the whole cluster here, watch it, stop it; return the exit code. The calling process must have no
+    other children.
+
+    Raises:
+        SpecError: the spec, the program or the command is wrong; nothing has been started or left behind.
+        RunError: the run directory cannot be used, or another launch uses it.
+    """
+    _occupy_standard_files()
+    os.environ.pop(SECRET, None)  # of another run; no child gets it
+    line = LifeLine()
+    fork_server = None if options.foreign else ForkServer(line)
+    try:
+        from dtrain_cli.launch import launcher  # not above: what these import would delay the fork server
+        from dtrain_cli.targets.local import LocalTarget
+
+        return launcher.run(options, lambda scene: LocalTarget(line, fork_server))
+    finally:
+        if fork_server is not None:
+            fork_server.kill()
+
+
+def _occupy_standard_files() -> None:
+    """Open /dev/null for each of stdin, stdout and stderr that the caller has closed.
+
+    A pipe of the launcher would get its number otherwise, and with it the output of the tasks.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+_TURN_S = 0.1
+
+
+def asked_to_cancel(
+    what: str, signals: SignalInbox, say: Callable[[str], None], pump: Callable[[], None]
+) -> bool:
+    """Return whether the user cancels; without a terminal, on another signal and on any other answer not.
+
+    Args:
+        what: goes on if it is not cancelled, in words.
+        signals: to this process.
+        say: prints a line.
+        pump: called again and again while the user thinks.
+    """
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    say(f"{what} goes on without this command: leave it there, or cancel it? [leave/cancel]")
+    say("type c to cancel; Enter, or Ctrl-C again, to leave it")
+    while True:
+        pump()
+        ready, _, _ = select.select([sys.stdin, signals], [], [], _TURN_S)
+        if signals in ready and set(signals.read()) & set(STOP_SIGNALS):
+            return False
+        if sys.stdin in ready:
+            return os.read(sys.stdin.fileno(), 1024).strip().lower().startswith(b"c")

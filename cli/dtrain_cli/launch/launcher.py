@@ -41,7 +41,7 @@ from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.fleet.fetching import apart_text
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.policies.outcome import Outcome
+from dtrain_cli.launch.policies.outcomes import Outcome
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.request import other_settings, read_request
 from dtrain_cli.launch.run_progress import RunProgress

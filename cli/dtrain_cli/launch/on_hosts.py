@@ -1,25 +1,38 @@
-"""`dtrain launch --on ssh`: the walk of a launch whose tasks run on other hosts."""
+"""`dtrain launch` and `plan` with `--on ssh`, and what `dtrain rm` removes on those hosts."""
 
 import hashlib
+import json
 import os
+import shlex
+import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dtrain.config import Host
+import msgspec
+
+from dtrain.config import Host, RunSpec
 from dtrain.config.choices import On
-from dtrain.errors import SpecError
+from dtrain.errors import DtrainError, SpecError
 from dtrain.process.private_variables import SECRET
-from dtrain.runs.files import RunFiles, write_record
+from dtrain.runs.files import RunFiles, read_record, write_record
+from dtrain_cli.agent import leftovers
+from dtrain_cli.agent.leftovers import Leftovers, Removed
+from dtrain_cli.agent.messages import MAGIC
 from dtrain_cli.code import Archive, code_files, may_leave, pack
+from dtrain_cli.fleet.host_rules import AT_ONCE
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.launch import launcher
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.placement.placing import hosts_of
+from dtrain_cli.launch.request import read_request
+from dtrain_cli.placement.placing import hosts_of, place
+from dtrain_cli.runs.index import KnownRun
 from dtrain_cli.runs.where import WhereRecord, where_of
-from dtrain_cli.targets.ssh import Ssh
+from dtrain_cli.targets.ssh import NoSshError, Ssh, explained, login_command
 
 
 def launch_by_ssh(options: LaunchOptions) -> int:
@@ -108,3 +121,125 @@ def _code_folder(program: Path | None, said: str | None, cwd: Path) -> Path:
     if program is None or program.absolute().is_relative_to(cwd):
         return cwd
     return program.absolute().parent
+
+
+def plan(options: LaunchOptions) -> int:
+    """Print, for each host, the command that logs in to it, and its tasks.
+
+    Raises:
+        SpecError: the spec is wrong, or the tasks have no room on the hosts.
+    """
+    workload, spec = read_request(options)
+    spec = workload.named(spec)
+    hosts = hosts_of(spec)
+    ssh = Ssh(spec.python or sys.executable, options.foreign)
+    placed = place(spec.cluster, hosts, spec.place)
+    tasks = {
+        host.host: [str(task) for task in sorted(placed) if placed[task].host == host.host] for host in hosts
+    }
+    logins = {host.host: ssh.command(host.host) for host in hosts}
+    if options.json:
+        listed = [
+            {"host": name, "address": host.address, "login": logins[name], "tasks": tasks[name]}
+            for host in hosts
+            for name in (host.host,)
+        ]
+        print(json.dumps({"name": spec.name, "on": spec.on, "hosts": listed}, indent=2))  # noqa: T201
+        return 0
+    print(f"{spec.name}: {spec.cluster}")  # noqa: T201
+    print("each host's address and ports are found when it is logged in to")  # noqa: T201
+    for host in hosts:
+        at = f" ({host.address})" if host.address else ""
+        spare = "spare: it takes over the tasks of a host that is lost"
+        does = spare if host.spare else ", ".join(tasks[host.host]) or "no task"
+        print(f"\n{host}{at}  {does}\n  {shlex.join(logins[host.host])}")  # noqa: T201
+    return 0
+
+
+_TRIES = 4
+_QUICK_S = 2.0
+"""An sshd that refuses a login by chance does so at once."""
+ANSWER_S = 60.0
+
+
+def clean_hosts(runs: Sequence[KnownRun]) -> list[str]:
+    """Remove what runs have left on their hosts; return a sentence for each host on which something stays."""
+    places = {run.record.run: where_of(run.files) for run in runs}
+    visits: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        if (place := places[run.record.run]).engine is On.SSH:
+            for host in place.all_hosts:
+                visits.setdefault((host, _python(run)), []).append(run.record.run)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        orders = [Leftovers(host, names) for (host, _), names in visits.items()]
+        answers = list(pool.map(_visited, orders, [python for _, python in visits]))
+    said = [sentence for each in zip(orders, answers, strict=True) for sentence in _problems(*each)]
+    return said + [
+        sentence
+        for name, place in places.items()
+        if place.engine is On.SLURM
+        for sentence in _on_shared_disk(name, place)
+    ]
+
+
+def _python(run: KnownRun) -> str:
+    """Return the interpreter on the hosts of a run."""
+    try:
+        spec = read_record(run.files.spec, RunSpec)
+    except (DtrainError, OSError):
+        spec = None
+    return (spec.python if spec else None) or sys.executable
+
+
+def _visited(order: Leftovers, python: str) -> Removed | str:
+    """Return what a host has removed, or why it could not be asked."""
+    reason = ""
+    for _ in range(_TRIES):
+        begun_s = time.monotonic()
+        try:
+            done = subprocess.run(
+                login_command(order.host, [python, "-P", "-m", leftovers.__name__]),
+                input=msgspec.json.encode(order),
+                capture_output=True,
+                timeout=ANSWER_S,
+            )
+        except FileNotFoundError:
+            return str(NoSshError(f"{order.host}: there is no ssh here; install an OpenSSH client"))
+        except subprocess.TimeoutExpired:
+            return f"{order.host}: no answer within {ANSWER_S:g} s"
+        before, magic, answer = done.stdout.partition(MAGIC + b"\n")
+        if magic:
+            try:
+                return msgspec.json.decode(answer, type=Removed)
+            except (ValueError, RecursionError) as error:
+                return f"{order.host}: its answer is not one of this version: {error}"
+        words = (before + b"\n" + done.stderr).decode(errors="replace")
+        reason, again = explained(order.host, done.returncode, words, python)
+        if not again or time.monotonic() - begun_s > _QUICK_S:  # one that does not answer is not asked anew
+            break
+    return reason
+
+
+def _problems(order: Leftovers, answer: Removed | str) -> Iterator[str]:
+    if isinstance(answer, str):
+        runs = f"run {order.runs[0]}" if len(order.runs) == 1 else f"{len(order.runs)} runs"
+        folder = f"dtrain/hosts/{order.host} of its state directory"
+        yield f"{answer}; what {runs} left there stays, in {folder}"
+        return
+    for run, problem in answer.problems.items():
+        yield f"{order.host}: what run {run} left there stays: {problem}"
+
+
+def _on_shared_disk(run: str, place: WhereRecord) -> Iterator[str]:
+    """Remove what a run on Slurm's nodes has left on a disk that this machine sees too."""
+    found = False
+    for number in range(len(place.all_hosts)):
+        done = leftovers.remove(Leftovers(slurm_folder(number), [run]))
+        found = found or bool(done.found)
+        yield from (f"what run {run} left on its nodes stays: {why}" for why in done.problems.values())
+    if not found and place.hosts:
+        nodes = ", ".join(place.all_hosts)
+        yield (
+            f"what run {run} left on its nodes ({nodes}) cannot be seen from here, and stays there, in "
+            "dtrain/hosts/slurm-N of the state directory"
+        )

@@ -1,26 +1,42 @@
-"""The program and the spec that the options of a launch name."""
+"""The program and the spec that the options of a launch name, and whether that spec can be launched.
 
+`launch`, `plan` and `check` all ask here, before anything has been started. The strategy that a program
+constructs is told by its syntax: nothing of the program is executed.
+"""
+
+import ast
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dtrain.config import RunSpec
+from dtrain.cluster.loopback import is_loopback
+from dtrain.config import ROLES, Problem, RunSpec
+from dtrain.config.choices import On, TlsMode
+from dtrain.config.security_section import TLS_VARIABLES
+from dtrain.config.task_environment import missing
 from dtrain.errors import DtrainError, SpecError
 from dtrain.formats.masked_urls import MASKED
+from dtrain.process.access import secret_in_file
+from dtrain.process.tls_material import read_tls_file
 from dtrain.runs.files import RunFiles, default_runs_dir, read_record
+from dtrain_cli.code import password_problems
 from dtrain_cli.console.streams import say
-from dtrain_cli.launch.fitness import unfit
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.program_strategy import constructed_strategy
+from dtrain_cli.placement.placing import hosts_of, place
+from dtrain_cli.plan.ports import address_problems
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.runs.index import find_run, own_record
 from dtrain_cli.spec.file import read_spec
 from dtrain_cli.spec.tree import SpecTree
+from dtrain_cli.targets import vertex
+from dtrain_cli.targets.kubernetes import fitness as kubernetes
 
 
 def read_request(
@@ -130,3 +146,124 @@ def _differences(before: dict[str, Any], now: dict[str, Any], section: str = "")
         elif old != new and name != "kind":
             old_text, new_text = (msgspec.json.encode(value).decode().strip('"') for value in (old, new))
             yield f"{section}{name} {old_text} -> {new_text}"
+
+
+_BRANCHES = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.TryStar, ast.Match)
+CONSTRUCTORS = {
+    "MirroredStrategy": "mirrored",
+    "CentralStorageStrategy": "central_storage",
+    "MultiWorkerMirroredStrategy": "multi_worker_mirrored",
+    "ParameterServerStrategy": "parameter_server",
+}
+"""The strategy of the spec that each constructor of dtrain asks for."""
+
+
+def constructed_strategy(program: Path) -> tuple[str, int] | None:
+    """Return the strategy that a program which compiles constructs, and in which line.
+
+    None is returned where syntax does not tell: the program constructs no strategy, or several kinds, or one
+    inside a branch; it uses a constructor without calling it; or it passes `strategy=` or `**arguments`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nodes = list(ast.walk(ast.parse(program.read_bytes())))
+    names = _imported(nodes)
+    branches = (node for node in nodes if isinstance(node, _BRANCHES))
+    unsure = {id(inner) for branch in branches if not _is_main(branch) for inner in ast.walk(branch)}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called = {id(call.func) for call in calls if not {key.arg for key in call.keywords} & {None, "strategy"}}
+    found: dict[str, int] = {}
+    for node in nodes:
+        module, _, name = _dotted(node, names).rpartition(".")
+        if isinstance(node, ast.expr) and name in CONSTRUCTORS and module.partition(".")[0] == "dtrain":
+            if id(node) in unsure or id(node) not in called:
+                return None
+            found[CONSTRUCTORS[name]] = min(node.lineno, found.get(CONSTRUCTORS[name], node.lineno))
+    return found.popitem() if len(found) == 1 else None
+
+
+def _imported(nodes: list[ast.AST]) -> dict[str, str]:
+    """Return the dotted path that each imported name refers to; "" for a name with several meanings."""
+    names: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{'.' * node.level}{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for each in node.names:
+                top = each.name.partition(".")[0]
+                name, meant = each.asname or top, module + (each.name if each.asname else top)
+                names[name] = meant if names.get(name, meant) == meant else ""
+    return names
+
+
+def _is_main(branch: ast.AST) -> bool:
+    return isinstance(branch, ast.If) and ast.unparse(branch.test).startswith("__name__ == ")
+
+
+def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
+    """Return the dotted path that an expression of names and dots refers to; "" for other expressions."""
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value, names)
+        return f"{before}.{node.attr}" if before else ""
+    return names.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+
+def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, starts: bool) -> Iterator[Problem]:
+    """Yield what is wrong.
+
+    Args:
+        spec: a valid spec.
+        environment: of the user.
+        foreign: whether any other command than a program of dtrain runs on it.
+        starts: whether its tasks are to be started here; else they may be by hand, each on its host.
+
+    Raises:
+        SpecError: the environment says of `security` what makes no sense.
+    """
+    match spec.on:
+        case On.LOCAL:
+            counts = [count for role in ROLES[:3] if (count := getattr(spec.cluster, role))]
+            if starts or any(isinstance(count, int) for count in counts):
+                yield from address_problems(spec.cluster)
+                yield from () if foreign else _certificates(spec, environment)
+        case On.SSH:
+            try:
+                place(spec.cluster, hosts_of(spec), spec.place)
+            except SpecError as error:
+                key, _, text = str(error).partition(": ")
+                yield (key,), text
+        case On.SLURM if spec.slurm.servers is not None and spec.hosts:
+            yield ("slurm", "servers"), "a job whose nodes `hosts` names has one part; leave one of them out"
+        case On.KUBERNETES:
+            yield from (*kubernetes.problems(spec), *password_problems(spec))
+        case On.VERTEX:
+            yield from (*vertex.problems(spec), *password_problems(spec))
+    if spec.on is not On.KUBERNETES or spec.kubernetes.secret is None:
+        yield from _secrets(spec, environment)
+
+
+def _secrets(spec: RunSpec, environment: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the secrets that cannot be had here."""
+    if spec.on is not On.VERTEX and (reason := missing(spec.secrets, environment)):
+        instead = "; or name a Secret that has them: kubernetes.secret" if spec.on is On.KUBERNETES else ""
+        yield ("secrets",), f"{reason.removeprefix('secrets: ')}{instead}"
+    try:
+        secret_in_file(spec.security)
+    except SpecError as error:
+        yield ("security", "secret_file"), str(error)
+
+
+def _certificates(spec: RunSpec, environment: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the first file of TLS that a task here could not read."""
+    security = spec.security.completed(environment)
+    given = (getattr(spec.cluster, role) for role in ROLES)
+    far = any(not is_loopback(address) for each in given if not isinstance(each, int) for address in each)
+    if security.tls == TlsMode.OFF or (security.tls == TlsMode.AUTO and not far):
+        return
+    for role, name in product(ROLES, TLS_VARIABLES):
+        own = (security.of_task(role, index) for index in range(spec.cluster.count(role)))
+        for path in filter(None, dict.fromkeys(getattr(each, name) for each in own)):
+            try:
+                read_tls_file(Path(path).expanduser(), private=name == "key_file")
+            except SpecError as error:
+                yield ("security", name), str(error)
+                return

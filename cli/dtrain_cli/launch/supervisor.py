@@ -15,20 +15,16 @@ from dtrain.runs.files import FailureRecord, RunFiles, SavedRecord
 from dtrain.runs.joined import arrival_text
 from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
-from dtrain_cli.launch.hints import Hints
 from dtrain_cli.launch.join.arrivals import Arrivals, departure_text
 from dtrain_cli.launch.join.stop import JoinedWorkers
 from dtrain_cli.launch.policies import ordered_stop
 from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
-from dtrain_cli.launch.policies.outcome import Outcome, outcome_of
+from dtrain_cli.launch.policies.outcomes import Outcome, outcome_of
 from dtrain_cli.launch.policies.patience import Late, Limits, Patience
-from dtrain_cli.launch.run_progress import RunProgress
-from dtrain_cli.launch.success import Success
-from dtrain_cli.launch.task_ends import TaskEnds
-from dtrain_cli.launch.tasks.root_cause import launcher_failure
-from dtrain_cli.launch.tasks.standing import TaskPlaces
-from dtrain_cli.launch.tasks.task_life import TaskLife
+from dtrain_cli.launch.run_progress import Hints, RunProgress
+from dtrain_cli.launch.task_ends import Success, TaskEnds
+from dtrain_cli.launch.tasks import TaskLife, TaskPlaces, launcher_failure
 from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import first_line

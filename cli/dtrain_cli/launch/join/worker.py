@@ -26,9 +26,9 @@ from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.streams import Outlet, PlainBytes
 from dtrain_cli.launch.join.place import Joining, threads_beside
-from dtrain_cli.launch.policies import restart_policy
+from dtrain_cli.launch.policies import outcomes
 from dtrain_cli.launch.task_ends import TOLD_TO_STOP
-from dtrain_cli.launch.tasks.root_cause import failure_of
+from dtrain_cli.launch.tasks import failure_of
 from dtrain_cli.plan.task_launch import TaskLaunch
 from dtrain_cli.runs.log_files import TaskOutput
 from dtrain_cli.runs.report import is_alive
@@ -156,7 +156,7 @@ class JoiningWorker:
             self._end(TaskState.STOPPED if code else TaskState.SUCCEEDED, 128 + self._told if code else 0)
             return
         ran_s = now_s - self._started_s
-        restart = restart_policy.decide(self._rule, end.status, self._restarts, ran_s, now_s, error_type)
+        restart = outcomes.decide_restart(self._rule, end.status, self._restarts, ran_s, now_s, error_type)
         if message is None or restart is None:
             if message:
                 self._say(message)

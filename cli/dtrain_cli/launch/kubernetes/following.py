@@ -9,8 +9,8 @@ from dtrain.errors import RunError
 from dtrain.runs.files import RunRecord
 from dtrain.runs.states import ENDED, RunState
 from dtrain_cli.console.run_console import RunConsole
+from dtrain_cli.launch.engines import asked_to_cancel
 from dtrain_cli.launch.kubernetes.mirror import OutputMirror, note_view
-from dtrain_cli.launch.leave_or_cancel import asked_to_cancel
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.targets.kubernetes.kubectl import Kubectl
 from dtrain_cli.targets.kubernetes.view import PodView, RunView

@@ -22,7 +22,7 @@ from dtrain_cli.launch.kubernetes.gathering import gather
 from dtrain_cli.launch.kubernetes.mirror import OutputMirror, task_records
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import other_settings
-from dtrain_cli.launch.tasks.root_cause import last_lines
+from dtrain_cli.launch.tasks import last_lines
 from dtrain_cli.runs.directory import locked_run_directory
 from dtrain_cli.runs.index import find_run, register_run
 from dtrain_cli.runs.journal import Journal

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dtrain.errors import RunError
 from dtrain_cli.console.streams import Outlet
-from dtrain_cli.launch.leave_or_cancel import asked_to_cancel
+from dtrain_cli.launch.engines import asked_to_cancel
 from dtrain_cli.launch.slurm.job_progress import JobProgress
 from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.slurm import commands

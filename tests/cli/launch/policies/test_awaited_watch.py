@@ -1,7 +1,7 @@
 """Which waits of replicas for each other are told."""
 
 from dtrain.messages.status import TaskStatus
-from dtrain_cli.launch.policies.awaited_watch import AwaitedWatch
+from dtrain_cli.launch.policies.patience import AwaitedWatch
 
 
 def statuses(whom, since_s, **fields):

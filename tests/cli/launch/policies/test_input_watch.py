@@ -1,7 +1,7 @@
 """Which reads of input are told."""
 
 from dtrain.messages.status import TaskStatus
-from dtrain_cli.launch.policies.input_watch import InputWatch
+from dtrain_cli.launch.policies.patience import InputWatch
 
 
 def told(watch, now_s, silent_s=0.0, **since_s):

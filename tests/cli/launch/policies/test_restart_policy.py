@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from dtrain.config import RestartSection
 from dtrain.process.start_protocol import Exited
-from dtrain_cli.launch.policies.restart_policy import Restart, decide
+from dtrain_cli.launch.policies.outcomes import Restart, decide_restart
 
 RULE = RestartSection(policy="on_failure", max=3, backoff_s=1.0)
 
@@ -14,15 +14,15 @@ def test_exit_codes_are_a_shells():
 
 def test_a_history_of_deaths_by_signal():
     used, now_s, delays = 0, 100.0, []
-    while restart := decide(RULE, status=-9, count=used, ran_s=2.0, now_s=now_s):
+    while restart := decide_restart(RULE, status=-9, count=used, ran_s=2.0, now_s=now_s):
         delays.append(restart.at_s - now_s)
         used, now_s = restart.count, restart.at_s + 2.0
     assert delays == [1.0, 2.0, 4.0]
 
 
 def test_a_healthy_minute_forgets_the_count_and_the_backoff():
-    assert decide(RULE, status=-11, count=3, ran_s=59.9, now_s=0.0) is None
-    assert decide(RULE, status=-11, count=3, ran_s=60.0, now_s=0.0) == Restart(at_s=1.0, count=1)
+    assert decide_restart(RULE, status=-11, count=3, ran_s=59.9, now_s=0.0) is None
+    assert decide_restart(RULE, status=-11, count=3, ran_s=60.0, now_s=0.0) == Restart(at_s=1.0, count=1)
 
 
 @settings(deadline=None, max_examples=200)
@@ -33,7 +33,9 @@ def test_a_healthy_minute_forgets_the_count_and_the_backoff():
     limit=st.integers(0, 5),
 )
 def test_against_the_words_of_the_contract(policy, status, count, limit):
-    restart = decide(RestartSection(policy, max=limit, backoff_s=0.5), status, count, ran_s=1.0, now_s=10.0)
+    restart = decide_restart(
+        RestartSection(policy, max=limit, backoff_s=0.5), status, count, ran_s=1.0, now_s=10.0
+    )
     by_chance = status < 0 or 128 <= status < 255
     assert (restart is not None) == (
         (policy == "always" or (policy == "on_failure" and by_chance)) and count < limit
@@ -43,8 +45,8 @@ def test_against_the_words_of_the_contract(policy, status, count, limit):
 
 
 def test_what_sys_exit_of_minus_one_gives_is_the_programs_own_word():
-    assert decide(RULE, status=255, count=0, ran_s=1.0, now_s=0.0) is None
-    assert decide(RULE, status=-127, count=0, ran_s=1.0, now_s=0.0) is not None, (
+    assert decide_restart(RULE, status=255, count=0, ran_s=1.0, now_s=0.0) is None
+    assert decide_restart(RULE, status=-127, count=0, ran_s=1.0, now_s=0.0) is not None, (
         "a signal, which a shell reports as 255"
     )
 
@@ -52,5 +54,7 @@ def test_what_sys_exit_of_minus_one_gives_is_the_programs_own_word():
 def test_errors_that_the_next_attempt_would_repeat_are_final():
     always = RestartSection(policy="always")
     for error_type in ("ModuleNotFoundError", "SpecError", "SyntaxError"):
-        assert decide(always, status=1, count=0, ran_s=1.0, now_s=0.0, error_type=error_type) is None
-    assert decide(always, status=1, count=0, ran_s=1.0, now_s=0.0, error_type="ValueError") is not None
+        assert decide_restart(always, status=1, count=0, ran_s=1.0, now_s=0.0, error_type=error_type) is None
+    assert (
+        decide_restart(always, status=1, count=0, ran_s=1.0, now_s=0.0, error_type="ValueError") is not None
+    )

@@ -1,8 +1,7 @@
 import pytest
 
 from dtrain.messages.status import TaskStatus
-from dtrain_cli.launch.policies.awaited_tasks import SILENT_S, awaited_in_the_end
-from dtrain_cli.launch.policies.stall_watch import StallWatch
+from dtrain_cli.launch.policies.patience import SILENT_S, StallWatch, awaited_in_the_end
 
 
 def running(

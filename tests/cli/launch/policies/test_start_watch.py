@@ -1,5 +1,5 @@
 from dtrain.cluster import TaskId
-from dtrain_cli.launch.policies.start_watch import StartWatch
+from dtrain_cli.launch.policies.patience import StartWatch
 
 MISSING = {TaskId.parse("worker:2"): "ps:0", TaskId.parse("ps:0"): None}
 

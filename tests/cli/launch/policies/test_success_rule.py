@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RunSpec, training_section
-from dtrain_cli.launch.policies.success_rule import has_succeeded, survives_without
+from dtrain_cli.launch.policies.outcomes import has_succeeded, survives_without
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=3, ps=1, evaluator=1))
 LEADER = TaskId.parse("chief:0")

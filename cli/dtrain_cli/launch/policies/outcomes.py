@@ -1,0 +1,160 @@
+"""The success of a run, its outcome, and whether a task that ended is started again. Pure.
+
+The leader (the chief, else worker 0) decides; with `success: all_workers` every worker too. A failure for
+good ends the run, except of the evaluator, and of a worker while enough other replicas live. Where replicas
+reduce among themselves the same holds for the leader: another one leads then, and decides.
+
+A death by signal, or an exit code of 128 and more, may be chance; an exit code from 1 to 127 is the
+program's own word and stays (Kubernetes' ExitCode rule), and so does 255, which ``sys.exit(-1)`` gives. The
+backoff doubles with every restart, and both are forgotten after a healthy minute.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from dtrain.cluster import Role, TaskId
+from dtrain.config import InOneTask, MultiWorkerMirroredSection, RestartSection, RunSpec, SynchronousSection
+from dtrain.config.choices import RestartPolicy, Success, TooFew
+from dtrain.runs.files import FailureRecord
+from dtrain.runs.states import ENDED, FailureKind, RunState, TaskState
+from dtrain_cli.launch.policies.ordered_stop import RunStop
+from dtrain_cli.launch.tasks import TaskLife, earliest
+
+RECENT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a run; `failure` is its earliest cause."""
+
+    state: RunState
+    exit_code: int
+    failure: FailureRecord | None
+
+
+def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[FailureRecord]) -> Outcome:
+    """Return the outcome to report once nothing runs any more.
+
+    Args:
+        order: by which the run was stopped.
+        lives: of all tasks.
+        causes: the failures for which it was stopped.
+    """
+    if order.state != RunState.FAILED:
+        return Outcome(order.state, order.exit_code, None)
+    failed = [life.failure for life in lives if life.failure and life.state is TaskState.FAILED]
+    training = [failure for failure in failed if not failure.task.startswith(Role.EVALUATOR)]
+    failure = earliest([*causes, *training])
+    code = (failure.exit_code if failure else None) or 1
+    if failure and failure.kind is FailureKind.PEER_LOST:
+        # Of a task that has been, or is being, started again.
+        crashes = [life.failure for life in lives if life.failure]
+        failure = earliest(crash for crash in crashes if crash.monotonic_s > failure.monotonic_s - RECENT_S)
+    if failure:
+        failure.likewise = [
+            other.task for other in failed if other is not failure and other.message == failure.message
+        ]
+    return Outcome(RunState.FAILED, code, failure)
+
+
+def leader_changes(spec: RunSpec, foreign: bool) -> bool:
+    """Return whether another replica leads when the one that leads has died: they reduce among themselves."""
+    return isinstance(spec.training, MultiWorkerMirroredSection) and not foreign
+
+
+def has_succeeded(
+    spec: RunSpec, leader: TaskId, states: Mapping[TaskId, TaskState], heirs: bool = False
+) -> bool:
+    """Return whether every task on which success depends has succeeded.
+
+    Where the leader has heirs, and it was lost when no other replica had anything left to do, one of these
+    that has come to a good end is enough.
+    """
+    workers = {task for task in states if task.role is Role.WORKER}
+    if spec.success == Success.ALL_WORKERS and any(states[task] != TaskState.SUCCEEDED for task in workers):
+        return False
+    if states.get(leader) == TaskState.SUCCEEDED:
+        return True
+    if not heirs:
+        return False
+    replicas = [state for task, state in states.items() if task.trains]
+    return all(state in ENDED for state in replicas) and TaskState.SUCCEEDED in replicas
+
+
+def survives_without(
+    spec: RunSpec, leader: TaskId, lost: TaskId, states: Mapping[TaskId, TaskState], foreign: bool
+) -> bool:
+    """Return whether the run goes on although `lost` has failed for good; `states` says so already."""
+    if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, leader_changes(spec, foreign)):
+        return True  # what dies after the leader's success changes nothing
+    if leader_changes(spec, foreign):
+        may_go = lost.trains
+    else:
+        may_go = lost.role is Role.WORKER and lost != leader
+    if foreign or not may_go:
+        return False
+    training = spec.training
+    all_workers = spec.success == Success.ALL_WORKERS and lost.role is Role.WORKER
+    if all_workers or isinstance(training, InOneTask):
+        return False
+    live = [task for task, state in states.items() if _is_replica(spec, task) and state not in ENDED]
+    needed = 1
+    if isinstance(training, SynchronousSection) and training.too_few != TooFew.SHRINK:
+        needed = min(spec.replicas, training.replicas_needed(spec.replicas))
+    return len(live) >= needed
+
+
+def _is_replica(spec: RunSpec, task: TaskId) -> bool:
+    return task.role is Role.WORKER or (task.role is Role.CHIEF and spec.training.chief_trains)
+
+
+HEALTHY_S = 60.0
+SIGNALLED = 128
+MINUS_ONE = 255
+PERMANENT_ERRORS = (
+    "ImportError",
+    "ModuleNotFoundError",
+    "SyntaxError",
+    "IndentationError",
+    "SpecError",
+    "ProgramError",
+)
+"""Failures that the next attempt would repeat, whatever the policy says."""
+
+
+def may_be_chance(status: int) -> bool:
+    """Return whether an end is a death by signal, or is reported as one. Another attempt may then succeed."""
+    return status < 0 or SIGNALLED <= status < MINUS_ONE
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start it again at `at_s`; `count` restarts will then have been used up."""
+
+    at_s: float
+    count: int
+
+
+def decide_restart(
+    rule: RestartSection, status: int, count: int, ran_s: float, now_s: float, error_type: str | None = None
+) -> Restart | None:
+    """Return the restart that follows the end of an attempt; None: the task has ended for good.
+
+    Args:
+        rule: the role's restart rule.
+        status: of the attempt; negative for a signal.
+        count: restarts used up so far.
+        ran_s: how long the attempt ran.
+        now_s: the monotonic clock.
+        error_type: the class of the exception that ended the attempt; None: none did.
+    """
+    if error_type in PERMANENT_ERRORS:
+        return None
+    if rule.policy == RestartPolicy.NEVER:
+        return None
+    if rule.policy == RestartPolicy.ON_FAILURE and not may_be_chance(status):
+        return None
+    used = 0 if ran_s >= HEALTHY_S else count
+    if used >= rule.max:
+        return None
+    return Restart(at_s=now_s + rule.backoff_s * 2**used, count=used + 1)
