@@ -13,7 +13,7 @@ from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.joined import JoinedFromElsewhere, JoinedRecord, arrival_text
 from dtrain.runs.standalone import HandRun
 from dtrain.runs.states import RunState, TaskState
-from dtrain_cli.launch.join.arrivals import Arrivals
+from dtrain_cli.launch.join import Arrivals
 from dtrain_cli.runs.report import read_report
 
 CLUSTER = ClusterSpec.from_lists(chief=["127.0.0.1:1"], worker=["127.0.0.1:2"], ps=["127.0.0.1:3"])

@@ -36,7 +36,7 @@ from dtrain.wire.one_host.local import LocalService
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.proof import STRANGER
 from dtrain.wire.streams import Listener
-from dtrain_cli.launch.join.place import joining_address
+from dtrain_cli.launch.join import joining_address
 from dtrain_cli.plan.standalone_start import StandaloneStart
 
 OTHER_USER = 54242

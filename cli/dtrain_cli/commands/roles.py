@@ -327,8 +327,8 @@ def _join(
 ) -> int:
     """Own one more worker of a run to its end."""
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.launch.join.place import joining_address, joining_run
-    from dtrain_cli.launch.join.worker import JoiningWorker
+    from dtrain_cli.launch.join import joining_address, joining_run
+    from dtrain_cli.launch.joining_worker import JoiningWorker
 
     assert words.program is not None
     if is_address(join):

@@ -15,8 +15,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, SavedRecord
 from dtrain.runs.joined import arrival_text
 from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
-from dtrain_cli.launch.join.arrivals import Arrivals, departure_text
-from dtrain_cli.launch.join.stop import JoinedWorkers
+from dtrain_cli.launch.join import Arrivals, JoinedWorkers, departure_text
 from dtrain_cli.launch.policies import ordered_stop
 from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop

@@ -11,7 +11,7 @@ from dtrain.process.living import started_s
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.joined import JoinedFromElsewhere, JoinedRecord
 from dtrain.runs.states import TaskState
-from dtrain_cli.launch.join.arrivals import Arrivals, departure_text
+from dtrain_cli.launch.join import Arrivals, departure_text
 from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
 from dtrain_cli.runs.report import read_report
 

@@ -16,8 +16,8 @@ from dtrain.process.requests.join_request import encode
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, offer_to_join, write_record
 from dtrain.runs.states import RunState
 from dtrain_cli.commands.roles import is_address
-from dtrain_cli.launch.join import place as joining
-from dtrain_cli.launch.join.place import joining_address, joining_run
+from dtrain_cli.launch import join
+from dtrain_cli.launch.join import joining_address, joining_run
 from dtrain_cli.runs.index import KnownRun
 
 SECRET = {"DTRAIN_SECRET": "s" * 16}
@@ -40,7 +40,7 @@ def answers(monkeypatch):
         given.asked.append(request)
         return given.pop(0)
 
-    monkeypatch.setattr(joining, "_asked", answer)
+    monkeypatch.setattr(join, "_asked", answer)
     return given
 
 
@@ -127,7 +127,7 @@ def test_certificates_that_are_named_are_used_also_on_this_machine(tmp_path, ans
 
 
 def test_on_the_machine_of_the_run_the_worker_is_kept_there(tmp_path, answers, monkeypatch):
-    monkeypatch.setattr(joining, "is_alive", lambda files, record: True)
+    monkeypatch.setattr(join, "is_alive", lambda files, record: True)
     for name, run_id in (("a", "another"), ("b", "r-1")):
         files = RunFiles(tmp_path / name)
         files.create()
@@ -155,6 +155,6 @@ def test_a_run_that_ends_while_its_server_is_asked_is_waited_for_no_longer(tmp_p
             write_record(files.run, replace(record, state=RunState.SUCCEEDED))
             return encode(request)
 
-        monkeypatch.setattr(joining, "encode", encode_and_end)
+        monkeypatch.setattr(join, "encode", encode_and_end)
         with pytest.raises(RunError, match="digits cannot be joined: its state is succeeded"):
             joining_run(KnownRun(files, record), SECRET, {})

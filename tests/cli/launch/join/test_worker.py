@@ -13,8 +13,8 @@ from dtrain.config import RunSpec
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import RunFiles, RunRecord, write_record
 from dtrain.runs.states import RunState
-from dtrain_cli.launch.join.place import Joining
-from dtrain_cli.launch.join.worker import JoiningWorker
+from dtrain_cli.launch.join import Joining
+from dtrain_cli.launch.joining_worker import JoiningWorker
 
 CLUSTER = ClusterSpec.from_lists(chief=["127.0.0.1:1"], ps=["127.0.0.1:2"])
 PROGRAM = "import time; time.sleep(600)\n"

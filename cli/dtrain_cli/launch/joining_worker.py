@@ -1,5 +1,4 @@
-"""The life of a worker that joins a run, from the command that starts it: it owns the worker as a launcher
-owns its tasks.
+"""The life of a worker that joins a run, by the command that owns it as a launcher owns its tasks.
 
 The worker's output goes to its log, where `dtrain logs` finds it, and from there to this terminal. It is
 started again by the run's restart rule, ends with this command, and this command ends with the run's
@@ -25,7 +24,7 @@ from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import why_lost
 from dtrain_cli.console.streams import Outlet, PlainBytes
-from dtrain_cli.launch.join.place import Joining, threads_beside
+from dtrain_cli.launch.join import Joining, threads_beside
 from dtrain_cli.launch.policies import outcomes
 from dtrain_cli.launch.task_ends import TOLD_TO_STOP
 from dtrain_cli.launch.tasks import failure_of

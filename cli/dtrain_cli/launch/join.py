@@ -1,14 +1,16 @@
-"""`dtrain worker --join`: one more worker for a run that is training.
+"""`dtrain worker --join`: one more worker for a run that is training, from both sides.
 
 One server of the run is asked, whose address the run's files or the user know: it tells what a task must
 know, and gives the worker an index that no other has.
 """
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,6 +26,7 @@ from dtrain.config import MultiWorkerMirroredSection, RunSpec, SecuritySection, 
 from dtrain.config.choices import TlsMode, Transport
 from dtrain.errors import DtrainError, PeerError, PeerRefusedError, RunError, SpecError
 from dtrain.messages import Place
+from dtrain.messages.status import TaskStatus
 from dtrain.process.access import secret_in_file
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.private_variables import SECRET
@@ -31,11 +34,65 @@ from dtrain.process.requests.join_request import JoinRequest, encode, read_answe
 from dtrain.process.secret import said_secret, users_secret
 from dtrain.process.tensorflow.tf_config import read_tf_config
 from dtrain.process.threads import USERS_LIMIT
-from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, read_record
-from dtrain.runs.states import LIVE_RUN_STATES
+from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
+from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
+from dtrain.runs.task_states import STOPPED
+from dtrain_cli.console.live_table import Row
+from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.threads import limits_beside
 from dtrain_cli.runs.index import KnownRun, known_runs
+from dtrain_cli.runs.joined_tasks import is_owned, joined_record, joined_records, with_joined
+from dtrain_cli.runs.lost_tasks import first_line
 from dtrain_cli.runs.report import is_alive
+from dtrain_cli.targets.signal_inbox import signal_name
+
+
+class Arrivals:
+    """Looks for new workers in the run directory; those of an earlier launch are known."""
+
+    def __init__(self, files: RunFiles, planned: Iterable[TaskId]) -> None:
+        """Look at nothing yet; tasks that are `planned` never join."""
+        self._files = files
+        self._here: set[str] = set()
+        self._gone: set[str] = set()
+        self._known = {files.task(task).name for task in (*planned, *files.joined_tasks())}
+
+    def new(self) -> Iterator[TaskRecord]:
+        """Yield the record of every worker that has come since the last call."""
+        for task in self._files.joined_tasks(besides=self._known):
+            if (record := joined_record(self._files, task)) is not None:
+                self._known.add(self._files.task(task).name)
+                self._here.add(record.task.task)
+                yield record.task
+
+    def rows(self, ended: RunState | None) -> list[Row]:
+        """Return the rows of those that have come; `ended` as in `with_joined`."""
+        return [self._row(record) for record in self._there(ended)]
+
+    def lost(self) -> Iterator[TaskRecord]:
+        """Yield the record of every worker that has failed or stopped since the last call."""
+        for record in self._there(None) if self._here != self._gone else ():
+            if record.state in (TaskState.FAILED, TaskState.STOPPED) and record.task not in self._gone:
+                self._gone.add(record.task)
+                yield record
+
+    def _there(self, ended: RunState | None) -> list[TaskRecord]:
+        there = with_joined(self._files, (), ended) if self._here else []
+        return [record for record in there if record.task in self._here]
+
+    def _row(self, record: TaskRecord) -> Row:
+        task = TaskId.parse(record.task)
+        return Row(task, record.state, record.restarts, read_sound(self._files.status(task), TaskStatus))
+
+
+def departure_text(record: TaskRecord) -> str:
+    """Return the line about a worker that is gone: ``worker:2 has left, asked by SIGINT (Ctrl-C)``."""
+    if record.message:
+        return f"{record.task} has {record.state}: {first_line(record.message)}"
+    if record.exit_code in STOPPED:
+        return f"{record.task} has left, asked by {signal_name(record.exit_code - 128)}"
+    return f"{record.task} has left: the command that owned it has ended"
+
 
 REACH_S = 5.0
 """How long a server may take to accept a connection at an address that a person has given."""
@@ -265,3 +322,33 @@ def _is_here(address: str) -> bool:
                 probe.bind(place)
                 return True
     return False
+
+
+class JoinedWorkers:
+    """The joined workers of a run that is being stopped; their owners pass on what they are told."""
+
+    def __init__(self, files: RunFiles) -> None:
+        self._files = files
+        self._told_s: dict[TaskId, float] = {}
+
+    def there(self) -> list[RemainingTask]:
+        """Return the joined workers that have not left yet."""
+        owned = [TaskId.parse(record.task.task) for record in joined_records(self._files) if is_owned(record)]
+        return [RemainingTask(task, self._told_s.get(task)) for task in owned]
+
+    def signal(self, task: TaskId, number: int, now_s: float) -> None:
+        """Tell one to stop, or kill it with its owner: the worker dies with it."""
+        self._told_s.setdefault(task, now_s)
+        record = joined_record(self._files, task)
+        if record is None:
+            return
+        with contextlib.suppress(OSError):  # it has ended
+            owner = os.pidfd_open(record.owner_pid)
+            try:
+                if is_owned(
+                    record
+                ):  # the descriptor holds on to the process: from here on no other process can get the pid
+                    signal.pidfd_send_signal(owner, number)
+                    signal.pidfd_send_signal(owner, signal.SIGCONT)
+            finally:
+                os.close(owner)

@@ -1,1 +1,0 @@
-"""Workers that join a run that is training."""
