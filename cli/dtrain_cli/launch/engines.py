@@ -23,12 +23,12 @@ from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
 LAUNCHERS: Mapping[On, str] = {
     On.SSH: "dtrain_cli.launch.on_hosts:launch_by_ssh",
     On.KUBERNETES: "dtrain_cli.launch.kubernetes.launching:launch",
-    On.SLURM: "dtrain_cli.launch.slurm.entry:launch",
+    On.SLURM: "dtrain_cli.launch.slurm:launch",
 }
 """`module:function` that carries out `dtrain launch` on an engine, (`LaunchOptions`) -> exit code."""
 PLANNERS: Mapping[On, str] = {
     On.KUBERNETES: "dtrain_cli.launch.kubernetes.planning:plan",
-    On.SLURM: "dtrain_cli.launch.slurm.entry:plan",
+    On.SLURM: "dtrain_cli.launch.slurm:plan",
     On.SSH: "dtrain_cli.launch.on_hosts:plan",
     On.VERTEX: "dtrain_cli.launch.vertex:plan",
 }

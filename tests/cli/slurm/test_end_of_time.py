@@ -7,9 +7,9 @@ import pytest
 from dtrain.config import RunSpec, SlurmSection
 from dtrain.process.living import started_s
 from dtrain.runs.files import RunFiles, RunRecord, write_record
+from dtrain_cli.launch import slurm
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.slurm import entry
 from dtrain_cli.runs import stop
 from dtrain_cli.runs.index import KnownRun
 
@@ -24,10 +24,10 @@ def ended(tmp_path, monkeypatch):
     requeued: list[str] = []
     for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "ENVIRONMENT"):
         monkeypatch.setenv(name, BATCH[name])
-    monkeypatch.setattr(entry, "fleet_target", lambda *_: None)
-    monkeypatch.setattr(entry, "_with_addresses", lambda hosts, _: hosts)
-    monkeypatch.setattr(entry.commands, "is_ending", lambda *_: True)
-    monkeypatch.setattr(entry.commands, "requeue", requeued.append)
+    monkeypatch.setattr(slurm, "fleet_target", lambda *_: None)
+    monkeypatch.setattr(slurm, "_with_addresses", lambda hosts, _: hosts)
+    monkeypatch.setattr(slurm.commands, "is_ending", lambda *_: True)
+    monkeypatch.setattr(slurm.commands, "requeue", requeued.append)
 
     def ended(during, requeue=True):
         def run(options, target_of):
@@ -37,8 +37,8 @@ def ended(tmp_path, monkeypatch):
             during(files)
             return 143
 
-        monkeypatch.setattr(entry.launcher, "run", run)
-        assert entry.launch(LaunchOptions(program=tmp_path / "p.py")) == 143
+        monkeypatch.setattr(slurm.launcher, "run", run)
+        assert slurm.launch(LaunchOptions(program=tmp_path / "p.py")) == 143
         return requeued
 
     return ended

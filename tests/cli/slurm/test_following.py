@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from dtrain_cli.launch.slurm import following
+from dtrain_cli.launch import slurm
 from dtrain_cli.targets.slurm import commands
 from dtrain_cli.targets.slurm.job_report import JobReport
 
@@ -32,16 +32,16 @@ def follow(tmp_path, monkeypatch):
 
     def follow(number: int, cancels: bool, end: JobReport) -> tuple[int, list[str]]:
         cancelled: list[str] = []
-        monkeypatch.setattr(following, "SignalInbox", lambda: Signals(number))
-        monkeypatch.setattr(following, "asked_to_cancel", lambda *_: cancels)
-        monkeypatch.setattr(following, "_ASK_EVERY_S", (0.0, 0.0))
+        monkeypatch.setattr(slurm, "SignalInbox", lambda: Signals(number))
+        monkeypatch.setattr(slurm, "asked_to_cancel", lambda *_: cancels)
+        monkeypatch.setattr(slurm, "_ASK_EVERY_S", (0.0, 0.0))
         monkeypatch.setattr(commands, "cancel", cancelled.append)
         monkeypatch.setattr(
             commands, "show", lambda _: end if cancelled else JobReport("RUNNING", "None", 0, None, 0)
         )
         for name in ("out", "err"):
             (tmp_path / name).touch()
-        return following.Follower("7", tmp_path / "out", tmp_path / "err", print).follow(), cancelled
+        return slurm.Follower("7", tmp_path / "out", tmp_path / "err", print).follow(), cancelled
 
     return follow
 

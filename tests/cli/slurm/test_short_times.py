@@ -3,8 +3,8 @@
 import pytest
 
 from dtrain.config import SlurmSection
+from dtrain_cli.launch import slurm
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.slurm import entry
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_plan_of_a_short_job_says_when_it_is_told_to_stop(tmp_path, capsys, 
     options = LaunchOptions(
         program=tmp_path / "p.py", sets=(f"slurm.time={minutes}",), runs_dir=tmp_path, given=("p.py",)
     )
-    entry.plan(options)
+    slurm.plan(options)
     out, err = capsys.readouterr()
     assert f"#SBATCH --signal=B:TERM@{notice_s}\n" in out
     sentence = (

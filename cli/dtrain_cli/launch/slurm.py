@@ -1,0 +1,381 @@
+"""`dtrain launch --on slurm`: in an allocation a launch with agents by srun, outside a job that is one."""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from dtrain.config import Host, NetworkSection, SlurmSection, read_hosts
+from dtrain.config.choices import On
+from dtrain.errors import RunError
+from dtrain.process.private_variables import SECRET
+from dtrain.runs.files import RunFiles, default_runs_dir, read_record
+from dtrain_cli.console.streams import Outlet, say
+from dtrain_cli.fleet.target import FleetTarget
+from dtrain_cli.launch import launcher
+from dtrain_cli.launch.engines import asked_to_cancel
+from dtrain_cli.launch.launcher import Scene
+from dtrain_cli.launch.on_hosts import fleet_target, slurm_folder
+from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.launch.request import read_request
+from dtrain_cli.runs.directory import new_run_id
+from dtrain_cli.runs.index import find_run, known_runs
+from dtrain_cli.runs.stop import user_has_stopped
+from dtrain_cli.runs.where import WhereRecord
+from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.slurm import commands
+from dtrain_cli.targets.slurm.allocation import Allocation, read_allocation
+from dtrain_cli.targets.slurm.job_report import WAITING, JobReport
+from dtrain_cli.targets.slurm.job_script import JobScript
+from dtrain_cli.targets.slurm.srun import Srun
+
+_TICK_S = 0.3
+_ASK_EVERY_S = (1.0, 5.0)
+"""Between two questions to Slurm: in the first minute, and later."""
+_SOON_S = 60.0
+_PIECE_BYTES = 1 << 18
+_LAST_S = 10.0
+"""The longest wait for the rest of the output of a job that is over: other machines write it."""
+
+
+class GrowingFile:
+    """A file to which a job appends, copied to a descriptor of this process."""
+
+    def __init__(self, path: Path, outlet: Outlet) -> None:
+        self.path = path
+        self._outlet = outlet
+        self._told = 0
+
+    def copy(self) -> bool:
+        """Copy what is new; return whether there was something, or something still waits for its reader."""
+        self._outlet.flush()
+        if self._outlet.clogged:
+            return True
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._told)
+                data = file.read(_PIECE_BYTES)
+        except OSError:  # not there yet, or not visible from here
+            return False
+        self._told += len(data)
+        self._outlet.write_bytes(data)
+        return bool(data) or not self._outlet.idle
+
+
+class Follower:
+    """A command that waits for a job."""
+
+    def __init__(self, job: str, out: Path, err: Path, say: Callable[[str], None]) -> None:
+        """Follow a job.
+
+        Args:
+            job: its number.
+            out: the file for its stdout; likewise `err`.
+            err: the file for its stderr.
+            say: prints a line of this command's own.
+        """
+        self._job = job
+        self._files = [GrowingFile(out, Outlet(1)), GrowingFile(err, Outlet(2))]
+        self._say = say
+        self._progress = JobProgress(job)
+        self._signals = SignalInbox()
+        self._cancelled = False
+
+    def follow(self) -> int:
+        """Wait for the end of the job; return its exit code, or that of the signal which has ended the wait.
+
+        The job is left or cancelled then: Ctrl-C gives 130 either way, unless the run has succeeded before it
+        could be cancelled.
+        """
+        begun_s = asked_s = time.monotonic()
+        self._look()
+        while self._progress.exit_code is None:
+            select.select([self._signals], [], [], 0 if self._copy() else _TICK_S)
+            for number in self._signals.read():
+                if number in STOP_SIGNALS and self._stops(number):
+                    return 128 + number
+            now_s = time.monotonic()
+            if now_s - asked_s >= _ASK_EVERY_S[now_s - begun_s > _SOON_S]:
+                asked_s = now_s
+                self._look()
+        self._copy_rest()
+        return (
+            128 + signal.SIGINT if self._cancelled and self._progress.exit_code else self._progress.exit_code
+        )
+
+    def _look(self) -> None:
+        try:
+            report = commands.show(self._job)
+        except RunError:  # a controller that is down for a while; the job goes on
+            return
+        if (news := self._progress.look(report)) is not None:
+            self._say(news)
+
+    def _stops(self, number: int) -> bool:
+        """Ask what becomes of the job; return whether this command ends, and the job goes on."""
+        if number == signal.SIGINT and asked_to_cancel(
+            f"job {self._job}", self._signals, self._say, lambda: None
+        ):
+            self._say(f"cancelling job {self._job}: its run saves its last step and stops")
+            commands.cancel(self._job)
+            self._cancelled = True
+            return False
+        self._say(f"job {self._job} goes on; its output is in {self._files[1].path}")
+        self._say(f"cancel it with `scancel {self._job}`, look at it with `dtrain status`")
+        return True
+
+    def _copy(self) -> bool:
+        copied = [file.copy() for file in self._files]  # each of them, not up to the first that has news
+        return any(copied)
+
+    def _copy_rest(self) -> None:
+        deadline_s = time.monotonic() + _LAST_S
+        while self._copy() and time.monotonic() < deadline_s:
+            pass
+        for file in self._files:
+            if not file.path.exists():
+                self._say(f"{file.path} cannot be seen from here; it is on the first node of the job")
+
+
+UNKNOWN_MAX = 5
+"""After so many looks in a row at a job that Slurm does not know it is taken for gone."""
+
+
+class JobProgress:
+    """A job as its follower has seen it.
+
+    Attributes:
+        exit_code: of the run, once the job is over.
+    """
+
+    def __init__(self, job: str) -> None:
+        self.exit_code: int | None = None
+        self._job = job
+        self._said = ""
+        self._last: JobReport | None = None
+        self._unknown = 0
+
+    def look(self, report: JobReport | None) -> str | None:
+        """Take in how the job stands; return a sentence where that is news.
+
+        Args:
+            report: None if Slurm does not know the job; it forgets jobs some minutes after their end.
+        """
+        if report is None:
+            self._unknown += 1
+            if self._unknown < UNKNOWN_MAX:
+                return None
+            self.exit_code = self._last.exit_code if self._last is not None and self._last.over else 1
+            return f"Slurm knows no job {self._job} any more"
+        self._unknown = 0
+        self._last = report
+        if report.over:
+            self.exit_code = report.exit_code
+        text = self._sentence(report)
+        if text == self._said:
+            return None
+        self._said = text
+        return text
+
+    def _sentence(self, report: JobReport) -> str:
+        again = f", requeued {report.restarts} times" if report.restarts > 1 else ""
+        again = ", requeued once" if report.restarts == 1 else again
+        if report.over:
+            code = f", exit code {self.exit_code}" if self.exit_code else ""
+            return f"job {self._job} is {report.state}{code}{again}"
+        if report.state in WAITING and report.reason not in ("None", ""):
+            return f"job {self._job} is {report.state} ({report.reason}){again}"
+        return f"job {self._job} is {report.state}{again}"
+
+
+_WITH_VALUE = ("--run-dir", "--runs-dir", "--on")
+_ALONE = ("--resume", "--detach")
+FOLDER = "slurm"
+"""The folder for the output of jobs, beside that of the runs."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that is ready to be submitted."""
+
+    script: JobScript
+    run_dir: Path
+
+
+def submission(options: LaunchOptions, now: datetime) -> Submission:
+    """Return the job of a launch; nothing is written.
+
+    Raises:
+        SpecError: the spec or the program is wrong.
+        RunNotFoundError: there is no run to resume.
+    """
+    workload, spec = read_request(options)
+    spec = workload.named(spec)
+    runs_dir = (options.runs_dir or default_runs_dir()).absolute()
+    if options.run_dir is not None:
+        run_dir = options.run_dir.absolute()
+    elif options.resume is not None:
+        run_dir = find_run(options.resume or spec.name, runs_dir).files.directory
+    else:
+        run_dir = runs_dir / new_run_id(spec.name, now)
+    own = ["--on", On.SLURM, "--runs-dir", str(runs_dir), "--run-dir", str(run_dir)]
+    if options.resume is not None:
+        own.append("--resume")
+    command = [
+        spec.python or sys.executable,
+        "-P",
+        "-m",
+        "dtrain_cli.main",
+        "launch",
+        *own,
+        *_words_of_the_job(options),
+    ]
+    output = runs_dir.with_name(FOLDER) / run_dir.name
+    script = JobScript(
+        spec,
+        command,
+        workload.cwd,
+        output.with_name(f"{output.name}.out"),
+        output.with_name(f"{output.name}.err"),
+    )
+    return Submission(script, run_dir)
+
+
+def _words_of_the_job(options: LaunchOptions) -> list[str]:
+    """Return the command line as it was written, without the options that say where the run is."""
+    behind = len(options.arguments) + (options.program is not None) + (options.spec is not None)
+    at = len(options.given) - len(options.arguments) - 1
+    behind += options.given[at] == "--"  # of a command, or directly behind the program
+    written = len(options.given) - behind
+    kept: list[str] = []
+    words = iter(options.given[:written])
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name in _WITH_VALUE and not equals:
+            next(words)
+        elif name not in _WITH_VALUE and name not in _ALONE:
+            kept.append(word)
+    return [*kept, *options.given[written:]]
+
+
+_TERMINATED = 143
+
+
+def launch(options: LaunchOptions) -> int:
+    """Launch on the nodes of this allocation; outside of one, submit a job that does, and follow it.
+
+    Raises:
+        SpecError: the spec, the program or the command is wrong; nothing has been started or left behind.
+        RunError: the run directory cannot be used, or Slurm refuses the job.
+        HostError: a node cannot be used.
+    """
+    os.environ.pop(SECRET, None)  # of another run
+    allocation = read_allocation(os.environ)
+    if allocation is not None:
+        return _launch_on_nodes(options, allocation)
+    job, ready = _submit(options)
+    if options.detach:
+        print(job)  # noqa: T201
+        return 0
+    return Follower(job, ready.script.out, ready.script.err, say).follow()
+
+
+def plan(options: LaunchOptions) -> int:
+    """Print the script that `launch` would submit, and what it means on stderr; nothing is submitted."""
+    ready = _submission(options)
+    script = ready.script
+    print(script.text(), end="")  # noqa: T201
+    nodes = f"{script.nodes} {'node' if script.nodes == 1 else 'nodes'}"
+    say(f"a job of {nodes} for {script.spec.cluster}; submit it with `sbatch FILE`")
+    say(f"files of the run: {ready.run_dir}, which all nodes have to see")
+    say(f"output of the job: {script.out} and {script.err.name}")
+    if not script.out.parent.is_dir():
+        say(f"that folder has to be there before: mkdir -p {script.out.parent}")
+    return 0
+
+
+def _submission(options: LaunchOptions) -> Submission:
+    ready = submission(options, datetime.now())
+    slurm = ready.script.spec.slurm
+    if slurm.notice_s < slurm.grace_s:
+        few = f"slurm.time is {slurm.time_s} s, too little for slurm.grace_s of {slurm.grace_s} s"
+        say(f"{few}: the job is told to save and stop {slurm.notice_s} s before its end")
+    return ready
+
+
+def _submit(options: LaunchOptions) -> tuple[str, Submission]:
+    ready = _submission(options)
+    script = ready.script
+    try:
+        script.out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{script.out.parent} cannot be made: {error.strerror}") from None
+    job = commands.submit(script.text())
+    say(f"job {job} is submitted; files of the run: {ready.run_dir}")
+    return job, ready
+
+
+def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
+    """Launch with agents by srun; let the job begin again if its time is over before the run is."""
+    scenes: list[Scene] = []
+
+    def target(scene: Scene) -> FleetTarget:
+        scenes.append(scene)
+        hosts = allocation.hosts(read_hosts(scene.spec.hosts) if scene.spec.hosts else ())
+        opener = Srun(allocation, scene.spec.python or sys.executable, options.foreign)
+        first = [host for host in hosts if not host.spare]
+        place = allocation.places(first, scene.spec.cluster, scene.spec.place)
+        scene = replace(scene, spec=replace(scene.spec, place=place))
+        hosts = _with_addresses(hosts, scene.spec.network)
+        folders = {host.host: slurm_folder(place) for place, host in enumerate(hosts)}
+        return fleet_target(scene, On.SLURM, hosts, opener, allocation.job, folders)
+
+    code = launcher.run(_resumed(options, allocation), target)
+    wishes = scenes[0].spec.slurm if scenes else SlurmSection()
+    stopped = bool(scenes) and user_has_stopped(scenes[0].files)
+    if code == _TERMINATED and allocation.batch and wishes.requeue and not stopped:
+        _begin_again(allocation.job, wishes.notice_s)
+    return code
+
+
+def _begin_again(job: str, grace_s: float) -> None:
+    """Requeue the job if its time was over; one that was cancelled stays so."""
+    try:
+        if commands.is_ending(job, grace_s):
+            say(f"the time of job {job} is over: it is requeued, and goes on from its last step")
+            commands.requeue(job)
+    except RunError as error:
+        say(f"{error}; submit the job again with --resume to go on")
+
+
+def _resumed(options: LaunchOptions, allocation: Allocation) -> LaunchOptions:
+    """Return the options with which a job that was requeued goes on; others stay as they are."""
+    if allocation.restarts == 0 or options.resume is not None:
+        return options
+    directory = options.run_dir or _run_of(allocation.job, options.runs_dir or default_runs_dir())
+    if directory is None or not RunFiles(directory).run.exists():
+        return options
+    return replace(options, run_dir=directory, resume="", given=("--resume=", *options.given))
+
+
+def _run_of(job: str, runs_dir: Path) -> Path | None:
+    """Return the directory of the newest run that a job has begun."""
+    for known in known_runs(runs_dir.absolute()):
+        where = read_record(known.files.where, WhereRecord)
+        if where is not None and where.job == job:
+            return known.files.directory
+    return None
+
+
+def _with_addresses(hosts: Sequence[Host], network: NetworkSection) -> list[Host]:
+    """Return the nodes with the addresses that Slurm knows, where the spec says nothing of them."""
+    lacking = [host.host for host in hosts if host.address is None]
+    if network.interface is not None or not lacking:
+        return list(hosts)
+    addresses = commands.node_addresses(lacking)
+    return [replace(host, address=host.address or addresses.get(host.host)) for host in hosts]
