@@ -56,7 +56,7 @@ from dtrain_cli.agent.messages import (
 from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.ports import HeldPorts
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets.local import LocalTarget, LocalTask
 from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HostNews, StopAsked, TargetFailed

@@ -138,7 +138,7 @@ def plan(
     engine = engine_of(wanted)
     if engine is not On.LOCAL:
         return planner_of(engine)(wanted)
-    from dtrain_cli.plan.by_hand import is_by_hand
+    from dtrain_cli.plan.standalone_start import is_by_hand
 
     run_plan = _example_plan(wanted)
     if as_json:
@@ -191,7 +191,7 @@ def _show_by_hand(
     run_plan: "RunPlan", words: Words, sets: tuple[str, ...], shortcuts: dict[str, Any]
 ) -> None:
     """Show the command line of each task, on the hosts that the spec writes."""
-    from dtrain_cli.plan.by_hand import lines_by_hand
+    from dtrain_cli.plan.standalone_start import lines_by_hand
     from dtrain_cli.spec.file import SHORTCUTS
 
     options = {".".join(SHORTCUTS[name]): value for name, value in shortcuts.items() if value is not None}

@@ -302,7 +302,7 @@ def _become_command(assignment: "TaskAssignment", words: Words) -> NoReturn:
     """Become a foreign command with the variables of its place, and none of dtrain's secrets."""
     from dtrain.config.task_environment import missing
     from dtrain.process.tensorflow.tf_config import write_tf_config
-    from dtrain_cli.plan.foreign_variables import foreign_variables
+    from dtrain_cli.plan.run_plan import foreign_variables
     from dtrain_cli.targets.attended_command import attend
 
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}

@@ -11,8 +11,8 @@ from dtrain.config.targets.hosts import Places
 from dtrain.process.assignment import BIND, MOVED_TO, RUN_DIR
 from dtrain_cli.agent.messages import StartOrder
 from dtrain_cli.fleet.link import HostError
-from dtrain_cli.placement.placing import place
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.placement import place
+from dtrain_cli.plan.run_plan import TaskLaunch
 
 _SERVING = (Role.CHIEF, Role.WORKER, Role.PS)
 

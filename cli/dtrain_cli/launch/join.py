@@ -39,7 +39,7 @@ from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import STOPPED
 from dtrain_cli.console.live_table import Row
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
-from dtrain_cli.plan.threads import limits_beside
+from dtrain_cli.plan.run_plan import limits_beside
 from dtrain_cli.runs.index import KnownRun, known_runs
 from dtrain_cli.runs.joined_tasks import is_owned, joined_record, joined_records, with_joined
 from dtrain_cli.runs.lost_tasks import first_line

@@ -29,7 +29,7 @@ from dtrain.runs.files import RunFiles, default_runs_dir, read_record
 from dtrain_cli.code import password_problems
 from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.placement.placing import hosts_of, place
+from dtrain_cli.placement import hosts_of, place
 from dtrain_cli.plan.ports import address_problems
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.runs.index import find_run, own_record

@@ -22,7 +22,7 @@ from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, read_record, read_sound
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import ENDED, HAS_PROCESS, FailureKind, TaskState
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets.target import TaskHandle
 
 LAST_LINES = 20

@@ -1,10 +1,9 @@
-"""The plan of a launch: from a spec and addresses to one `TaskLaunch` per task. Pure; `dtrain plan` prints
-it.
+"""The plan of a launch: from a spec and addresses to a `TaskLaunch` for each task. Pure.
 
-A program's task reads its identity from TF_CONFIG and dtrain's own variables (`dtrain.process.assignment`). A
-foreign command gets the same and the variables of other frameworks: RANK and its kin for the training tasks
-(the chief is 0; servers have the ranks behind them), TF_GRPC_REUSE_PORT because the launcher holds the ports.
-Thread limits are set for every task and never replace the user's.
+`dtrain plan` prints it. A program's task reads its identity from TF_CONFIG and dtrain's own variables
+(`dtrain.process.assignment`). A foreign command gets the same and the variables of other frameworks: RANK
+and its kin for the training tasks (the chief is 0; servers have the ranks behind them), TF_GRPC_REUSE_PORT
+because the launcher holds the ports. Thread limits are set for every task and never replace the user's.
 """
 
 import re
@@ -13,18 +12,73 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.certificate_names import LeafNames, task_name
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import RunSpec, ServerSection
 from dtrain.config.choices import On, Transport
-from dtrain.process.assignment import TaskAssignment
+from dtrain.formats.masked_urls import masked
+from dtrain.process.assignment import ATTEMPT, TaskAssignment
 from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.threads import THREAD_LIMITS, USERS_LIMIT
 from dtrain.process.tls_material import TlsMaterial
+from dtrain.runs.files import RunFiles
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS
-from dtrain_cli.plan.foreign_variables import foreign_variables
-from dtrain_cli.plan.task_launch import TaskLaunch
-from dtrain_cli.plan.threads import thread_variables
+
+
+@dataclass(frozen=True)
+class TaskLaunch:
+    """One task, ready to be started.
+
+    Attributes:
+        task: who it will be.
+        address: where it serves; None for the evaluator.
+        program: the Python program; None for a foreign command.
+        command: the argv that is run; for a program the equivalent ``python -m dtrain.task PROGRAM ARGS``.
+        arguments: the program's own arguments, or those of the foreign command (without the executable).
+        environment: the variables that dtrain sets, on top of the inherited ones.
+        private: those that only the task itself may see; they are recorded nowhere.
+        cwd: the working directory.
+        run_dir: the directory of the run.
+        needs_grpc: whether a `.py` program's task serves, or its servers may not be on this host.
+        attempt: how often the task has been restarted.
+    """
+
+    task: TaskId
+    address: str | None
+    program: Path | None
+    command: tuple[str, ...]
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    cwd: Path
+    run_dir: Path
+    needs_grpc: bool
+    private: Mapping[str, str] = field(default_factory=dict, repr=False)
+    attempt: int = 0
+
+    @property
+    def log(self) -> Path:
+        """Return the file for this attempt's output."""
+        return RunFiles(self.run_dir).log(self.task, self.attempt)
+
+    def for_attempt(self, attempt: int) -> "TaskLaunch":
+        """Return the same launch as another attempt, with that attempt's environment and log."""
+        return replace(self, attempt=attempt, environment={**self.environment, ATTEMPT: str(attempt)})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for plan.json and `dtrain plan --json`."""
+        return {
+            "task": str(self.task),
+            "address": self.address,
+            "program": str(self.program) if self.program else None,
+            "command": list(self.command),
+            "arguments": list(self.arguments),
+            "environment": {name: masked(value) for name, value in self.environment.items()},
+            "cwd": str(self.cwd),
+            "attempt": self.attempt,
+            "log": str(self.log),
+        }
+
 
 if TYPE_CHECKING:
     from dtrain_cli.certificates.by_library import Authority
@@ -219,3 +273,78 @@ def _environment(
     if workload.foreign:
         environment |= foreign_variables(assignment.task, assignment.cluster, machine.master)
     return environment
+
+
+def threads_per_task(spec: RunSpec, cores: int, replicas: int | None = None) -> int:
+    """Return how many threads each task may use: the cores shared by the tasks that train, at least 1.
+
+    Args:
+        spec: of the run.
+        cores: of the host.
+        replicas: how many tasks train on it; None: all of the spec.
+    """
+    if spec.training.deterministic:
+        return 1
+    return max(1, cores // max(1, spec.replicas if replicas is None else replicas))
+
+
+def thread_variables(
+    spec: RunSpec, cores: int, environment: Mapping[str, str], replicas: int | None = None
+) -> dict[str, str]:
+    """Return the variables that limit each task's threads; a user's limit holds unless deterministic."""
+    users = None if spec.training.deterministic else environment.get(USERS_LIMIT)
+    return limits_beside(environment, users or str(threads_per_task(spec, cores, replicas)))
+
+
+def limits_beside(environment: Mapping[str, str], threads: str) -> dict[str, str]:
+    """Return the variables that limit a task's threads, without those that the user has set."""
+    return {name: threads for name in THREAD_LIMITS if name not in environment}
+
+
+MASTER_PORT_BEHIND = 5000
+"""How far MASTER_PORT is from the leader's own port: no other task of its host is there."""
+_PORT_MAX = 65_535
+
+
+def foreign_variables(
+    task: TaskId, addresses: ClusterSpec, master: tuple[str, int] | None = None
+) -> dict[str, str]:
+    """Return a task's variables beside its TF_CONFIG.
+
+    RANK counts the training tasks (the chief is 0), the servers have the ranks behind them; LOCAL_RANK and
+    LOCAL_WORLD_SIZE count the training tasks of this task's host.
+
+    Args:
+        task: whose.
+        addresses: of all tasks.
+        master: host and port of the first training task's own service, which MASTER_ADDR and MASTER_PORT
+            name; None: its host, and a port that follows from its address.
+    """
+    variables = {"TF_GRPC_REUSE_PORT": "true", "PYTHONUNBUFFERED": "1"}
+    training = list(addresses.tasks(*TRAINING_ROLES))
+    ranks = [*training, *addresses.tasks(Role.PS)]
+    if task in ranks:
+        variables["RANK"] = str(ranks.index(task))
+    if task in training:
+        beside = [each for each in training if _host(addresses, each) == _host(addresses, task)]
+        host, port = master or master_of(addresses, training[0])
+        variables |= {
+            "LOCAL_RANK": str(beside.index(task)),
+            "WORLD_SIZE": str(len(training)),
+            "LOCAL_WORLD_SIZE": str(len(beside)),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": str(port),
+        }
+    return variables
+
+
+def master_of(addresses: ClusterSpec, leader: TaskId) -> tuple[str, int]:
+    """Return where PyTorch's service of the first training task is expected: no two tasks differ in it."""
+    port = int((addresses.address(leader) or "").rpartition(":")[2])
+    behind = port + MASTER_PORT_BEHIND
+    return _host(addresses, leader), behind if behind <= _PORT_MAX else port - MASTER_PORT_BEHIND
+
+
+def _host(addresses: ClusterSpec, task: TaskId) -> str:
+    host = (addresses.address(task) or "").rpartition(":")[0]
+    return host.removeprefix("[").removesuffix("]")

@@ -1,19 +1,26 @@
-"""One task started by hand: who it is and in which cluster, from the first of these that says so.
+"""Tasks started by hand: who one is and in which cluster, and the lines to type on each host.
+
+The first of these says who it is:
 
 1. the classic flags (`dtrain.process.tensorflow.classic_flags`), before the program or among its arguments
-2. a spec that writes addresses
-3. the TF_CONFIG of the environment
-4. for `dtrain task`, the variables of the engine that has started it (`dtrain.process.engines`)
+2. a spec that writes addresses 3. the TF_CONFIG of the environment 4. for `dtrain task`, the variables of
+the engine that has started it (`dtrain.process.engines`)
 
 The rest of a spec (how to train, when to save) always comes from `--spec` and `--set`.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import shlex
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster.loopback import is_loopback
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain.process.access import proven_secret, secret_in_file
@@ -23,7 +30,7 @@ from dtrain.process.engines.vertex import CHECKPOINTS
 from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import said_secret
 from dtrain.process.tensorflow.classic_flags import read_classic_flags
-from dtrain_cli.plan.own_host import own_host
+from dtrain.process.tensorflow.tf_config import write_tf_config
 from dtrain_cli.spec.file import read_spec
 
 NO_CLUSTER = (
@@ -187,3 +194,80 @@ def _by_hand(cluster: ClusterSpec, task: TaskId) -> TaskAssignment:
 
 ALONE = _by_hand(ClusterSpec.from_lists(chief=["127.0.0.1:2222"]), TaskId(Role.CHIEF, 0))
 """The only task that an engine has started. It listens nowhere."""
+
+
+HERE = "where you like"
+
+
+def is_by_hand(addresses: ClusterSpec) -> bool:
+    """Return whether the tasks are on hosts of a network, which `launch` on this machine cannot all be."""
+    return any(not is_loopback(addresses.address(task) or "") for task in addresses.tasks())
+
+
+def lines_by_hand(
+    tasks: Sequence[TaskId],
+    addresses: ClusterSpec,
+    spec: str,
+    options: Mapping[str, Any],
+    command: Sequence[str],
+    foreign: bool,
+) -> Iterator[tuple[str, str]]:
+    """Yield each host with the command line of one of its tasks, host after host.
+
+    Args:
+        tasks: in the order of starting.
+        addresses: of all tasks that have one.
+        spec: the path of the spec.
+        options: the fields that options have set, by their dotted keys.
+        command: the program and its arguments, or a foreign command.
+        foreign: whether it is one, which finds its place in TF_CONFIG.
+    """
+    hosts = {task: _host(addresses, task) for task in tasks}
+    sets = [word for key, value in options.items() for word in ("--set", f"{key}={_yaml(value)}")]
+    for host in dict.fromkeys(hosts.values()):
+        for task in (task for task in tasks if hosts[task] == host):
+            if foreign:
+                config = shlex.quote(write_tf_config(addresses, task))
+                yield host, f"TF_CONFIG={config} {shlex.join(command)}"
+                continue
+            place = ["dtrain", task.role.value, "--spec", spec, *sets, "--index", str(task.index)]
+            yield host, shlex.join([*place, *([] if task.role is Role.PS else command)])
+
+
+def _host(addresses: ClusterSpec, task: TaskId) -> str:
+    address = addresses.address(task)
+    return HERE if address is None else address.rpartition(":")[0]
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_FAR_AWAY = "203.0.113.1"
+"""An address of documentation: nothing is sent, the kernel only says by which interface it would leave."""
+
+
+def own_host(peer: str | None = None) -> str:
+    """Return the IPv4 address by which this machine reaches a peer; without one, the default route's.
+
+    Raises:
+        SpecError: it has no address on a network, or several and no default route.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect((peer or _FAR_AWAY, 9))
+            host: str = asked.getsockname()[0]
+            if not is_loopback(f"{host}:1"):
+                return host
+        except OSError:
+            pass
+    addresses = [
+        each.address
+        for interface in psutil.net_if_addrs().values()
+        for each in interface
+        if each.family is socket.AF_INET and not is_loopback(f"{each.address}:1")
+    ]
+    if len(addresses) != 1:
+        found = ", ".join(addresses) or "none"
+        raise SpecError(f"which address of this machine do others reach? expected one, found {found}")
+    return addresses[0]

@@ -11,7 +11,7 @@ from dtrain.config.choices import On
 from dtrain.errors import SpecError
 from dtrain_cli.console.streams import say
 from dtrain_cli.fleet.link import HostError, Opener
-from dtrain_cli.placement.placing import hosts_of_addresses
+from dtrain_cli.placement import hosts_of_addresses
 from dtrain_cli.survey.findings import problems, remarks, table
 from dtrain_cli.survey.visits import Visits
 from dtrain_cli.targets.slurm.allocation import read_allocation

@@ -7,7 +7,7 @@ import sys
 
 from dtrain.process import private_variables, start_protocol
 from dtrain.process.start_protocol import Exited, Refused, Report
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets.fork_server import LifeLine
 
 

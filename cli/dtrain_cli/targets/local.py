@@ -22,8 +22,7 @@ from dtrain.process.open_files import allow_open_files
 from dtrain.process.start_protocol import Exited, Refused, Report, Started, StartTask
 from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.plan.ports import HeldPorts, hold_addresses, pick_master_port
-from dtrain_cli.plan.run_plan import HostShare
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.run_plan import HostShare, TaskLaunch
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 from dtrain_cli.targets.guarded_command import GuardedCommand
 from dtrain_cli.targets.memory_kills import MemoryKills

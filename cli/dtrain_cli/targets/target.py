@@ -12,8 +12,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection
 from dtrain.process.start_protocol import Refused, Report
 from dtrain.runs.files import RunFiles, SavedRecord
-from dtrain_cli.plan.run_plan import HostShare
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.run_plan import HostShare, TaskLaunch
 
 
 class HasFileno(Protocol):

@@ -15,8 +15,7 @@ from dtrain_cli.fleet.host_rules import Gone, HostsAlive
 from dtrain_cli.fleet.locations import RemotePlace
 from dtrain_cli.fleet.mirror import LOST_STATUS
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
-from dtrain_cli.plan.run_plan import Workload
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.run_plan import TaskLaunch, Workload
 from dtrain_cli.targets.target import HostLost, HostNews, TargetFailed
 
 CHIEF, WORKER0, WORKER1 = (TaskId.parse(name) for name in ("chief:0", "worker:0", "worker:1"))

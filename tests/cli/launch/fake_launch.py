@@ -14,8 +14,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, SavedRecord, r
 from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.supervisor import Supervisor
-from dtrain_cli.plan.run_plan import HostShare, Machine, RunIdentity, Workload, build_plan
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.run_plan import HostShare, Machine, RunIdentity, TaskLaunch, Workload, build_plan
 from dtrain_cli.runs.journal import Journal
 from dtrain_cli.runs.lost_tasks import lost_on_the_way
 from dtrain_cli.targets.target import HostLost

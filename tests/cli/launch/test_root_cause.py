@@ -6,7 +6,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, write_record
 from dtrain.runs.states import FailureKind
 from dtrain_cli.console.run_console import render
 from dtrain_cli.launch.tasks import describe, earliest, failure_of, last_lines
-from dtrain_cli.plan.task_launch import TaskLaunch
+from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets import memory_kills
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dtrain.config import ClusterSection, Host, read_hosts
 from dtrain.errors import SpecError
-from dtrain_cli.placement.placing import hosts_of_addresses, place
+from dtrain_cli.placement import hosts_of_addresses, place
 
 GOLDEN = json.loads((Path(__file__).parent / "placements.json").read_text())
 

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain_cli.main import cli
-from dtrain_cli.plan.by_hand import is_by_hand, lines_by_hand
-from dtrain_cli.plan.standalone_start import StandaloneStart
+from dtrain_cli.plan.standalone_start import StandaloneStart, is_by_hand, lines_by_hand
 
 SPEC = Path(__file__).parents[3] / "cluster_specs" / "two_hosts.yaml"
 

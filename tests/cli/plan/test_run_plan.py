@@ -18,8 +18,8 @@ from dtrain_cli.plan.run_plan import (
     RunIdentity,
     Workload,
     build_plan,
+    threads_per_task,
 )
-from dtrain_cli.plan.threads import threads_per_task
 
 ADDRESSES = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4", "a:5"])
 SPEC = RunSpec(name="x", cluster=ClusterSection(chief=1, worker=2, ps=2, evaluator=1))

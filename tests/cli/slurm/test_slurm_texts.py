@@ -11,7 +11,7 @@ from dtrain.config.targets.slurm_section import ServerNodesSection
 from dtrain.errors import SpecError
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.slurm import UNKNOWN_MAX, JobProgress, submission
-from dtrain_cli.placement.placing import place
+from dtrain_cli.placement import place
 from dtrain_cli.targets.slurm.allocation import Allocation, read_allocation
 from dtrain_cli.targets.slurm.job_report import read_job, read_node_addresses
 from dtrain_cli.targets.slurm.job_script import JobScript

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from dtrain.cluster import Role
-from dtrain_cli.plan.threads import limits_beside
+from dtrain_cli.plan.run_plan import limits_beside
 from dtrain_cli.targets.kubernetes.run import PORT, RUNS, KubernetesRun
 from dtrain_cli.targets.kubernetes.task_spec import FILE, FOLDER, TLS_FOLDER, grace_s
 

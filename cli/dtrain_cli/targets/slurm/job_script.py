@@ -10,7 +10,7 @@ from dtrain.cluster.host_lists import compress_hosts
 from dtrain.config import ROLES, RunSpec, read_hosts
 from dtrain.errors import SpecError
 from dtrain.process.plain_text import plain, plain_line
-from dtrain_cli.placement.placing import place
+from dtrain_cli.placement import place
 
 _NEXT_PART = "#SBATCH hetjob\n"
 _SAYS_CPUS = ("-c", "--cpus-per-task", "--exclusive", "--ntasks", "-n", "--cpus-per-gpu")

@@ -1,4 +1,4 @@
-"""Which task of a run goes to which host at the start.
+"""The host of each task of a run at the start: rules alone, which neither connect nor look anything up.
 
 The order is fixed: tasks whose host the spec names, then the leader, the evaluator beside it (it reads the
 leader's checkpoints), servers and workers. The same spec gives the same placement, so that a restarted
