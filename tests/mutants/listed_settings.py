@@ -10,7 +10,7 @@ CLUSTER = "config/cluster_section.py"
 SPEC = "dtrain_cli/spec/file.py"
 POLICIES = "dtrain_cli/launch/policies"
 OUTCOMES = f"{POLICIES}/outcomes.py"
-FAULTS = f"{POLICIES}/fault_schedule.py"
+FAULTS = "dtrain_cli/runs/faults.py"
 
 SETTINGS = [
     bug(RULES, "contradictions", "backups and meant['replicas_to_aggregate'] is not None", "False"),

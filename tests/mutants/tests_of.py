@@ -220,6 +220,7 @@ ROOMS = {
     "config/": ["cli/spec"],
     "data/": ["data"],
     "dtrain_cli/launch/policies/": ["cli/launch/policies"],
+    "dtrain_cli/runs/faults.py": ["cli/launch/policies"],
     "dtrain_cli/spec/": ["cli/spec"],
     "training/": ["training"],
     "wire/": ["wire", "security/test_proof.py", "security/test_strangers.py", "security/test_tls.py"],

@@ -27,8 +27,7 @@ from dtrain.runs.files import (
 from dtrain.runs.trace import read_trace
 from dtrain_cli.console.run_table import runs_table, status_table
 from dtrain_cli.runs.index import find_run, survey
-from dtrain_cli.runs.joined_tasks import with_joined
-from dtrain_cli.runs.report import read_report
+from dtrain_cli.runs.report import read_report, with_joined
 from dtrain_cli.spec.file import read_spec
 
 # The environment

@@ -16,9 +16,8 @@ from dtrain.process.living import started_s
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, TaskRecord, offer_to_join, write_record
 from dtrain.runs.json_file import keep_room
 from dtrain_cli.main import cli
-from dtrain_cli.runs.directory import locked_run_directory
-from dtrain_cli.runs.index import find_run, known_runs, register_run, survey
-from dtrain_cli.runs.stop import stop_launcher
+from dtrain_cli.runs.ending import stop_launcher
+from dtrain_cli.runs.index import find_run, known_runs, locked_run_directory, register_run, survey
 
 PATIENT = [sys.executable, "-c", "import signal; print(flush=True); signal.pause()"]
 

@@ -24,8 +24,7 @@ from dtrain_cli.console.log_lines import LogTail, without_colours
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.run_table import runs_table, status_table
 from dtrain_cli.console.streams import Outlet, PlainBytes, PlainStream
-from dtrain_cli.runs.lost_tasks import first_line
-from dtrain_cli.runs.report import build_report
+from dtrain_cli.runs.report import build_report, first_line
 
 HOSTILE = "\x1b]0;OWNED\x07\x1b[2J\x9b31m\u202eback\u2066\u2028\x7f\x08\r\ud800"
 TEXTS = st.one_of(

@@ -31,8 +31,8 @@ def trace(run: str | None, output: str | None, runs_dir: Path | None) -> None:
     or DTRAIN_TRACE=1 was set when it was launched. Exit code: 1 the run has kept none, 3 no such run.
     """
     from dtrain.runs.trace import read_trace
-    from dtrain_cli.runs.joined_tasks import with_joined
-    from dtrain_cli.runs.timeline import timeline
+    from dtrain_cli.runs.logs import timeline
+    from dtrain_cli.runs.report import with_joined
 
     found = find(run, runs_dir)
     files = found.files
@@ -91,7 +91,7 @@ def chaos(
     RUN is an id, a unique prefix of one, a name or a path. Exit code: 1 the run has ended or the task is not
     running, 2 wrong command line or no such task, 3 no such run.
     """
-    from dtrain_cli.runs.task_chaos import RunningTask
+    from dtrain_cli.runs.faults import RunningTask
 
     _check_words(action, factor, for_s)
     target = RunningTask(find(run, runs_dir).files.directory, TaskId.parse(task))

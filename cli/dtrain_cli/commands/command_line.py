@@ -419,7 +419,7 @@ def complete_run_or_task(context: click.Context, parameter: click.Parameter, beg
 def _tasks(context: click.Context, run: str | None, begin: str) -> list[str]:
     from dtrain.errors import RunError
     from dtrain_cli.runs.index import find_run
-    from dtrain_cli.runs.joined_tasks import with_joined
+    from dtrain_cli.runs.report import with_joined
 
     try:
         found = find_run(run, _runs_dir(context))

@@ -166,7 +166,7 @@ def _example_plan(options: "LaunchOptions") -> "RunPlan":
     from dtrain_cli.launch.request import read_request
     from dtrain_cli.plan.ports import example_addresses, pick_master_port
     from dtrain_cli.plan.run_plan import Machine, RunIdentity, build_plan
-    from dtrain_cli.runs.directory import new_run_id
+    from dtrain_cli.runs.index import new_run_id
 
     workload, spec = read_request(options, starts=False)
     spec = workload.named(spec)

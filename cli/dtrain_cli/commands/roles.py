@@ -254,7 +254,7 @@ def _check_words(name: str, command: ProgramCommand, words: Words) -> Words:
 def _make_run_directory(assignment: "TaskAssignment") -> None:
     """Make the directory in which the task keeps its files, if one is named."""
     from dtrain.runs.files import RunFiles
-    from dtrain_cli.runs.directory import check_fit
+    from dtrain_cli.runs.index import check_fit
 
     if assignment.run_dir is not None:
         files = RunFiles(assignment.run_dir)

@@ -25,7 +25,7 @@ from dtrain_cli.commands.command_line import (
 if TYPE_CHECKING:
     from dtrain_cli.console.streams import PlainBytes
     from dtrain_cli.runs.index import KnownRun
-    from dtrain_cli.runs.log_files import TaskOutput
+    from dtrain_cli.runs.logs import TaskOutput
     from dtrain_cli.targets.kubernetes.place import KubernetesPlace
 
 WATCH_EVERY_S = 1.0
@@ -122,8 +122,8 @@ def _show(report: dict[str, Any], clear: bool = False) -> None:
 def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_dir: Path | None) -> None:
     """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run."""
     from dtrain_cli.console.streams import PlainBytes
-    from dtrain_cli.runs.joined_tasks import with_joined
-    from dtrain_cli.runs.log_files import TaskOutput
+    from dtrain_cli.runs.logs import TaskOutput
+    from dtrain_cli.runs.report import with_joined
 
     words = list(run_and_tasks)
     run = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
@@ -211,8 +211,8 @@ def _print_output(
 @runs_dir_option
 def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
     """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, servers."""
+    from dtrain_cli.runs.ending import stop_launcher
     from dtrain_cli.runs.report import read_report
-    from dtrain_cli.runs.stop import stop_launcher
 
     found = find(run, runs_dir)
     name = found.record.run
@@ -240,10 +240,9 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
 def runs(as_json: bool, runs_dir: Path | None) -> None:
     """List the runs that this machine knows, the newest first."""
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.runs.index import no_run_below, survey
-    from dtrain_cli.runs.removal import bytes_of
+    from dtrain_cli.runs.ending import bytes_of
+    from dtrain_cli.runs.index import no_run_below, survey, where_of, where_text
     from dtrain_cli.runs.report import read_report
-    from dtrain_cli.runs.where import where_of, where_text
 
     fields = ("run", "name", "state", "started", "ended", "exit_code", "global_step", "run_dir")
     directory = runs_dir or default_runs_dir()
@@ -335,8 +334,8 @@ def rm(
     from dtrain_cli.console.run_table import bytes_text
     from dtrain_cli.console.streams import say
     from dtrain_cli.launch.on_hosts import clean_hosts
+    from dtrain_cli.runs.ending import alive_text, bytes_of, old_runs, remove_run
     from dtrain_cli.runs.index import known_runs
-    from dtrain_cli.runs.removal import alive_text, bytes_of, old_runs, remove_run
     from dtrain_cli.runs.report import is_alive
 
     directory = runs_dir or default_runs_dir()

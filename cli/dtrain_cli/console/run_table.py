@@ -27,7 +27,7 @@ from dtrain_cli.console.live_table import (
     new_table,
 )
 from dtrain_cli.console.streams import own_stdout
-from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
+from dtrain_cli.runs.report import lost_tasks, lost_texts
 
 _LINES_BESIDE_ROWS = 3
 """The two of a table's heading, and the last of the screen, where the cursor stands."""

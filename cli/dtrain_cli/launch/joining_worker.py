@@ -29,7 +29,7 @@ from dtrain_cli.launch.policies import outcomes
 from dtrain_cli.launch.task_ends import TOLD_TO_STOP
 from dtrain_cli.launch.tasks import failure_of
 from dtrain_cli.plan.run_plan import TaskLaunch
-from dtrain_cli.runs.log_files import TaskOutput
+from dtrain_cli.runs.logs import TaskOutput
 from dtrain_cli.runs.report import is_alive
 from dtrain_cli.targets.fork_server import LifeLine
 from dtrain_cli.targets.local import LocalTarget

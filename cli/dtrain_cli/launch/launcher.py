@@ -47,11 +47,8 @@ from dtrain_cli.launch.request import other_settings, read_request
 from dtrain_cli.launch.run_progress import RunProgress
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
-from dtrain_cli.runs.directory import locked_run_directory, new_run_id
-from dtrain_cli.runs.index import find_run, register_run
-from dtrain_cli.runs.journal import Journal
-from dtrain_cli.runs.lost_tasks import lost_on_the_way, lost_tasks
-from dtrain_cli.runs.report import read_report
+from dtrain_cli.runs.index import Journal, find_run, locked_run_directory, new_run_id, register_run
+from dtrain_cli.runs.report import lost_on_the_way, lost_tasks, read_report
 from dtrain_cli.targets.signal_inbox import SignalInbox
 from dtrain_cli.targets.target import Target
 

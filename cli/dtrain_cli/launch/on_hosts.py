@@ -30,8 +30,7 @@ from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.placement import hosts_of, place
-from dtrain_cli.runs.index import KnownRun
-from dtrain_cli.runs.where import WhereRecord, where_of
+from dtrain_cli.runs.index import KnownRun, WhereRecord, where_of
 from dtrain_cli.targets.ssh import NoSshError, Ssh, explained, login_command
 
 

@@ -9,7 +9,7 @@ from dtrain.messages.status import TaskStatus, global_step
 from dtrain.runs.files import SavedRecord
 from dtrain_cli.console.live_table import Row
 from dtrain_cli.launch.tasks import TaskLife
-from dtrain_cli.runs.task_chaos import cost_of_slowness
+from dtrain_cli.runs.faults import cost_of_slowness
 
 
 @dataclass(frozen=True)

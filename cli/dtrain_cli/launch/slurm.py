@@ -23,10 +23,8 @@ from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.on_hosts import fleet_target, slurm_folder
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
-from dtrain_cli.runs.directory import new_run_id
-from dtrain_cli.runs.index import find_run, known_runs
-from dtrain_cli.runs.stop import user_has_stopped
-from dtrain_cli.runs.where import WhereRecord
+from dtrain_cli.runs.ending import user_has_stopped
+from dtrain_cli.runs.index import WhereRecord, find_run, known_runs, new_run_id
 from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.slurm import commands
 from dtrain_cli.targets.slurm.allocation import Allocation, read_allocation

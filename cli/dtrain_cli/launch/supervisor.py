@@ -17,7 +17,6 @@ from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.launch.join import Arrivals, JoinedWorkers, departure_text
 from dtrain_cli.launch.policies import ordered_stop
-from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
 from dtrain_cli.launch.policies.outcomes import Outcome, outcome_of
 from dtrain_cli.launch.policies.patience import Late, Limits, Patience
@@ -25,8 +24,9 @@ from dtrain_cli.launch.run_progress import Hints, RunProgress
 from dtrain_cli.launch.task_ends import Success, TaskEnds
 from dtrain_cli.launch.tasks import TaskLife, TaskPlaces, launcher_failure
 from dtrain_cli.plan.run_plan import RunPlan
-from dtrain_cli.runs.journal import Journal
-from dtrain_cli.runs.lost_tasks import first_line
+from dtrain_cli.runs.faults import FaultSchedule
+from dtrain_cli.runs.index import Journal
+from dtrain_cli.runs.report import first_line
 from dtrain_cli.targets.signal_inbox import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
 from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Target, TargetFailed
 

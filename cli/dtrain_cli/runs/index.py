@@ -1,19 +1,30 @@
-"""The runs that this machine knows, and finding the one that a person means.
+"""The runs that this machine knows: directories, records and places, and the one that a person means.
 
-A run is known if its directory, or a link to it, lies below the runs directory. Newest means: started last. A
-record is believed if its file and its folder are this user's alone: what others may write names no process.
+A run is known if its directory, or a link to it, lies below the runs directory. Newest means: started last.
+A record is believed if its file and its folder are this user's alone: what others may write names no
+process.
 """
 
+import fcntl
 import os
-from dataclasses import dataclass
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from dtrain.cluster import TaskId
-from dtrain.errors import RunError, RunNotFoundError, SpecError
+from dtrain.config.choices import On
+from dtrain.errors import RunError, RunInUseError, RunNotFoundError, SpecError
 from dtrain.runs import ownership
-from dtrain.runs.files import RUNS_DIR, RunFiles, RunRecord
-from dtrain.runs.json_file import read_record
+from dtrain.runs.files import RUNS_DIR, FailureRecord, RunFiles, RunRecord, read_record, write_record
+from dtrain.runs.journal import append_event, now_text
+from dtrain.runs.json_file import give_room_back, keep_room
+from dtrain.runs.json_file import read_record as read_json_record
+from dtrain.runs.states import RunState
 
 _NAMED_MAX = 5
 _BY_HAND = "the files of a run whose tasks were started by hand are on its leader's machine"
@@ -93,7 +104,7 @@ def own_record(directory: Path) -> RunRecord | None:
             return None
         if why := ownership.strange(facts):
             raise RunError(f"{directory / path.name} is not believed: {why}; {ownership.NOT_BELIEVED}")
-        record = read_record(path, RunRecord)
+        record = read_json_record(path, RunRecord)
         for task in record.tasks if record else ():
             TaskId.parse(task.task)
         return record
@@ -200,3 +211,174 @@ def instant(text: str) -> datetime:
 def _names(runs: list[KnownRun]) -> str:
     more = f" and {len(runs) - _NAMED_MAX} more" if len(runs) > _NAMED_MAX else ""
     return ", ".join(run.record.run for run in runs[:_NAMED_MAX]) + more
+
+
+def new_run_id(name: str, now: datetime) -> str:
+    """Return for example ``20261121-094500-digits-ab12``, which sorts by time and names the run."""
+    return f"{now:%Y%m%d-%H%M%S}-{name}-{secrets.token_hex(2)}"
+
+
+def check_fit(files: RunFiles) -> None:
+    """Make sure that an existing directory may be taken for a run.
+
+    Raises:
+        SpecError: it is another's, others may write to it, or it holds other files than a run's.
+    """
+    if strange := _strange(files):
+        raise SpecError(
+            f"{files.directory} cannot be a run's directory: {strange}; give a new or empty one with "
+            "--run-dir"
+        )
+
+
+def _strange(files: RunFiles) -> str | None:
+    """Return why an existing directory is unfit for a run; None: it is fit, or not there."""
+    try:
+        if why := ownership.strange(files.directory.stat()):
+            return why
+    except OSError:  # why it cannot be had is said when it is made
+        return None
+    try:
+        names = sorted(path.name for path in files.directory.iterdir())
+    except OSError as error:
+        return error.strerror
+    if files.run.name not in names and (alien := [name for name in names if not files.is_own(name)]):
+        return (
+            f"it holds {alien[0]}{f' and {len(alien) - 1} more' if alien[1:] else ''}, which no run has made"
+        )
+    return None
+
+
+@contextmanager
+def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
+    """Make the directory if need be and hold its lock.
+
+    Args:
+        directory: the run's own directory.
+        resume: whether it may, and must, hold an earlier launch of the run.
+
+    Raises:
+        RunInUseError: another launch, or a chief started by hand, holds the lock.
+        RunError: it cannot be made or is not writable.
+        SpecError: it holds a run that is not to be resumed, or is not fit for a run.
+        RunNotFoundError: it holds no run that could be resumed.
+    """
+    files = RunFiles(directory)
+    check_fit(files)
+    files.create()
+    lock = files.open_lock()
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunInUseError(
+                f"{directory} is in use by another launch; give another --run-dir, or stop that run"
+            ) from None
+        if files.run.exists() and not resume:
+            raise SpecError(
+                f"{directory} already holds a run; resume it with --resume, or give another --run-dir"
+            )
+        if resume and not files.run.exists():
+            raise RunNotFoundError(
+                f"there is no run in {directory} to resume; leave out --resume to start one there"
+            )
+        keep_room(directory)
+        yield files
+    finally:
+        give_room_back(directory)
+        os.close(lock)
+
+
+@dataclass(frozen=True)
+class WhereRecord:
+    """The place of a run's tasks.
+
+    Attributes:
+        engine: that starts them.
+        hosts: on which they run, as the spec names them; empty where the engine decides.
+        job: by which the engine knows them; None where they hang on their launcher.
+        earlier: hosts of earlier launches of the run, which may have left files there.
+    """
+
+    engine: On
+    hosts: list[str] = field(default_factory=list)
+    job: str | None = None
+    earlier: list[str] = field(default_factory=list)
+
+    @property
+    def all_hosts(self) -> list[str]:
+        """Return the hosts of every launch of the run."""
+        return [*self.hosts, *self.earlier]
+
+
+ATTACHED = (On.SSH, On.SLURM)
+"""The engines whose tasks a launcher reaches through agents."""
+
+
+def where_of(files: RunFiles) -> WhereRecord:
+    """Return where the tasks of a run are: on this machine, if no record that can be read says more."""
+    try:
+        return read_record(files.where, WhereRecord) or WhereRecord(On.LOCAL)
+    except (RunError, OSError):
+        return WhereRecord(On.LOCAL)
+
+
+def other_host(record: RunRecord) -> str | None:
+    """Return the host of the process that writes a run's record, if it is not this one.
+
+    The record's process ids and the monotonic times of the statuses beside it are that host's then.
+    """
+    return None if record.host == socket.gethostname() else record.host
+
+
+def where_text(record: WhereRecord) -> str:
+    """Return the place in words: ``local``, ``ssh h1``, ``ssh h1 +3``."""
+    hosts = record.hosts
+    return " ".join([record.engine, *hosts[:1], *([f"+{len(hosts) - 1}"] if hosts[1:] else [])])
+
+
+class Journal:
+    """The writer of both; `record` is what run.json will say. A full disk is reported once, no more."""
+
+    def __init__(self, files: RunFiles, record: RunRecord, warn: Callable[[str], None]) -> None:
+        self.record = record
+        self._files = files
+        self._warn = warn
+        self._saved = ""
+        self._warned = False
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Append one line; see `append_event`."""
+        try:
+            append_event(self._files, kind, **facts)
+        except OSError as error:
+            self._complain(error)
+
+    def end(self, state: RunState, exit_code: int, failure: FailureRecord | None) -> None:
+        """Note the end of the run, which is now; `save` writes it."""
+        record = self.record
+        record.state = state
+        record.exit_code = exit_code
+        record.failure = failure
+        record.ended = now_text()
+        record.stalled = None
+        self.event("ended", state=state, exit_code=exit_code)
+
+    def save(self) -> None:
+        """Write run.json, if it would change."""
+        if (text := repr(self.record)) == self._saved:
+            return
+        try:
+            write = self._files.write_last_words if self.record.ended else write_record
+            write(self._files.run, self.record)
+            self._saved = text
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(
+                f"cannot write to {self._files.directory}: {error.strerror}; the run continues without its "
+                "journal"
+            )

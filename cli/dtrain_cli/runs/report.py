@@ -1,7 +1,8 @@
 """One run as `dtrain status --json` prints it: the launcher's record and each task's own status, merged.
 
 `build_report` is pure; `read_report` gathers what it needs. Fields are only ever added; what does not apply
-is None.
+is None. A worker that has joined and was started here is owned by its command (`dtrain_cli.launch.join`),
+which keeps its record.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError, RunNotFoundError
 from dtrain.messages.status import TaskStatus, global_step
 from dtrain.process.living import lives, started_s
-from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record
+from dtrain.process.plain_text import plain
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
+from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
-from dtrain_cli.runs.index import own_record
-from dtrain_cli.runs.joined_tasks import with_joined
-from dtrain_cli.runs.where import other_host
+from dtrain_cli.runs.index import other_host, own_record
 from dtrain_cli.targets.kubernetes.place import read_place
 
 EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
@@ -277,3 +278,97 @@ def _task_report(
 
 def _age(now_s: float, then_s: float | None) -> float | None:
     return round(max(0.0, now_s - then_s), 2) if then_s else None
+
+
+def joined_records(files: RunFiles) -> list[JoinedRecord]:
+    """Return the record of every worker that has joined. One whose command was killed has stopped."""
+    found = [record for task in files.joined_tasks() if (record := joined_record(files, task)) is not None]
+    for record in found:
+        if record.owner_pid and record.task.state in LIVE_TASK_STATES and not is_owned(record):
+            record.task.state = TaskState.STOPPED
+    return found
+
+
+def joined_record(files: RunFiles, task: TaskId) -> JoinedRecord | None:
+    """Return the record of a joined worker; None for a damaged one, which must not end its reader."""
+    return read_sound(files.joined(task), JoinedRecord)
+
+
+def with_joined(
+    files: RunFiles, tasks: Iterable[TaskRecord], ended: RunState | None = None
+) -> list[TaskRecord]:
+    """Return the tasks of a run and those that have joined it, whose own commands know them best.
+
+    `ended` is the state of a run that has ended: the last word of a worker from elsewhere came after that.
+    """
+    records = joined_records(files)
+    for record in records:
+        if ended is not None and not record.owner_pid and record.task.state in LIVE_TASK_STATES:
+            succeeded = ended is RunState.SUCCEEDED
+            record.task.state = TaskState.SUCCEEDED if succeeded else TaskState.STOPPED
+    joined = {record.task.task: record.task for record in records}
+    return [*(task for task in tasks if task.task not in joined), *joined.values()]
+
+
+def is_owned(record: JoinedRecord) -> bool:
+    """Return whether the command that owns the worker is alive, on this machine."""
+    return record.task.host == socket.gethostname() and lives(record.owner_pid, record.owner_started)
+
+
+NAMED_MAX = 5
+WORD_MAX = 200
+
+
+def first_line(message: str) -> str:
+    """Return the first line of a message, short enough for a line of the console."""
+    line = plain(message.partition("\n")[0])
+    return line if len(line) <= WORD_MAX else f"{line[:WORD_MAX]} ..."
+
+
+def lost_tasks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tasks of a report that were lost for good."""
+    return [
+        task
+        for task in report["tasks"]
+        if task["message"] and task["state"] in (TaskState.FAILED, TaskState.STOPPED)
+    ]
+
+
+def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return what became of lost tasks of a report, one text for all that were lost for the same reason."""
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for task in tasks:
+        alike.setdefault((task["state"], task["message"]), []).append(task)
+    return [_text(group) for group in alike.values()]
+
+
+def lost_on_the_way(
+    lost: Iterable[tuple[TaskState, FailureRecord]], joined: Iterable[Mapping[str, Any]] = ()
+) -> str:
+    """Return all tasks that a run has lost, in the order of their failures; empty if it has lost none.
+
+    Args:
+        lost: the state and the failure of each lost task that the launcher has started.
+        joined: the workers that have joined the run and were lost, as a report has them; they come last.
+    """
+    own = [
+        {"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log}
+        for state, why in sorted(lost, key=lambda entry: entry[1].order)
+    ]
+    texts = lost_texts([*own, *joined])
+    more = len(texts) - NAMED_MAX
+    return "; ".join(
+        [*texts[:NAMED_MAX], *([f"{more} more reasons: `dtrain status` shows them"] if more > 0 else [])]
+    )
+
+
+def _text(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Return ``worker:1 failed at step 137: ValueError: bad batch (log: ...), likewise worker:2``."""
+    first, *others = tasks
+    state = "was stopped" if first["state"] == TaskState.STOPPED else "failed"
+    where = "" if first["step"] is None else f" at step {first['step']}"
+    log = f" (log: {first['log']})" if first["log"] else ""
+    text = f"{first['task']} {state}{where}: {first_line(first['message'])}{log}"
+    names = ", ".join(str(task["task"]) for task in others[:NAMED_MAX])
+    more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+    return f"{text}, likewise {names}{more}" if others else text

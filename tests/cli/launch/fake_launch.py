@@ -15,8 +15,8 @@ from dtrain.runs.states import FailureKind
 from dtrain_cli.launch.policies.patience import Limits
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import HostShare, Machine, RunIdentity, TaskLaunch, Workload, build_plan
-from dtrain_cli.runs.journal import Journal
-from dtrain_cli.runs.lost_tasks import lost_on_the_way
+from dtrain_cli.runs.index import Journal
+from dtrain_cli.runs.report import lost_on_the_way
 from dtrain_cli.targets.target import HostLost
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))

@@ -10,7 +10,7 @@ from dtrain.config import SimulateSection
 from dtrain.messages.status import TaskStatus
 from dtrain.runs.files import RunRecord, SavedRecord
 from dtrain_cli.launch.run_progress import UNSAVED_S, Hints
-from dtrain_cli.runs.task_chaos import cost_of_slowness
+from dtrain_cli.runs.faults import cost_of_slowness
 
 SPEC_SLOW = replace(SPEC, simulate=SimulateSection(slow={"worker:1": 8.0}))
 MEASURED = {"computing_s": 0.001, "step_s": 0.025}

@@ -9,7 +9,7 @@ import pytest
 from dtrain.errors import RunError, SpecError
 from dtrain.runs import files, json_file
 from dtrain.runs.files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
-from dtrain_cli.runs.directory import locked_run_directory
+from dtrain_cli.runs.index import locked_run_directory
 
 
 def refusal(directory: Path, resume: bool = False) -> str:

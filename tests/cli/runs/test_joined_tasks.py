@@ -13,7 +13,7 @@ from dtrain.runs.files import RunFiles, TaskRecord, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import RunState
 from dtrain_cli.launch.join import JoinedWorkers
-from dtrain_cli.runs.joined_tasks import joined_records, with_joined
+from dtrain_cli.runs.report import joined_records, with_joined
 
 WORKER = TaskId.parse("worker:2")
 

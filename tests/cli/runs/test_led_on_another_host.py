@@ -14,11 +14,10 @@ from dtrain.messages.status import TaskStatus
 from dtrain.process.living import started_s
 from dtrain.runs.files import RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
-from dtrain_cli.runs.directory import locked_run_directory
-from dtrain_cli.runs.index import find_run
+from dtrain_cli.runs.ending import stop_launcher
+from dtrain_cli.runs.faults import RunningTask
+from dtrain_cli.runs.index import find_run, locked_run_directory
 from dtrain_cli.runs.report import launcher_lives, read_report
-from dtrain_cli.runs.stop import stop_launcher
-from dtrain_cli.runs.task_chaos import RunningTask
 
 MONTHS_S = 1e7
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import RunFiles
-from dtrain_cli.runs import log_files
-from dtrain_cli.runs.log_files import TaskOutput
+from dtrain_cli.runs import logs
+from dtrain_cli.runs.logs import TaskOutput
 
 TASK = TaskId.parse("worker:0")
 
@@ -62,10 +62,10 @@ def test_the_last_lines_are_the_last_lines(tmp_path_factory, texts, open_end, la
         log.write_bytes(data)
         whole += data
     output = TaskOutput(RunFiles(directory), TASK)
-    original, log_files._BLOCK_BYTES = log_files._BLOCK_BYTES, block
+    original, logs._BLOCK_BYTES = logs._BLOCK_BYTES, block
     try:
         output.skip_to_last(last)
         read = b"".join(output.blocks())
     finally:
-        log_files._BLOCK_BYTES = original
+        logs._BLOCK_BYTES = original
     assert read == b"".join(whole.splitlines(keepends=True)[-last:] if last else [])

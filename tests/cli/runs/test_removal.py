@@ -10,8 +10,7 @@ from click.testing import CliRunner, Result
 from dtrain.config.choices import On
 from dtrain.runs.files import RunFiles, RunRecord, write_record
 from dtrain_cli.main import cli
-from dtrain_cli.runs.index import register_run
-from dtrain_cli.runs.where import WhereRecord
+from dtrain_cli.runs.index import WhereRecord, register_run
 
 
 @pytest.fixture

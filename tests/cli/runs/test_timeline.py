@@ -3,7 +3,7 @@
 from dtrain.cluster import TaskId
 from dtrain.runs.events import Reconnected
 from dtrain.runs.trace import Ended, Happened, Header, Span
-from dtrain_cli.runs.timeline import timeline
+from dtrain_cli.runs.logs import timeline
 
 
 def header(task, at_s, wall_s, attempt=0):

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.config.choices import On
 from dtrain.runs.files import RunFiles, write_record
-from dtrain_cli.runs.where import WhereRecord, where_of, where_text
+from dtrain_cli.runs.index import WhereRecord, where_of, where_text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dtrain.runs.files import RunFiles, RunRecord, write_record
 from dtrain_cli.launch import slurm
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.runs import stop
+from dtrain_cli.runs import ending
 from dtrain_cli.runs.index import KnownRun
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "ENVIRONMENT": "BATCH"}
@@ -49,7 +49,7 @@ def asked(files, pid=0, started=0.0):
     record = RunRecord(files.directory.name, "r", launcher_pid=pid or os.getpid())
     record.launcher_started = started or started_s(os.getpid())
     write_record(files.run, record)
-    stop.note(KnownRun(files, record))
+    ending.note(KnownRun(files, record))
 
 
 def test_a_run_that_slurm_has_told_to_stop_begins_again(ended):

@@ -27,9 +27,7 @@ from dtrain_cli.launch.kubernetes.planning import gather
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import other_settings
 from dtrain_cli.launch.tasks import last_lines
-from dtrain_cli.runs.directory import locked_run_directory
-from dtrain_cli.runs.index import find_run, register_run
-from dtrain_cli.runs.journal import Journal
+from dtrain_cli.runs.index import Journal, find_run, locked_run_directory, register_run
 from dtrain_cli.runs.report import read_report
 from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl
 from dtrain_cli.targets.kubernetes.manifests import manifests

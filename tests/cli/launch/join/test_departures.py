@@ -12,8 +12,7 @@ from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.joined import JoinedFromElsewhere, JoinedRecord
 from dtrain.runs.states import TaskState
 from dtrain_cli.launch.join import Arrivals, departure_text
-from dtrain_cli.runs.lost_tasks import lost_tasks, lost_texts
-from dtrain_cli.runs.report import read_report
+from dtrain_cli.runs.report import lost_tasks, lost_texts, read_report
 
 WORKER = TaskId.parse("worker:2")
 CLUSTER = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4"])

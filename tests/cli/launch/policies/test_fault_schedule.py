@@ -5,7 +5,7 @@ import pytest
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, KillFault, PauseFault, RunSpec, SimulateSection
 from dtrain.errors import SpecError
-from dtrain_cli.launch.policies.fault_schedule import FaultSchedule
+from dtrain_cli.runs.faults import FaultSchedule
 from dtrain_cli.spec.file import read_spec
 
 
