@@ -13,7 +13,7 @@ from docs.pages import PAGES, README, ROOT, Block, anchors, blocks, inline_code,
 
 from dtrain.process.tensorflow.tf_config import read_tf_config
 from dtrain_cli.main import cli
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 README_LIMIT_BYTES = 6000
 SOURCES = [ROOT, ROOT / "runtime", ROOT / "runtime" / "dtrain"]

@@ -15,7 +15,7 @@ from dtrain.errors import SpecError
 from dtrain_cli.launch.kubernetes.planning import about, gather
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.plan.standalone_start import StandaloneStart
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 from dtrain_cli.targets.kubernetes.code import LIMIT_BYTES, Code
 from dtrain_cli.targets.kubernetes.manifests import json_text, manifests, yaml_text
 from dtrain_cli.targets.kubernetes.run import NAME_MAX, KubernetesRun, object_name

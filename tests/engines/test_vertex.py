@@ -11,7 +11,7 @@ from dtrain.errors import SpecError
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.vertex import plan
 from dtrain_cli.plan.standalone_start import StandaloneStart
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 from dtrain_cli.targets.kubernetes.manifests import yaml_text
 from dtrain_cli.targets.vertex import worker_pool_specs
 

@@ -7,7 +7,7 @@ from mutant import bug
 RULES = "config/training_rules.py"
 RESOLUTION = "config/resolution.py"
 CLUSTER = "config/cluster_section.py"
-SPEC = "dtrain_cli/spec/file.py"
+SPEC = "dtrain_cli/spec.py"
 POLICIES = "dtrain_cli/launch/policies"
 OUTCOMES = f"{POLICIES}/outcomes.py"
 FAULTS = "dtrain_cli/runs/faults.py"
@@ -54,7 +54,7 @@ SETTINGS = [
         "False",
     ),
     bug(SPEC, "read_spec", "lines or spec is None", "spec is None"),
-    bug("dtrain_cli/spec/tree.py", "_read_text", "len(data) > BYTES_MAX", "False"),
+    bug("dtrain_cli/spec.py", "_read_text", "len(data) > BYTES_MAX", "False"),
 ]
 
 OF_POLICIES = [

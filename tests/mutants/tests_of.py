@@ -221,7 +221,7 @@ ROOMS = {
     "data/": ["data"],
     "dtrain_cli/launch/policies/": ["cli/launch/policies"],
     "dtrain_cli/runs/faults.py": ["cli/launch/policies"],
-    "dtrain_cli/spec/": ["cli/spec"],
+    "dtrain_cli/spec.py": ["cli/spec"],
     "training/": ["training"],
     "wire/": ["wire", "security/test_proof.py", "security/test_strangers.py", "security/test_tls.py"],
 }

@@ -28,7 +28,7 @@ from dtrain.runs.trace import read_trace
 from dtrain_cli.console.run_table import runs_table, status_table
 from dtrain_cli.runs.index import find_run, survey
 from dtrain_cli.runs.report import read_report, with_joined
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 # The environment
 

@@ -28,7 +28,7 @@ from dtrain.process.tensorflow.tf_config import read_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, read_record
 from dtrain.saving.archive import read_archive, write_archive
 from dtrain.strategies.single import SingleStrategy
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 GIANT_BYTES = 8 << 30
 

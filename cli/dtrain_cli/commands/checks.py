@@ -65,8 +65,8 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object],
 def _check_hosts(
     hosts: str, path: str | None, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool
 ) -> None:
-    from dtrain_cli.spec.file import read_spec
-    from dtrain_cli.survey.report import check_hosts
+    from dtrain_cli.spec import read_spec
+    from dtrain_cli.survey import check_hosts
 
     if hosts.endswith(SPEC_SUFFIXES):
         if path is not None:

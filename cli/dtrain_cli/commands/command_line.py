@@ -269,7 +269,7 @@ def _is_spec(word: str) -> bool:
         return False
 
     from dtrain.config import ROLES
-    from dtrain_cli.spec.tree import read_tree
+    from dtrain_cli.spec import read_tree
 
     try:
         cluster = read_tree(Path(word)).data.get("cluster")

@@ -96,7 +96,7 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
 
 def _options(words: Words, sets: tuple[str, ...], options: dict[str, Any]) -> "LaunchOptions":
     from dtrain_cli.launch.options import LaunchOptions
-    from dtrain_cli.spec.file import SHORTCUTS
+    from dtrain_cli.spec import SHORTCUTS
 
     shortcuts = {name: options.pop(name) for name in SHORTCUTS}
     return LaunchOptions(
@@ -192,7 +192,7 @@ def _show_by_hand(
 ) -> None:
     """Show the command line of each task, on the hosts that the spec writes."""
     from dtrain_cli.plan.standalone_start import lines_by_hand
-    from dtrain_cli.spec.file import SHORTCUTS
+    from dtrain_cli.spec import SHORTCUTS
 
     options = {".".join(SHORTCUTS[name]): value for name, value in shortcuts.items() if value is not None}
     options |= {key: value for key, _, value in (text.partition("=") for text in sets)}

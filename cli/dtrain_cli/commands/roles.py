@@ -53,7 +53,7 @@ _SHORTCUTS = (
     "grace",
     *(option.removeprefix("--").replace("-", "_") for option in SECURITY_OPTIONS),
 )
-"""The shortcuts of `dtrain_cli.spec.file.SHORTCUTS` that a single task takes."""
+"""The shortcuts of `dtrain_cli.spec.SHORTCUTS` that a single task takes."""
 _OF_ANOTHER_RUN = ("DTRAIN_RUN_ID", "DTRAIN_RUN_DIR", "DTRAIN_SECRET", "DTRAIN_PRIVATE_FD")
 _ABOUT = {
     Role.CHIEF: "Start the chief here: it leads the training.",

@@ -36,7 +36,7 @@ def certificates(spec: Path, out: Path, days: int, renew: bool) -> None:
     from dtrain.process.assignment import run_id_by_hand
     from dtrain_cli.certificates.authority import places, write_certificates
     from dtrain_cli.code import keep_from_git
-    from dtrain_cli.spec.file import read_spec
+    from dtrain_cli.spec import read_spec
 
     cluster = read_spec(spec).cluster
     jobs = {role: getattr(cluster, role) for role in Role}

@@ -45,7 +45,7 @@ def engine_of(options: LaunchOptions) -> On:
     if said is None and options.earlier is not None:
         said = options.earlier.data.get("on")
     elif said is None and options.spec is not None and _may_say_on(options.spec):
-        from dtrain_cli.spec.tree import read_tree
+        from dtrain_cli.spec import read_tree
 
         said = read_tree(options.spec).data.get("on")
     for text in options.sets:

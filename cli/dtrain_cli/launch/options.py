@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dtrain_cli.spec.tree import SpecTree
+from dtrain_cli.spec import SpecTree
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class LaunchOptions:
         spec: the spec file; None for the embedded default, or what `earlier` says.
         earlier: the settings of the run that is resumed, where no spec file is named.
         sets: each `--set KEY=VALUE`.
-        shortcuts: the values of `dtrain_cli.spec.file.SHORTCUTS`, None where not given.
+        shortcuts: the values of `dtrain_cli.spec.SHORTCUTS`, None where not given.
         program: the Python program; None for a foreign command.
         arguments: the program's arguments, or the whole argv of the foreign command.
         runs_dir: the directory below which a new run directory is made.

@@ -33,8 +33,7 @@ from dtrain_cli.placement import hosts_of, place
 from dtrain_cli.plan.ports import address_problems
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.runs.index import find_run, own_record
-from dtrain_cli.spec.file import read_spec
-from dtrain_cli.spec.tree import SpecTree
+from dtrain_cli.spec import SpecTree, read_spec
 from dtrain_cli.targets import vertex
 from dtrain_cli.targets.kubernetes import fitness as kubernetes
 

@@ -31,7 +31,7 @@ from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import said_secret
 from dtrain.process.tensorflow.classic_flags import read_classic_flags
 from dtrain.process.tensorflow.tf_config import write_tf_config
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 NO_CLUSTER = (
     'TF_CONFIG names no "cluster"; expected "cluster": {"chief": [...], "worker": [...], "ps": '
@@ -69,7 +69,7 @@ class StandaloneStart:
         flags: everything in which classic flags may stand, the strongest last.
         run_dir: where the task keeps its files.
         bind: where it listens, if not at its own address.
-        shortcuts: values by the names of `dtrain_cli.spec.file.SHORTCUTS`.
+        shortcuts: values by the names of `dtrain_cli.spec.SHORTCUTS`.
         foreign: whether any other command than a program of dtrain is to run, which has no secret.
     """
 

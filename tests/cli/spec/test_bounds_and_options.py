@@ -5,7 +5,7 @@ import pytest
 from dtrain.config import resolve
 from dtrain.config.cluster_section import address_problem
 from dtrain.errors import SpecError
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 CLUSTER = {"chief": 1, "worker": 1, "ps": 1}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 SPECS = sorted((Path(__file__).parents[3] / "cluster_specs").glob("*.yaml"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from dtrain.config import Host, RunSpec, read_hosts
 from dtrain.errors import SpecError
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 
 def read(tmp_path, **sections):

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.config import SecuritySection
 from dtrain.errors import SpecError
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 CLUSTER = "cluster: {worker: 2, ps: 1}\n"
 TLS = {"DTRAIN_TLS_CA": "ca", "DTRAIN_TLS_CERT": "{role}-{index}.crt", "DTRAIN_TLS_KEY": "{role}-{index}.key"}

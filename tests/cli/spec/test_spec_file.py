@@ -10,8 +10,7 @@ import pytest
 
 from dtrain.config import EMBEDDED_DEFAULT, KillFault, RestartSection, training_rules
 from dtrain.errors import SpecError
-from dtrain_cli.spec.file import read_spec
-from dtrain_cli.spec.tree import BYTES_MAX
+from dtrain_cli.spec import BYTES_MAX, read_spec
 
 GOOD = "cluster: {chief: 1, worker: 2, ps: 1}\n"
 
@@ -217,7 +216,7 @@ def test_without_a_spec_there_is_the_embedded_default():
 
 def test_the_embedded_default_does_not_load_ruamel():
     code = (
-        "import sys\nfrom dtrain_cli.spec.file import read_spec\nread_spec(None, (), {'workers': 3})\n"
+        "import sys\nfrom dtrain_cli.spec import read_spec\nread_spec(None, (), {'workers': 3})\n"
         "sys.exit(any(name.split('.')[0] in ('ruamel', 'numpy', 'grpc') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

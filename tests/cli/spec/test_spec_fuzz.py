@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from dtrain.config import RunSpec
 from dtrain.errors import SpecError
-from dtrain_cli.spec.file import read_spec
-from dtrain_cli.spec.tree import parse_toml, parse_yaml_tree
+from dtrain_cli.spec import parse_toml, parse_yaml_tree, read_spec
 
 SECTIONS = {field.name: field for field in dataclasses.fields(RunSpec)}
 NAMES = [

@@ -7,7 +7,7 @@ import pytest
 from dtrain.config import ROLES, RunSpec, SyncSection
 from dtrain.errors import SpecError
 from dtrain_cli.plan.run_plan import Workload
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 CLUSTER = "cluster: {chief: 1, worker: 2, ps: 1}\n"
 

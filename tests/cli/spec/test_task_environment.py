@@ -6,7 +6,7 @@ import pytest
 
 from dtrain.config.task_environment import missing
 from dtrain.errors import SpecError
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 
 def read(tmp_path, **sections):

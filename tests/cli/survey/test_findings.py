@@ -1,6 +1,6 @@
 """What `check --hosts` says: a table, and a sentence for each problem."""
 
-from dtrain_cli.survey.findings import HostFound, problems, remarks, table
+from dtrain_cli.survey import HostFound, problems, remarks, table
 
 
 def good(host, **facts):

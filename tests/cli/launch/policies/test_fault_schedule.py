@@ -6,7 +6,7 @@ from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, KillFault, PauseFault, RunSpec, SimulateSection
 from dtrain.errors import SpecError
 from dtrain_cli.runs.faults import FaultSchedule
-from dtrain_cli.spec.file import read_spec
+from dtrain_cli.spec import read_spec
 
 
 def test_each_fault_fires_once_at_its_step_or_second():

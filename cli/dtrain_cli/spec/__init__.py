@@ -1,1 +1,0 @@
-"""The spec of a run: read, merged with options, and checked."""

@@ -1,1 +1,0 @@
-"""`dtrain check --hosts`: whether some hosts can run a cluster together."""
