@@ -39,8 +39,7 @@ from dtrain_cli.console.streams import say
 from dtrain_cli.fleet.host_rules import Logins, address_of, unfit
 from dtrain_cli.fleet.link import HostError, Link, Opener
 from dtrain_cli.placement import hosts_of_addresses
-from dtrain_cli.targets.slurm.allocation import read_allocation
-from dtrain_cli.targets.slurm.srun import Srun
+from dtrain_cli.targets.slurm_allocation import Srun, read_allocation
 from dtrain_cli.targets.ssh import Ssh
 
 CLOCK_S = 2.0

@@ -16,9 +16,8 @@ from dtrain_cli.launch.kubernetes.planning import about, gather
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.plan.standalone_start import StandaloneStart
 from dtrain_cli.spec import read_spec
-from dtrain_cli.targets.kubernetes.code import LIMIT_BYTES, Code
 from dtrain_cli.targets.kubernetes.manifests import json_text, manifests, yaml_text
-from dtrain_cli.targets.kubernetes.run import NAME_MAX, KubernetesRun, object_name
+from dtrain_cli.targets.kubernetes.run import LIMIT_BYTES, NAME_MAX, Code, KubernetesRun, object_name
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = ("1.31", "1.34", "1.37")

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.runs.states import RunState, TaskState
-from dtrain_cli.targets.kubernetes.view import view_of
+from dtrain_cli.targets.kubernetes.kubectl import view_of
 
 CHIEF = TaskId.parse("chief:0")
 

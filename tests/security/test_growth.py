@@ -21,7 +21,7 @@ from dtrain.data.structure import decode_element, encode_element
 from dtrain.errors import InputError, SpecError
 from dtrain.formats.expansion import FREE_BYTES
 from dtrain.process.engines import slurm
-from dtrain_cli.targets.slurm.allocation import read_allocation
+from dtrain_cli.targets.slurm_allocation import read_allocation
 
 TOO_MANY = FREE_BYTES + (6 << 20)
 """Bytes that no file of some kB may grow to."""

@@ -15,7 +15,7 @@ from dtrain.data.stores import remote
 from dtrain.data.stores.http_store import _Redirects
 from dtrain.errors import InputError, SpecError
 from dtrain_cli.spec import read_spec
-from dtrain_cli.targets.slurm.job_script import JobScript
+from dtrain_cli.targets.slurm_jobs import JobScript
 
 HUGE = "9" * 5000
 

@@ -13,7 +13,7 @@ from dtrain_cli.agent.messages import ANSWERS, MAGIC, encode
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.launch.kubernetes import later
 from dtrain_cli.targets.kubernetes.kubectl import Kubectl
-from dtrain_cli.targets.slurm.job_report import read_job
+from dtrain_cli.targets.slurm_jobs import read_job
 
 BEAT = {"task": str(WORKER), "pid": 7, "host": "h1"}
 
@@ -161,7 +161,7 @@ POD = {
 
 @pytest.mark.parametrize("answer", ["[" * 200_000, "[]", "{}", '{"items": [7]}', "odd exit code", "odd name"])
 def test_odd_words_of_kubectl_are_one_error(monkeypatch, answer):
-    from dtrain_cli.targets.kubernetes.pod import CONTAINER, ROLE_LABEL
+    from dtrain_cli.targets.kubernetes.manifests import CONTAINER, ROLE_LABEL
 
     pod = json.loads(json.dumps(POD))
     pod["metadata"]["labels"] = {ROLE_LABEL: "worker"}

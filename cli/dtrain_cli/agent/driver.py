@@ -58,7 +58,7 @@ from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.ports import HeldPorts
 from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets.local import LocalTarget, LocalTask
-from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HostNews, StopAsked, TargetFailed
 
 _READ_BYTES = 1 << 18

@@ -303,7 +303,7 @@ def _become_command(assignment: "TaskAssignment", words: Words) -> NoReturn:
     from dtrain.config.task_environment import missing
     from dtrain.process.tensorflow.tf_config import write_tf_config
     from dtrain_cli.plan.run_plan import foreign_variables
-    from dtrain_cli.targets.attended_command import attend
+    from dtrain_cli.targets.signals import attend
 
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
     if reason := missing(assignment.spec.secrets, environment):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dtrain_cli.console.streams import PlainBytes
     from dtrain_cli.runs.index import KnownRun
     from dtrain_cli.runs.logs import TaskOutput
-    from dtrain_cli.targets.kubernetes.place import KubernetesPlace
+    from dtrain_cli.targets.kubernetes.run import KubernetesPlace
 
 WATCH_EVERY_S = 1.0
 FOLLOW_EVERY_S = 0.2
@@ -168,7 +168,7 @@ def _is_task(word: str) -> bool:
 
 
 def _place(run: "KnownRun") -> "KubernetesPlace | None":
-    from dtrain_cli.targets.kubernetes.place import read_place
+    from dtrain_cli.targets.kubernetes.run import read_place
 
     return read_place(run.files)
 

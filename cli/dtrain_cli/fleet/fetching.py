@@ -15,7 +15,7 @@ from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 from dtrain_cli.fleet.agents import Agents, Ended, Said
 from dtrain_cli.fleet.host_rules import Gone, Phase
-from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox, signal_name
+from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
 SILENCE_S = 30.0
 """The longest wait for the next part of a file."""

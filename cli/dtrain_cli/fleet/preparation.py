@@ -24,7 +24,7 @@ from dtrain_cli.code import Archive
 from dtrain_cli.fleet.agents import Agents, Ended, Said
 from dtrain_cli.fleet.host_rules import Gone, Logins
 from dtrain_cli.fleet.link import HostError
-from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox, signal_name
+from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
 T = TypeVar("T")
 ANSWER_S = 30.0

@@ -43,7 +43,7 @@ from dtrain_cli.fleet.mirror import (
 )
 from dtrain_cli.fleet.preparation import Preparation
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch, Workload
-from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HasFileno, HostLost, HostNews, StopAsked, TargetFailed
 
 

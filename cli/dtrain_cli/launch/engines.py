@@ -18,7 +18,7 @@ from dtrain.formats.regular_file import read_regular
 from dtrain.process.private_variables import SECRET
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
-from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 
 LAUNCHERS: Mapping[On, str] = {
     On.SSH: "dtrain_cli.launch.on_hosts:launch_by_ssh",

@@ -42,7 +42,7 @@ from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.run_plan import limits_beside
 from dtrain_cli.runs.index import KnownRun, known_runs
 from dtrain_cli.runs.report import first_line, is_alive, is_owned, joined_record, joined_records, with_joined
-from dtrain_cli.targets.signal_inbox import signal_name
+from dtrain_cli.targets.signals import signal_name
 
 
 class Arrivals:

@@ -49,7 +49,7 @@ from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
 from dtrain_cli.runs.index import Journal, find_run, locked_run_directory, new_run_id, register_run
 from dtrain_cli.runs.report import lost_on_the_way, lost_tasks, read_report
-from dtrain_cli.targets.signal_inbox import SignalInbox
+from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.target import Target
 
 

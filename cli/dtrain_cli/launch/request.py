@@ -35,7 +35,7 @@ from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.runs.index import find_run, own_record
 from dtrain_cli.spec import SpecTree, read_spec
 from dtrain_cli.targets import vertex
-from dtrain_cli.targets.kubernetes import fitness as kubernetes
+from dtrain_cli.targets.kubernetes import run
 
 
 def read_request(
@@ -233,7 +233,7 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
         case On.SLURM if spec.slurm.servers is not None and spec.hosts:
             yield ("slurm", "servers"), "a job whose nodes `hosts` names has one part; leave one of them out"
         case On.KUBERNETES:
-            yield from (*kubernetes.problems(spec), *password_problems(spec))
+            yield from (*run.problems(spec), *password_problems(spec))
         case On.VERTEX:
             yield from (*vertex.problems(spec), *password_problems(spec))
     if spec.on is not On.KUBERNETES or spec.kubernetes.secret is None:

@@ -25,12 +25,10 @@ from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.runs.ending import user_has_stopped
 from dtrain_cli.runs.index import WhereRecord, find_run, known_runs, new_run_id
-from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
-from dtrain_cli.targets.slurm import commands
-from dtrain_cli.targets.slurm.allocation import Allocation, read_allocation
-from dtrain_cli.targets.slurm.job_report import WAITING, JobReport
-from dtrain_cli.targets.slurm.job_script import JobScript
-from dtrain_cli.targets.slurm.srun import Srun
+from dtrain_cli.targets import slurm_jobs
+from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.slurm_allocation import Allocation, Srun, read_allocation
+from dtrain_cli.targets.slurm_jobs import WAITING, JobReport, JobScript
 
 _TICK_S = 0.3
 _ASK_EVERY_S = (1.0, 5.0)
@@ -108,7 +106,7 @@ class Follower:
 
     def _look(self) -> None:
         try:
-            report = commands.show(self._job)
+            report = slurm_jobs.show(self._job)
         except RunError:  # a controller that is down for a while; the job goes on
             return
         if (news := self._progress.look(report)) is not None:
@@ -120,7 +118,7 @@ class Follower:
             f"job {self._job}", self._signals, self._say, lambda: None
         ):
             self._say(f"cancelling job {self._job}: its run saves its last step and stops")
-            commands.cancel(self._job)
+            slurm_jobs.cancel(self._job)
             self._cancelled = True
             return False
         self._say(f"job {self._job} goes on; its output is in {self._files[1].path}")
@@ -313,7 +311,7 @@ def _submit(options: LaunchOptions) -> tuple[str, Submission]:
         script.out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{script.out.parent} cannot be made: {error.strerror}") from None
-    job = commands.submit(script.text())
+    job = slurm_jobs.submit(script.text())
     say(f"job {job} is submitted; files of the run: {ready.run_dir}")
     return job, ready
 
@@ -344,9 +342,9 @@ def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
 def _begin_again(job: str, grace_s: float) -> None:
     """Requeue the job if its time was over; one that was cancelled stays so."""
     try:
-        if commands.is_ending(job, grace_s):
+        if slurm_jobs.is_ending(job, grace_s):
             say(f"the time of job {job} is over: it is requeued, and goes on from its last step")
-            commands.requeue(job)
+            slurm_jobs.requeue(job)
     except RunError as error:
         say(f"{error}; submit the job again with --resume to go on")
 
@@ -375,5 +373,5 @@ def _with_addresses(hosts: Sequence[Host], network: NetworkSection) -> list[Host
     lacking = [host.host for host in hosts if host.address is None]
     if network.interface is not None or not lacking:
         return list(hosts)
-    addresses = commands.node_addresses(lacking)
+    addresses = slurm_jobs.node_addresses(lacking)
     return [replace(host, address=host.address or addresses.get(host.host)) for host in hosts]

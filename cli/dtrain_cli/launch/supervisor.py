@@ -27,7 +27,7 @@ from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.faults import FaultSchedule
 from dtrain_cli.runs.index import Journal
 from dtrain_cli.runs.report import first_line
-from dtrain_cli.targets.signal_inbox import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
+from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
 from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Target, TargetFailed
 
 TICK_S = 0.2

@@ -25,7 +25,7 @@ from dtrain.runs.json_file import read_record
 from dtrain.runs.states import LIVE_RUN_STATES
 from dtrain_cli.runs.index import KnownRun, WhereRecord, instant, other_host, own_record
 from dtrain_cli.runs.report import is_locked, launcher_lives
-from dtrain_cli.targets.slurm import commands
+from dtrain_cli.targets import slurm_jobs
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _job_of(run: KnownRun) -> str | None:
 def _stopped_there(run: KnownRun, job: str, wait_s: float) -> bool:
     """Stop a run on the machine of its launcher; return whether it has ended."""
     words = ["-P", "-m", "dtrain_cli.main", "stop", f"--wait={wait_s:g}", str(run.files.directory)]
-    problem = commands.run_on_node(job, str(run.record.host), [sys.executable, *words], wait_s)
+    problem = slurm_jobs.run_on_node(job, str(run.record.host), [sys.executable, *words], wait_s)
     record = own_record(run.files.directory)
     if record is None or record.state not in LIVE_RUN_STATES:
         return True

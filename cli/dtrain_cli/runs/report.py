@@ -24,7 +24,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, re
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
 from dtrain_cli.runs.index import other_host, own_record
-from dtrain_cli.targets.kubernetes.place import read_place
+from dtrain_cli.targets.kubernetes.run import read_place
 
 EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
 """Exit codes of `dtrain status` by state; 0 for every other."""

@@ -1,32 +1,131 @@
-"""The processes of this machine as a target.
+"""The processes of this machine as a target, and those that the kernel has killed for memory.
 
 A program forks from the fork server. A foreign command, and a program whose environment sets variables that
 only a starting interpreter reads, is spawned under a guardian. Either way the same reports come back.
 """
 
 import contextlib
+import math
 import os
+import re
 import selectors
 import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import LOOPBACK
 from dtrain.config import ClusterSection
-from dtrain.process import life_line
+from dtrain.process import life_line, private_variables, start_protocol
 from dtrain.process.open_files import allow_open_files
 from dtrain.process.start_protocol import Exited, Refused, Report, Started, StartTask
 from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.plan.ports import HeldPorts, hold_addresses, pick_master_port
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
-from dtrain_cli.targets.guarded_command import GuardedCommand
-from dtrain_cli.targets.memory_kills import MemoryKills
 from dtrain_cli.targets.target import Event, HasFileno, HostNews, StopAsked, TargetFailed
+
+LATELY_S = 5.0
+"""A process that is killed for memory may need so long to free it and end."""
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_MACHINE = Path("/proc/vmstat")
+_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+class MemoryKills:
+    """The kernel's counts of processes that it has killed for memory, here and in the whole machine."""
+
+    def __init__(self) -> None:
+        self._files = (*_memory_files(), _MACHINE)
+        self._counted = self._count()
+        self._rose_s = -math.inf
+
+    def look(self, now_s: float) -> None:
+        """Read the counts. To be called often: a kill is as recent as the look that saw it."""
+        before = self._counted
+        self._counted = self._count()
+        if self._counted > before:
+            self._rose_s = now_s
+
+    def lately(self, now_s: float) -> bool:
+        """Return whether there has been one about now."""
+        self.look(now_s)
+        return now_s - self._rose_s <= LATELY_S
+
+    def _count(self) -> int:
+        counts = [0]
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                counts += map(int, _KILLS.findall(path.read_text()))
+        return sum(counts)
+
+
+def _memory_files() -> Iterable[Path]:
+    """Yield the files that count this control group's kills: memory.events (v2), memory.oom_control (v1)."""
+    with contextlib.suppress(OSError):
+        for line in _OWN_GROUPS.read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                yield _CGROUPS / group.lstrip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                yield _CGROUPS / "memory" / group.lstrip("/") / "memory.oom_control"
+
+
+class GuardedCommand:
+    """One command that runs under a guardian; `ended` once the end of the command has been reported."""
+
+    def __init__(self, launch: TaskLaunch, line: LifeLine) -> None:
+        self.ended = False
+        self._task = str(launch.task)
+        self._attempt = launch.attempt
+        self._reading_end, writing_end = os.pipe()
+        self._lines = start_protocol.Lines(start_protocol.REPORTS.decode)
+        fds: tuple[int, ...] = (line.reading_end, writing_end)
+        names = (*map(str, fds), str(launch.task), str(launch.attempt))
+        environment = {**os.environ, **launch.environment}
+        private = private_variables.handed_over(launch.private) if launch.private else None
+        if private is not None:
+            environment[private_variables.DESCRIPTOR] = str(private)
+            fds = (*fds, private)
+        with open(launch.log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "dtrain_cli.targets.guardian", *names, *launch.command],
+                env=environment,
+                cwd=launch.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        os.close(writing_end)
+        if private is not None:
+            os.close(private)
+
+    def fileno(self) -> int:
+        """Return the file descriptor that a selector watches."""
+        return self._reading_end
+
+    def reports(self) -> list[Report]:
+        """Return the reports that have arrived; to be called when `fileno()` can be read."""
+        data = os.read(self._reading_end, 1 << 16)
+        reports = self._lines.feed(data)
+        if not data:  # it was killed: its command died with it, and this process has adopted what that left
+            reports.append(Exited(self._task, self._attempt, -signal.SIGKILL, 0))
+        self.ended = any(isinstance(report, Exited | Refused) for report in reports)
+        return reports
+
+    def close(self) -> None:
+        """Read no more reports."""
+        os.close(self._reading_end)
+
 
 _LOOK_EVERY_S = 0.5
 _OWN_FILES = 64

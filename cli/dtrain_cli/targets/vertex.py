@@ -13,7 +13,7 @@ import msgspec
 from dtrain.cluster import Role
 from dtrain.config import Problem, RunSpec
 from dtrain.process.engines.vertex import POOLS
-from dtrain_cli.targets.kubernetes.task_spec import wait_of
+from dtrain_cli.targets.kubernetes.run import wait_of
 
 SECRET = "DTRAIN_SECRET"
 _AS_SAID = ("checkpoint", "success", "trace", "simulate")

@@ -7,7 +7,7 @@ from dtrain.runs.states import FailureKind
 from dtrain_cli.console.run_console import render
 from dtrain_cli.launch.tasks import describe, earliest, failure_of, last_lines
 from dtrain_cli.plan.run_plan import TaskLaunch
-from dtrain_cli.targets import memory_kills
+from dtrain_cli.targets import local
 
 
 def failure(task: str, monotonic_s: float, kind: str = "exception") -> FailureRecord:
@@ -123,13 +123,13 @@ EVENTS = {
 def test_a_kill_for_memory_is_read_where_the_kernel_counts_it(tmp_path, monkeypatch, groups):
     place, text = EVENTS[groups]
     for name, path in {"_CGROUPS": "groups", "_OWN_GROUPS": "own", "_MACHINE": "vmstat"}.items():
-        monkeypatch.setattr(memory_kills, name, tmp_path / path)
+        monkeypatch.setattr(local, name, tmp_path / path)
     counts = tmp_path / "groups" / place
     (tmp_path / "groups").mkdir()
     counts.parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "own").write_text(groups)
     counts.write_text(text.format(3))
-    kills = memory_kills.MemoryKills()
+    kills = local.MemoryKills()
     assert not kills.lately(10.0)
     counts.write_text(text.format(4))
     kills.look(11.0)

@@ -26,8 +26,8 @@ def ended(tmp_path, monkeypatch):
         monkeypatch.setenv(name, BATCH[name])
     monkeypatch.setattr(slurm, "fleet_target", lambda *_: None)
     monkeypatch.setattr(slurm, "_with_addresses", lambda hosts, _: hosts)
-    monkeypatch.setattr(slurm.commands, "is_ending", lambda *_: True)
-    monkeypatch.setattr(slurm.commands, "requeue", requeued.append)
+    monkeypatch.setattr(slurm.slurm_jobs, "is_ending", lambda *_: True)
+    monkeypatch.setattr(slurm.slurm_jobs, "requeue", requeued.append)
 
     def ended(during, requeue=True):
         def run(options, target_of):

@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from dtrain_cli.launch import slurm
-from dtrain_cli.targets.slurm import commands
-from dtrain_cli.targets.slurm.job_report import JobReport
+from dtrain_cli.targets import slurm_jobs
+from dtrain_cli.targets.slurm_jobs import JobReport
 
 
 class Signals:
@@ -35,9 +35,9 @@ def follow(tmp_path, monkeypatch):
         monkeypatch.setattr(slurm, "SignalInbox", lambda: Signals(number))
         monkeypatch.setattr(slurm, "asked_to_cancel", lambda *_: cancels)
         monkeypatch.setattr(slurm, "_ASK_EVERY_S", (0.0, 0.0))
-        monkeypatch.setattr(commands, "cancel", cancelled.append)
+        monkeypatch.setattr(slurm_jobs, "cancel", cancelled.append)
         monkeypatch.setattr(
-            commands, "show", lambda _: end if cancelled else JobReport("RUNNING", "None", 0, None, 0)
+            slurm_jobs, "show", lambda _: end if cancelled else JobReport("RUNNING", "None", 0, None, 0)
         )
         for name in ("out", "err"):
             (tmp_path / name).touch()

@@ -12,9 +12,8 @@ from dtrain.errors import SpecError
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.slurm import UNKNOWN_MAX, JobProgress, submission
 from dtrain_cli.placement import place
-from dtrain_cli.targets.slurm.allocation import Allocation, read_allocation
-from dtrain_cli.targets.slurm.job_report import read_job, read_node_addresses
-from dtrain_cli.targets.slurm.job_script import JobScript
+from dtrain_cli.targets.slurm_allocation import Allocation, read_allocation
+from dtrain_cli.targets.slurm_jobs import JobScript, read_job, read_node_addresses
 
 GOLDEN = Path(__file__).parent / "job.sh"
 HETEROGENEOUS = Path(__file__).parent / "heterogeneous_job.sh"

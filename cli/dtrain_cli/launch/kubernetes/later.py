@@ -17,9 +17,8 @@ from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.streams import PlainBytes
 from dtrain_cli.runs.index import KnownRun, own_record
 from dtrain_cli.runs.report import build_report, is_alive
-from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl
-from dtrain_cli.targets.kubernetes.place import KubernetesPlace
-from dtrain_cli.targets.kubernetes.view import PodView, RunView
+from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl, PodView, RunView
+from dtrain_cli.targets.kubernetes.run import KubernetesPlace
 
 _PIECE_BYTES = 1 << 16
 _OF_RUN = ("global_step", "max_steps", "rolled_back_steps", "evaluation", "stalled")

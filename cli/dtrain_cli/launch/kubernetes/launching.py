@@ -29,14 +29,10 @@ from dtrain_cli.launch.request import other_settings
 from dtrain_cli.launch.tasks import last_lines
 from dtrain_cli.runs.index import Journal, find_run, locked_run_directory, register_run
 from dtrain_cli.runs.report import read_report
-from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl
-from dtrain_cli.targets.kubernetes.manifests import manifests
-from dtrain_cli.targets.kubernetes.place import place_of, read_place
-from dtrain_cli.targets.kubernetes.pod import FAREWELL_S
-from dtrain_cli.targets.kubernetes.run import KubernetesRun
-from dtrain_cli.targets.kubernetes.task_spec import grace_s
-from dtrain_cli.targets.kubernetes.view import PodView, RunView
-from dtrain_cli.targets.signal_inbox import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl, PodView, RunView
+from dtrain_cli.targets.kubernetes.manifests import FAREWELL_S, manifests
+from dtrain_cli.targets.kubernetes.run import KubernetesRun, grace_s, place_of, read_place
+from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 
 LOOK_EVERY_S = 2.0
 TURN_S = 0.1

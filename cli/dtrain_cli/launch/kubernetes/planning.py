@@ -25,11 +25,15 @@ from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.plan.run_plan import Workload
-from dtrain_cli.targets.kubernetes.code import Code
-from dtrain_cli.targets.kubernetes.jobs import KEPT_S
-from dtrain_cli.targets.kubernetes.manifests import json_text, manifests, yaml_text
-from dtrain_cli.targets.kubernetes.pod import RUN_LABEL, reads_disk
-from dtrain_cli.targets.kubernetes.run import PORT, SUFFIX_LENGTH, KubernetesRun, object_name
+from dtrain_cli.targets.kubernetes.manifests import (
+    KEPT_S,
+    RUN_LABEL,
+    json_text,
+    manifests,
+    reads_disk,
+    yaml_text,
+)
+from dtrain_cli.targets.kubernetes.run import PORT, SUFFIX_LENGTH, Code, KubernetesRun, object_name
 
 
 def plan(options: LaunchOptions) -> int:

@@ -1,20 +1,206 @@
-"""The command `kubectl`, which knows the cluster and how to log in there."""
+"""The command `kubectl`, and the state of a run by its pods, Jobs and JobSet as that prints them."""
 
 import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dtrain.errors import RunError
+import msgspec
+
+from dtrain.cluster import Role, TaskId
+from dtrain.errors import RunError, SpecError
 from dtrain.process.plain_text import plain
-from dtrain_cli.targets.kubernetes.manifests import json_text
-from dtrain_cli.targets.kubernetes.place import KubernetesPlace
-from dtrain_cli.targets.kubernetes.pod import CONTAINER, RUN_LABEL
-from dtrain_cli.targets.kubernetes.view import RunView, view_of
+from dtrain.runs.states import RunState, TaskState
+from dtrain_cli.targets.kubernetes.manifests import CONTAINER, ROLE_LABEL, RUN_LABEL, json_text
+from dtrain_cli.targets.kubernetes.run import KubernetesPlace
+
+INDEX_NOTE = "batch.kubernetes.io/job-completion-index"
+NOTICED = 143
+_PHASES = {
+    "Pending": TaskState.PENDING,
+    "Running": TaskState.RUNNING,
+    "Succeeded": TaskState.SUCCEEDED,
+    "Failed": TaskState.FAILED,
+}
+
+
+@dataclass(frozen=True)
+class PodView:
+    """One pod.
+
+    Attributes:
+        task: which it runs.
+        name: the pod's own.
+        uid: of which no other pod has the same, ever.
+        created: an ISO time.
+        state: of the task in it.
+        node: where it runs.
+        exit_code: of its container.
+        message: why it waits or was lost.
+    """
+
+    task: TaskId
+    name: str
+    uid: str
+    created: str
+    state: TaskState
+    node: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
+
+    @property
+    def has_output(self) -> bool:
+        """Return whether its container has been started."""
+        return self.state != TaskState.PENDING
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run at one moment.
+
+    Attributes:
+        pods: the oldest first.
+        state: of the run; None: nothing of it is there.
+        failed: the pod whose end was the run's, if it has failed.
+        message: why the run waits or has failed.
+    """
+
+    pods: list[PodView] = field(default_factory=list)
+    state: RunState | None = None
+    failed: PodView | None = None
+    message: str | None = None
+
+    @property
+    def newest(self) -> dict[TaskId, PodView]:
+        """Return the newest pod of each task."""
+        return {pod.task: pod for pod in self.pods}
+
+    def restarts(self, task: TaskId) -> int:
+        """Return how many pods of a task came before its newest."""
+        return max(0, sum(pod.task == task for pod in self.pods) - 1)
+
+
+def view_of(objects: Iterable[Mapping[str, Any]], leader: TaskId) -> RunView:
+    """Return the state of a run.
+
+    Args:
+        objects: its pods, Jobs and JobSet, as the API has them.
+        leader: the task that leads.
+    """
+    objects = list(objects)
+    pods = sorted(filter(None, map(_pod, objects)), key=lambda pod: (pod.created, pod.uid))
+    owners = [each for each in objects if each.get("kind") in ("Job", "JobSet")]
+    if not owners and not pods:
+        return RunView()
+    newest = {pod.task: pod for pod in pods}
+    failed_of = [owner for owner in owners if _decides(owner, leader) and _condition(owner, "Failed")]
+    if failed_of:
+        failed = _culprit(pods, {_role(owner) for owner in failed_of})
+        return RunView(pods, RunState.FAILED, failed, _condition(failed_of[0], "Failed"))
+    if any(_decides(owner, leader, alone=True) and _has_succeeded(owner) for owner in owners):
+        return RunView(pods, RunState.SUCCEEDED)
+    if any("deletionTimestamp" in owner["metadata"] for owner in owners):
+        return RunView(pods, RunState.STOPPING)
+    waits = next((said for owner in owners if (said := _condition(owner, "Suspended"))), None)
+    led = newest.get(leader)
+    if led is not None and led.state == TaskState.RUNNING:
+        return RunView(pods, RunState.RUNNING)
+    return RunView(pods, RunState.STARTING if pods else RunState.PENDING, message=waits)
+
+
+def _pod(found: Mapping[str, Any]) -> PodView | None:
+    """Return a pod as a task; None for other objects and for strangers with our label."""
+    if found.get("kind") != "Pod":
+        return None
+    metadata, status = found["metadata"], found.get("status", {})
+    index = {**metadata.get("labels", {}), **metadata.get("annotations", {})}.get(INDEX_NOTE)
+    try:
+        task = TaskId.parse(f"{metadata.get('labels', {}).get(ROLE_LABEL)}:{index}")
+    except SpecError:
+        return None
+    container: Mapping[str, Any] = next(
+        (each for each in status.get("containerStatuses", ()) if each["name"] == CONTAINER), {}
+    )
+    ended = container.get("state", {}).get("terminated")
+    exit_code = None if ended is None else ended.get("exitCode")
+    state = _PHASES.get(status.get("phase", ""), TaskState.PENDING)
+    if state == TaskState.FAILED and exit_code == NOTICED:
+        state = TaskState.STOPPED
+    elif state == TaskState.RUNNING and "deletionTimestamp" in metadata:
+        state = TaskState.STOPPING
+    pod = PodView(
+        task,
+        metadata["name"],
+        metadata["uid"],
+        metadata.get("creationTimestamp", ""),
+        state,
+        found.get("spec", {}).get("nodeName"),
+        exit_code,
+        _why(status, container, ended),
+    )
+    return msgspec.convert(msgspec.to_builtins(pod), PodView)
+
+
+def _why(
+    status: Mapping[str, Any], container: Mapping[str, Any], ended: Mapping[str, Any] | None
+) -> str | None:
+    """Return why a pod waits, or how it was lost."""
+    if ended is not None:
+        reason = ended.get("reason")
+        return None if reason in (None, "Completed", "Error") else str(reason)
+    if waiting := container.get("state", {}).get("waiting"):
+        return ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+    for condition in status.get("conditions", ()):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return ": ".join(str(condition[key]) for key in ("reason", "message") if condition.get(key))
+    return str(status["reason"]) if status.get("reason") else None
+
+
+def _condition(owner: Mapping[str, Any], kind: str) -> str | None:
+    """Return what the owner says under a condition that holds; None: it does not hold."""
+    for condition in owner.get("status", {}).get("conditions", ()):
+        if condition.get("type") == kind and condition.get("status") == "True":
+            return str(condition.get("message") or condition.get("reason") or kind)
+    return None
+
+
+def _has_succeeded(owner: Mapping[str, Any]) -> bool:
+    return _condition(owner, "Complete") is not None or _condition(owner, "Completed") is not None
+
+
+def _role(owner: Mapping[str, Any]) -> str | None:
+    labels = owner.get("spec", {}).get("template", {}).get("metadata", {}).get("labels", {})
+    role = labels.get(ROLE_LABEL)
+    return None if role is None else str(role)
+
+
+def _decides(owner: Mapping[str, Any], leader: TaskId, alone: bool = False) -> bool:
+    """Return whether the end of an owner is the run's: a JobSet, the leader's Job, a failed server's.
+
+    Args:
+        owner: a Job or a JobSet.
+        leader: the task that leads.
+        alone: whether its success alone decides.
+    """
+    if owner.get("kind") == "JobSet":
+        return True
+    if owner["metadata"].get("ownerReferences"):  # a Job of a JobSet
+        return False
+    return _role(owner) == leader.role or (not alone and _role(owner) == Role.PS)
+
+
+def _culprit(pods: list[PodView], roles: set[str | None]) -> PodView | None:
+    """Return the first pod that failed: of the roles whose Jobs have, or of any where a JobSet has."""
+    lost = [
+        pod for pod in pods if pod.state == TaskState.FAILED and (None in roles or pod.task.role in roles)
+    ]
+    return min(lost, key=lambda pod: pod.created, default=None)
+
 
 ANSWER_S = 60.0
 """The longest wait for an answer of the cluster."""

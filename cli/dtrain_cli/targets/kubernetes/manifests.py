@@ -1,18 +1,33 @@
-"""A run as manifests, and these as text."""
+"""A run as manifests, and these as text: an Indexed Job a role behind a headless Service, or one JobSet.
+
+A Job makes a pod again when it was lost or died of a signal, under the same name; exit codes of 1 to 127,
+and 255, are permanent, as under a launcher. Sources: "Jobs" and "Pod failure policy" in the documentation
+of Kubernetes; JobSet's API v1alpha2; "Run a Job" and "Run a JobSet" in the documentation of Kueue.
+"""
 
 import base64
 import io
 import json
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
 
+from dtrain.cluster import Role
+from dtrain.config.choices import RestartPolicy, Success
 from dtrain.errors import SpecError
-from dtrain_cli.targets.kubernetes.code import text_of
-from dtrain_cli.targets.kubernetes.jobs import workloads
-from dtrain_cli.targets.kubernetes.pod import SECRET_KEY, labels
-from dtrain_cli.targets.kubernetes.run import KubernetesRun
-from dtrain_cli.targets.kubernetes.task_spec import FILE, task_spec
+from dtrain_cli.plan.run_plan import limits_beside
+from dtrain_cli.targets.kubernetes.run import (
+    FILE,
+    FOLDER,
+    PORT,
+    RUNS,
+    TLS_FOLDER,
+    KubernetesRun,
+    grace_s,
+    task_spec,
+    text_of,
+)
 
 SECRET_BYTES_MAX = 1_000_000
 _WIDTH = 1 << 16
@@ -117,3 +132,224 @@ def _readable(value: Any) -> Any:
     if isinstance(value, str) and (not _PLAIN.fullmatch(value) or value.lower() in _WORDS):
         return DoubleQuotedScalarString(value)
     return value
+
+
+PERMANENT = (*range(1, 128), 255)
+"""Exit codes after which a task is not started again; `sys.exit(-1)` gives 255."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+KEPT_S = 86_400
+"""How long objects with their logs stay after the end."""
+
+
+def workloads(run: KubernetesRun) -> list[dict[str, Any]]:
+    """Return the objects that start the tasks."""
+    if run.jobset:
+        return [_jobset(run)]
+    jobs = [
+        _object(run, "batch/v1", "Job", run.job_name(role), {**_job(run, role), **_kept()})
+        for role in run.roles
+    ]
+    return [_service(run), *jobs]
+
+
+def _object(run: KubernetesRun, version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return an object that Kueue admits, where the run waits in a queue."""
+    metadata: dict[str, Any] = {"name": name, "labels": labels(run)}
+    if run.spec.kubernetes.queue is not None and kind != "Service":
+        metadata["labels"][QUEUE_LABEL] = run.spec.kubernetes.queue
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _kept() -> dict[str, Any]:
+    return {"ttlSecondsAfterFinished": KEPT_S}
+
+
+def _service(run: KubernetesRun) -> dict[str, Any]:
+    """Return the Service that gives the pods their names, from before they are ready."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": labels(run),
+        "ports": [{"name": "dtrain", "port": PORT}],
+    }
+    return _object(run, "v1", "Service", run.name, spec)
+
+
+def _job(run: KubernetesRun, role: Role) -> dict[str, Any]:
+    count, restart = run.spec.cluster.count(role), run.spec.restart_of(role)
+    exits = {"containerName": CONTAINER, "operator": "In", "values": list(PERMANENT)}
+    job: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        "backoffLimitPerIndex": 0 if restart.policy == RestartPolicy.NEVER or run.foreign else restart.max,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {"action": "FailIndex" if _may_be_lost(run, role) else "FailJob", "onExitCodes": exits},
+            ]
+        },
+        "template": pod_template(run, role),
+    }
+    if not _may_be_lost(run, role):
+        job["maxFailedIndexes"] = 0
+    return job
+
+
+def _may_be_lost(run: KubernetesRun, role: Role) -> bool:
+    """Return whether the others go on without a task of the role: workers beside a chief that leads."""
+    return role is Role.WORKER and run.leader is Role.CHIEF and not run.foreign
+
+
+def _jobset(run: KubernetesRun) -> dict[str, Any]:
+    waited_for = [run.leader]
+    if Role.EVALUATOR in run.roles and not run.foreign:
+        waited_for.append(Role.EVALUATOR)
+    if run.spec.success == Success.ALL_WORKERS and Role.WORKER in run.roles:
+        waited_for.append(Role.WORKER)
+    spec = {
+        "network": {"enableDNSHostnames": True, "subdomain": run.name, "publishNotReadyAddresses": True},
+        "successPolicy": {
+            "operator": "All",
+            "targetReplicatedJobs": [role.value for role in dict.fromkeys(waited_for)],
+        },
+        "failurePolicy": {"maxRestarts": 0},
+        **_kept(),
+        "replicatedJobs": [
+            {"name": role.value, "replicas": 1, "template": {"spec": _job(run, role)}} for role in run.roles
+        ],
+    }
+    return _object(run, "jobset.x-k8s.io/v1alpha2", "JobSet", run.name, spec)
+
+
+CONTAINER = "dtrain"
+INDEX = "$(JOB_COMPLETION_INDEX)"
+WORK = "/dtrain/work"
+RUN_LABEL = "dtrain.dev/run"
+ROLE_LABEL = "dtrain.dev/role"
+SECRET_KEY = "secret"
+USER = 1000
+FAREWELL_S = 10
+"""From the end of the tasks' own grace to SIGKILL."""
+_NODE = "kubernetes.io/hostname"
+
+
+def labels(run: KubernetesRun, role: Role | None = None) -> dict[str, str]:
+    """Return the labels of the run's objects, or of a role's pods."""
+    common = {"app.kubernetes.io/name": "dtrain", RUN_LABEL: run.name}
+    return common if role is None else {**common, ROLE_LABEL: role.value}
+
+
+def pod_template(run: KubernetesRun, role: Role) -> dict[str, Any]:
+    """Return the template of a role's pods."""
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "subdomain": run.name,
+        "terminationGracePeriodSeconds": math.ceil(grace_s(run.spec.wait)) + FAREWELL_S,
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            # Else each mount would make the run directory writable for the group, which no run may be.
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(run, role)],
+        "volumes": _volumes(run, role),
+    }
+    if role is Role.EVALUATOR and reads_disk(run, role) and not run.spec.kubernetes.volume.shared:
+        beside = {"labelSelector": {"matchLabels": labels(run, run.leader)}, "topologyKey": _NODE}
+        spec["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [beside]}}
+    return {"metadata": {"labels": labels(run, role)}, "spec": spec}
+
+
+def reads_disk(run: KubernetesRun, role: Role) -> bool:
+    """Return whether a role's pods have the disk of the run directory: the leader's and the evaluator's."""
+    if run.foreign:
+        return role is run.leader
+    return role is run.leader or (role is Role.EVALUATOR and run.spec.checkpoint.remote is None)
+
+
+def _container(run: KubernetesRun, role: Role) -> dict[str, Any]:
+    kubernetes = run.spec.kubernetes
+    resources = kubernetes.resources_of(role)
+    cpu = resources.cpu if isinstance(resources.cpu, str) else f"{resources.cpu:g}"
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": kubernetes.image,
+        "command": ["dtrain"],
+        "args": _arguments(run, role),
+        "env": _environment(run, role),
+        "resources": {
+            "requests": {"cpu": cpu, "memory": resources.memory},
+            "limits": {"memory": resources.memory},
+        },
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": volume["name"], "mountPath": path, **({"readOnly": True} if read_only else {})}
+            for volume, path, read_only in _mounted(run, role)
+        ],
+    }
+    if role is not Role.EVALUATOR:
+        container["ports"] = [{"name": "dtrain", "containerPort": PORT}]
+    return container
+
+
+def _arguments(run: KubernetesRun, role: Role) -> list[str]:
+    words = ["task", "--spec", f"{FOLDER}/{FILE}"]
+    leads = role is run.leader and not run.foreign
+    if leads:
+        directory = run.run_directory if role is Role.CHIEF else f"{run.run_directory}/{role}-{INDEX}"
+        words += ["--run-dir", directory]
+    words += ["--work", f"{run.run_directory}/work" if reads_disk(run, role) and leads else WORK]
+    words += ["--code", run.code.folder] if run.code.folder else []
+    # Kubernetes replaces $(NAME) in arguments, and $$ by $.
+    return [*words, *(word.replace("$", "$$") for word in run.command)]
+
+
+def _environment(run: KubernetesRun, role: Role) -> list[dict[str, Any]]:
+    plain = {"DTRAIN_ROLE": role.value, "PYTHONUNBUFFERED": "1", "HOME": WORK}
+    cores = math.floor(run.spec.kubernetes.resources_of(role).cores)
+    threads = "1" if run.spec.training.deterministic else str(max(1, cores))
+    plain |= limits_beside(run.spec.environment, threads)
+    secret = {} if run.foreign else {"DTRAIN_SECRET": SECRET_KEY}
+    secret |= {name: name for name in run.spec.secrets}
+    return [
+        *({"name": name, "value": value} for name, value in plain.items()),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": run.secret_name, "key": key}}}
+            for name, key in secret.items()
+        ),
+    ]
+
+
+def _volumes(run: KubernetesRun, role: Role) -> list[dict[str, Any]]:
+    return [volume for volume, _, _ in _mounted(run, role)]
+
+
+def _mounted(run: KubernetesRun, role: Role) -> list[tuple[dict[str, Any], str, bool]]:
+    """Return the volumes of a role's pods, each with its path and whether it is only read."""
+    spec = {"name": run.name, "items": [{"key": FILE, "path": FILE}]}
+    mounted: list[tuple[dict[str, Any], str, bool]] = [
+        ({"name": "spec", "configMap": spec}, FOLDER, True),
+        ({"name": "work", "emptyDir": {}}, WORK, False),
+    ]
+    if run.code.files:
+        items = [{"key": key, "path": path} for path, key in run.code.keys.items()]
+        code = {"name": "code", "configMap": {"name": run.name, "items": items}}
+        mounted.append((code, run.code.folder, True))
+    if run.certificates:
+        tasks = [f"{role}-{index}" for index in range(run.spec.cluster.count(role))]
+        files = ["ca.crt", *(f"{task}.{kind}" for task in tasks for kind in ("crt", "key"))]
+        items = [{"key": file, "path": file} for file in files]
+        # Group alone: the owner of such files is root, and the pod's user is not.
+        tls = {"secretName": run.secret_name, "items": items, "defaultMode": 0o440}
+        mounted.append(({"name": "tls", "secret": tls}, TLS_FOLDER, True))
+    if reads_disk(run, role):
+        claim = {"persistentVolumeClaim": {"claimName": run.volume_name}}
+        mounted.append(({"name": "runs", **claim}, RUNS, False))
+    return mounted

@@ -1,14 +1,111 @@
-"""A run as Kubernetes gets it: its names, addresses and everything that its pods are given."""
+"""A run as Kubernetes gets it: its names, addresses, code, and the spec that its pods read.
+
+The files of a program are in a ConfigMap, whose keys know no folders.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from dtrain.cluster import ClusterSpec, Role
-from dtrain.config import RunSpec
+import msgspec
+
+from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.config import Problem, RunSpec, SecuritySection, WaitSection
+from dtrain.config.choices import On, TlsMode
+from dtrain.errors import RunError, SpecError
 from dtrain.process.tls_material import TlsMaterial
+from dtrain.runs.files import RunFiles
+from dtrain.runs.json_file import read_record
 from dtrain_cli.plan.run_plan import START_ORDER
-from dtrain_cli.targets.kubernetes.code import Code
+
+
+def problems(spec: RunSpec) -> Iterator[Problem]:
+    """Yield what is wrong for Kubernetes with a spec that is right elsewhere."""
+    kubernetes = spec.kubernetes
+    if kubernetes.image is None:
+        yield (
+            ("kubernetes", "image"),
+            (
+                "expected the image of the pods, with Python, dtrain of this version and what the program "
+                "imports: image: registry/team/dtrain:1, or --set kubernetes.image=..."
+            ),
+        )
+    for role in Role:
+        if not isinstance(getattr(spec.cluster, role), int):
+            yield (
+                ("cluster", role.value),
+                "expected a count: the cluster places the tasks itself and gives them addresses",
+            )
+    for name in ("kill", "pause"):
+        if getattr(spec.simulate, name):
+            yield ("simulate", name), "only a launcher does this; `kubectl delete pod` is its like there"
+    shared = kubernetes.volume.shared
+    many = spec.cluster.count(Role.CHIEF) == 0 and spec.cluster.count(Role.WORKER) > 1
+    if many and not shared:
+        yield (
+            ("kubernetes", "volume", "access"),
+            "without a chief every worker has the disk: expected access: ReadWriteMany, or a chief",
+        )
+    if spec.secrets and kubernetes.secret is None and "secret" in spec.secrets:
+        yield ("secrets",), "the name `secret` is taken in the run's Secret; expected another name"
+
+
+LIMIT_BYTES = 900_000
+"""Of a ConfigMap with all its files: Kubernetes takes 1 MiB, of which the rest of the object needs some."""
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Code:
+    """The files that the pods get.
+
+    Attributes:
+        folder: where they are in the pods; empty: the run has none.
+        files: contents by path below the folder; empty where the image holds the code.
+    """
+
+    folder: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def check_size(self) -> None:
+        """Raise a `SpecError` unless a ConfigMap can hold the files."""
+        sizes = {path: _stored_bytes(content) for path, content in self.files.items()}
+        total = sum(sizes.values())
+        if total <= LIMIT_BYTES:
+            return
+        biggest = sorted(sizes, key=lambda path: sizes[path], reverse=True)[:_SHOWN]
+        shown = ", ".join(f"{path} ({sizes[path]} bytes)" for path in biggest)
+        raise SpecError(
+            f"the code has {total} bytes, and a ConfigMap holds {LIMIT_BYTES}; the biggest: {shown}. Leave "
+            "files away, or put the code into the image and say its folder there: kubernetes.code_in: /app"
+        )
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Return the key of each path; two paths never have one."""
+        keys: dict[str, str] = {}
+        for path in sorted(self.files):
+            plain = re.sub(r"[^-._A-Za-z0-9]", "_", path.replace("/", "__"))[:200]
+            key, number = f"code.{plain}", 1
+            while key in keys.values():
+                key, number = f"code.{number}.{plain}", number + 1
+            keys[path] = key
+        return keys
+
+
+def text_of(content: bytes) -> str | None:
+    """Return a file as text; None where YAML cannot hold it as such."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(each.isprintable() or each in "\n\t" for each in text) else None
+
+
+def _stored_bytes(content: bytes) -> int:
+    return len(content) if text_of(content) is not None else 4 * -(-len(content) // 3)
+
 
 PORT = 2222
 RUNS = "/dtrain/runs"
@@ -110,3 +207,112 @@ def object_name(name: str, suffix: str) -> str:
     if not plain[:1].isalpha():  # a Service's name begins with a letter
         plain = f"run-{plain}"[: NAME_MAX - len(suffix) - 1].strip("-")
     return f"{plain}-{suffix}"
+
+
+@dataclass(frozen=True)
+class KubernetesPlace:
+    """The facts of a run that a later command needs.
+
+    Attributes:
+        engine: that owns the tasks. Records of others lie in the same file and have other fields.
+        name: of all its objects.
+        context: of kubectl; None: its current one.
+        namespace: likewise.
+        jobset: whether its tasks are one JobSet.
+        leader: the task that leads.
+        directory: the run directory in the leader's pod; None for a foreign command.
+        stop_s: how long its tasks may take to stop.
+    """
+
+    engine: On
+    name: str = ""
+    context: str | None = None
+    namespace: str | None = None
+    jobset: bool = False
+    leader: str = ""
+    directory: str | None = None
+    stop_s: float = 0.0
+
+    @property
+    def leading(self) -> TaskId:
+        """Return the task that leads."""
+        return TaskId.parse(self.leader)
+
+
+def place_of(run: KubernetesRun, stop_s: float) -> KubernetesPlace:
+    """Return the place of a run that is about to start."""
+    kubernetes = run.spec.kubernetes
+    directory = run.run_directory if run.leader is Role.CHIEF else f"{run.run_directory}/{run.leader}-0"
+    return KubernetesPlace(
+        On.KUBERNETES,
+        run.name,
+        kubernetes.context,
+        kubernetes.namespace,
+        run.jobset,
+        str(TaskId(run.leader, 0)),
+        None if run.foreign else directory,
+        stop_s,
+    )
+
+
+def read_place(files: RunFiles) -> KubernetesPlace | None:
+    """Return where the tasks of a run are on Kubernetes; None for a run of a launcher.
+
+    Raises:
+        RunError: the record is damaged.
+    """
+    try:
+        found = read_record(files.where, KubernetesPlace)
+    except OSError as error:
+        raise RunError(f"{files.where} cannot be read: {error.strerror}") from None
+    return found if found is not None and found.engine is On.KUBERNETES else None
+
+
+FILE = "spec.json"
+FOLDER = "/etc/dtrain/spec"
+TLS_FOLDER = "/etc/dtrain/tls"
+WAIT_S = {"start_s": 600.0, "server_s": 300.0, "leader_s": 300.0}
+"""The time for nodes to come, where the spec says nothing: a cluster takes minutes to get one."""
+_AS_SAID = ("checkpoint", "success", "trace", "environment", "secrets", "simulate")
+
+
+def task_spec(run: KubernetesRun) -> dict[str, Any]:
+    """Return the spec as plain data; what is at its default, and was not said, is left out."""
+    spec = run.spec
+    default = RunSpec()
+    written: dict[str, Any] = {"name": spec.name, "cluster": dict(run.addresses.to_dict())}
+    written |= {
+        name: msgspec.to_builtins(value)
+        for name in _AS_SAID
+        if (value := getattr(spec, name)) != getattr(default, name)
+    }
+    if evaluators := spec.cluster.count(Role.EVALUATOR):
+        written["cluster"][Role.EVALUATOR.value] = evaluators
+    if training := spec.said.get("training"):
+        written["training"] = training
+    written["wait"] = wait_of(spec)
+    if run.certificates:
+        written["security"] = {"tls": TlsMode.REQUIRED.value, **_files()}
+    return written
+
+
+def wait_of(spec: RunSpec) -> dict[str, float]:
+    """Return the patience of the tasks: the spec's where it says one, else that of a cluster."""
+    said = spec.said.get("wait", {})
+    seconds = msgspec.to_builtins(spec.wait) if said else {}
+    wait = {name: seconds[name] if name in said else patience for name, patience in WAIT_S.items()}
+    return {**wait, "grace_s": grace_s(spec.wait)}
+
+
+def grace_s(wait: WaitSection) -> float:
+    """Return the time of a task to end in order."""
+    return wait.grace(launched=False)
+
+
+def _files() -> dict[str, str]:
+    paths = SecuritySection(
+        ca_file=f"{TLS_FOLDER}/ca.crt",
+        cert_file=f"{TLS_FOLDER}/{{role}}-{{index}}.crt",
+        key_file=f"{TLS_FOLDER}/{{role}}-{{index}}.key",
+    )
+    return {name: getattr(paths, name) for name in ("ca_file", "cert_file", "key_file")}

@@ -1,7 +1,9 @@
-"""The signals to the launcher, read in its loop instead of interrupting it."""
+"""Signals: to the launcher, read in its loop, and to process 1 of a container, passed on to its command."""
 
+import contextlib
 import os
 import signal
+from collections.abc import Mapping, Sequence
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
@@ -40,3 +42,27 @@ class SignalInbox:
         except BlockingIOError:
             return []
         return [number for number in numbers if number in _CAUGHT]
+
+
+FORWARDED = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
+)
+
+
+def attend(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command in a child, pass signals on, collect orphans; return its code, 128+n for signal n."""
+    inbox = [*FORWARDED, signal.SIGCHLD]
+    signal.pthread_sigmask(signal.SIG_BLOCK, inbox)
+    child = os.posix_spawnp(command[0], list(command), environment, setsigmask=[], setsigdef=FORWARDED)
+    while True:
+        number = signal.sigwait(inbox)
+        if number != signal.SIGCHLD:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
+            continue
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            pid, status = ended
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
