@@ -8,10 +8,10 @@ EVALUATION = "training/evaluation.py"
 PIPELINES = "training/parts.py"
 EPOCHS = "training/fits/leading.py"
 LOG = "training/fits/leading.py"
-STOPPING = "callbacks/early_stopping.py"
-PLATEAU = "callbacks/reduce_on_plateau.py"
-CSV = "callbacks/csv_logger.py"
-CHECKPOINT = "callbacks/model_checkpoint.py"
+STOPPING = "callbacks/steering.py"
+PLATEAU = "callbacks/steering.py"
+CSV = "callbacks/recording.py"
+CHECKPOINT = "callbacks/saving.py"
 
 TRAINING = [
     bug(EVALUATION, "Totals.add", "self.examples += batch.size", "self.examples += 1"),
@@ -63,12 +63,12 @@ CALLBACKS = [
     ),
     bug(CHECKPOINT, "ModelCheckpoint._save_if_due", "self._watched.best = value"),
     bug(
-        "callbacks/backup_and_restore.py",
+        "callbacks/saving.py",
         "BackupAndRestore.on_train_begin",
         "self._saved_step = self._clock.global_step",
     ),
-    bug("callbacks/callback_list.py", "check_callbacks", "not isinstance(found, Callback)", "False"),
-    bug("callbacks/monitor.py", "Monitor.read", "warnings.warn(text, RuntimeWarning, stacklevel=3)"),
+    bug("callbacks/callback.py", "check_callbacks", "not isinstance(found, Callback)", "False"),
+    bug("callbacks/steering.py", "Monitor.read", "warnings.warn(text, RuntimeWarning, stacklevel=3)"),
 ]
 
 FOUND = [*TRAINING, *CALLBACKS]

@@ -5,8 +5,8 @@ from pathlib import Path, PurePosixPath
 TESTS = Path(__file__).parents[1]
 
 MIRRORED = {
-    "callbacks/callback_list.py": ["callbacks", "training/test_wrong_data.py"],
-    "callbacks/backup_and_restore.py": ["callbacks"],
+    "callbacks/callback.py": ["callbacks", "training/test_wrong_data.py"],
+    "callbacks/saving.py": ["callbacks"],
     "checkpoints/finals.py": ["checkpoints/test_finals.py"],
     "checkpoints/folder.py": ["checkpoints"],
     "checkpoints/keys.py": ["checkpoints"],

@@ -3,19 +3,10 @@
 from typing import TYPE_CHECKING
 
 from dtrain.absent_names import absent_from
-from dtrain.callbacks.backup_and_restore import BackupAndRestore
-from dtrain.callbacks.callback import Callback, Logs
-from dtrain.callbacks.callback_list import CallbackList
-from dtrain.callbacks.csv_logger import CSVLogger
-from dtrain.callbacks.early_stopping import EarlyStopping
-from dtrain.callbacks.history import History
-from dtrain.callbacks.lambda_callback import LambdaCallback
-from dtrain.callbacks.learning_rate_scheduler import LearningRateScheduler
-from dtrain.callbacks.model_checkpoint import ModelCheckpoint
-from dtrain.callbacks.progress_bar import ProgressBar
-from dtrain.callbacks.reduce_on_plateau import ReduceLROnPlateau
-from dtrain.callbacks.tensorboard import TensorBoard
-from dtrain.callbacks.terminate_on_nan import TerminateOnNaN
+from dtrain.callbacks.callback import Callback, CallbackList, LambdaCallback, Logs
+from dtrain.callbacks.recording import CSVLogger, History, ProgressBar, TensorBoard
+from dtrain.callbacks.saving import BackupAndRestore, ModelCheckpoint
+from dtrain.callbacks.steering import EarlyStopping, LearningRateScheduler, ReduceLROnPlateau, TerminateOnNaN
 
 __all__ = [
     "BackupAndRestore",

@@ -1,9 +1,10 @@
-"""The base of all callbacks."""
+"""The base of all callbacks, several of them as one, and functions as one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dtrain.errors import InputError
 from dtrain.strategies.interface import Training
 
 Logs = dict[str, Any]
@@ -116,3 +117,109 @@ class Callback:
 
 
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+
+
+ALIASES = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+
+
+def as_callbacks(given: Any) -> list[Callback]:
+    """Return callbacks (None, one, or nested lists) as a list; raise an `InputError` for others."""
+    if given is None:
+        return []
+    if isinstance(given, list | tuple):
+        return [callback for each in given for callback in as_callbacks(each)]
+    check_callbacks([given])
+    return [given]
+
+
+def check_callbacks(callbacks: Iterable[object]) -> None:
+    """Raise an `InputError` if one of these is no callback, but a class or a name."""
+    for found in callbacks:
+        if not isinstance(found, Callback):
+            raise InputError(f"callbacks: expected instances of dtrain.callbacks.Callback, found {found!r}")
+
+
+class CallbackList:
+    """Calls several callbacks in order.
+
+    Args:
+        callbacks: which are called, in order.
+        model: is given to the `set_model` of each callback.
+        params: are told to each.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], model: Any, params: Mapping[str, Any]) -> None:
+        self.callbacks = list(callbacks)
+        self._listeners: dict[str, list[Callback]] = {}
+        check_callbacks(self.callbacks)
+        for callback in self.callbacks:
+            callback.set_model(model)
+            callback.set_params(params)
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Call one hook of each callback."""
+        for callback in self.callbacks:
+            getattr(callback, hook)(*arguments)
+
+    def call_batch(self, hook: str, batch: int, logs: Callable[[], Logs]) -> Sequence[Callback]:
+        """Call a hook of batches of the callbacks that have it, and return these; `logs` is computed only for
+        them.
+        """
+        listeners = self._listeners.get(hook)
+        if listeners is None:
+            listeners = self._listeners[hook] = [
+                callback for callback in self.callbacks if _has(callback, hook)
+            ]
+        if listeners:
+            numbers = logs()
+            for callback in listeners:
+                getattr(callback, hook)(batch, numbers)
+        return listeners
+
+
+def _has(callback: Callback, hook: str) -> bool:
+    """Return whether a callback overrides a hook."""
+    names = (hook, ALIASES.get(hook, hook))
+    return any(
+        getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name) for name in names
+    )
+
+
+class LambdaCallback(Callback):
+    """A callback of functions: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(epoch, logs))``.
+
+    Args:
+        on_epoch_begin: ``(epoch, logs)``.
+        on_epoch_end: ``(epoch, logs)``.
+        on_batch_begin: ``(batch, logs)``.
+        on_batch_end: ``(batch, logs)``.
+        on_train_begin: ``(logs)``.
+        on_train_end: ``(logs)``.
+        functions: any other hook of `Callback`, by its name.
+    """
+
+    def __init__(
+        self,
+        on_epoch_begin: Callable[..., object] | None = None,
+        on_epoch_end: Callable[..., object] | None = None,
+        on_batch_begin: Callable[..., object] | None = None,
+        on_batch_end: Callable[..., object] | None = None,
+        on_train_begin: Callable[..., object] | None = None,
+        on_train_end: Callable[..., object] | None = None,
+        **functions: Callable[..., object],
+    ) -> None:
+        """Take any other hook of `Callback` by its name; raise a `TypeError` if there is none."""
+        given = {
+            "on_epoch_begin": on_epoch_begin,
+            "on_epoch_end": on_epoch_end,
+            "on_batch_begin": on_batch_begin,
+            "on_batch_end": on_batch_end,
+            "on_train_begin": on_train_begin,
+            "on_train_end": on_train_end,
+            **functions,
+        }
+        for name, function in given.items():
+            if name not in HOOKS:
+                raise TypeError(f"LambdaCallback: expected functions among {', '.join(HOOKS)}; found {name}")
+            if function is not None:
+                setattr(self, name, function)

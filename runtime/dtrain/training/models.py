@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from dtrain.callbacks import Callback, CallbackList, History, LambdaCallback, ProgressBar
-from dtrain.callbacks.callback_list import as_callbacks
+from dtrain.callbacks.callback import as_callbacks
 from dtrain.checkpoints import OptimizerState
 from dtrain.data import encoding
 from dtrain.data.input_context import InputContext

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
-from dtrain.callbacks.callback_list import check_callbacks
-from dtrain.callbacks.progress_bar import numbers
+from dtrain.callbacks.callback import check_callbacks
+from dtrain.callbacks.recording import numbers
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError, InputError, ProgramError
 from dtrain.learning import optimizers
