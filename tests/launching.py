@@ -36,7 +36,7 @@ WARM = "DTRAIN_TEST_FORK_SERVER"
 PRELUDE = """
 import json, os, signal, subprocess, sys, time, types
 from pathlib import Path
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.cluster import TaskId
 from dtrain.runs.files import (RunFiles, write_record)
 

@@ -21,7 +21,7 @@ import numpy as np
 from bare_exchange import apply, connected, exchange_by_socket, measure, options, place, serve_socket
 
 from dtrain.messages import Hello, Push, Reply
-from dtrain.messages.verdict import Verdict
+from dtrain.messages.steps import Verdict
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.frames import Frame, Limits
 from dtrain.wire.grpc_client import GrpcChannel

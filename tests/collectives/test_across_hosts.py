@@ -19,7 +19,7 @@ from dtrain.collectives.between_hosts.follower import Promise
 from dtrain.config.choices import TooFew, Weighting
 from dtrain.learning import optimizers
 from dtrain.messages import Hello
-from dtrain.messages.between_hosts import Seat
+from dtrain.messages.replicas import Seat
 from dtrain.process.secret import new_secret
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena

@@ -17,7 +17,7 @@ from dtrain.collectives.between_hosts.follower import (
     next_term,
 )
 from dtrain.collectives.between_hosts.leader import TRIES, Leading
-from dtrain.messages.between_hosts import Direction, PartFacts, Seat
+from dtrain.messages.replicas import Direction, PartFacts, Seat
 
 HOSTS = (0, 1, 2)
 FIRST, SECOND = next_term(0, 0), next_term(next_term(0, 0), 1)

@@ -16,7 +16,7 @@ import numpy as np
 from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
 from dtrain.collectives.between_hosts.all_reduce import Send, Span, Terms, carry_out, ordered_chain
 from dtrain.collectives.between_hosts.follower import Apply, Begin, Compute, Promise
-from dtrain.messages.between_hosts import PartFacts, Seat
+from dtrain.messages.replicas import PartFacts, Seat
 
 ELEMENTS, LENGTH = 7, 2
 LEASE_S, SILENT_S = 2.0, 0.6

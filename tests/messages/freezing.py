@@ -16,7 +16,7 @@ import msgspec
 
 from dtrain.config import choices
 from dtrain.messages import AnyMessage, Challenge, Opening, Proof, Proven
-from dtrain.messages.between_hosts import Direction, HostState, Record, StepCall, Welcome
+from dtrain.messages.replicas import Direction, HostState, Record, StepCall, Welcome
 
 FROZEN = Path(__file__).parent / "protocol.json"
 BETWEEN_HOSTS = (HostState, Direction, Record, StepCall, Welcome)

@@ -18,7 +18,7 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import Clock
 from dtrain.roles.control_host import ControlHandler

@@ -6,7 +6,7 @@ from roles.by_hand import TASKS, Hand, lost, only, sync
 from dtrain.config import WaitSection
 from dtrain.control.interface import End
 from dtrain.messages import Farewell, Refusal, RefusalKind, Snapshot, Verdict
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.protocol.membership import LEASE_S, MemberState
 
 WAIT = WaitSection()

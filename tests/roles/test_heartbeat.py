@@ -8,7 +8,7 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, TooFewReplicasError, WaitTimeoutError
 from dtrain.messages import HeartbeatReply, NotReady, Refusal, RefusalKind
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.roles import heartbeat
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.wire.frames import Frame

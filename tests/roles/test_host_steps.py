@@ -12,7 +12,7 @@ import pytest
 from dtrain.collectives.between_hosts.follower import Apply, Compute, Promise
 from dtrain.errors import PeerLostError
 from dtrain.messages import Hello
-from dtrain.messages.between_hosts import PartFacts, Seat
+from dtrain.messages.replicas import PartFacts, Seat
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.host_steps import HostSteps
 from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction

@@ -3,7 +3,7 @@
 import pytest
 
 from dtrain.cluster import Role, TaskId
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.roles.chief.driver import request_kill
 from dtrain.runs.files import KillRequest, RunFiles, read_record, write_record
 

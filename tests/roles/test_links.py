@@ -12,7 +12,7 @@ import pytest
 
 from dtrain.errors import PeerGoneError, PeerLostError
 from dtrain.messages import Hello
-from dtrain.messages.between_hosts import Direction, HostState, Record, Seat
+from dtrain.messages.replicas import Direction, HostState, Record, Seat
 from dtrain.process.clock import SYSTEM
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.calls import CallsToSend

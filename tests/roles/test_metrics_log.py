@@ -3,7 +3,7 @@
 import json
 
 from dtrain.messages import HeartbeatReply
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.runs.metrics_log import INTERVAL_S, MetricsLog
 
 

@@ -21,7 +21,7 @@ from dtrain.messages import (
     Subscribe,
     Sums,
 )
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.wire.frames import HEADER_LIMIT_BYTES
 
 FORGED = [

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dtrain.errors import PeerRefusedError
-from dtrain.messages.between_hosts import StepCall
+from dtrain.messages.replicas import StepCall
 from dtrain.roles.collective.between_hosts.calls import CallsToSend, SaidCall, call_of
 
 

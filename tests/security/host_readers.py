@@ -20,7 +20,7 @@ from security.readers import Case, Reader, of_bytes
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RunSpec, read_hosts
 from dtrain.errors import RunError
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.start_protocol import Exited, Lines, Refused, Started
 from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, read_record, write_record
 from dtrain.runs.joined import JoinedRecord

@@ -13,7 +13,7 @@ from rich.console import Console
 from security.mutations import SCALARS, some_bytes, some_json
 from security.readers import Reader, files_of, of_bytes
 
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import (
     FailureRecord,

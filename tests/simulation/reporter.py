@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.runs.events import AnyEvent
 from dtrain.runs.trace import Happened, Line, Span, Trace
 

@@ -9,7 +9,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec, training_section
 from dtrain.errors import LeftBehindError, PeerLostError, RunError, RunInUseError
 from dtrain.messages import HeartbeatReply
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import RunFiles, RunRecord, read_record
 from dtrain.runs.standalone import HandRun

@@ -6,7 +6,7 @@ import pytest
 
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.errors import LeftBehindError
-from dtrain.messages.between_hosts import Seat
+from dtrain.messages.replicas import Seat
 from dtrain.roles.collective.between_hosts.agreement import Voice
 from dtrain.state.batch_cut import UNCUT
 from dtrain.state.fit_state import FitState

@@ -11,7 +11,7 @@ import dtrain as dt
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec, training_section
 from dtrain.errors import SpecError
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain.runs.states import TaskState

@@ -11,7 +11,7 @@ from roles.by_hand import Hand
 
 from dtrain.cluster import TaskId
 from dtrain.learning import optimizers
-from dtrain.messages.verdict import Verdict
+from dtrain.messages.steps import Verdict
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import ConfigChange

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs import reporting
 from dtrain.runs.files import RunFiles, read_record, write_record

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dtrain.messages.status import TaskPhase, TaskStatus, by_clock
+from dtrain.messages.membership import TaskPhase, TaskStatus, by_clock
 from dtrain.runs.files import TaskRecord
 from dtrain.runs.joined import note
 from dtrain.runs.self_report.own_usage import EVERY_S, OwnUsage

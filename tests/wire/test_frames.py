@@ -18,8 +18,8 @@ from dtrain import messages
 from dtrain.config import ClusterSection, RunSpec, ServerSection, training_section
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
-from dtrain.messages.between_hosts import Seat
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
+from dtrain.messages.replicas import Seat
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import CHUNK_BYTES, UNKNOWN, Frame, FrameDecoder, Limits, encode
 

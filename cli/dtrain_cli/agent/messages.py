@@ -14,7 +14,7 @@ import msgspec
 
 from dtrain.config import RunSpec
 from dtrain.formats.json_text import Count, Moment, Text
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, KillRequest
 from dtrain.runs.joined import JoinedRecord

@@ -10,7 +10,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dtrain.cluster import Role, TaskId
-from dtrain.messages.status import NEXT_CHECKPOINT, TaskStatus, global_step
+from dtrain.messages.membership import NEXT_CHECKPOINT, TaskStatus, global_step
 from dtrain.process.plain_text import plain_line
 from dtrain.runs.states import HAS_PROCESS, RunState, TaskState
 

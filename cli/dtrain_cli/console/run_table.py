@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dtrain.cluster import TaskId
 from dtrain.config.choices import On
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.plain_text import plain_data, plain_line
 from dtrain.runs.states import LIVE_RUN_STATES, TaskState
 from dtrain_cli.console.live_table import (

@@ -26,7 +26,7 @@ from dtrain.config import MultiWorkerMirroredSection, RunSpec, SecuritySection, 
 from dtrain.config.choices import TlsMode, Transport
 from dtrain.errors import DtrainError, PeerError, PeerRefusedError, RunError, SpecError
 from dtrain.messages import Place
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.access import secret_in_file
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.private_variables import SECRET

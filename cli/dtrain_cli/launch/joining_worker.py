@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dtrain.cluster import Role
 from dtrain.config import NO_RESTART
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.living import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tensorflow.tf_config import write_tf_config

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
-from dtrain.messages.status import TaskStatus, global_step
+from dtrain.messages.membership import TaskStatus, global_step
 from dtrain.runs.files import SavedRecord
 from dtrain_cli.console.live_table import Row
 from dtrain_cli.launch.tasks import TaskLife

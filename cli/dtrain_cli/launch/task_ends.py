@@ -12,7 +12,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_RESTART, RestartSection, RunSpec
 from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
-from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, read_record
 from dtrain.runs.journal import now_text

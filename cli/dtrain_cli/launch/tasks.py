@@ -17,7 +17,7 @@ from pathlib import Path
 import dtrain
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, read_record, read_sound
 from dtrain.runs.journal import now_text

@@ -16,7 +16,7 @@ from dtrain.cluster import TaskId
 from dtrain.config import KillFault, PauseFault, SimulateSection
 from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.warm_start import name_of_forked
 from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, read_record, write_record
 from dtrain.runs.joined import JoinedRecord

@@ -45,7 +45,7 @@ from dtrain.messages import (
     SnapshotRows,
     Subscribe,
 )
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.protocol.membership import LEASE_S, Membership, MemberState
 
 NAMED = 8

@@ -50,18 +50,39 @@ from dtrain.messages.closures import (
     Shown,
     TakeClosure,
 )
-from dtrain.messages.decisions import Commit, Complete, Release, Subscribe
-from dtrain.messages.joining import Join, Place
 from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply, Record, Recorded
 from dtrain.messages.message import Message, Refusal, RefusalKind
-from dtrain.messages.opening import PROTOCOL_VERSION, Hello, Initialise, Initialised
-from dtrain.messages.orders import AskLearned, Control, Controlled, Hold, Holding, Learned
-from dtrain.messages.proving import Challenge, Opening, Proof, Proven
+from dtrain.messages.opening import (
+    PROTOCOL_VERSION,
+    Challenge,
+    Hello,
+    Initialise,
+    Initialised,
+    Join,
+    Opening,
+    Place,
+    Proof,
+    Proven,
+)
 from dtrain.messages.replicas import Bell, Enter, Entered, Over
-from dtrain.messages.snapshots import Mark, Marked, Snapshot, SnapshotReply, SnapshotRows
-from dtrain.messages.steps import NotReady, Pull, Push, Reply, Values
-from dtrain.messages.tables import Load, Loaded, Lookup, Rows
-from dtrain.messages.verdict import Verdict
+from dtrain.messages.servers import (
+    AskLearned,
+    Commit,
+    Complete,
+    Control,
+    Controlled,
+    Hold,
+    Holding,
+    Learned,
+    Mark,
+    Marked,
+    Release,
+    Snapshot,
+    SnapshotReply,
+    SnapshotRows,
+    Subscribe,
+)
+from dtrain.messages.steps import Load, Loaded, Lookup, NotReady, Pull, Push, Reply, Rows, Values, Verdict
 from dtrain.state.fit_state import FitState, Lineage, Row, Sums
 
 AnyMessage = (

@@ -1,15 +1,139 @@
-"""Messages of membership: heartbeats, the state of the run, and the end.
+"""Messages of membership: heartbeats, a task's report on itself, the state of the run, and the end.
 
 Rules *No silent wait* (docs/design/protocol.md#no-silent-wait) and *Orderly end*
 (docs/design/protocol.md#orderly-end).
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
 import msgspec
 
-from dtrain.cluster import Moved
+from dtrain.cluster import Moved, Role
+from dtrain.formats.json_text import Moment
 from dtrain.messages.message import Message, Refusal
-from dtrain.messages.status import TaskStatus
 from dtrain.state.fit_state import Lineage, Row
+
+NEXT_CHECKPOINT = "the next checkpoint"
+"""The wait of an idle evaluator: it waits for a file and not for a task."""
+
+
+class TaskPhase(StrEnum):
+    """The phase of a task by its own report: `STARTING` until it is up, `LEAVING` from the order to stop on,
+    while others need it.
+    """
+
+    STARTING = "starting"
+    RUNNING = "running"
+    LEAVING = "leaving"
+    FINISHED = "finished"
+
+
+@dataclass
+class TaskStatus:
+    """A task's report on its own training. Absent or null where it does not apply.
+
+    Attributes:
+        monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
+        progress_monotonic_s: the same clock when the step last rose.
+        waiting_share: the share of recent time in which it has waited for others, 0 to 1.
+        input_share: the share of recent time in which it has waited for batches to be read, 0 to 1.
+        reading_monotonic_s: since when it waits for the batch that is read now, by the same clock.
+        evaluation: the newest evaluation: ``global_step`` and one number a metric.
+        evaluations: the evaluator's newest ones, in this form.
+        fits_begun: how many calls of `fit` the task has come to.
+        fits_ended: how many of these have reached their last step, or the one with which the leader ended
+            them.
+        saved_step: the step of the last checkpoint that this attempt has written.
+        waiting_monotonic_s: since when the task waits, by the same clock.
+        active_monotonic_s: the same clock when the task last read, computed or evaluated a batch.
+        busy_with: the callback, validation or other work of the leader that is running.
+        leads: whether the task leads, where that may change (replicas that reduce among themselves).
+        hosts_control: whether the task hosts the control plane of the run.
+        unsaved: why the one after it could not be written; None: there is none, or it was.
+        exit_code: of the task's program; None: it has not ended.
+        message: why it did not end well.
+        certificate_ends: the end of its certificate, as ISO 8601 writes it, where it has one.
+        cpu_percent: of one core, since the last report; None for a task on the machine of its launcher.
+        memory_bytes: of its own (PSS); likewise.
+        silent_s: how long ago the control host has heard this, by the host's clock.
+        lost: whether its lease at the control host has run out since.
+        notices: how many notices of preemption its process has got; each asks for a checkpoint.
+        in_loop: whether the task is in a loop of the program's own, and in no call of `fit` since.
+        computing_s: the CPU time of the computation in one of its recent steps.
+        step_s: how long such a step takes, without the rests of a task that is slow on purpose.
+    """
+
+    task: str
+    pid: int
+    host: str
+    attempt: int = 0
+    phase: TaskPhase = TaskPhase.STARTING
+    monotonic_s: Moment = 0.0
+    progress_monotonic_s: Moment = 0.0
+    step: int | None = None
+    max_steps: int | None = None
+    loss: float | None = None
+    examples_per_s: float | None = None
+    staleness_mean: float | None = None
+    staleness_counts: dict[int, int] = field(default_factory=dict)
+    stale_gradients: int | None = None
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    rolled_back_steps: int = 0
+    waiting_for: str | None = None
+    waiting_share: float | None = None
+    input_share: float | None = None
+    reading_monotonic_s: Moment | None = None
+    evaluation: dict[str, int | float] | None = None
+    evaluations: list[dict[str, int | float]] = field(default_factory=list)
+    fits_begun: int = 0
+    fits_ended: int = 0
+    saved_step: int | None = None
+    unsaved: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
+    hosts_control: bool = False
+    certificate_ends: str | None = None
+    waiting_monotonic_s: Moment | None = None
+    active_monotonic_s: Moment = 0.0
+    busy_with: str | None = None
+    leads: bool = False
+    cpu_percent: float | None = None
+    memory_bytes: int | None = None
+    silent_s: float = 0.0
+    lost: bool = False
+    notices: int = 0
+    in_loop: bool = False
+    computing_s: float | None = None
+    step_s: float | None = None
+
+
+def by_clock(said: TaskStatus, now_s: float) -> TaskStatus:
+    """Return a status that was heard at the control host with its times by another machine's clock.
+
+    Args:
+        said: by the task's own clock, which began when its machine did.
+        now_s: of the other clock.
+    """
+    heard_s = now_s - said.silent_s
+    progress_s = said.progress_monotonic_s and heard_s - (said.monotonic_s - said.progress_monotonic_s)
+    reading_s = said.reading_monotonic_s and heard_s - (said.monotonic_s - said.reading_monotonic_s)
+    return replace(said, monotonic_s=heard_s, progress_monotonic_s=progress_s, reading_monotonic_s=reading_s)
+
+
+def global_step(statuses: Iterable[TaskStatus]) -> int | None:
+    """Return the global step of a run: the control host's count, which it also tells the replicas.
+
+    Other servers' counts are their own: rule *One batch a step* (docs/design/protocol.md#one-batch-a-step).
+    """
+    heard = (
+        status.step
+        for status in statuses
+        if status.hosts_control or not status.task.startswith(f"{Role.PS}:")
+    )
+    return max((step for step in heard if step is not None), default=None)
 
 
 class Heartbeat(Message, frozen=True, gc=False, kw_only=True):

@@ -1,10 +1,14 @@
-"""Messages that open a connection and a term: the task and run of a sender, the variables of the servers."""
+"""Messages that open a connection, prove that both ends belong to one run, and open a term.
+
+They tell the task and the run of a sender, and the variables of the servers; for the proof see
+`wire.security`. One more worker joins a run of which it knows a server's address and the secret.
+"""
 
 from typing import Any
 
 import msgspec
 
-from dtrain.config import ServerSection
+from dtrain.config import RunSpec, ServerSection
 from dtrain.messages.message import Message
 from dtrain.state.fit_state import FitState
 
@@ -63,3 +67,84 @@ class Initialised(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: done. `given_up`: the version that it held before of the same generation, or -1."""
 
     given_up: int = -1
+
+
+class Opening(Message, frozen=True, gc=False, kw_only=True):
+    """Client to server, the first on every connection: a task would like to talk.
+
+    Attributes:
+        version: of the sender's protocol. It is the first field in every version, so that builds of different
+            versions can name both.
+        nonce: random bytes of the client.
+    """
+
+    version: int = PROTOCOL_VERSION
+    task: str
+    nonce: bytes
+
+
+class Challenge(Message, frozen=True, gc=False, kw_only=True):
+    """Server to client: the answer to an opening. It proves nothing yet.
+
+    Attributes:
+        version: as in `Opening`.
+        salt: by which the key is made of the secret; a client believes any.
+        nonce: of the server; it recognises it, and takes it once.
+    """
+
+    version: int = PROTOCOL_VERSION
+    salt: bytes
+    nonce: bytes
+
+
+class Proof(Message, frozen=True, gc=False, kw_only=True):
+    """Client to server: the task proves that it has the run's key; the second time it says its run as well.
+
+    Attributes:
+        version: as in `Opening`.
+        task, nonce: of the client's opening.
+        salt, challenge: of the server's challenge.
+        hello: None until the server has proven itself.
+        proof: see `wire.security.proof`.
+    """
+
+    version: int = PROTOCOL_VERSION
+    task: str
+    salt: bytes
+    challenge: bytes
+    nonce: bytes
+    hello: Hello | None = None
+    proof: bytes
+
+
+class Proven(Message, frozen=True, gc=False, kw_only=True):
+    """Server to client: the answer to a first proof that is right; now the server has proven itself."""
+
+    proof: bytes
+
+
+class Join(Message, frozen=True, gc=False, kw_only=True):
+    """A worker without an index to any server: it would like to join the run.
+
+    The answer is a `Place`, a `Refusal`, or `NotReady` while the leader of a cluster by hand has not begun to
+    train.
+    """
+
+
+class Place(Message, frozen=True, gc=False, kw_only=True):
+    """Server to a worker that joins: what it must know to be a task of the run.
+
+    Attributes:
+        run_id: of the run.
+        launched: whether a launcher owns the run's other tasks.
+        cluster: the addresses, as TF_CONFIG has them.
+        spec: of the run, with `training` as the leader has it; without the sections that a worker does not
+            need and that may hold passwords or paths.
+        index: of the worker; -1: the control host alone gives them.
+    """
+
+    run_id: str
+    launched: bool
+    cluster: dict[str, list[str] | dict[str, str]]
+    spec: RunSpec
+    index: int = -1

@@ -1,8 +1,69 @@
-"""The messages between a replica and a server at every step (docs/design/protocol.md)."""
+"""The messages between a replica and a server at every step, and of rows (docs/design/protocol.md)."""
+
+from enum import StrEnum
 
 from dtrain.messages.message import Message
-from dtrain.messages.verdict import Verdict
 from dtrain.state.fit_state import Sums
+
+
+class Load(Message, frozen=True, gc=False, kw_only=True):
+    """Leader to server: rows of one array of the table with this number in the layout. Blocks: the rows,
+    flat; none: draw them.
+
+    Attributes:
+        array: "" for the rows of the variable, else a slot's name.
+        start, stop: which rows, counted from the shard's first.
+        last: everything has come: the term begins.
+    """
+
+    term: int
+    table: int
+    array: str
+    start: int
+    stop: int
+    last: bool = False
+
+
+class Loaded(Message, frozen=True, gc=False, kw_only=True):
+    """Server to leader: done."""
+
+
+class Lookup(Message, frozen=True, gc=False, kw_only=True):
+    """Any task to server: rows of the tables with these numbers in the layout. Blocks: row numbers in each
+    shard, ascending.
+
+    The server answers after `wait_s` at the latest.
+    """
+
+    generation: int
+    tables: tuple[int, ...]
+    wait_s: float
+    term: int = 0
+
+
+class Rows(Message, frozen=True, gc=False, kw_only=True):
+    """Server to the task that asked. Blocks: the rows of each table, flat.
+
+    In sync they may be of a later version than the values at hand; then the gradient is stale already and
+    will not be applied.
+    """
+
+
+class Verdict(StrEnum):
+    """The verdict on a push."""
+
+    ACCEPTED = "accepted"
+    """It is part of a version."""
+    PENDING = "pending"
+    """Sync with quotas: held for the version that is being made; contribute again to the same version."""
+    STALE = "stale"
+    """Not applied: it came too late (async: after its replica was thought dead) or was too old (async)."""
+    REFUSED = "refused"
+    """It breaks the rules (shape, plan, non-finite values) and was not applied; `reason` says which."""
+    FINISHED = "finished"
+    """Training has reached its last step; it was not applied."""
+    VOID = "void"
+    """The servers have gone back to a checkpoint: whatever it was, it is not part of what they hold now."""
 
 
 class Pull(Message, frozen=True, gc=False, kw_only=True):

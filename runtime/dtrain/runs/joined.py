@@ -13,7 +13,7 @@ from pathlib import Path
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import SpecError
 from dtrain.messages import HeartbeatReply
-from dtrain.messages.status import TaskStatus, by_clock
+from dtrain.messages.membership import TaskStatus, by_clock
 from dtrain.runs.files import RunFiles, TaskRecord, read_sound, write_record
 from dtrain.runs.states import LIVE_TASK_STATES, TaskState
 from dtrain.runs.task_states import state_of, why_lost

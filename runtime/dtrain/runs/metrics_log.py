@@ -16,7 +16,7 @@ import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.messages import HeartbeatReply
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 
 INTERVAL_S = 5.0
 FIELDS = (

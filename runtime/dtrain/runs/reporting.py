@@ -19,7 +19,7 @@ from pathlib import Path
 from dtrain.cluster import Role
 from dtrain.config.choices import On
 from dtrain.errors import RunError
-from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.plain_text import plain
 from dtrain.runs import notices

@@ -17,7 +17,7 @@ from pathlib import Path
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, RunInUseError
 from dtrain.messages import HeartbeatReply
-from dtrain.messages.status import TaskStatus, by_clock
+from dtrain.messages.membership import TaskStatus, by_clock
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
 from dtrain.runs import failure

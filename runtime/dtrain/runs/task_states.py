@@ -1,6 +1,6 @@
 """The state of a task by its own last report, where no launcher has seen its end."""
 
-from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.runs.states import TaskState
 
 STOPPED = (129, 130, 131, 143)

@@ -19,7 +19,7 @@ from dtrain.control.interface import Action, Steps
 from dtrain.control.machine import ControlPlane
 from dtrain.errors import LeftBehindError, RunError, RunInUseError
 from dtrain.messages import HeartbeatReply, Lineage, Refusal, Row
-from dtrain.messages.status import TaskPhase
+from dtrain.messages.membership import TaskPhase
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.membership import LEASE_S, MemberState

@@ -14,7 +14,7 @@ from launching import wait_until
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, SimulateSection
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.living import started_s
 from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, write_record

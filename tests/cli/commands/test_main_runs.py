@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from dtrain.cluster import TaskId
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.living import started_s
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain_cli.console.run_table import screen_of, status_table

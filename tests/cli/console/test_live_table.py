@@ -3,7 +3,7 @@ import re
 import pytest
 
 from dtrain.cluster import TaskId
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain_cli.console.live_table import (
     LiveTable,
     Row,

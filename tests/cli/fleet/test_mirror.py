@@ -5,7 +5,7 @@ import time
 
 import msgspec
 
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain_cli.agent.messages import Appended, Changed, Replaced
 from dtrain_cli.fleet.mirror import HostClock, Mirror, rebased
 

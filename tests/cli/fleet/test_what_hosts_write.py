@@ -9,7 +9,7 @@ import pytest
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import ClusterSection, MultiWorkerMirroredSection, RunSpec, read_hosts
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, read_record, write_record
 from dtrain_cli.agent import copies

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec
-from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, SavedRecord, read_record, write_record
 from dtrain.runs.states import FailureKind

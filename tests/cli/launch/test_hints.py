@@ -7,7 +7,7 @@ from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, perform
 
 from dtrain.cluster import TaskId
 from dtrain.config import SimulateSection
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.runs.files import RunRecord, SavedRecord
 from dtrain_cli.launch.run_progress import UNSAVED_S, Hints
 from dtrain_cli.runs.faults import cost_of_slowness

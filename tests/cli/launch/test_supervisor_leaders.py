@@ -12,7 +12,7 @@ from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, lost, perform, 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RestartSection, training_section
 from dtrain.config.choices import On
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.runs.files import KillRequest, RunFiles, read_record, write_record
 from dtrain_cli.launch.policies.patience import Limits
 

@@ -11,7 +11,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunNotFoundError
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain.process.living import started_s
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, write_record
 from dtrain_cli.runs.report import ProcessMeter, ProcessUsage, build_report, is_alive, read_report

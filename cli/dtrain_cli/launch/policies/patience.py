@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from dtrain.cluster import TaskId
 from dtrain.config import RunSpec, ServerSection
-from dtrain.messages.status import TaskPhase, TaskStatus, global_step
+from dtrain.messages.membership import TaskPhase, TaskStatus, global_step
 from dtrain.runs.states import FailureKind, TaskState
 from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.tasks import Stuck, TaskLife

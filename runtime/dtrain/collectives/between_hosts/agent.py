@@ -25,7 +25,7 @@ from dtrain.collectives.between_hosts.follower import (
     next_term,
 )
 from dtrain.collectives.between_hosts.leader import Leading
-from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
+from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
 
 BEAT_S = 0.25
 ASKS = 2

@@ -36,7 +36,7 @@ from typing import Self
 
 import msgspec
 
-from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
+from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):

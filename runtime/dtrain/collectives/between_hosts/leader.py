@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from dtrain.collectives.between_hosts.follower import UNRECORDED, first_attempt, may_go_on
 from dtrain.collectives.step import heir
-from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Seat
+from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
 
 TRIES = 3
 """The number of attempts of one step that may fail between two hosts before one of them is left behind."""

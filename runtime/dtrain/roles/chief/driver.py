@@ -38,7 +38,7 @@ from dtrain.messages import (
     SnapshotReply,
     SnapshotRows,
 )
-from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import cut
 from dtrain.process.clock import SYSTEM, Clock

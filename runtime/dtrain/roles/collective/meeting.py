@@ -16,7 +16,7 @@ import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.messages import Bell, Enter, Entered, Hello, NotReady, Over, Refusal
-from dtrain.messages.between_hosts import Seat
+from dtrain.messages.replicas import Seat
 from dtrain.wire.channel import Answer, Caller, PassesOn
 from dtrain.wire.frames import Frame, Limits
 from dtrain.wire.one_host.synchronization import Bells

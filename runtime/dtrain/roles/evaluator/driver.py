@@ -9,7 +9,7 @@ from dtrain import checkpoints
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.config import CheckpointSection
 from dtrain.errors import CheckpointError
-from dtrain.messages.status import NEXT_CHECKPOINT
+from dtrain.messages.membership import NEXT_CHECKPOINT
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.evaluator.machine import EvaluationSchedule, Next
 from dtrain.roles.heartbeat import HeartbeatLink

@@ -20,7 +20,7 @@ from dtrain.cluster import TRAINING_ROLES, TaskId
 from dtrain.collectives.between_hosts.follower import Promise
 from dtrain.errors import PeerError, PeerRefusedError
 from dtrain.messages import Enter, Entered, Hello
-from dtrain.messages.between_hosts import Seat, Welcome
+from dtrain.messages.replicas import Seat, Welcome
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.agreement import SPEAKS, Speaker, Voice

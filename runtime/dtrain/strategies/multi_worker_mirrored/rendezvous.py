@@ -19,7 +19,7 @@ from dtrain.collectives.board import HEAD_BYTES, Ledger, ranks_in
 from dtrain.config.training_section import SPARE_RANKS
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Bell, Enter, Entered, NotReady, Over, Refusal
-from dtrain.messages.between_hosts import Welcome
+from dtrain.messages.replicas import Welcome
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.chief.start import Start

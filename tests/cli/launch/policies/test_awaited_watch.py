@@ -1,6 +1,6 @@
 """Which waits of replicas for each other are told."""
 
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain_cli.launch.policies.patience import AwaitedWatch
 
 

@@ -1,6 +1,6 @@
 """Which reads of input are told."""
 
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain_cli.launch.policies.patience import InputWatch
 
 

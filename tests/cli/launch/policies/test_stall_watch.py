@@ -1,6 +1,6 @@
 import pytest
 
-from dtrain.messages.status import TaskStatus
+from dtrain.messages.membership import TaskStatus
 from dtrain_cli.launch.policies.patience import SILENT_S, StallWatch, awaited_in_the_end
 
 

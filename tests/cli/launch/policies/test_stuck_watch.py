@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.config import AsyncSection, MultiWorkerMirroredSection, RunSpec, SyncSection
 from dtrain.config.wait_section import WaitSection
-from dtrain.messages.status import TaskPhase, TaskStatus
+from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain_cli.launch.policies.patience import StuckWatch, silence_limit_s
 
 NOW_S = 1000.0

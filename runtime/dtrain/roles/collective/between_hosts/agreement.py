@@ -22,7 +22,7 @@ from dtrain.collectives.update import Contributions
 from dtrain.config.choices import Weighting
 from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import LeftBehindError, SpecError
-from dtrain.messages.between_hosts import PartFacts, Seat, Welcome
+from dtrain.messages.replicas import PartFacts, Seat, Welcome
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.calls import CallsAtHost, SaidCall

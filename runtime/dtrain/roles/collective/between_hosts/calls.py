@@ -29,7 +29,7 @@ import numpy as np
 from dtrain.collectives.blocks import share
 from dtrain.collectives.board import Board
 from dtrain.errors import InputError, PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
-from dtrain.messages.between_hosts import StepCall
+from dtrain.messages.replicas import StepCall
 from dtrain.roles.collective.calls import SMALL_BYTES, CallLog, Check, GivenCall, added_up
 from dtrain.roles.collective.rules import Waits
 from dtrain.types import Array

@@ -17,7 +17,7 @@ from functools import partial
 from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
 from dtrain.collectives.between_hosts.follower import UNRECORDED, Action, Apply, Begin, Compute, Hold, Promise
 from dtrain.errors import LeftBehindError, PeerError, WaitTimeoutError
-from dtrain.messages.between_hosts import Direction, HostState, PartFacts, Record, Seat
+from dtrain.messages.replicas import Direction, HostState, PartFacts, Record, Seat
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.roles.collective.between_hosts.calls import CallsToSend, SaidCall
 from dtrain.roles.collective.between_hosts.links import Links, Open, Take, Ways

@@ -27,7 +27,7 @@ import numpy as np
 
 from dtrain.collectives.between_hosts.all_reduce import Way
 from dtrain.errors import PeerError, PeerGoneError, PeerRefusedError
-from dtrain.messages.between_hosts import Direction, HostState, Record, Seat, StepCall
+from dtrain.messages.replicas import Direction, HostState, Record, Seat, StepCall
 from dtrain.process.clock import Clock, Running
 from dtrain.roles.collective.between_hosts.calls import LONGEST_BYTES as LONGEST_CALL_BYTES
 from dtrain.roles.collective.between_hosts.calls import CallsToSend, SaidCall, call_of

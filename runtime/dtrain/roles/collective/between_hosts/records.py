@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from dtrain.collectives.between_hosts.follower import UNRECORDED, first_attempt
-from dtrain.messages.between_hosts import Record
+from dtrain.messages.replicas import Record
 from dtrain.roles.collective.rules import Book
 
 _encode = msgspec.msgpack.Encoder().encode
