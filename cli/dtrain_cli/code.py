@@ -30,7 +30,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain.config import Problem, RunSpec, SecuritySection
-from dtrain.config.security_section import TLS_VARIABLES
+from dtrain.config.sections import TLS_VARIABLES
 from dtrain.errors import RunError, SpecError
 from dtrain.formats.masked_urls import has_password
 from dtrain.formats.regular_file import open_regular, read_regular

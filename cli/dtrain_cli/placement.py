@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from dtrain.cluster import Role, TaskId, tasks_text
 from dtrain.config import ROLES, ClusterSection, Host, RunSpec, read_hosts
-from dtrain.config.targets.hosts import PACK, SPREAD, Places
+from dtrain.config.targets import PACK, SPREAD, Places
 from dtrain.errors import SpecError
 
 _FIRST_HOSTS = "over the first hosts"

@@ -28,8 +28,8 @@ from dtrain.config import (
     WaitSection,
     WrittenSpec,
 )
-from dtrain.config.plain_data.kinds import keys_of
-from dtrain.config.targets.slurm_section import ServerNodesSection
+from dtrain.config.plain_data import keys_of
+from dtrain.config.targets import ServerNodesSection
 from dtrain_cli.main import cli
 
 DOCS = ROOT / "docs"

@@ -6,7 +6,7 @@ from mutant import bug
 
 RULES = "config/training_rules.py"
 RESOLUTION = "config/resolution.py"
-CLUSTER = "config/cluster_section.py"
+CLUSTER = "config/sections.py"
 SPEC = "dtrain_cli/spec.py"
 POLICIES = "dtrain_cli/launch/policies"
 OUTCOMES = f"{POLICIES}/outcomes.py"
@@ -48,7 +48,7 @@ SETTINGS = [
         "False",
     ),
     bug(
-        "config/security_section.py",
+        "config/sections.py",
         "SecuritySection.completed",
         "section.tls != TlsMode.OFF and 0 < len(missing) < len(TLS_VARIABLES)",
         "False",

@@ -25,7 +25,7 @@ MIRRORED = {
         "collectives/test_virtual_hosts.py",
     ],
     "collectives/board.py": ["collectives/test_ledger.py"],
-    "config/cluster_section.py": ["cli/spec"],
+    "config/sections.py": ["cli/spec"],
     "config/resolution.py": ["cli/spec", "strategies/test_choice.py"],
     "control/async_steps.py": [
         "roles/test_async_pushes.py",

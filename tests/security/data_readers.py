@@ -15,7 +15,7 @@ from security.mutations import some_bytes
 from security.readers import Reader, of_bytes
 
 from dtrain.cluster.host_lists import expand_counts
-from dtrain.config.targets.hosts import read_hosts
+from dtrain.config.targets import read_hosts
 from dtrain.data.cache_file import opened_cache, write_elements
 from dtrain.data.dataset import Dataset
 from dtrain.data.examples import encode_example

@@ -10,7 +10,7 @@ import pytest
 
 import dtrain as dt
 from dtrain.config import ClusterSection, RunSpec, SlurmSection
-from dtrain.config.problems import too_little
+from dtrain.config.plain_data import too_little
 from dtrain.data.stores import remote
 from dtrain.data.stores.http_store import _Redirects
 from dtrain.errors import InputError, SpecError

@@ -14,9 +14,9 @@ import pytest
 import dtrain as dt
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import AsyncSection, RunSpec, SyncSection, TrainingSettings, resolve, training_rules
-from dtrain.config.plain_data.kinds import keys_of, members_of, words_of
+from dtrain.config.plain_data import keys_of, members_of, words_of
+from dtrain.config.resolution import LAID_OUT
 from dtrain.config.training_section import DEFAULTS
-from dtrain.config.wishes import LAID_OUT
 from dtrain.distribute import partitioners
 from dtrain.errors import ProgramError, SpecError
 from dtrain.process.assignment import TaskAssignment

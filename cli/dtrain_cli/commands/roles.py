@@ -263,12 +263,12 @@ def _make_run_directory(assignment: "TaskAssignment") -> None:
 
 
 def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
-    from dtrain.config.task_environment import missing
+    from dtrain.config.sections import missing_secrets
     from dtrain.process import private_variables
     from dtrain.process.tensorflow.tf_config import write_tf_config
 
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
-    if reason := missing(assignment.spec.secrets, environment):
+    if reason := missing_secrets(assignment.spec.secrets, environment):
         raise SpecError(reason)
     environment |= assignment.spec.environment
     environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
@@ -300,13 +300,13 @@ def _work_in(work: Path, code: Path | None) -> None:
 
 def _become_command(assignment: "TaskAssignment", words: Words) -> NoReturn:
     """Become a foreign command with the variables of its place, and none of dtrain's secrets."""
-    from dtrain.config.task_environment import missing
+    from dtrain.config.sections import missing_secrets
     from dtrain.process.tensorflow.tf_config import write_tf_config
     from dtrain_cli.plan.run_plan import foreign_variables
     from dtrain_cli.targets.signals import attend
 
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
-    if reason := missing(assignment.spec.secrets, environment):
+    if reason := missing_secrets(assignment.spec.secrets, environment):
         raise SpecError(reason)
     environment |= assignment.spec.environment
     environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))

@@ -7,7 +7,7 @@ from pathlib import Path
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import ClusterSection, Host
-from dtrain.config.targets.hosts import Places
+from dtrain.config.targets import Places
 from dtrain.process.assignment import BIND, MOVED_TO, RUN_DIR
 from dtrain_cli.agent.messages import StartOrder
 from dtrain_cli.fleet.link import HostError

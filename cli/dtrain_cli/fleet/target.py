@@ -9,7 +9,7 @@ import msgspec
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, Host, RunSpec
-from dtrain.config.targets.network_section import AUTO
+from dtrain.config.targets import AUTO
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.agent.copies import FetchedFiles

@@ -19,8 +19,7 @@ import msgspec
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import ROLES, Problem, RunSpec
 from dtrain.config.choices import On, TlsMode
-from dtrain.config.security_section import TLS_VARIABLES
-from dtrain.config.task_environment import missing
+from dtrain.config.sections import TLS_VARIABLES, missing_secrets
 from dtrain.errors import DtrainError, SpecError
 from dtrain.formats.masked_urls import MASKED
 from dtrain.process.access import secret_in_file
@@ -242,7 +241,7 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
 
 def _secrets(spec: RunSpec, environment: Mapping[str, str]) -> Iterator[Problem]:
     """Yield the secrets that cannot be had here."""
-    if spec.on is not On.VERTEX and (reason := missing(spec.secrets, environment)):
+    if spec.on is not On.VERTEX and (reason := missing_secrets(spec.secrets, environment)):
         instead = "; or name a Secret that has them: kubernetes.secret" if spec.on is On.KUBERNETES else ""
         yield ("secrets",), f"{reason.removeprefix('secrets: ')}{instead}"
     try:

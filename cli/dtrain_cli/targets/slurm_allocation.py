@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dtrain.cluster.host_lists import HOSTS_MAX, PARTS_MAX, expand_hosts
 from dtrain.config import ROLES, ClusterSection, Host
-from dtrain.config.targets.hosts import Places
+from dtrain.config.targets import Places
 from dtrain.errors import DtrainError, SpecError
 
 JOB = "SLURM_JOB_ID"

@@ -14,7 +14,7 @@ from pathlib import Path
 from dtrain.cluster import Role
 from dtrain.cluster.host_lists import compress_hosts
 from dtrain.config import ROLES, RunSpec, read_hosts
-from dtrain.config.targets.slurm_section import EARLY_S
+from dtrain.config.targets import EARLY_S
 from dtrain.errors import RunError, SpecError
 from dtrain.process.plain_text import plain, plain_line
 from dtrain_cli.placement import place

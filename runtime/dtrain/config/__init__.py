@@ -6,14 +6,8 @@ All of it is frozen data. A written spec (a file, options, a constructor's argum
 mistakes in its own terms: the launcher with file, line and column, a constructor with the argument's name.
 """
 
-from dtrain.config.checkpoint_section import CheckpointSection
-from dtrain.config.cluster_section import ROLES, ClusterSection, address_problem
-from dtrain.config.data_section import DataSection
-from dtrain.config.plain_data.kinds import KeyPath
-from dtrain.config.plain_data.nulls import is_none
-from dtrain.config.problems import Problem
+from dtrain.config.plain_data import KeyPath, Problem, is_none
 from dtrain.config.resolution import resolve, with_program
-from dtrain.config.restart_section import DEFAULT_RESTART, NO_RESTART, RestartSection
 from dtrain.config.run_spec import (
     EMBEDDED_DEFAULT,
     NO_SERVERS,
@@ -21,14 +15,30 @@ from dtrain.config.run_spec import (
     WrittenSpec,
     default_cluster,
 )
-from dtrain.config.security_section import SecuritySection
+from dtrain.config.sections import (
+    DEFAULT_RESTART,
+    NO_RESTART,
+    ROLES,
+    CheckpointSection,
+    ClusterSection,
+    DataSection,
+    RestartSection,
+    SecuritySection,
+    WaitSection,
+    address_problem,
+)
 from dtrain.config.simulate_section import KillFault, LinkFault, PauseFault, SimulateSection
-from dtrain.config.targets.code_section import CodeSection
-from dtrain.config.targets.hosts import Host, read_hosts
-from dtrain.config.targets.kubernetes_section import KubernetesSection, ResourcesSection, VolumeSection
-from dtrain.config.targets.network_section import NetworkSection
-from dtrain.config.targets.slurm_section import SlurmSection
-from dtrain.config.targets.vertex_section import VertexSection
+from dtrain.config.targets import (
+    CodeSection,
+    Host,
+    KubernetesSection,
+    NetworkSection,
+    ResourcesSection,
+    SlurmSection,
+    VertexSection,
+    VolumeSection,
+    read_hosts,
+)
 from dtrain.config.training_section import (
     AsyncSection,
     CentralStorageSection,
@@ -47,7 +57,6 @@ from dtrain.config.training_section import (
     on_servers,
     training_section,
 )
-from dtrain.config.wait_section import WaitSection
 
 __all__ = [
     "DEFAULT_RESTART",

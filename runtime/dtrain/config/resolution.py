@@ -1,4 +1,4 @@
-"""Precedence of settings: the later of these wins, whatever its value.
+"""Precedence of settings, and those of a program's strategy constructor.
 
     default  <  the program's constructor  <  spec  <  shortcut  <  --set
 
@@ -8,19 +8,18 @@ with `with_program`. Every check of a setting is made here.
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, cast
 
 import msgspec
 
-from dtrain.config.plain_data.kinds import KeyPath, keys_of, mistakes
-from dtrain.config.plain_data.nulls import with_nulls
-from dtrain.config.problems import Problem
-from dtrain.config.restart_section import DEFAULT_RESTART
+from dtrain.config.plain_data import KeyPath, Problem, keys_of, mistakes, with_nulls
 from dtrain.config.run_spec import RunSpec, WrittenSpec
+from dtrain.config.sections import DEFAULT_RESTART
 from dtrain.config.training_rules import problems as training_problems
 from dtrain.config.training_rules import too_many_together, without_meaning
-from dtrain.config.training_section import TrainingSettings, training_section
+from dtrain.config.training_section import DEFAULTS, TrainingSettings, defaults_of, training_section
 from dtrain.errors import SpecError
 
 _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
@@ -141,3 +140,50 @@ def _follows_from(problem: Problem, broken: set[KeyPath]) -> bool:
 
 def _as_json(value: Any) -> str:
     return json.dumps(value, default=str, ensure_ascii=False)
+
+
+LAID_OUT = ("strategy", "chief_trains", "transport")
+"""What a launcher has fixed before a program runs: the tasks, which of them train, their transport."""
+
+
+def checked_wishes(wishes: Mapping[str, Any], who: str) -> TrainingSettings:
+    """Check the names and types of what a program said; nulls are as a spec has them.
+
+    Args:
+        wishes: as the constructor was given them.
+        who: the constructor, for messages.
+
+    Raises:
+        SpecError: there is no such field, or its value has another type.
+    """
+    plain = with_nulls(dict(wishes), TrainingSettings)
+    for path, problem in mistakes(plain, TrainingSettings, show=repr):
+        if len(path) == 1 and path[0] not in keys_of(TrainingSettings):
+            raise SpecError(f"{who}: there is no argument {path[0]!r}{problem.removeprefix('unknown key')}")
+        raise SpecError(f"{who}: {'.'.join(map(str, path))}: {problem}")
+    return msgspec.convert(plain, TrainingSettings)
+
+
+def refuse_new_layout(spec: RunSpec, wishes: TrainingSettings, who: str, program: str) -> None:
+    """Refuse what a program wishes too late, once a launcher has laid out its cluster.
+
+    Raises:
+        SpecError: a wish is another than what is there, with the option that grants it.
+    """
+    for name in LAID_OUT:
+        there = getattr(spec.training, name, DEFAULTS[name])
+        wish = wishes.get(name, there)
+        if wish != there and name not in spec.said.get("training", {}):
+            written = msgspec.json.encode(wish).decode().strip('"')
+            option = f"--strategy {written}" if name == "strategy" else f"--set training.{name}={written}"
+            raise SpecError(
+                f"{who}: {name}={wish!r} comes too late: the cluster is laid out before the program "
+                "begins; "
+                f"run: dtrain launch {option} {program}"
+            )
+
+
+def different_wish(first: Mapping[str, Any], second: TrainingSettings) -> str | None:
+    """Name a field in which a second constructor differs from the first one or from its default."""
+    meant = {**defaults_of(cast(TrainingSettings, first)), **first}
+    return next((name for name, value in second.items() if value != meant[name]), None)

@@ -6,21 +6,31 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
 import dtrain.cluster as clusters
-from dtrain.config import task_environment
-from dtrain.config.checkpoint_section import CheckpointSection
 from dtrain.config.choices import On, Success, Validation
-from dtrain.config.cluster_section import ROLES, ClusterSection
-from dtrain.config.data_section import DataSection
-from dtrain.config.problems import Problem
-from dtrain.config.restart_section import DEFAULT_RESTART, RestartSection
-from dtrain.config.security_section import SecuritySection
+from dtrain.config.plain_data import Problem
+from dtrain.config.sections import (
+    DEFAULT_RESTART,
+    ROLES,
+    CheckpointSection,
+    ClusterSection,
+    DataSection,
+    RestartSection,
+    SecuritySection,
+    WaitSection,
+    environment_problems,
+)
 from dtrain.config.simulate_section import SimulateSection
-from dtrain.config.targets.code_section import CodeSection, code_problems
-from dtrain.config.targets.hosts import Places, WrittenHosts, hosts_problems
-from dtrain.config.targets.kubernetes_section import KubernetesSection
-from dtrain.config.targets.network_section import NetworkSection
-from dtrain.config.targets.slurm_section import SlurmSection
-from dtrain.config.targets.vertex_section import VertexSection
+from dtrain.config.targets import (
+    CodeSection,
+    KubernetesSection,
+    NetworkSection,
+    Places,
+    SlurmSection,
+    VertexSection,
+    WrittenHosts,
+    code_problems,
+    hosts_problems,
+)
 from dtrain.config.training_rules import (
     backups_over_hosts,
     replicas_problems,
@@ -42,7 +52,6 @@ from dtrain.config.training_section import (
     kind_of,
     on_servers,
 )
-from dtrain.config.wait_section import WaitSection
 from dtrain.errors import SpecError
 
 NO_SERVERS = (
@@ -158,7 +167,7 @@ class RunSpec:
             "kubernetes",
         ):
             yield from (((section, *path), text) for path, text in getattr(self, section).problems())
-        yield from task_environment.problems(self.environment, self.secrets)
+        yield from environment_problems(self.environment, self.secrets)
         yield from hosts_problems(self.hosts, self.place)
         if self.code is not None:
             yield from ((("code", *path), text) for path, text in code_problems(self.code))

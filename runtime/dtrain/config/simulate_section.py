@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import dtrain.cluster as clusters
-from dtrain.config.problems import Problem, at_least
+from dtrain.config.plain_data import Problem, at_least
 from dtrain.errors import SpecError
 
 

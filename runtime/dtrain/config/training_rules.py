@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dtrain.config.choices import StaleGradients, Weighting
-from dtrain.config.problems import Problem, too_little
+from dtrain.config.plain_data import Problem, too_little
 from dtrain.config.training_section import (
     DEFAULTS,
     RANKS_MAX,

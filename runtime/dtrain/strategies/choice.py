@@ -27,7 +27,7 @@ from dtrain.config import (
     kind_of,
     with_program,
 )
-from dtrain.config.wishes import checked_wishes, different_wish, refuse_new_layout
+from dtrain.config.resolution import checked_wishes, different_wish, refuse_new_layout
 from dtrain.data.prefetching.tuning import own_limits
 from dtrain.data.stores.remote import wait_for_stores
 from dtrain.errors import SpecError

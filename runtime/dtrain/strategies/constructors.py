@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from dtrain.config import CentralStorageSection, MirroredSection, MultiWorkerMirroredSection, PlainSettings
-from dtrain.config.wishes import checked_wishes
+from dtrain.config.resolution import checked_wishes
 from dtrain.errors import SpecError
 from dtrain.strategies.choice import place_of, strategy_of_process
 from dtrain.strategies.interface import Strategy

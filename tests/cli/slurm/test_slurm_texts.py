@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dtrain.config import ClusterSection, Host, RunSpec, SlurmSection, read_hosts
-from dtrain.config.targets.slurm_section import ServerNodesSection
+from dtrain.config.targets import ServerNodesSection
 from dtrain.errors import SpecError
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.slurm import UNKNOWN_MAX, JobProgress, submission

@@ -3,7 +3,7 @@
 import pytest
 
 from dtrain.config import resolve
-from dtrain.config.cluster_section import address_problem
+from dtrain.config.sections import address_problem
 from dtrain.errors import SpecError
 from dtrain_cli.spec import read_spec
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dtrain.config.task_environment import missing
+from dtrain.config.sections import missing_secrets
 from dtrain.errors import SpecError
 from dtrain_cli.spec import read_spec
 
@@ -40,5 +40,5 @@ def test_what_is_wrong_with_them_is_said(tmp_path, sections, message):
 
 
 def test_secrets_that_are_not_there_are_named():
-    assert missing(["A", "B"], {"A": "1", "B": "2"}) is None
-    assert missing(["A", "B", "C"], {"B": "2"}) == "secrets: A, C are not set in the environment here"
+    assert missing_secrets(["A", "B"], {"A": "1", "B": "2"}) is None
+    assert missing_secrets(["A", "B", "C"], {"B": "2"}) == "secrets: A, C are not set in the environment here"

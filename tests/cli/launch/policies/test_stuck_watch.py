@@ -3,7 +3,7 @@
 import pytest
 
 from dtrain.config import AsyncSection, MultiWorkerMirroredSection, RunSpec, SyncSection
-from dtrain.config.wait_section import WaitSection
+from dtrain.config.sections import WaitSection
 from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain_cli.launch.policies.patience import StuckWatch, silence_limit_s
 

@@ -1,6 +1,10 @@
-"""Whether plain data has the form of a type: every mistake at once, with its place, in a user's words."""
+"""The form of plain data, as files and options give it: every mistake at once, with its place.
+
+`null` and `none` mean the same in every source of settings; a field's type says which one it takes.
+"""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from enum import EnumType
@@ -10,7 +14,66 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 import msgspec
 
-from dtrain.config.problems import Problem
+NONE = "none"
+
+
+def is_none(value: Any) -> bool:
+    """Whether a value means nothing: null, or `none` in a spelling that YAML takes for `null` too."""
+    return value is None or (isinstance(value, str) and value in (NONE, "None", "NONE"))
+
+
+def with_nulls(value: Any, kind: Any) -> Any:
+    """Write `none` as null wherever a field can be null, and null as `none` wherever that is one of a field's
+    choices.
+
+    Args:
+        value: plain data, not yet checked: what has another form than `kind` stays as it is.
+        kind: the type of the field or section.
+    """
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if is_none(value):
+        if NoneType in members or is_section(kind) or get_origin(kind) is dict:
+            return None
+        return NONE if any(NONE in words_of(member) for member in members) else value
+    if isinstance(value, dict):
+        return _mapping_with_nulls(value, members)
+    if isinstance(value, list):
+        items = next((get_args(member) for member in members if get_origin(member) is tuple), ())
+        kinds = [items[0]] * len(value) if items[1:] == (...,) else items
+        return (
+            [with_nulls(item, each) for item, each in zip(value, kinds, strict=True)]
+            if len(kinds) == len(value)
+            else value
+        )
+    return value
+
+
+def _mapping_with_nulls(value: dict[str, Any], members: tuple[Any, ...]) -> dict[str, Any]:
+    section = next((member for member in members if is_section(member)), None)
+    if section is not None:
+        kinds = keys_of(section)
+        return {key: with_nulls(item, kinds.get(key, object)) for key, item in value.items()}
+    items = next((get_args(member)[1] for member in members if get_origin(member) is dict), object)
+    return {key: with_nulls(item, items) for key, item in value.items()}
+
+
+Problem = tuple[tuple[str | int, ...], str]
+"""The path of keys from the top of the section, and what is wrong and what was expected."""
+
+
+def at_least(section: Any, minimum: float, *names: str) -> Iterator[Problem]:
+    """Yield a problem for each number that is below its minimum; None is no number."""
+    for name in names:
+        if problem := too_little(getattr(section, name), minimum):
+            yield (name,), problem
+
+
+def too_little(value: float | None, minimum: float) -> str | None:
+    """Return what is wrong with a number that may not be less; None is none."""
+    if value is None or minimum <= value < math.inf:
+        return None
+    return f"expected a number of at least {minimum}, found {value}"
+
 
 KeyPath = tuple[str | int, ...]
 NAMES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
