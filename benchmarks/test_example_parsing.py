@@ -13,7 +13,7 @@ from benchmarks.cluster_run import PROGRAMS
 from benchmarks.programs.example_parsing import PIXELS, WEIGHTS
 
 import dtrain as dt
-from dtrain.process.threads import THREAD_LIMITS
+from dtrain.process.resources import THREAD_LIMITS
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import sys
 import pytest
 from benchmarks.cluster_run import PROGRAMS
 
-from dtrain.process.threads import THREAD_LIMITS
+from dtrain.process.resources import THREAD_LIMITS
 
 
 def measured(python, of, kind, steps):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from benchmarks.cluster_run import PEERS, PROGRAMS
 
-from dtrain.process.threads import THREAD_LIMITS
+from dtrain.process.resources import THREAD_LIMITS
 
 
 def step_ms(*command: object, threads: int | None = None) -> tuple[float, float]:

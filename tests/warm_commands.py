@@ -275,7 +275,7 @@ def _limit_threads() -> None:
     """Give numpy's libraries, which were imported with one thread, as many as they would have started."""
     import threadpoolctl
 
-    from dtrain.process.threads import NUMPY_LIMITS
+    from dtrain.process.resources import NUMPY_LIMITS
 
     limits = (os.environ.get(name, "").partition(",")[0] for name in NUMPY_LIMITS)
     threadpoolctl.threadpool_limits(int(next(filter(str.isdecimal, limits), len(os.sched_getaffinity(0)))))

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.errors import SpecError
-from dtrain.process.tensorflow.classic_flags import read_classic_flags
+from dtrain.process.tensorflow import read_classic_flags
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import SpecError
-from dtrain.process.tensorflow.tf_config import read_tf_config, write_tf_config
+from dtrain.process.tensorflow import read_tf_config, write_tf_config
 
 CLUSTER = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dtrain.errors import SpecError
-from dtrain.process.tensorflow.tf_config import read_tf_config
+from dtrain.process.tensorflow import read_tf_config
 
 
 def test_an_address_with_a_users_name_is_refused():

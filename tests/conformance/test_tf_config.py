@@ -6,8 +6,8 @@ from typing import Any
 from conformance.golden import load_json
 from row_by_row import every_row
 
-from dtrain.process.tensorflow import cluster_resolver as ours
-from dtrain.process.tensorflow.cluster_resolver import TFClusterSpec, TFConfigClusterResolver
+from dtrain.process import tensorflow
+from dtrain.process.tensorflow import TFClusterSpec, TFConfigClusterResolver
 
 CASES = load_json("l_tf_config.json")["cases"]
 Question = Callable[[TFConfigClusterResolver], Any]
@@ -35,11 +35,11 @@ QUESTIONS: dict[str, Question] = {
 }
 
 UTILITIES: dict[str, Question] = {
-    "is_chief": lambda r: ours.is_chief(r.cluster_spec(), r.task_type, r.task_id),
-    "id_in_cluster": lambda r: ours.id_in_cluster(r.cluster_spec(), r.task_type, r.task_id),
-    "collective_leader": lambda r: ours.collective_leader(r.cluster_spec(), r.task_type, r.task_id),
-    "worker_count": lambda r: ours.worker_count(r.cluster_spec(), r.task_type),
-    "coordination_leader": lambda r: ours.coordination_leader(r.cluster_spec()),
+    "is_chief": lambda r: tensorflow.is_chief(r.cluster_spec(), r.task_type, r.task_id),
+    "id_in_cluster": lambda r: tensorflow.id_in_cluster(r.cluster_spec(), r.task_type, r.task_id),
+    "collective_leader": lambda r: tensorflow.collective_leader(r.cluster_spec(), r.task_type, r.task_id),
+    "worker_count": lambda r: tensorflow.worker_count(r.cluster_spec(), r.task_type),
+    "coordination_leader": lambda r: tensorflow.coordination_leader(r.cluster_spec()),
 }
 
 

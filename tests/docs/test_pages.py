@@ -11,7 +11,7 @@ import click
 import pytest
 from docs.pages import PAGES, README, ROOT, Block, anchors, blocks, inline_code, links, name, shell_commands
 
-from dtrain.process.tensorflow.tf_config import read_tf_config
+from dtrain.process.tensorflow import read_tf_config
 from dtrain_cli.main import cli
 from dtrain_cli.spec import read_spec
 

@@ -11,9 +11,8 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import SpecError
 from dtrain.formats.masked_urls import masked
 from dtrain.process import private_variables
-from dtrain.process.access import proven_secret
-from dtrain.process.assignment import TaskAssignment
-from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.assignment import TaskAssignment, proven_secret
+from dtrain.process.tensorflow import write_tf_config
 from dtrain.runs.files import JoinRecord
 from dtrain.wire.security.credentials import Credentials
 from dtrain_cli.plan.run_plan import RunIdentity

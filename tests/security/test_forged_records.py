@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, RunNotFoundError
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, TaskRecord, offer_to_join, write_record
 from dtrain.runs.json_file import keep_room
 from dtrain_cli.main import cli

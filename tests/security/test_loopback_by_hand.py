@@ -23,10 +23,9 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import SecuritySection
 from dtrain.errors import SpecError
 from dtrain.process import secret
-from dtrain.process.access import proven_secret
-from dtrain.process.assignment import TaskAssignment
+from dtrain.process.assignment import TaskAssignment, proven_secret
 from dtrain.process.secret import is_random, users_secret, write_secret
-from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.tensorflow import write_tf_config
 from dtrain.runs.self_report.announcing import exposure
 from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits

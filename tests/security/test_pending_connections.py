@@ -13,7 +13,7 @@ from security.recording import free_port
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Challenge, Hello, Proof, Proven, Pull, Refusal
-from dtrain.process import pending_limits
+from dtrain.process import acceptor
 from dtrain.wire import grpc_service
 from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits
@@ -234,15 +234,13 @@ def limit(monkeypatch):
     """Changes the limits of a listener that is made afterwards."""
 
     def change(name, **limits):
-        monkeypatch.setattr(
-            pending_limits, name, dataclasses.replace(getattr(pending_limits, name), **limits)
-        )
+        monkeypatch.setattr(acceptor, name, dataclasses.replace(getattr(acceptor, name), **limits))
 
     return change
 
 
 def test_who_says_nothing_or_a_half_is_let_go_after_its_time_at_every_listener(limit):
-    for name in ("STREAMS", "ONE_HOST"):
+    for name in ("STREAM_LIMITS", "ONE_HOST_LIMITS"):
         limit(name, wait_s=0.05)
     with contextlib.ExitStack() as open_until_now:
         listener = Listener("127.0.0.1:1", SERVER, Echo().refuse, 8)
@@ -270,7 +268,7 @@ def test_another_user_s_connection_is_closed_before_it_says_anything(monkeypatch
 
 
 def test_a_stranger_s_many_connections_push_out_its_own_and_no_other_s(limit):
-    limit("STREAMS", connections=4, wait_s=60.0)
+    limit("STREAM_LIMITS", connections=4, wait_s=60.0)
     listener = Listener("127.0.0.1:1", SERVER, Echo().refuse, 8)
     place = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
     slow = socket.create_connection(place, source_address=("127.0.0.2", 0))
@@ -286,8 +284,8 @@ def test_a_stranger_s_many_connections_push_out_its_own_and_no_other_s(limit):
 
 
 def test_over_grpc_a_member_stays_and_a_task_gets_in_once_the_strangers_time_is_over(monkeypatch):
-    few = dataclasses.replace(pending_limits.GRPC, connections=2)
-    monkeypatch.setattr(grpc_service, "GRPC", few)
+    few = dataclasses.replace(acceptor.GRPC_LIMITS, connections=2)
+    monkeypatch.setattr(grpc_service, "GRPC_LIMITS", few)
     with grpc_address(connections=2) as address:
         member = GrpcChannel("ps:0", address, credentials("worker:0"), PATIENCE_S)
         assert echoed(member)

@@ -24,7 +24,7 @@ from dtrain.formats.json_text import CONTAINERS_MAX, JSON_BYTES_MAX
 from dtrain.formats.regular_file import open_regular
 from dtrain.formats.tfrecord import HEADER, masked_crc32c, read_records
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.tensorflow.tf_config import read_tf_config
+from dtrain.process.tensorflow import read_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, read_record
 from dtrain.saving.archive import read_archive, write_archive
 from dtrain.strategies.single import SingleStrategy

@@ -15,7 +15,7 @@ import pytest
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Pull
-from dtrain.process import pending_limits
+from dtrain.process import acceptor
 from dtrain.wire.channel import Answer
 from dtrain.wire.connecting import connect
 from dtrain.wire.frames import Limits
@@ -208,7 +208,7 @@ def test_without_a_secret_the_run_is_not_told_either(address):
 
 def test_connections_to_the_socket_that_say_nothing_keep_no_task_out(address, local, monkeypatch):
     monkeypatch.setattr(
-        pending_limits, "ONE_HOST", replace(pending_limits.ONE_HOST, connections=4, wait_s=60.0)
+        acceptor, "ONE_HOST_LIMITS", replace(acceptor.ONE_HOST_LIMITS, connections=4, wait_s=60.0)
     )
     mute = []
     for _ in range(40):
@@ -225,7 +225,7 @@ def test_connections_to_the_socket_that_say_nothing_keep_no_task_out(address, lo
 
 
 def test_a_connection_that_says_nothing_ends_after_its_time(monkeypatch):
-    monkeypatch.setattr(pending_limits, "ONE_HOST", replace(pending_limits.ONE_HOST, wait_s=0.05))
+    monkeypatch.setattr(acceptor, "ONE_HOST_LIMITS", replace(acceptor.ONE_HOST_LIMITS, wait_s=0.05))
     service = LocalService(Echo(), credentials("ps:0"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mute:
         mute.settimeout(TIMEOUT_S)

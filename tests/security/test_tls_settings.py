@@ -10,7 +10,7 @@ from dtrain.cluster.certificate_names import LeafNames
 from dtrain.config import RunSpec, SecuritySection
 from dtrain.errors import SpecError
 from dtrain.process.assignment import TaskAssignment, run_id_by_hand
-from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.tensorflow import write_tf_config
 from dtrain.process.tls_material import HANDED_OVER
 from dtrain.runs.self_report.certificate_life import DAY_S, CertificateLife
 from dtrain.wire.security import tls as tls_module

@@ -20,7 +20,7 @@ from dtrain.config.training_section import DEFAULTS
 from dtrain.distribute import partitioners
 from dtrain.errors import ProgramError, SpecError
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.tensorflow import write_tf_config
 from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain.strategies import interface as process
 from dtrain.strategies.choice import TrainingArguments

@@ -10,7 +10,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import resolve
 from dtrain.errors import SpecError
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.tensorflow import write_tf_config
 from dtrain.strategies import interface as process
 
 CENTRAL = dt.distribute.experimental.CentralStorageStrategy

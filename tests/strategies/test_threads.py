@@ -13,7 +13,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
 from dtrain.data.prefetching.tuning import own_limits
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.threads import NUMPY_LIMITS, threads
+from dtrain.process.resources import NUMPY_LIMITS, threads
 from dtrain.strategies import choice
 from dtrain.strategies.choice import idle_cores
 

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from dtrain.process.allocation import KEPT_BYTES, MAPPED_BYTES, keep_freed_memory
+from dtrain.process.resources import KEPT_BYTES, MAPPED_BYTES, keep_freed_memory
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator is told")

@@ -5,7 +5,7 @@ import pytest
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello
-from dtrain.process.pending_limits import GREETING_LIMIT_BYTES
+from dtrain.process.acceptor import GREETING_LIMIT_BYTES
 from dtrain.wire.handshake import encode_greeting, read_greeting
 
 

@@ -16,7 +16,7 @@ from dtrain.cluster.certificate_names import LeafNames
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Refusal
-from dtrain.process import pending_limits
+from dtrain.process import acceptor
 from dtrain.wire.handshake import encode_greeting, last_proof, read_greeting, refusal
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.proof import STRANGER
@@ -238,7 +238,7 @@ def test_a_proof_is_good_once(listen):
 
 def test_connections_that_say_nothing_keep_no_task_out(listen, pair, monkeypatch):
     monkeypatch.setattr(
-        pending_limits, "STREAMS", dataclasses.replace(pending_limits.STREAMS, connections=4, wait_s=60.0)
+        acceptor, "STREAM_LIMITS", dataclasses.replace(acceptor.STREAM_LIMITS, connections=4, wait_s=60.0)
     )
     listener = listen()
     silent = [socket.create_connection(listener.address.split(":")) for _ in range(12)]

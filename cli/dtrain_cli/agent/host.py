@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 
 from dtrain.errors import RunError
-from dtrain.process.open_files import allow_open_files
+from dtrain.process.resources import allow_open_files
 from dtrain_cli.agent.messages import Held, HoldPorts, Welcome
 from dtrain_cli.agent.run_folders import check_room, run_folder
 from dtrain_cli.plan.ports import HeldPorts, pick_port

@@ -78,7 +78,7 @@ def _check_hosts(
 
 def _check_tf_config(foreign: bool, sets: tuple[str, ...], shortcuts: dict[str, object]) -> None:
     from dtrain.cluster import tasks_text
-    from dtrain.process.tensorflow.tf_config import read_tf_config
+    from dtrain.process.tensorflow import read_tf_config
     from dtrain_cli.plan.standalone_start import place_of_tf_config
 
     text = os.environ.get("TF_CONFIG")

@@ -265,7 +265,7 @@ def _make_run_directory(assignment: "TaskAssignment") -> None:
 def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
     from dtrain.config.sections import missing_secrets
     from dtrain.process import private_variables
-    from dtrain.process.tensorflow.tf_config import write_tf_config
+    from dtrain.process.tensorflow import write_tf_config
 
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
     if reason := missing_secrets(assignment.spec.secrets, environment):
@@ -301,7 +301,7 @@ def _work_in(work: Path, code: Path | None) -> None:
 def _become_command(assignment: "TaskAssignment", words: Words) -> NoReturn:
     """Become a foreign command with the variables of its place, and none of dtrain's secrets."""
     from dtrain.config.sections import missing_secrets
-    from dtrain.process.tensorflow.tf_config import write_tf_config
+    from dtrain.process.tensorflow import write_tf_config
     from dtrain_cli.plan.run_plan import foreign_variables
     from dtrain_cli.targets.signals import attend
 

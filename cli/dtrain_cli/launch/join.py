@@ -27,13 +27,12 @@ from dtrain.config.choices import TlsMode, Transport
 from dtrain.errors import DtrainError, PeerError, PeerRefusedError, RunError, SpecError
 from dtrain.messages import Place
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.access import secret_in_file
-from dtrain.process.assignment import TaskAssignment
+from dtrain.process.assignment import TaskAssignment, secret_in_file
 from dtrain.process.private_variables import SECRET
 from dtrain.process.requests.join_request import JoinRequest, encode, read_answer
+from dtrain.process.resources import USERS_LIMIT
 from dtrain.process.secret import said_secret, users_secret
-from dtrain.process.tensorflow.tf_config import read_tf_config
-from dtrain.process.threads import USERS_LIMIT
+from dtrain.process.tensorflow import read_tf_config
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
 from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import STOPPED

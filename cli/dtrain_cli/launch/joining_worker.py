@@ -16,9 +16,9 @@ from pathlib import Path
 from dtrain.cluster import Role
 from dtrain.config import NO_RESTART
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.tensorflow import write_tf_config
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_sound, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState

@@ -19,10 +19,10 @@ from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError
 from dtrain.formats.masked_urls import masked
-from dtrain.process.access import secret_in_file
-from dtrain.process.living import started_s
+from dtrain.process.assignment import secret_in_file
+from dtrain.process.life_line import started_s
+from dtrain.process.resources import USERS_LIMIT
 from dtrain.process.secret import new_secret
-from dtrain.process.threads import USERS_LIMIT
 from dtrain.runs.files import (
     JoinRecord,
     RunFiles,

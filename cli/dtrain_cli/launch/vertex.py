@@ -8,7 +8,7 @@ import click
 
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
-from dtrain.process.access import secret_in_file
+from dtrain.process.assignment import secret_in_file
 from dtrain.process.secret import new_secret
 from dtrain_cli.code import password_problems
 from dtrain_cli.launch.options import LaunchOptions

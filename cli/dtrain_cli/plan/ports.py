@@ -21,7 +21,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import LOOPBACK
 from dtrain.config import ClusterSection, Problem
 from dtrain.errors import RunError, SpecError
-from dtrain.process.open_files import allow_open_files
+from dtrain.process.resources import allow_open_files
 
 _SERVING_ROLES = (Role.CHIEF, Role.WORKER, Role.PS)
 _PICKS_MAX = 100

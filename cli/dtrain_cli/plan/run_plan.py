@@ -19,8 +19,8 @@ from dtrain.config import RunSpec, ServerSection
 from dtrain.config.choices import On, Transport
 from dtrain.formats.masked_urls import masked
 from dtrain.process.assignment import ATTEMPT, TaskAssignment
-from dtrain.process.tensorflow.tf_config import write_tf_config
-from dtrain.process.threads import THREAD_LIMITS, USERS_LIMIT
+from dtrain.process.resources import THREAD_LIMITS, USERS_LIMIT
+from dtrain.process.tensorflow import write_tf_config
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.runs.files import RunFiles
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS

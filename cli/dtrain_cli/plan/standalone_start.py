@@ -2,7 +2,7 @@
 
 The first of these says who it is:
 
-1. the classic flags (`dtrain.process.tensorflow.classic_flags`), before the program or among its arguments
+1. the classic flags (`dtrain.process.tensorflow`), before the program or among its arguments
 2. a spec that writes addresses 3. the TF_CONFIG of the environment 4. for `dtrain task`, the variables of
 the engine that has started it (`dtrain.process.engines`)
 
@@ -23,14 +23,20 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
-from dtrain.process.access import proven_secret, secret_in_file
-from dtrain.process.assignment import BIND, TF_CONFIG, TaskAssignment, checked_bind, run_id_by_hand
+from dtrain.process.assignment import (
+    BIND,
+    TF_CONFIG,
+    TaskAssignment,
+    checked_bind,
+    proven_secret,
+    run_id_by_hand,
+    secret_in_file,
+)
 from dtrain.process.engines.found import EXPECTED, find_place
 from dtrain.process.engines.vertex import CHECKPOINTS
 from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import said_secret
-from dtrain.process.tensorflow.classic_flags import read_classic_flags
-from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.tensorflow import read_classic_flags, write_tf_config
 from dtrain_cli.spec import read_spec
 
 NO_CLUSTER = (

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dtrain.config.choices import On
 from dtrain.errors import RunError, RunInUseError
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.runs.json_file import read_record
 from dtrain.runs.states import LIVE_RUN_STATES

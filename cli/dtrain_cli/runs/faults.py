@@ -17,7 +17,7 @@ from dtrain.config import KillFault, PauseFault, SimulateSection
 from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.warm_start import name_of_forked
+from dtrain.process.start_protocol import name_of_forked
 from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, read_record, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES

@@ -18,7 +18,7 @@ from typing import Any
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError, RunNotFoundError
 from dtrain.messages.membership import TaskStatus, global_step
-from dtrain.process.living import lives, started_s
+from dtrain.process.life_line import lives, started_s
 from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
 from dtrain.runs.joined import JoinedRecord

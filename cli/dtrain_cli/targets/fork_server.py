@@ -17,8 +17,15 @@ from pathlib import Path
 import msgspec
 
 from dtrain.process import life_line, start_protocol
-from dtrain.process.living import peer_process
-from dtrain.process.warm_start import PATIENCE_S, VARIABLE, Differs, Forked, WarmStart, surroundings
+from dtrain.process.life_line import peer_process
+from dtrain.process.start_protocol import (
+    WARM_START_PATIENCE_S,
+    WARM_START_VARIABLE,
+    Differs,
+    Forked,
+    WarmStart,
+    surroundings,
+)
 
 
 class LifeLine:
@@ -42,12 +49,12 @@ class _WarmProcess:
 
     def wait(self) -> None:
         """Wait until its keeper, too, has ended, and with it all that it left."""
-        select.select([self._keeper], [], [], PATIENCE_S)
+        select.select([self._keeper], [], [], WARM_START_PATIENCE_S)
 
 
 def _warm(line: LifeLine) -> tuple[_WarmProcess, socket.socket] | None:
     """Return a fork server and its socket from the process that DTRAIN_FORK_SERVER names, or None."""
-    if not (path := os.environ.get(VARIABLE)):
+    if not (path := os.environ.get(WARM_START_VARIABLE)):
         return None
     ours, theirs = socket.socketpair()
     try:
@@ -57,7 +64,7 @@ def _warm(line: LifeLine) -> tuple[_WarmProcess, socket.socket] | None:
             socket.socket(socket.AF_UNIX) as connection,
             os.fdopen(os.memfd_create("dtrain"), "wb", buffering=0) as memory,
         ):
-            connection.settimeout(PATIENCE_S)
+            connection.settimeout(WARM_START_PATIENCE_S)
             connection.connect(path)
             memory.write(request)
             if peer_process(connection)[1] != os.geteuid():
@@ -71,7 +78,7 @@ def _warm(line: LifeLine) -> tuple[_WarmProcess, socket.socket] | None:
     except (OSError, msgspec.MsgspecError) as error:
         reason = str(error)
     ours.close()  # a fork server that comes too late reads the end of its orders, and ends
-    sys.stderr.write(f"dtrain: {VARIABLE}={path} is not used: {reason}\n")
+    sys.stderr.write(f"dtrain: {WARM_START_VARIABLE}={path} is not used: {reason}\n")
     return None
 
 

@@ -23,7 +23,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import LOOPBACK
 from dtrain.config import ClusterSection
 from dtrain.process import life_line, private_variables, start_protocol
-from dtrain.process.open_files import allow_open_files
+from dtrain.process.resources import allow_open_files
 from dtrain.process.start_protocol import Exited, Refused, Report, Started, StartTask
 from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.plan.ports import HeldPorts, hold_addresses, pick_master_port

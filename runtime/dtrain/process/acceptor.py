@@ -1,7 +1,7 @@
-"""The acceptor of a listener: it hears the connections that have not proven yet that they belong to the run.
+"""The acceptor of a listener, and the limits of connections that have proven nothing yet.
 
-One thread hears them all, within the limits of `process.pending_limits`: a process that opens connections and
-says nothing costs no thread, and keeps nobody else out.
+One thread hears them all: a process that opens connections and says nothing costs no thread, and keeps
+nobody else out. The limits stand in one table, a row for every listener of dtrain's.
 """
 
 import contextlib
@@ -15,7 +15,34 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dtrain.errors import PeerLostError, PeerRefusedError
-from dtrain.process.pending_limits import PendingLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingLimits:
+    """The limits of the connections to one listener that have not proven yet that they belong to the run.
+
+    Attributes:
+        connections: how many may wait at a time. For one more the oldest of the source with the most is
+            closed; gRPC, which accepts by itself, closes the new one.
+        wait_s: how long each may take for its proof.
+        message_bytes: the longest message that it may send before.
+    """
+
+    connections: int
+    wait_s: float
+    message_bytes: int
+
+
+GREETING_LIMIT_BYTES = 4096
+
+GRPC_LIMITS = PendingLimits(connections=256, wait_s=2.0, message_bytes=8192)
+"""Connections beside those that the run's tasks may have open. The message is the metadata of a call, in
+which a greeting is a third longer. A task whose proof takes longer than `wait_s` connects again."""
+STREAM_LIMITS = PendingLimits(connections=64, wait_s=10.0, message_bytes=GREETING_LIMIT_BYTES)
+"""TCP connections between replicas (`wire.streams`), the time of a TLS handshake included."""
+ONE_HOST_LIMITS = PendingLimits(connections=256, wait_s=10.0, message_bytes=GREETING_LIMIT_BYTES)
+"""The Unix socket of a server (`wire.one_host`)."""
+
 
 _RETRY_S = 0.05
 

@@ -1,4 +1,4 @@
-"""The assignment of one process: its task, its cluster, its run. Read from the environment, once.
+"""The assignment of one process: its task, its cluster, its run, and its right to start.
 
 The launcher, `dtrain worker` and friends, and a user who exports TF_CONFIG by hand all speak to a task
 through the same variables, so a program behaves alike under each of them and under plain `python program.py`.
@@ -12,14 +12,13 @@ import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import LOOPBACK, is_loopback
-from dtrain.config import ClusterSection, RunSpec, address_problem
+from dtrain.config import ClusterSection, RunSpec, SecuritySection, address_problem
 from dtrain.errors import SpecError
 from dtrain.formats.masked_urls import masked
 from dtrain.messages import Hello
-from dtrain.process.access import secret_in_file
 from dtrain.process.private_variables import SECRET
-from dtrain.process.secret import said_secret
-from dtrain.process.tensorflow.tf_config import read_tf_config
+from dtrain.process.secret import read_secret, said_secret, users_secret
+from dtrain.process.tensorflow import read_tf_config
 from dtrain.process.tls_material import HANDED_OVER, TlsMaterial
 
 RUN_ID = "DTRAIN_RUN_ID"
@@ -242,3 +241,51 @@ def _read_attempt(text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise SpecError(f"{ATTEMPT} in the environment: expected a number, found {text[:80]!r}")
     return int(text)
+
+
+def secret_in_file(security: SecuritySection) -> str | None:
+    """Return the secret in `security.secret_file`; None where no file is named.
+
+    Raises:
+        SpecError: the file cannot be used; see `read_secret`.
+    """
+    file = security.secret_file
+    return None if file is None else read_secret(Path(file).expanduser())
+
+
+def proven_secret(
+    cluster: ClusterSpec, given: str | None, security: SecuritySection, *, by_command: bool
+) -> str | None:
+    """Return the secret that a task proves, so that strangers cannot talk to the tasks of its cluster.
+
+    Args:
+        cluster: the addresses.
+        given: the secret that the spec, an option or the environment gives.
+        security: of the spec, with what the environment says.
+        by_command: whether a command of dtrain starts the task, which has options; else plain Python does.
+
+    Returns:
+        The given one; without one, on loopback, the secret of this user. None: the user says that none is
+        needed, or the task is alone.
+
+    Raises:
+        SpecError: there is no secret, nothing says that none is needed, and an address is not loopback, or
+            this user's secret cannot be used.
+    """
+    tasks = list(cluster.tasks())
+    if given is not None or security.insecure or len(tasks) < 2:
+        return given
+    for task in tasks:
+        address = cluster.address(task)
+        if address is not None and not is_loopback(address):
+            give, trust = (
+                ("the same --secret-file FILE", "--insecure")
+                if by_command
+                else ('DTRAIN_SECRET="$(cat FILE)"', "DTRAIN_INSECURE=1")
+            )
+            raise SpecError(
+                f"{task} is at {address}, where every process of the network could read and change the "
+                f"model: make a secret with `dtrain secret FILE` and give every task {give}, or say {trust} "
+                "if you trust that network"
+            )
+    return users_secret()

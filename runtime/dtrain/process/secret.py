@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dtrain.errors import SpecError
-from dtrain.process.user_folders import state_home
 
 SHORTEST_CHARACTERS = 16
 _LONGEST_BYTES = 4096
@@ -173,3 +172,8 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
         raise SpecError(
             f"{path}: others can read the secret (mode {mode:04o}); take it from them with `chmod 600 {path}`"
         )
+
+
+def state_home() -> Path:
+    """Return XDG's folder for what programs of this user keep; raise a `RuntimeError` if there is no home."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

@@ -16,7 +16,7 @@ from dtrain.errors import PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Join, NotReady, Place, Refusal, RefusalKind
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.requests.join_request import JoinRequest
-from dtrain.process.tensorflow.tf_config import read_tf_config
+from dtrain.process.tensorflow import read_tf_config
 from dtrain.runs.joined import takes_folder
 from dtrain.wire.addresses import obstacle
 from dtrain.wire.channel import Channel

@@ -42,8 +42,8 @@ from typing import Any
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain.formats.json_text import Moment
+from dtrain.process.secret import state_home
 from dtrain.process.tls_material import TlsMaterial
-from dtrain.process.user_folders import state_home
 from dtrain.runs.json_file import FULL, overwrite_json, replace_json
 from dtrain.runs.json_file import read_record as read_record
 from dtrain.runs.json_file import read_sound as read_sound

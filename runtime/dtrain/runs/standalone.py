@@ -19,7 +19,7 @@ from dtrain.errors import RunError, RunInUseError
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.membership import TaskStatus, by_clock
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs import failure
 from dtrain.runs.files import (
     JoinRecord,

@@ -31,12 +31,10 @@ from dtrain.config.resolution import checked_wishes, different_wish, refuse_new_
 from dtrain.data.prefetching.tuning import own_limits
 from dtrain.data.stores.remote import wait_for_stores
 from dtrain.errors import SpecError
-from dtrain.process.access import proven_secret
-from dtrain.process.allocation import keep_freed_memory
-from dtrain.process.assignment import TaskAssignment
+from dtrain.process.assignment import TaskAssignment, proven_secret
 from dtrain.process.private_variables import own_environment
-from dtrain.process.tensorflow.classic_flags import read_classic_flags
-from dtrain.process.threads import share_cores
+from dtrain.process.resources import keep_freed_memory, share_cores
+from dtrain.process.tensorflow import read_classic_flags
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.strategies.interface import Strategy, current_strategy
 from dtrain.strategies.mirrored import ThreadsSection, threads_strategy

@@ -31,9 +31,9 @@ from typing import NoReturn
 from dtrain.cluster import Role
 from dtrain.errors import RunError, SpecError
 from dtrain.process import life_line
-from dtrain.process.allocation import keep_freed_memory
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.private_variables import own_environment
+from dtrain.process.resources import keep_freed_memory
 from dtrain.runs import failure, notices
 from dtrain.task import program
 

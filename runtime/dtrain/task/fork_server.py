@@ -22,8 +22,8 @@ from collections.abc import Iterator
 
 from dtrain.process import life_line, start_protocol
 from dtrain.process.assignment import SPEC
+from dtrain.process.resources import NUMPY_LIMITS
 from dtrain.process.start_protocol import Exited, Refused, Started, StartTask
-from dtrain.process.threads import NUMPY_LIMITS
 from dtrain.task.forked_task import become
 
 IMPORTS = (

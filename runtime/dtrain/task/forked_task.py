@@ -9,8 +9,8 @@ import sys
 
 from dtrain.process import life_line, private_variables
 from dtrain.process.assignment import SPEC
+from dtrain.process.resources import NUMPY_LIMITS
 from dtrain.process.start_protocol import StartTask
-from dtrain.process.threads import NUMPY_LIMITS
 
 
 def become(start: StartTask, life_line_fd: int) -> None:

@@ -15,11 +15,11 @@ import msgspec
 
 from dtrain.errors import RunError
 from dtrain.process import life_line
-from dtrain.process.living import peer_process
-from dtrain.process.warm_start import (
-    DESCRIPTORS,
-    PATIENCE_S,
-    VARIABLE,
+from dtrain.process.life_line import peer_process
+from dtrain.process.start_protocol import (
+    WARM_START_DESCRIPTORS,
+    WARM_START_PATIENCE_S,
+    WARM_START_VARIABLE,
     Differs,
     Forked,
     WarmStart,
@@ -46,11 +46,11 @@ def serve(path: Path) -> tuple[int, int]:
         fork_server.import_all()
         gc.freeze()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
-        print(f"dtrain: serves launches with {VARIABLE}={path}", flush=True)  # noqa: T201
+        print(f"dtrain: serves launches with {WARM_START_VARIABLE}={path}", flush=True)  # noqa: T201
         while True:
             connection, _ = listener.accept()
             with connection, contextlib.suppress(OSError, msgspec.MsgspecError):
-                connection.settimeout(PATIENCE_S)
+                connection.settimeout(WARM_START_PATIENCE_S)
                 found = _answer(connection, ours)
             if found is not None:
                 listener.close()
@@ -81,9 +81,9 @@ def _listen(path: Path) -> socket.socket:
 def _answer(connection: socket.socket, ours: list[str]) -> tuple[int, int] | None:
     """Fork what the launcher asks for; return, in the fork server alone, the descriptors that it has sent."""
     launcher, user = peer_process(connection)
-    _, descriptors, _, _ = socket.recv_fds(connection, 1, DESCRIPTORS)
+    _, descriptors, _, _ = socket.recv_fds(connection, 1, WARM_START_DESCRIPTORS)
     try:
-        if user != os.geteuid() or len(descriptors) != DESCRIPTORS:
+        if user != os.geteuid() or len(descriptors) != WARM_START_DESCRIPTORS:
             return None
         orders, line, stderr, memory = descriptors
         request = msgspec.json.decode(os.pread(memory, _REQUEST_BYTES_MAX, 0), type=WarmStart)

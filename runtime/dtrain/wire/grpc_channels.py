@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from dtrain.process.pending_limits import GRPC
+from dtrain.process.acceptor import GRPC_LIMITS
 from dtrain.wire.frames import CHUNK_BYTES, SMALL_BYTES
 
 if TYPE_CHECKING:  # they load ssl, which a task without TLS does not need
@@ -120,8 +120,8 @@ SERVER = (
     ("grpc.http2.max_ping_strikes", 0),
     # A client has one call at a time on a connection; a stranger's costs memory until it is refused.
     ("grpc.max_concurrent_streams", 4),
-    ("grpc.max_metadata_size", GRPC.message_bytes),
-    ("grpc.server_handshake_timeout_ms", round(1000 * GRPC.wait_s)),
+    ("grpc.max_metadata_size", GRPC_LIMITS.message_bytes),
+    ("grpc.server_handshake_timeout_ms", round(1000 * GRPC_LIMITS.wait_s)),
     # A connection that has no call for so long is no task's.
-    ("grpc.max_connection_idle_ms", round(1000 * GRPC.wait_s)),
+    ("grpc.max_connection_idle_ms", round(1000 * GRPC_LIMITS.wait_s)),
 )

@@ -20,7 +20,7 @@ import grpc
 
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
-from dtrain.process.pending_limits import GRPC
+from dtrain.process.acceptor import GRPC_LIMITS
 from dtrain.types import Array
 from dtrain.wire.addresses import listening_obstacle
 from dtrain.wire.channel import Answer, Handler
@@ -118,7 +118,7 @@ class GrpcService:
         options = (
             *SERVER,
             ("grpc.so_reuseport", int(share_port)),
-            ("grpc.max_allowed_incoming_connections", connections + GRPC.connections),
+            ("grpc.max_allowed_incoming_connections", connections + GRPC_LIMITS.connections),
         )
         calls = connections + _STRANGERS + _CALLS_WAITING
         self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=calls)

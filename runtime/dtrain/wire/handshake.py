@@ -17,8 +17,8 @@ import msgspec
 from dtrain.cluster import TaskId
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Challenge, Hello, Opening, Proof, Proven, Refusal
+from dtrain.process.acceptor import GREETING_LIMIT_BYTES
 from dtrain.process.assignment import run_id_of
-from dtrain.process.pending_limits import GREETING_LIMIT_BYTES
 from dtrain.process.plain_text import plain_line
 from dtrain.wire.security import proof
 from dtrain.wire.security.credentials import Credentials

@@ -27,9 +27,8 @@ import numpy as np
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerGoneError, PeerLostError, PeerRefusedError, SpecError, WaitTimeoutError
 from dtrain.messages import Hello, Refusal
-from dtrain.process import pending_limits
-from dtrain.process.acceptor import WAITS, Acceptor, Examination, when_ready
-from dtrain.process.pending_limits import GREETING_LIMIT_BYTES
+from dtrain.process import acceptor
+from dtrain.process.acceptor import GREETING_LIMIT_BYTES, WAITS, Acceptor, Examination, when_ready
 from dtrain.types import Array
 from dtrain.wire.addresses import places_of, unresolved
 from dtrain.wire.handshake import Door, last_proof, read_greeting
@@ -387,7 +386,7 @@ class Listener:
         self._door = Door(credentials, refuse)
         self._encryption = _encryption(credentials, own_address)
         wrap = self._encryption.wrap if self._encryption else None
-        self._acceptor = Acceptor(self._socket, pending_limits.STREAMS, self._examine, wrap=wrap)
+        self._acceptor = Acceptor(self._socket, acceptor.STREAM_LIMITS, self._examine, wrap=wrap)
 
     def take(
         self,

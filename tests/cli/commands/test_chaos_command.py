@@ -16,7 +16,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import RunSpec, SimulateSection
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import RunFiles, RunRecord, Slowdown, TaskRecord, write_record
 from dtrain.runs.reporting import Reporter
 

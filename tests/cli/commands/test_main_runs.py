@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dtrain.cluster import TaskId
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain_cli.console.run_table import screen_of, status_table
 from dtrain_cli.runs.report import build_report

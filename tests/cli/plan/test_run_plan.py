@@ -12,7 +12,7 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import CheckpointSection, ClusterSection, RunSpec, WaitSection, training_section
 from dtrain.config.choices import On
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.threads import THREAD_LIMITS
+from dtrain.process.resources import THREAD_LIMITS
 from dtrain_cli.plan.run_plan import (
     Machine,
     RunIdentity,

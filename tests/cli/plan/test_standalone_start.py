@@ -7,7 +7,7 @@ import pytest
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import SingleSection, SyncSection
 from dtrain.errors import SpecError
-from dtrain.process.tensorflow.tf_config import write_tf_config
+from dtrain.process.tensorflow import write_tf_config
 from dtrain_cli.plan.standalone_start import StandaloneStart
 
 HOSTS = "cluster: {chief: [a:1], worker: [a:2, b:2], ps: [b:3], evaluator: 1}\ntraining: {updates: sync}\n"

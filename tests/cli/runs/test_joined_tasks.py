@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dtrain.cluster import TaskId
-from dtrain.process.living import lives, started_s
+from dtrain.process.life_line import lives, started_s
 from dtrain.runs.files import RunFiles, TaskRecord, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import RunState

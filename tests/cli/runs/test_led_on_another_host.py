@@ -11,7 +11,7 @@ import pytest
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, RunNotFoundError
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
 from dtrain_cli.runs.ending import stop_launcher

@@ -12,7 +12,7 @@ import pytest
 from dtrain.cluster import TaskId
 from dtrain.errors import RunNotFoundError
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, write_record
 from dtrain_cli.runs.report import ProcessMeter, ProcessUsage, build_report, is_alive, read_report
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dtrain.config import RunSpec, SlurmSection
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import RunFiles, RunRecord, write_record
 from dtrain_cli.launch import slurm
 from dtrain_cli.launch.launcher import Scene

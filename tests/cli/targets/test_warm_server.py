@@ -6,8 +6,7 @@ import socket
 
 import pytest
 
-from dtrain.process import warm_start
-from dtrain.process.start_protocol import StartTask
+from dtrain.process.start_protocol import WARM_START_DESCRIPTORS, WARM_START_VARIABLE, StartTask
 from dtrain_cli.targets import fork_server
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 
@@ -79,7 +78,7 @@ def test_a_warm_server_of_another_user_gets_nothing(tmp_path, monkeypatch, capfd
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "warm"))
         listener.listen()
-        monkeypatch.setenv(warm_start.VARIABLE, str(tmp_path / "warm"))
+        monkeypatch.setenv(WARM_START_VARIABLE, str(tmp_path / "warm"))
         monkeypatch.setattr(os, "geteuid", lambda: 4242)
         server = ForkServer(LifeLine())
         server.kill()
@@ -94,8 +93,8 @@ def test_a_warm_server_that_answers_too_late_gets_no_order(tmp_path, monkeypatch
     """The late server holds one end of the socket for orders. Orders must reach only the fork server that the
     launcher has started in its place.
     """
-    monkeypatch.setattr(fork_server, "PATIENCE_S", 0.1)
-    monkeypatch.setenv(warm_start.VARIABLE, str(tmp_path / "warm"))
+    monkeypatch.setattr(fork_server, "WARM_START_PATIENCE_S", 0.1)
+    monkeypatch.setenv(WARM_START_VARIABLE, str(tmp_path / "warm"))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "warm"))
         listener.listen()
@@ -103,7 +102,7 @@ def test_a_warm_server_that_answers_too_late_gets_no_order(tmp_path, monkeypatch
         server.kill()
         connection, _ = listener.accept()
         with connection:
-            _, (orders, *others), _, _ = socket.recv_fds(connection, 1, warm_start.DESCRIPTORS)
+            _, (orders, *others), _, _ = socket.recv_fds(connection, 1, WARM_START_DESCRIPTORS)
         for descriptor in others:
             os.close(descriptor)
         with socket.socket(fileno=orders) as late:

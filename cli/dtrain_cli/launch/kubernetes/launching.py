@@ -15,7 +15,7 @@ import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError, SpecError
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, default_runs_dir, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import ENDED, FailureKind, RunState

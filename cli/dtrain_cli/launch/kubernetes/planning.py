@@ -15,8 +15,7 @@ from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError
 from dtrain.formats.regular_file import read_regular
-from dtrain.process.access import secret_in_file
-from dtrain.process.assignment import run_id_by_hand
+from dtrain.process.assignment import run_id_by_hand, secret_in_file
 from dtrain.process.secret import new_secret
 from dtrain.process.tls_material import TlsMaterial
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS, make_authority

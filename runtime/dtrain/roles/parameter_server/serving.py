@@ -28,7 +28,7 @@ from dtrain.parameters.shared_buffers import ReadBufferAllocator, SharedBufferAl
 from dtrain.process import life_line
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import Event
-from dtrain.process.open_files import allow_open_files
+from dtrain.process.resources import allow_open_files
 from dtrain.roles.control_host import TICK_S
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.joining import admission_by

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from dtrain.data.dataset import Dataset
 from dtrain.errors import InputError
-from dtrain.process.tensorflow.cluster_resolver import TFConfigClusterResolver
+from dtrain.process.tensorflow import TFConfigClusterResolver
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.replicas.contexts import Updating, entered
 from dtrain.strategies.replicas.distributed_dataset import (

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.messages import AnyMessage, Hello, Refusal
-from dtrain.process import pending_limits
+from dtrain.process import acceptor
 from dtrain.process.acceptor import Acceptor, Examination, when_ready
-from dtrain.process.living import peer_process
+from dtrain.process.life_line import peer_process
 from dtrain.types import Array
 from dtrain.wire.channel import Handler, silent
 from dtrain.wire.frames import UNKNOWN, Frame, Payload, written
@@ -81,7 +81,7 @@ class LocalChannel:
     def _told(self, said: bytes) -> bytes:
         """Send a packet of the handshake, and return the one that answers it."""
         self._socket.send(said)
-        told = self._socket.recv(pending_limits.ONE_HOST.message_bytes)
+        told = self._socket.recv(acceptor.ONE_HOST_LIMITS.message_bytes)
         if not told:
             raise self._lost(None)
         return told
@@ -226,7 +226,7 @@ class LocalService:
         self._hearing = threading.Thread(target=self._hear, name="local messages", daemon=True)
         self._hearing.start()
         self._door = Door(credentials, self._refuse)
-        self._acceptor = Acceptor(self._listener, pending_limits.ONE_HOST, self._examine, _own_process)
+        self._acceptor = Acceptor(self._listener, acceptor.ONE_HOST_LIMITS, self._examine, _own_process)
 
     def name(self) -> str:
         """Of the socket; empty since there has been no memory to share."""
@@ -324,7 +324,7 @@ def _own_process(connection: socket.socket) -> int:
 
 
 def _packet(connection: socket.socket) -> bytes:
-    packet = connection.recv(pending_limits.ONE_HOST.message_bytes)
+    packet = connection.recv(acceptor.ONE_HOST_LIMITS.message_bytes)
     if not packet:
         raise PeerLostError("the connection was ended within the handshake")
     return packet

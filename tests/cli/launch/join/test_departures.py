@@ -7,7 +7,7 @@ import pytest
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.membership import TaskPhase, TaskStatus
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.joined import JoinedFromElsewhere, JoinedRecord
 from dtrain.runs.states import TaskState

@@ -11,7 +11,7 @@ from dtrain.config import RunSpec, SecuritySection, WaitSection
 from dtrain.config.choices import TlsMode
 from dtrain.errors import PeerRefusedError, RunError, SpecError
 from dtrain.messages import Place
-from dtrain.process.living import started_s
+from dtrain.process.life_line import started_s
 from dtrain.process.requests.join_request import encode
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, offer_to_join, write_record
 from dtrain.runs.states import RunState

@@ -1,15 +1,25 @@
-"""The number of threads for a task's arithmetic, unless a launcher has set it.
+"""The resources of this process: threads for arithmetic, freed memory that is kept, open files.
 
 `dtrain launch` shares the cores among its tasks. Without it each would take them all, and threads that wait
 for each other while those of another process have the core take up to a hundred times as long. So a program
-alone takes no more than were idle as it began. A launcher may not know that training is `deterministic`: the
-program may have wished it.
+alone takes no more than were idle as it began. A launcher may not know that training is `deterministic`:
+the program may have wished it.
+
+By default glibc returns a message's memory to the kernel when the message is done, and the next message
+faults the same pages in again, one by one: 500 faults in a step that moves 2.7 MB, an eighth of its CPU
+time and more of its wall time. Each thread also has a heap of its own, in which it keeps the memory of its
+last answer: a server of 80 MB of variables with two clients holds 340-380 MB at most with one heap for all,
+650-680 without.
 """
 
+import ctypes
 import os
+import resource
 from collections.abc import Mapping
+from functools import cache
 
 from dtrain.config import CentralStorageSection, MirroredSection, TrainingSection
+from dtrain.errors import RunError
 from dtrain.process.assignment import TaskAssignment
 
 USERS_LIMIT = "OMP_NUM_THREADS"
@@ -67,3 +77,39 @@ def threads(
 
 def _host(address: str | None) -> str:
     return (address or "").rpartition(":")[0]
+
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+KEPT_BYTES = 64 * 1024 * 1024
+"""At most so much free memory stays with an arena: the chunks of a message of 32 MB are there for the next
+one. With 16 MiB a server takes 38 ms of CPU to hear one over gRPC and send it back, with 64 it takes 22."""
+MAPPED_BYTES = 8 * 1024 * 1024
+"""Arrays from this size on are mapped and unmapped by themselves: a large server keeps no unused memory."""
+HEAPS = 1
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Tune this process's allocator, once, before its second thread allocates; only glibc's is tuned."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+        mallopt(_M_ARENA_MAX, HEAPS)
+
+
+def allow_open_files(needed: int | None = None) -> None:
+    """Raise the soft limit to `needed`, or a `RunError` if the hard limit is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed is None:
+        needed = hard
+    elif hard != resource.RLIM_INFINITY and hard < needed:
+        raise RunError(
+            f"this cluster needs {needed} open files, and {hard} are allowed (`ulimit -Hn`); raise that, or "
+            "start fewer tasks"
+        )
+    if soft != resource.RLIM_INFINITY and (needed == resource.RLIM_INFINITY or soft < needed):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
