@@ -10,8 +10,14 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.cluster.host_lists import compress_hosts, expand_counts, expand_hosts
 from dtrain.config import ClusterSection
 from dtrain.errors import SpecError
-from dtrain.process.engines import aws_batch, indexed_job, sagemaker, slurm, vertex
-from dtrain.process.engines.found import find_place
+from dtrain.process.engines import (
+    aws_batch_place,
+    find_place,
+    indexed_job_place,
+    sagemaker_place,
+    slurm_place,
+    vertex_place,
+)
 
 # "Distributed training" in the documentation of Vertex AI: the example of CLUSTER_SPEC.
 VERTEX = {
@@ -43,7 +49,7 @@ def of_vertex(**changes):
     ],
 )
 def test_vertex_pools_are_roles(pool, index, task):
-    place = vertex.place(of_vertex(task={"type": pool, "index": index}))
+    place = vertex_place(of_vertex(task={"type": pool, "index": index}))
     assert place.task == TaskId.parse(task)
     assert place.cluster == ClusterSpec.from_lists(
         chief=["cmle-training-workerpool0-ab-0:2222"],
@@ -53,7 +59,7 @@ def test_vertex_pools_are_roles(pool, index, task):
 
 
 def test_a_single_replica_of_vertex_trains_alone():
-    place = vertex.place(of_vertex(cluster={"workerpool0": ["a:2222"], "workerpool1": []}))
+    place = vertex_place(of_vertex(cluster={"workerpool0": ["a:2222"], "workerpool1": []}))
     assert (place.task, bool(place.cluster)) == (TaskId.parse("chief:0"), False)
 
 
@@ -63,12 +69,12 @@ def test_a_single_replica_of_vertex_trains_alone():
 )
 def test_vertex_says_what_is_wrong(text):
     with pytest.raises(SpecError, match="CLUSTER_SPEC in the environment"):
-        vertex.place({"CLUSTER_SPEC": text})
+        vertex_place({"CLUSTER_SPEC": text})
 
 
 def test_vertex_refuses_a_replica_that_the_pool_does_not_have():
     with pytest.raises(SpecError, match='"task" is workerpool1 2, and the pool has 2 replicas'):
-        vertex.place(of_vertex(task={"type": "workerpool1", "index": 2}))
+        vertex_place(of_vertex(task={"type": "workerpool1", "index": 2}))
 
 
 # ENVIRONMENT_VARIABLES.md of the SageMaker training toolkit: SM_HOSTS='["algo-1","algo-2"]', SM_CURRENT_HOST=algo-1.
@@ -77,7 +83,7 @@ def of_sagemaker(hosts, current):
 
 
 def test_sagemaker_hosts_take_chief_servers_workers_in_the_order_of_their_numbers():
-    place = sagemaker.place(of_sagemaker([10, 2, 1, 3], 10), ClusterSection(chief=1, ps=1, worker=2))
+    place = sagemaker_place(of_sagemaker([10, 2, 1, 3], 10), ClusterSection(chief=1, ps=1, worker=2))
     assert place.task == TaskId.parse("worker:1")
     assert place.cluster == ClusterSpec.from_lists(
         chief=["algo-1:2222"], ps=["algo-2:2222"], worker=["algo-3:2222", "algo-10:2222"]
@@ -88,13 +94,13 @@ def test_sagemaker_hosts_take_chief_servers_workers_in_the_order_of_their_number
     ("hosts", "tasks"), [(1, {}), (2, {"chief": 1, "ps": 1}), (5, {"chief": 1, "ps": 1, "worker": 3})]
 )
 def test_without_a_spec_hosts_are_a_chief_a_server_and_workers(hosts, tasks):
-    place = sagemaker.place(of_sagemaker(range(1, hosts + 1), 1), None)
+    place = sagemaker_place(of_sagemaker(range(1, hosts + 1), 1), None)
     assert {role.value: len(each) for role, each in place.cluster.jobs.items()} == tasks
     assert place.task == TaskId.parse("chief:0")
 
 
 def test_the_evaluator_takes_the_last_host_and_is_not_in_the_cluster():
-    place = sagemaker.place(of_sagemaker([1, 2, 3], 3), ClusterSection(chief=1, ps=1, evaluator=1))
+    place = sagemaker_place(of_sagemaker([1, 2, 3], 3), ClusterSection(chief=1, ps=1, evaluator=1))
     assert place.task == TaskId.parse("evaluator:0")
     assert place.cluster == ClusterSpec.from_lists(chief=["algo-1:2222"], ps=["algo-2:2222"])
 
@@ -103,12 +109,12 @@ def test_a_spec_with_another_number_of_tasks_is_refused():
     with pytest.raises(
         SpecError, match="SageMaker has started 2 tasks, and the spec has 3: 1 chief, 2 workers"
     ):
-        sagemaker.place(of_sagemaker([1, 2], 1), ClusterSection(chief=1, worker=2))
+        sagemaker_place(of_sagemaker([1, 2], 1), ClusterSection(chief=1, worker=2))
 
 
 def test_a_current_host_that_is_not_listed_is_refused():
     with pytest.raises(SpecError, match=r"SM_CURRENT_HOST.*expected one of algo-1, algo-2, found 'algo-9'"):
-        sagemaker.place(of_sagemaker([1, 2], 9), None)
+        sagemaker_place(of_sagemaker([1, 2], 9), None)
 
 
 def of_slurm(number, **more):
@@ -122,7 +128,7 @@ def of_slurm(number, **more):
 
 
 def test_slurm_tasks_of_a_node_have_ports_next_to_each_other():
-    place = slurm.place(of_slurm(3), ClusterSection(chief=1, ps=1, worker=2))
+    place = slurm_place(of_slurm(3), ClusterSection(chief=1, ps=1, worker=2))
     assert place.task == TaskId.parse("worker:1")
     assert place.cluster == ClusterSpec.from_lists(
         chief=["n009:40300"], ps=["n009:40301"], worker=["n010:40300", "n011:40300"]
@@ -130,7 +136,7 @@ def test_slurm_tasks_of_a_node_have_ports_next_to_each_other():
 
 
 def test_slurm_deals_tasks_to_nodes_in_turn_where_the_distribution_is_cyclic():
-    place = slurm.place(of_slurm(3, SLURM_DISTRIBUTION="cyclic"), ClusterSection(chief=1, ps=1, worker=2))
+    place = slurm_place(of_slurm(3, SLURM_DISTRIBUTION="cyclic"), ClusterSection(chief=1, ps=1, worker=2))
     assert place.cluster == ClusterSpec.from_lists(
         chief=["n009:40300"], ps=["n010:40300"], worker=["n011:40300", "n009:40301"]
     )
@@ -151,7 +157,7 @@ def test_tasks_of_a_heterogeneous_job_are_numbered_part_after_part(distribution,
         SLURM_JOB_NODELIST_HET_GROUP_1="h[2-3]",
         SLURM_DISTRIBUTION=distribution,
     )
-    place = slurm.place(variables, ClusterSection(chief=1, ps=2, worker=4))
+    place = slurm_place(variables, ClusterSection(chief=1, ps=2, worker=4))
     addresses = [place.cluster.address(TaskId.parse(task)) for task in ("chief:0", "ps:0", "ps:1")]
     addresses += [place.cluster.address(TaskId.parse(f"worker:{index}")) for index in range(4)]
     assert [address.partition(":")[0] for address in addresses] == nodes
@@ -169,7 +175,7 @@ def test_the_nodes_of_a_step_are_sorted_whatever_their_parts():
         SLURM_JOB_NODELIST_HET_GROUP_0="h3",
         SLURM_JOB_NODELIST_HET_GROUP_1="h[1-2]",
     )
-    place = slurm.place(variables, ClusterSection(chief=1, ps=1, worker=2))
+    place = slurm_place(variables, ClusterSection(chief=1, ps=1, worker=2))
     assert place.cluster == ClusterSpec.from_lists(
         chief=["h3:40300"], ps=["h1:40300"], worker=["h1:40301", "h2:40300"]
     )
@@ -184,12 +190,12 @@ def test_a_step_over_one_part_of_a_heterogeneous_job_has_that_part_s_nodes():
         SLURM_JOB_NODELIST_HET_GROUP_0="h1",
         SLURM_JOB_NODELIST_HET_GROUP_1="h[2-3]",
     )
-    place = slurm.place(variables, ClusterSection(chief=1, ps=1))
+    place = slurm_place(variables, ClusterSection(chief=1, ps=1))
     assert place.cluster == ClusterSpec.from_lists(chief=["h2:40300"], ps=["h3:40300"])
 
 
 def test_slurm_uses_the_ports_that_the_step_has_reserved():
-    place = slurm.place(of_slurm(0, SLURM_STEP_RESV_PORTS="12005-12006"), None)
+    place = slurm_place(of_slurm(0, SLURM_STEP_RESV_PORTS="12005-12006"), None)
     assert place.cluster.address(TaskId.parse("ps:0")) == "n009:12006"
 
 
@@ -207,7 +213,7 @@ def test_slurm_uses_the_ports_that_the_step_has_reserved():
 )
 def test_slurm_says_what_is_wrong(more, message):
     with pytest.raises(SpecError, match=message):
-        slurm.place(of_slurm(0) | more, None)
+        slurm_place(of_slurm(0) | more, None)
 
 
 SPEC_OF_PODS = ClusterSection(
@@ -216,7 +222,7 @@ SPEC_OF_PODS = ClusterSection(
 
 
 def test_a_pod_of_an_indexed_job_is_named_by_its_role_and_index():
-    place = indexed_job.place({"DTRAIN_ROLE": "ps", "JOB_COMPLETION_INDEX": "1"}, SPEC_OF_PODS)
+    place = indexed_job_place({"DTRAIN_ROLE": "ps", "JOB_COMPLETION_INDEX": "1"}, SPEC_OF_PODS)
     assert place.task == TaskId.parse("ps:1")
     assert place.cluster.servers == ("run-ps-0.run:2222", "run-ps-1.run:2222")
 
@@ -231,7 +237,7 @@ def test_a_pod_of_an_indexed_job_is_named_by_its_role_and_index():
 )
 def test_an_indexed_job_says_what_is_wrong(environment, message):
     with pytest.raises(SpecError, match=message):
-        indexed_job.place(environment, SPEC_OF_PODS)
+        indexed_job_place(environment, SPEC_OF_PODS)
 
 
 def test_without_an_engine_nothing_is_said():
@@ -291,7 +297,7 @@ def own_host(peer):
 @pytest.mark.parametrize("main", [0, 2])
 def test_on_aws_batch_the_main_node_is_the_first_server_and_the_others_tell_it_where_they_serve(main):
     counts = ClusterSection(chief=1, ps=2, worker=1)
-    places = [aws_batch.place(of_batch(number, main=main), counts, own_host) for number in range(4)]
+    places = [aws_batch_place(of_batch(number, main=main), counts, own_host) for number in range(4)]
     assert len({place.cluster.hash for place in places}) == 1
     assert sorted(str(place.task) for place in places) == ["chief:0", "ps:0", "ps:1", "worker:0"]
     assert str(places[main].task) == "ps:0"
@@ -302,7 +308,7 @@ def test_on_aws_batch_the_main_node_is_the_first_server_and_the_others_tell_it_w
 
 
 def test_a_single_node_of_aws_batch_trains_alone():
-    place = aws_batch.place(of_batch(0, count=1), None, own_host)
+    place = aws_batch_place(of_batch(0, count=1), None, own_host)
     assert (str(place.task), bool(place.cluster)) == ("chief:0", False)
 
 
@@ -318,4 +324,4 @@ def test_a_single_node_of_aws_batch_trains_alone():
 )  # fmt: skip
 def test_aws_batch_says_what_is_wrong(environment, counts, what):
     with pytest.raises(SpecError, match=what):
-        aws_batch.place(environment, counts, own_host)
+        aws_batch_place(environment, counts, own_host)

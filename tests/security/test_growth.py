@@ -20,7 +20,7 @@ from dtrain.data.record_index.addressing import addressed
 from dtrain.data.structure import decode_element, encode_element
 from dtrain.errors import InputError, SpecError
 from dtrain.formats.expansion import FREE_BYTES
-from dtrain.process.engines import slurm
+from dtrain.process.engines import slurm_place
 from dtrain_cli.targets.slurm_allocation import read_allocation
 
 TOO_MANY = FREE_BYTES + (6 << 20)
@@ -231,7 +231,7 @@ STEP = {
 )
 def test_the_numbers_of_a_slurm_job_are_bounded(changed):
     with pytest.raises(SpecError, match="at most") as caught:
-        slurm.place({**STEP, **changed}, None)
+        slurm_place({**STEP, **changed}, None)
     assert len(str(caught.value)) < 300
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
     changed = {name.replace("_STEP_NODE", "_JOB_NODE"): value for name, value in changed.items()}

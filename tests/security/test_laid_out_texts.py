@@ -10,7 +10,7 @@ from dtrain.data.tables import read_examples
 from dtrain.errors import InputError, SpecError
 from dtrain.formats.tfrecord import TFRecordWriter
 from dtrain.learning.layers.preprocessing.lookups import tokens_in
-from dtrain.process.engines import aws_batch
+from dtrain.process.engines import MAIN_NODE, NODE, NODES, aws_batch_place
 
 
 def csv(path, longest, rows):
@@ -44,6 +44,6 @@ def test_a_vocabulary_is_a_file(tmp_path):
 
 
 def test_nodes_of_aws_batch_are_counted_before_one_is_named():
-    environment = {aws_batch.INDEX: "0", aws_batch.COUNT: "900000000", aws_batch.MAIN: "0"}
+    environment = {NODE: "0", NODES: "900000000", MAIN_NODE: "0"}
     with pytest.raises(SpecError, match=r"NUM_NODES.*expected a number below 100000"):
-        aws_batch.place(environment, None, lambda _: "10.0.0.1")
+        aws_batch_place(environment, None, lambda _: "10.0.0.1")

@@ -32,8 +32,7 @@ from dtrain.process.assignment import (
     run_id_by_hand,
     secret_in_file,
 )
-from dtrain.process.engines.found import EXPECTED, find_place
-from dtrain.process.engines.vertex import CHECKPOINTS
+from dtrain.process.engines import EXPECTED, VERTEX_CHECKPOINTS, find_place
 from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import said_secret
 from dtrain.process.tensorflow import read_classic_flags, write_tf_config
@@ -133,7 +132,7 @@ class StandaloneStart:
             raise SpecError(f"nothing says which task this is: expected one of {EXPECTED} in the environment")
         placed = self.with_spec(found)
         checkpoint = placed.spec.checkpoint
-        if checkpoint.remote is None and (remote := environment.get(CHECKPOINTS)):
+        if checkpoint.remote is None and (remote := environment.get(VERTEX_CHECKPOINTS)):
             checkpoint = replace(checkpoint, remote=remote.rstrip("/"))
             placed = replace(placed, spec=replace(placed.spec, checkpoint=checkpoint))
         return placed

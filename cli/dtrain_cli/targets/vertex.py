@@ -12,7 +12,7 @@ import msgspec
 
 from dtrain.cluster import Role
 from dtrain.config import Problem, RunSpec
-from dtrain.process.engines.vertex import POOLS
+from dtrain.process.engines import POOLS
 from dtrain_cli.targets.kubernetes.run import wait_of
 
 SECRET = "DTRAIN_SECRET"

@@ -24,7 +24,7 @@ from dtrain.errors import DtrainError, SpecError
 from dtrain.formats.event_files import SummaryWriter
 from dtrain.formats.remote_files import RemoteFiles, is_url
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
-from dtrain.process.engines import vertex
+from dtrain.process.engines import VERTEX_LOGS
 from dtrain.runs.claims import claim
 
 
@@ -370,7 +370,7 @@ class TensorBoard(Callback):
             raise SpecError(
                 f"TensorBoard: expected update_freq epoch, batch or a number of steps, found {update_freq!r}"
             )
-        self.log_dir = log_dir if log_dir is not None else os.environ.get(vertex.LOGS) or "logs"
+        self.log_dir = log_dir if log_dir is not None else os.environ.get(VERTEX_LOGS) or "logs"
         self.histogram_freq = histogram_freq
         self.write_graph = write_graph
         self.write_steps_per_second = write_steps_per_second

@@ -20,7 +20,7 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointDamagedError, CheckpointError, DtrainError, SpecError
 from dtrain.formats.remote_files import is_url
 from dtrain.learning.graphs.graph import Graph
-from dtrain.process.engines import vertex
+from dtrain.process.engines import VERTEX_MODEL
 from dtrain.process.plain_text import listed
 from dtrain.runs.files import RunFiles
 from dtrain.saving.archive import check_not_of_tensorflow, read_archive, write_archive
@@ -263,9 +263,9 @@ def path_or_job_folder(path: FilePath | None, name: str) -> FilePath:
     """
     if path is not None:
         return path
-    if not (folder := os.environ.get(vertex.MODEL)):
+    if not (folder := os.environ.get(VERTEX_MODEL)):
         raise SpecError(
-            f"no path to save the model at: expected one, or {vertex.MODEL} in the environment, which a job "
+            f"no path to save the model at: expected one, or {VERTEX_MODEL} in the environment, which a job "
             "of Vertex AI with a base output directory has"
         )
     if is_url(folder):
