@@ -12,7 +12,7 @@ from launching import wait_until
 from dtrain.config import SecuritySection
 from dtrain.config.choices import Transport
 from dtrain.errors import WaitTimeoutError
-from dtrain.process.requests.join_request import JoinRequest
+from dtrain.process.requests import JoinRequest
 from dtrain.roles.joining import ask_for_place
 
 STEPS = 100

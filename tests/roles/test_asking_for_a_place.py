@@ -10,7 +10,7 @@ from dtrain.config import RunSpec, SecuritySection
 from dtrain.config.choices import Transport
 from dtrain.errors import PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Join, NotReady, Place, Refusal, RefusalKind
-from dtrain.process.requests.join_request import JoinRequest
+from dtrain.process.requests import JoinRequest
 from dtrain.roles import joining
 
 WORKERS = ["127.0.0.1:4001", "127.0.0.1:4002"]

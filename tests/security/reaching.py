@@ -14,7 +14,7 @@ from dtrain.config import SecuritySection
 from dtrain.config.choices import Transport
 from dtrain.errors import DtrainError, SpecError
 from dtrain.messages import Hello
-from dtrain.process.requests.join_request import JoinRequest
+from dtrain.process.requests import JoinRequest
 from dtrain.process.secret import users_secret
 from dtrain.roles.joining import ask_for_place
 from dtrain.wire.grpc_client import GrpcChannel

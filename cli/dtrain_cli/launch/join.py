@@ -29,7 +29,7 @@ from dtrain.messages import Place
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment, secret_in_file
 from dtrain.process.private_variables import SECRET
-from dtrain.process.requests.join_request import JoinRequest, encode, read_answer
+from dtrain.process.requests import JoinRequest, encode_join_message, read_join_answer
 from dtrain.process.resources import USERS_LIMIT
 from dtrain.process.secret import said_secret, users_secret
 from dtrain.process.tensorflow import read_tf_config
@@ -234,7 +234,7 @@ def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
         RunError: the run, which is on this machine, ends meanwhile.
     """
     command = (sys.executable, "-P", "-m", "dtrain.task.join_command")
-    question: bytes | None = encode(request)
+    question: bytes | None = encode_join_message(request)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
         try:
             while True:
@@ -248,7 +248,7 @@ def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
             asked.kill()
     if asked.returncode:
         raise PeerError(f"{request.server} at {request.address} could not be asked (exit {asked.returncode})")
-    answer = read_answer(said)
+    answer = read_join_answer(said)
     if answer.place is None:
         raise getattr(errors, answer.kind)(answer.error)
     for path, problem in answer.place.spec.problems():

@@ -15,7 +15,7 @@ from dtrain.control.roster import Admission
 from dtrain.errors import PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Join, NotReady, Place, Refusal, RefusalKind
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.requests.join_request import JoinRequest
+from dtrain.process.requests import JoinRequest
 from dtrain.process.tensorflow import read_tf_config
 from dtrain.runs.joined import takes_folder
 from dtrain.wire.addresses import obstacle

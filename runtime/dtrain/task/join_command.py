@@ -1,18 +1,18 @@
-"""Asks a server of a run for a worker's place: `dtrain.process.requests.join_request` on stdin and stdout."""
+"""Asks a server of a run for a worker's place: `dtrain.process.requests` on stdin and stdout."""
 
 import os
 import sys
 
 from dtrain.errors import DtrainError
 from dtrain.process import life_line
-from dtrain.process.requests.join_request import JoinAnswer, encode, read_request
+from dtrain.process.requests import JoinAnswer, encode_join_message, read_join_request
 from dtrain.roles.joining import ask_for_place
 
 
 def main() -> int:
     """Ask, and write the answer."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors that matter get messages of dtrain's own
-    request = read_request(sys.stdin.buffer.read())
+    request = read_join_request(sys.stdin.buffer.read())
     life_line.die_with_parent(request.parent)
     try:
         answer = JoinAnswer(place=ask_for_place(request, _say))
@@ -20,7 +20,7 @@ def main() -> int:
         answer = JoinAnswer(kind=type(error).__name__, error=str(error))
     except KeyboardInterrupt:
         return 130
-    sys.stdout.buffer.write(encode(answer))
+    sys.stdout.buffer.write(encode_join_message(answer))
     return 0
 
 

@@ -12,7 +12,7 @@ from dtrain.config.choices import TlsMode
 from dtrain.errors import PeerRefusedError, RunError, SpecError
 from dtrain.messages import Place
 from dtrain.process.life_line import started_s
-from dtrain.process.requests.join_request import encode
+from dtrain.process.requests import encode_join_message
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, offer_to_join, write_record
 from dtrain.runs.states import RunState
 from dtrain_cli.commands.roles import is_address
@@ -153,7 +153,7 @@ def test_a_run_that_ends_while_its_server_is_asked_is_waited_for_no_longer(tmp_p
 
         def encode_and_end(request):
             write_record(files.run, replace(record, state=RunState.SUCCEEDED))
-            return encode(request)
+            return encode_join_message(request)
 
         monkeypatch.setattr(join, "encode", encode_and_end)
         with pytest.raises(RunError, match="digits cannot be joined: its state is succeeded"):

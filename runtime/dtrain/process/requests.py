@@ -1,4 +1,4 @@
-"""The request of `dtrain worker --join` to `python -m dtrain.task.join_command`, and its answer, on pipes.
+"""Requests of the launcher's commands to processes of the runtime, as JSON.
 
 It goes through a process of its own, so that the command, which owns tasks, needs no gRPC and no threads.
 """
@@ -49,6 +49,6 @@ class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-encode = msgspec.json.Encoder().encode
-read_request = msgspec.json.Decoder(JoinRequest).decode
-read_answer = msgspec.json.Decoder(JoinAnswer).decode
+encode_join_message = msgspec.json.Encoder().encode
+read_join_request = msgspec.json.Decoder(JoinRequest).decode
+read_join_answer = msgspec.json.Decoder(JoinAnswer).decode

@@ -1,1 +1,0 @@
-"""Requests of the launcher's commands to processes of the runtime, as JSON."""
