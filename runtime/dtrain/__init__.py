@@ -101,7 +101,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
     With DTRAIN_FULL_TRACEBACK=1 it is printed as Python does.
     """
-    import_module("dtrain.runs.failure.record").show_alone(error)
+    import_module("dtrain.runs.failure").show_alone(error)
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """What a replica reports of its own work."""
 
-from dtrain.runs.self_report.activity import Activity
+from dtrain.runs.self_report import Activity
 
 
 def test_a_callback_of_any_length_is_work_and_ends_as_such():

@@ -10,7 +10,7 @@ from dtrain.messages import Attend, Attended, Closure, Failure, Hello, Refusal, 
 from dtrain.parameters import placement
 from dtrain.process.clock import Clock
 from dtrain.roles.coordinator.closures import ClosureService, Scheduled
-from dtrain.runs.account import Account
+from dtrain.runs.reporting import Account
 from dtrain.wire.channel import MemoryChannel
 
 CLUSTER = ClusterSpec.from_lists(chief=["c:0"], worker=["w:0", "w:1"], ps=["p:0"])

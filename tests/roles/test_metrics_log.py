@@ -4,7 +4,7 @@ import json
 
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.membership import TaskStatus
-from dtrain.runs.metrics_log import INTERVAL_S, MetricsLog
+from dtrain.runs.journal import INTERVAL_S, MetricsLog
 
 
 def reply(version, *statuses):

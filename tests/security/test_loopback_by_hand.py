@@ -26,7 +26,7 @@ from dtrain.process import secret
 from dtrain.process.assignment import TaskAssignment, proven_secret
 from dtrain.process.secret import is_random, users_secret, write_secret
 from dtrain.process.tensorflow import write_tf_config
-from dtrain.runs.self_report.announcing import exposure
+from dtrain.runs.self_report import exposure
 from dtrain.wire.channel import Answer
 from dtrain.wire.frames import Limits
 from dtrain.wire.grpc_service import GrpcService

@@ -92,7 +92,7 @@ def test_neither_status_nor_runs_nor_the_box_show_any(text):
 @given(TEXTS)
 def test_no_record_and_no_traceback_of_a_task_holds_any(text):
     error = ValueError(text)
-    assert not controls_of(failure.text.headline(error) + (failure.text.traceback_text(error) or ""))
+    assert not controls_of(failure.headline(error) + (failure.traceback_text(error) or ""))
 
 
 @given(st.lists(st.binary()))

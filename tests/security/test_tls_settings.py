@@ -12,7 +12,7 @@ from dtrain.errors import SpecError
 from dtrain.process.assignment import TaskAssignment, run_id_by_hand
 from dtrain.process.tensorflow import write_tf_config
 from dtrain.process.tls_material import HANDED_OVER
-from dtrain.runs.self_report.certificate_life import DAY_S, CertificateLife
+from dtrain.runs.self_report import DAY_S, CertificateLife
 from dtrain.wire.security import tls as tls_module
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.tls import Tls

@@ -6,14 +6,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.process.assignment import TaskAssignment
-from dtrain.runs.self_report.announcing import (
-    AGAIN_S,
-    LONGEST_S,
-    Announcements,
-    Unreached,
-    exposure,
-    introduction,
-)
+from dtrain.runs.self_report import AGAIN_S, LONGEST_S, Announcements, Unreached, exposure, introduction
 
 REFUSED = "refused: nothing listens there"
 CLUSTER = ClusterSpec.from_lists(chief=["c:1"], worker=["w:1", "w:2"], ps=["p:1", "p:2", "p:3", "p:4"])

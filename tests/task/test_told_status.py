@@ -7,7 +7,7 @@ import pytest
 from dtrain.messages.membership import TaskPhase, TaskStatus, by_clock
 from dtrain.runs.files import TaskRecord
 from dtrain.runs.joined import note
-from dtrain.runs.self_report.own_usage import EVERY_S, OwnUsage
+from dtrain.runs.self_report import EVERY_S, OwnUsage
 from dtrain.runs.states import TaskState
 
 HERE_S, THERE_S = 50.0, 300_000.0

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dtrain.errors import RunError
-from dtrain.runs.files import RunFiles, default_runs_dir, read_record
+from dtrain.runs.files import RunFiles, default_runs_dir, open_own, read_record
 from dtrain.runs.json_file import replace_json
-from dtrain.runs.ownership import open_own
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 from dtrain_cli.fleet.agents import Agents, Ended, Said

@@ -19,8 +19,17 @@ from typing import Any
 from dtrain.cluster import TaskId
 from dtrain.config.choices import On
 from dtrain.errors import RunError, RunInUseError, RunNotFoundError, SpecError
-from dtrain.runs import ownership
-from dtrain.runs.files import RUNS_DIR, FailureRecord, RunFiles, RunRecord, read_record, write_record
+from dtrain.runs.files import (
+    NOT_BELIEVED,
+    RUNS_DIR,
+    FailureRecord,
+    RunFiles,
+    RunRecord,
+    open_own,
+    read_record,
+    why_not_own,
+    write_record,
+)
 from dtrain.runs.journal import append_event, now_text
 from dtrain.runs.json_file import give_room_back, keep_room
 from dtrain.runs.json_file import read_record as read_json_record
@@ -94,7 +103,7 @@ def own_record(directory: Path) -> RunRecord | None:
         RunError: the folder or the record is not this user's alone, or the record is damaged.
     """
     try:
-        folder = ownership.open_own(directory)
+        folder = open_own(directory)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
@@ -102,8 +111,8 @@ def own_record(directory: Path) -> RunRecord | None:
         path = Path(f"/proc/self/fd/{folder}/run.json")
         if (facts := _facts(path)) is None:
             return None
-        if why := ownership.strange(facts):
-            raise RunError(f"{directory / path.name} is not believed: {why}; {ownership.NOT_BELIEVED}")
+        if why := why_not_own(facts):
+            raise RunError(f"{directory / path.name} is not believed: {why}; {NOT_BELIEVED}")
         record = read_json_record(path, RunRecord)
         for task in record.tasks if record else ():
             TaskId.parse(task.task)
@@ -234,7 +243,7 @@ def check_fit(files: RunFiles) -> None:
 def _strange(files: RunFiles) -> str | None:
     """Return why an existing directory is unfit for a run; None: it is fit, or not there."""
     try:
-        if why := ownership.strange(files.directory.stat()):
+        if why := why_not_own(files.directory.stat()):
             return why
     except OSError:  # why it cannot be had is said when it is made
         return None

@@ -23,14 +23,31 @@ from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.plain_text import plain
 from dtrain.runs import notices
-from dtrain.runs.account import Account
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
-from dtrain.runs.self_report.activity import Activity
-from dtrain.runs.self_report.announcing import STALE_S, Announcements, Unreached, exposure, introduction
-from dtrain.runs.self_report.certificate_life import CertificateLife, time_text
-from dtrain.runs.self_report.own_pace import OwnPace
-from dtrain.runs.self_report.own_usage import OwnUsage
+from dtrain.runs.self_report import (
+    STALE_S,
+    Activity,
+    Announcements,
+    CertificateLife,
+    OwnPace,
+    OwnUsage,
+    Unreached,
+    exposure,
+    introduction,
+    time_text,
+)
 from dtrain.runs.trace import VARIABLE, Header, Trace
+
+
+class Account:
+    """Receives the waits and the progress of a process, and records nothing. A `Reporter` records them."""
+
+    def waiting(self, for_whom: str | None) -> None:
+        """Take note of the task that is waited for from now on; None: none."""
+
+    def progress(self, step: int) -> None:
+        """Take note of a completed step."""
+
 
 INTERVAL_S = 0.5
 QUIET_S = 2.0

@@ -30,7 +30,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs import failure
 from dtrain.runs.files import RunFiles, RunRecord, read_record
 from dtrain.runs.joined import JoinedFromElsewhere
-from dtrain.runs.metrics_log import MetricsLog
+from dtrain.runs.journal import MetricsLog
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.standalone import HandRun
 from dtrain.runs.states import ENDED, TaskState

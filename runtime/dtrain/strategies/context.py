@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtrain.cluster import TaskId
-from dtrain.runs.self_report.activity import NO_ACTIVITY, Activity
+from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.runs.trace import NO_TRACE, Trace
 
 

@@ -19,7 +19,7 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.chief.start import replicas_in_sync
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
-from dtrain.runs.self_report.activity import NO_ACTIVITY
+from dtrain.runs.self_report import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask, ControlHosting

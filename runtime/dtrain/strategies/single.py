@@ -11,7 +11,7 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.chief.start import pipelines_of
 from dtrain.runs.files import RunFiles
-from dtrain.runs.self_report.activity import NO_ACTIVITY
+from dtrain.runs.self_report import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.coordinator.cluster_coordinator import Coordination

@@ -14,7 +14,7 @@ from dtrain.data.tables import read_examples
 from dtrain.errors import DtrainError, InputError, SpecError
 from dtrain.learning.core.activations import Activation
 from dtrain.process.plain_text import plain, plain_line
-from dtrain.runs.failure.record import show_alone
+from dtrain.runs.failure import show_alone
 from dtrain.saving import predictions
 from dtrain.saving.destination import write_whole
 from dtrain.strategies.single import SingleStrategy

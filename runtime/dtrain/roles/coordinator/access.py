@@ -23,7 +23,7 @@ from dtrain.messages import (
 )
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.runs.account import Account
+from dtrain.runs.reporting import Account
 from dtrain.types import Array, Blocks
 from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.peer import Peer

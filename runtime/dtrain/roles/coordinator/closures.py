@@ -26,7 +26,7 @@ from dtrain.messages import (
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import LOOK_S, SYSTEM, Clock
 from dtrain.protocol.closure_queue import ClosureQueue
-from dtrain.runs.account import Account
+from dtrain.runs.reporting import Account
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.frames import UNKNOWN, Frame, Limits
 from dtrain.wire.handshake import refusal

@@ -23,8 +23,7 @@ from dtrain.roles.coordinator.access import Access, Answer, Question, Servers
 from dtrain.roles.coordinator.closures import Attendant, ClosureService
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server.shared_variables import SharedAnswers
-from dtrain.runs.account import Account
-from dtrain.runs.reporting import Reporter
+from dtrain.runs.reporting import Account, Reporter
 from dtrain.strategies.coordinator.closures import ProgramNames
 from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 from dtrain.strategies.coordinator.execution import Execution

@@ -10,7 +10,7 @@ from dtrain.data.dataset import Dataset
 from dtrain.errors import ContextError, InputError, NotSupportedError, OutOfRangeError, ProgramError
 from dtrain.messages import Closure, Failure
 from dtrain.roles.coordinator.access import Access
-from dtrain.runs.self_report.activity import NO_ACTIVITY, Activity
+from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.strategies.coordinator.closures import ProgramNames, Reference, decode, encode, has_none
 
 TRACE_CHARACTERS = 20_000

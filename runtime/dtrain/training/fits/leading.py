@@ -19,7 +19,7 @@ from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Row
-from dtrain.runs.self_report.activity import Activity
+from dtrain.runs.self_report import Activity
 from dtrain.strategies.interface import ConfigChange, Leader, Replica, StepClock, Training
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches

@@ -1,1 +1,0 @@
-"""The parts of a task's report on itself: its usage, its certificate's life, its lines without a launcher."""
