@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from dtrain.formats.crc32c import masked_crc32c_of_words
+from dtrain.formats.tfrecord import masked_crc32c_of_words
 
 PROGRAM = """
 import sys, time

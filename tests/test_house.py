@@ -409,7 +409,7 @@ TAKES_IN = re.compile(
 )
 FOR_ALL = {
     RUNTIME / name
-    for name in ("formats/regular_file.py", "formats/expansion.py", "wire/security/waiting_room.py")
+    for name in ("formats/bounded_reading.py", "formats/bounded_reading.py", "wire/security/waiting_room.py")
 }
 """What opens, decompresses and accepts for all readers."""
 

@@ -32,8 +32,8 @@ import msgspec
 from dtrain.config import Problem, RunSpec, SecuritySection
 from dtrain.config.sections import TLS_VARIABLES
 from dtrain.errors import RunError, SpecError
-from dtrain.formats.masked_urls import has_password
-from dtrain.formats.regular_file import open_regular, read_regular
+from dtrain.formats.bounded_reading import open_regular, read_regular
+from dtrain.formats.remote_files import has_password
 from dtrain.process.secret import SHORTEST_CHARACTERS
 
 BYTES_MAX = 64 << 20

@@ -139,7 +139,7 @@ def _show(error: click.ClickException) -> None:
 
 
 def _say(message: str) -> None:
-    from dtrain.formats.masked_urls import masked  # not above: the room is large
+    from dtrain.formats.remote_files import masked  # not above: the room is large
     from dtrain.process.plain_text import plain
 
     with contextlib.suppress(BrokenPipeError):

@@ -18,7 +18,7 @@ from typing import Any
 
 from dtrain.config import KeyPath, Problem, RunSpec, default_cluster, is_none, resolve
 from dtrain.errors import SpecError
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.bounded_reading import open_regular
 
 BYTES_MAX = 256 * 1024
 DEPTH_MAX = 32

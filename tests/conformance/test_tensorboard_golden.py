@@ -6,9 +6,8 @@ from conformance.golden import golden_file, load_json
 from conformance.left_out import LEFT_OUT
 
 from dtrain.formats import event_files
-from dtrain.formats.crc32c import masked_crc32c
 from dtrain.formats.event_files import SummaryWriter
-from dtrain.formats.tfrecord import read_records
+from dtrain.formats.tfrecord import masked_crc32c, read_records
 
 GOLDEN = load_json("k_tensorboard.json")
 RAW = {(each["tag"], each["step"]): each for each in GOLDEN["written"]}

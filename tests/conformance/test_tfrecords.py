@@ -17,7 +17,7 @@ from dtrain.data import (
 )
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
-from dtrain.formats.crc32c import masked_crc32c
+from dtrain.formats.tfrecord import masked_crc32c
 
 GOLDEN = load_json("k_examples.json")
 RECORDS = GOLDEN["records"]

@@ -20,7 +20,7 @@ from dtrain.data import (
 )
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
-from dtrain.formats.crc32c import crc32c
+from dtrain.formats.tfrecord import crc32c
 
 
 def test_crc32c_of_the_standards_test_vectors():

@@ -19,7 +19,7 @@ from dtrain.data.readers import example_layouts
 from dtrain.data.readers.example_layouts import ExampleGroups, spans_of
 from dtrain.errors import InputError
 from dtrain.formats import tfrecord
-from dtrain.formats.crc32c import masked_crc32c, masked_crc32c_of_each
+from dtrain.formats.tfrecord import masked_crc32c, masked_crc32c_of_each
 
 INTEGERS = st.one_of(st.integers(-3, 300), st.integers(-(2**63), 2**63 - 1))
 FEATURES = {

@@ -21,7 +21,7 @@ from dtrain.data.record_index.index_files import index_of
 from dtrain.data.sources import Slices
 from dtrain.data.stores.local import OpenFile
 from dtrain.errors import InputError, WaitTimeoutError
-from dtrain.formats.crc32c import crc32c, masked_crc32c, masked_crc32c_of_words
+from dtrain.formats.tfrecord import crc32c, masked_crc32c, masked_crc32c_of_words
 
 
 @pytest.fixture(autouse=True)

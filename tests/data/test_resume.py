@@ -8,7 +8,7 @@ from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.stores import opening
 from dtrain.data.stores.local import BLOCK_BYTES, SAMPLE_BYTES, SAMPLES, OpenFile
-from dtrain.formats.crc32c import masked_crc32c_of_words
+from dtrain.formats.tfrecord import masked_crc32c_of_words
 
 ROWS = 300_000
 PLACE = ROWS * 9 // 10

@@ -9,7 +9,7 @@ import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import SpecError
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.process import private_variables
 from dtrain.process.assignment import TaskAssignment, proven_secret
 from dtrain.process.tensorflow import write_tf_config

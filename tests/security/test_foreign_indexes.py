@@ -13,7 +13,7 @@ from dtrain.data.record_index.addressing import addressed
 from dtrain.data.record_index.index_files import OFFSET_BYTES, kept_index, read_index, write_index
 from dtrain.data.stores.local import OpenFile
 from dtrain.errors import InputError
-from dtrain.formats.regular_file import is_trusted
+from dtrain.formats.bounded_reading import is_trusted
 from dtrain.formats.tfrecord import records_in
 
 LINE = b"x" * 99 + b"\n"

@@ -19,7 +19,7 @@ from dtrain.data.readers.tar_format import suffixes_of_first
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.structure import decode_element, encode_element
 from dtrain.errors import InputError, SpecError
-from dtrain.formats.expansion import FREE_BYTES
+from dtrain.formats.bounded_reading import FREE_BYTES
 from dtrain.process.engines import slurm_place
 from dtrain_cli.targets.slurm_allocation import read_allocation
 

@@ -20,8 +20,7 @@ from dtrain.checkpoints.manifest import Manifest
 from dtrain.checkpoints.remote import RemoteCopies
 from dtrain.data.tables import read_examples
 from dtrain.errors import CheckpointDamagedError, CheckpointError, DtrainError, InputError, SpecError
-from dtrain.formats.json_text import CONTAINERS_MAX, JSON_BYTES_MAX
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.bounded_reading import CONTAINERS_MAX, JSON_BYTES_MAX, open_regular
 from dtrain.formats.tfrecord import HEADER, masked_crc32c, read_records
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.tensorflow import read_tf_config

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dtrain.cluster import TaskId
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.bounded_reading import open_regular
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent.messages import AllMade, Appended, Changed, MadePart, Replaced
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.file_lock import lock
 from dtrain.process.start_protocol import ORDER_BYTES_MAX, Exited, Lines, Refused
 from dtrain.runs.files import RunFiles

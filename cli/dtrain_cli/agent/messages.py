@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from dtrain.config import RunSpec
-from dtrain.formats.json_text import Count, Moment, Text
+from dtrain.formats.bounded_reading import Count, Moment, Text
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, KillRequest

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from dtrain.cluster import TaskId
 from dtrain.cluster.certificate_names import LeafNames, joined_worker, task_name
 from dtrain.errors import SpecError
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import read_regular
 
 if TYPE_CHECKING:
     from dtrain_cli.certificates.by_library import Authority

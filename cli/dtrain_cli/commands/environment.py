@@ -65,7 +65,7 @@ def _facts() -> dict[str, dict[str, Any]]:
     import psutil
 
     from dtrain.config import EMBEDDED_DEFAULT
-    from dtrain.formats.masked_urls import MASKED, masked
+    from dtrain.formats.remote_files import MASKED, masked
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.console.run_table import bytes_text
     from dtrain_cli.plan.run_plan import threads_per_task

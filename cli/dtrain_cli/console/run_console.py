@@ -15,7 +15,7 @@ from io import StringIO
 from pathlib import Path
 
 from dtrain.cluster import TaskId
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord
 from dtrain.runs.states import FailureKind

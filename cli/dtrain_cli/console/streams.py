@@ -15,7 +15,7 @@ import stat
 import sys
 from typing import TextIO
 
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.process.plain_text import plain
 
 PIECE_BYTES = 4096

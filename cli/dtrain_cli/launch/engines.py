@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.private_variables import SECRET
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.targets.fork_server import ForkServer, LifeLine

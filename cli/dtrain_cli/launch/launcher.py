@@ -18,7 +18,7 @@ from dtrain.cluster.certificate_names import joined_worker
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.process.assignment import secret_in_file
 from dtrain.process.life_line import started_s
 from dtrain.process.resources import USERS_LIMIT

@@ -21,7 +21,7 @@ from dtrain.config import ROLES, Problem, RunSpec
 from dtrain.config.choices import On, TlsMode
 from dtrain.config.sections import TLS_VARIABLES, missing_secrets
 from dtrain.errors import DtrainError, SpecError
-from dtrain.formats.masked_urls import MASKED
+from dtrain.formats.remote_files import MASKED
 from dtrain.process.assignment import secret_in_file
 from dtrain.process.tls_material import read_tls_file
 from dtrain.runs.files import RunFiles, default_runs_dir, read_record

@@ -17,7 +17,7 @@ from dtrain.cluster.certificate_names import LeafNames, task_name
 from dtrain.cluster.loopback import is_loopback
 from dtrain.config import RunSpec, ServerSection
 from dtrain.config.choices import On, Transport
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.process.assignment import ATTEMPT, TaskAssignment
 from dtrain.process.resources import THREAD_LIMITS, USERS_LIMIT
 from dtrain.process.tensorflow import write_tf_config

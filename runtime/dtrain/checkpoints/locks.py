@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dtrain.checkpoints.manifest import MANIFEST
 from dtrain.errors import CheckpointError
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.bounded_reading import open_regular
 
 LOCK_WAIT_S = 10.0
 """`is_read` holds its lock for less than a millisecond; a longer one is another program's."""

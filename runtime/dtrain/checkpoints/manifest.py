@@ -11,8 +11,7 @@ import msgspec
 
 from dtrain.checkpoints.tensor_file import FILE_NAME
 from dtrain.errors import CheckpointDamagedError, CheckpointError
-from dtrain.formats.json_text import JSON_BYTES_MAX, oversized
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import JSON_BYTES_MAX, oversized, read_regular
 from dtrain.state.fit_state import FitState
 
 Step: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]

@@ -14,8 +14,7 @@ from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
 from dtrain.checkpoints.tensor_file import TensorEntry, decode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
-from dtrain.formats.json_text import JSON_BYTES_MAX
-from dtrain.formats.regular_file import open_regular, read_whole
+from dtrain.formats.bounded_reading import JSON_BYTES_MAX, open_regular, read_whole
 from dtrain.types import Array
 from dtrain.variables.sharded_variable import ShardedVariable
 

@@ -29,9 +29,8 @@ from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import Checkpoint
 from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
-from dtrain.formats.json_text import JSON_BYTES_MAX
-from dtrain.formats.masked_urls import masked
-from dtrain.formats.regular_file import read_whole
+from dtrain.formats.bounded_reading import JSON_BYTES_MAX, read_whole
+from dtrain.formats.remote_files import masked
 
 PREFIX = "ckpt-"
 OWNER_BYTES_MAX = 8192

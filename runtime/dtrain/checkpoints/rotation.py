@@ -16,8 +16,7 @@ from dtrain.checkpoints.folder import REMOVED, CheckpointPath, list_checkpoints,
 from dtrain.checkpoints.locks import is_read
 from dtrain.checkpoints.manifest import read_manifest
 from dtrain.errors import CheckpointError
-from dtrain.formats.json_text import JSON_BYTES_MAX
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import JSON_BYTES_MAX, read_regular
 
 STATE = "rotation.json"
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import CheckpointDamagedError, CheckpointError
-from dtrain.formats.json_text import JSON_BYTES_MAX, oversized
+from dtrain.formats.bounded_reading import JSON_BYTES_MAX, oversized
 from dtrain.variables import DTYPE_BYTES
 
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.safetensors")

@@ -32,8 +32,7 @@ import numpy as np
 from dtrain.data.stores.local import OpenFile
 from dtrain.data.structure import Element, decode_element, encode_element
 from dtrain.errors import InputError, WaitTimeoutError
-from dtrain.formats.expansion import inflated, room_for
-from dtrain.formats.regular_file import is_trusted
+from dtrain.formats.bounded_reading import inflated, is_trusted, room_for
 from dtrain.process.file_lock import holder, locked
 
 MAGIC = b"DTCACHE1"

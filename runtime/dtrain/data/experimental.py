@@ -24,7 +24,7 @@ from dtrain.data.stores.opening import open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import TensorSpec
 from dtrain.errors import InputError, InvalidArgumentError
-from dtrain.formats.expansion import decompressed
+from dtrain.formats.bounded_reading import decompressed
 from dtrain.formats.tfrecord import check_compression
 
 __all__ = [

@@ -18,7 +18,7 @@ from dtrain.data.sources import FileNames
 from dtrain.data.stores.opening import read_whole, urls_below
 from dtrain.data.stores.remote import shown
 from dtrain.errors import InputError
-from dtrain.formats.expansion import check_growth
+from dtrain.formats.bounded_reading import check_growth
 from dtrain.formats.remote_files import is_url
 from dtrain.types import Array
 

@@ -36,10 +36,9 @@ from dtrain.data.stores.opening import open_file, open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import TensorSpec
 from dtrain.errors import InputError
-from dtrain.formats.crc32c import masked_crc32c
-from dtrain.formats.expansion import decompressed
+from dtrain.formats.bounded_reading import decompressed
 from dtrain.formats.remote_files import is_url
-from dtrain.formats.tfrecord import HEADER
+from dtrain.formats.tfrecord import HEADER, masked_crc32c
 
 HEAD_BYTES = 512
 TFRECORD, TEXT, CSV, TAR, PARQUET, NPY, NPZ = KINDS = (

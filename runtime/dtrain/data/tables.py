@@ -15,9 +15,8 @@ import numpy as np
 from dtrain.data.examples import decode_example
 from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError
-from dtrain.formats.expansion import check_growth
+from dtrain.formats.bounded_reading import check_growth, open_regular
 from dtrain.formats.numpy_file import read_npy, read_npz
-from dtrain.formats.regular_file import open_regular
 from dtrain.formats.tfrecord import read_records
 from dtrain.process.plain_text import listed
 from dtrain.types import Array, Shape

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from dtrain.errors import InputError
-from dtrain.formats.expansion import room_for
+from dtrain.formats.bounded_reading import room_for
 from dtrain.types import Array
 
 MEMBERS_MAX = 10_000

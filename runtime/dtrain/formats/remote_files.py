@@ -1,11 +1,11 @@
-"""Files at URLs that fsspec knows, such as ``gs://bucket/model/``; written here first, then copied."""
+"""Files at URLs that fsspec knows, such as ``gs://bucket/model/``, and URLs as records show them."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from dtrain.errors import DtrainError, SpecError
-from dtrain.formats.masked_urls import masked
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -85,3 +85,24 @@ class RemoteFiles:
         except Exception as error:  # drivers raise whatever their store's library does
             said = masked(f"{type(error).__name__}: {error}")
             raise DtrainError(f"cannot {what} {self.url}: {said}") from error
+
+
+MASKED = "***"
+_USERINFO = re.compile(r'(://)[^/\s"\'\\<>]*@')
+_USERINFO_BYTES = re.compile(_USERINFO.pattern.encode())
+_PASSWORD = re.compile(r'://[^/\s"\'\\<>:@]*:[^/\s"\'\\<>]+@')
+
+
+def masked(text: str) -> str:
+    """Return a text in which no URL shows its user and password: ``s3://***@bucket/run``."""
+    return _USERINFO.sub(rf"\1{MASKED}@", text)
+
+
+def masked_bytes(data: bytes) -> bytes:
+    """Return encoded text, such as JSON, likewise."""
+    return _USERINFO_BYTES.sub(rb"\1" + MASKED.encode() + b"@", data)
+
+
+def has_password(text: str) -> bool:
+    """Return whether a text shows a URL with a user's password; a name of a user alone is none."""
+    return _PASSWORD.search(text) is not None

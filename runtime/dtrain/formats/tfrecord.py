@@ -1,4 +1,4 @@
-"""TFRecord files: records of bytes, each with its length and checksums.
+"""TFRecord files: records of bytes, each with its length and checksums (CRC-32C, masked).
 
 A record is its length (8 bytes, little endian), the masked CRC-32C of these 8 bytes, its bytes, and the
 masked CRC-32C of those. A whole file may be compressed by gzip or zlib. As in TensorFlow a file that ends
@@ -10,17 +10,16 @@ import os
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
+import google_crc32c
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.formats.crc32c import masked_crc32c, masked_crc32c_of_each, masked_crc32c_of_words
-from dtrain.formats.expansion import decompressed, room_for
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.bounded_reading import decompressed, open_regular, room_for
 
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
@@ -296,3 +295,36 @@ def _damaged_length(where: str, offset: int, header: bytes) -> str:
         if header.startswith(begin):
             return f"{where}: expected TFRecords, found {what}."
     return f"{damaged}; is it a TFRecord file?"
+
+
+MASK_DELTA = 0xA282EAD8
+
+Words = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+def crc32c(data: bytes) -> int:
+    """Return the checksum of `data`."""
+    found: int = google_crc32c.value(data)
+    return found
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the checksum as TFRecord files store it: rotated and offset, so that it can be summed again."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
+
+
+def masked_crc32c_of_each(parts: Sequence[bytes]) -> Words:
+    """Return `masked_crc32c` of each of some parts."""
+    return _masked_of(parts, len(parts))
+
+
+def masked_crc32c_of_words(words: np.ndarray[Any, np.dtype[np.uint64]]) -> Words:
+    """Return `masked_crc32c` of the 8 bytes, little endian, of each number."""
+    octets = np.ascontiguousarray(words, "<u8").view("V8")
+    return _masked_of(octets.tolist(), len(words))
+
+
+def _masked_of(parts: Iterable[bytes], count: int) -> Words:
+    crc = np.fromiter(map(google_crc32c.value, parts), np.uint32, count)
+    return (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(MASK_DELTA)

@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from dtrain.cluster import Moved, Role
-from dtrain.formats.json_text import Moment
+from dtrain.formats.bounded_reading import Moment
 from dtrain.messages.message import Message, Refusal
 from dtrain.state.fit_state import Lineage, Row
 

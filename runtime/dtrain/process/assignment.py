@@ -14,7 +14,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.loopback import LOOPBACK, is_loopback
 from dtrain.config import ClusterSection, RunSpec, SecuritySection, address_problem
 from dtrain.errors import SpecError
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.messages import Hello
 from dtrain.process.private_variables import SECRET
 from dtrain.process.secret import read_secret, said_secret, users_secret

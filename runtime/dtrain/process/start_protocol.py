@@ -19,7 +19,7 @@ from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
-from dtrain.formats.json_text import Count, Text, oversized
+from dtrain.formats.bounded_reading import Count, Text, oversized
 from dtrain.process.plain_text import plain_line
 
 LINE_BYTES_MAX = 4 << 20

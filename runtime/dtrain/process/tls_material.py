@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain.errors import SpecError
-from dtrain.formats.regular_file import open_regular, read_whole
+from dtrain.formats.bounded_reading import open_regular, read_whole
 
 HANDED_OVER = "DTRAIN_TLS_MATERIAL"
 """The private variable (`process.private_variables`) in which a launcher hands it over."""

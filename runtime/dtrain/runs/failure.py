@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dtrain.errors import DtrainError, PeerError
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord, RunFiles

@@ -46,7 +46,7 @@ from typing import Any
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
-from dtrain.formats.json_text import Moment
+from dtrain.formats.bounded_reading import Moment
 from dtrain.process.secret import state_home
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.runs.json_file import FULL, overwrite_json, replace_json

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from dtrain.cluster import TaskId
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.messages import HeartbeatReply
 from dtrain.messages.membership import TaskStatus
 from dtrain.runs.files import RunFiles

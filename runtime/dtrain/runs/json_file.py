@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from dtrain.errors import RunError
-from dtrain.formats.masked_urls import masked_bytes
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import read_regular
+from dtrain.formats.remote_files import masked_bytes
 
 Record = TypeVar("Record")
 

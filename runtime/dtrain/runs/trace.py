@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 
 import msgspec
 
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import read_regular
 from dtrain.runs.events import AnyEvent
 
 VARIABLE = "DTRAIN_TRACE"

@@ -19,7 +19,7 @@ from dtrain.checkpoints.tensor_file import (
     header_bytes,
 )
 from dtrain.errors import CheckpointDamagedError, CheckpointError
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.bounded_reading import open_regular
 from dtrain.saving.destination import write_whole
 from dtrain.types import Array, Arrays
 from dtrain.variables.lazy_table import row_blocks

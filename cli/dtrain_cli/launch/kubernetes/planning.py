@@ -14,7 +14,7 @@ from dtrain.cluster.certificate_names import LeafNames, joined_worker, task_name
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.assignment import run_id_by_hand, secret_in_file
 from dtrain.process.secret import new_secret
 from dtrain.process.tls_material import TlsMaterial

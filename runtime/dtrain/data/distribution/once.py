@@ -17,7 +17,7 @@ import msgspec
 
 from dtrain.data.record_index.index_files import FOLDER
 from dtrain.errors import InputError
-from dtrain.formats.regular_file import read_regular
+from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.assignment import RUN_DIR
 from dtrain.process.file_lock import locked
 

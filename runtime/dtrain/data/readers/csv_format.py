@@ -17,7 +17,7 @@ from dtrain.data.stores.opening import RowReader, open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError, InvalidArgumentError
-from dtrain.formats.expansion import decompressed
+from dtrain.formats.bounded_reading import decompressed
 
 QUOTE, LINE_FEED, CARRIAGE_RETURN = b'"\n\r'
 DTYPES = ("int32", "int64", "float32", "float64", "string")

@@ -12,7 +12,7 @@ from dtrain.data.stores.opening import open_file
 from dtrain.data.stores.remote import RangeStream
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
-from dtrain.formats.expansion import check_growth
+from dtrain.formats.bounded_reading import check_growth
 from dtrain.types import Array
 
 TEXT = "BYTE_ARRAY"

@@ -19,7 +19,7 @@ from dtrain.data.stores.opening import RowReader, open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
-from dtrain.formats.expansion import decompressed
+from dtrain.formats.bounded_reading import decompressed
 
 MEMBER_BYTES_MAX = (1 << 31) - 1
 KEY = "__key__"

@@ -27,7 +27,7 @@ from dtrain.data.stores.local import BLOCK_BYTES, FileFacts
 from dtrain.data.stores.opening import ReadableFile, RowReader, open_file
 from dtrain.data.stores.remote import shown
 from dtrain.errors import InputError
-from dtrain.formats.regular_file import is_trusted, open_regular
+from dtrain.formats.bounded_reading import is_trusted, open_regular
 from dtrain.formats.remote_files import is_url
 from dtrain.process.assignment import RUN_DIR
 from dtrain.process.file_lock import locked

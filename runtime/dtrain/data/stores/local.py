@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from dtrain.data.stores.ranges import parts, together
 from dtrain.errors import InputError
-from dtrain.formats.masked_urls import masked
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.bounded_reading import open_regular
+from dtrain.formats.remote_files import masked
 
 READ_BYTES_MAX = 8 << 20
 """Bytes that are read at once where ranges are neighbours."""

@@ -9,9 +9,8 @@ from typing import Any, BinaryIO, Protocol
 from dtrain.data.stores.local import FileFacts, FileState, OpenFile
 from dtrain.data.stores.remote import RemoteFile, driver_of, shown
 from dtrain.errors import InputError
-from dtrain.formats.masked_urls import masked
-from dtrain.formats.regular_file import open_regular, read_regular
-from dtrain.formats.remote_files import is_url
+from dtrain.formats.bounded_reading import open_regular, read_regular
+from dtrain.formats.remote_files import is_url, masked
 from dtrain.process.plain_text import plain
 
 OPEN_FILES_MAX = 64

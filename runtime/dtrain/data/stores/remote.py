@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
 from dtrain.data.stores.local import FileFacts, FileState
 from dtrain.data.stores.ranges import Found, Ranges, RefusedError, parts, pieces, together
 from dtrain.errors import InputError
-from dtrain.formats.masked_urls import masked
+from dtrain.formats.remote_files import masked
 from dtrain.process.plain_text import plain
 
 VERSIONS = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from dtrain.data.distribution.once import learned_once
 from dtrain.errors import InputError, SpecError
-from dtrain.formats.regular_file import open_regular
+from dtrain.formats.bounded_reading import open_regular
 from dtrain.learning.layers.preprocessing.categories import CategoryLayer
 from dtrain.learning.layers.preprocessing.hashes import ByteStrings, fingerprints
 from dtrain.learning.layers.preprocessing.numeric import OUTPUTS_MAX, batches_of
