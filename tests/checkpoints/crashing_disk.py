@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dtrain.checkpoints.file_operations import FileOperations
+from dtrain.checkpoints.folder import FileOperations
 
 ROOT = 0
 Tree = frozenset[tuple[str, bytes | None]]

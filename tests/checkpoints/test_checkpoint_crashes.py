@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain import checkpoints
-from dtrain.checkpoints.file_operations import FileOperations
+from dtrain.checkpoints.folder import FileOperations
 from dtrain.errors import CheckpointError
 
 Found = tuple[int, float] | None

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dtrain import checkpoints
-from dtrain.checkpoints.file_operations import FileOperations
+from dtrain.checkpoints.folder import FileOperations
 from dtrain.checkpoints.writer import CheckpointWriter
 
 

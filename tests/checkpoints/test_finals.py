@@ -8,8 +8,8 @@ import pytest
 from checkpoints.crashing_disk import CrashingDisk, lay_out
 
 from dtrain import checkpoints
-from dtrain.checkpoints import final_of, finals, keep_final, list_checkpoints, open_checkpoint
-from dtrain.checkpoints.file_operations import FileOperations
+from dtrain.checkpoints import final_of, keep_final, list_checkpoints, open_checkpoint
+from dtrain.checkpoints.folder import KEPT, FileOperations
 from dtrain.errors import CheckpointError
 
 
@@ -49,7 +49,7 @@ def test_the_newest_few_are_kept_and_those_that_are_read(tmp_path):
         for fit in range(2, 20):
             save(tmp_path, fit, fit)
             keep_final(tmp_path, fit)
-        assert [fit for fit in range(20) if final_of(tmp_path, fit)] == [1, *range(20 - finals.KEPT, 20)]
+        assert [fit for fit in range(20) if final_of(tmp_path, fit)] == [1, *range(20 - KEPT, 20)]
 
 
 def test_nothing_is_kept_of_nothing_and_a_full_disk_is_named(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dtrain import checkpoints
-from dtrain.checkpoints.rotation import rotate
+from dtrain.checkpoints.folder import rotate
 from dtrain.errors import CheckpointError
 
 HOUR_S = 3600.0

@@ -2,9 +2,9 @@
 
 from mutant import bug
 
-REMOTE = "checkpoints/remote.py"
+REMOTE = "checkpoints/copies.py"
 TENSORS = "checkpoints/tensor_file.py"
-ROTATION = "checkpoints/rotation.py"
+ROTATION = "checkpoints/folder.py"
 
 FOUND = [
     bug(REMOTE, "RemoteCopies.upload", "self._are_of(directory, or_refuse=True)"),
@@ -13,7 +13,7 @@ FOUND = [
     bug("checkpoints/manifest.py", "Manifest.decode", "not _is_as_written(fields, data)", "False"),
     bug(TENSORS, "decode_header", "begin != position or end - begin != entry.nbytes", "False"),
     bug(TENSORS, "decode_header", "len(text) + position != file_bytes", "False"),
-    bug("checkpoints/keys.py", "_join", "row_start != rows", "False"),
+    bug("checkpoints/manifest.py", "_join", "row_start != rows", "False"),
     bug(
         ROTATION,
         "rotate",

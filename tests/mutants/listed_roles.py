@@ -265,11 +265,13 @@ DISK = [
         says="if damaged -> if False, where another one is used",
     ),
     bug("checkpoints/manifest.py", "Manifest.decode", "not _is_as_written(fields, data)", "False"),
-    bug("checkpoints/keys.py", "_join", "row_start != rows", "False"),
-    bug("checkpoints/rotation.py", "rotate", "not is_read(checkpoint.path)", "True"),
-    bug("checkpoints/rotation.py", "rotate", "len(candidates) - keep", "len(candidates) - keep + 1"),
-    bug("checkpoints/locks.py", "open_for_reading", "fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)"),
-    bug("checkpoints/finals.py", "keep_final", "disk.rename(aside, kept)"),
+    bug("checkpoints/manifest.py", "_join", "row_start != rows", "False"),
+    bug("checkpoints/folder.py", "rotate", "not is_read(checkpoint.path)", "True"),
+    bug("checkpoints/folder.py", "rotate", "len(candidates) - keep", "len(candidates) - keep + 1"),
+    bug(
+        "checkpoints/folder.py", "open_for_reading", "fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)"
+    ),
+    bug("checkpoints/folder.py", "keep_final", "disk.rename(aside, kept)"),
 ]
 
 LONG = [

@@ -7,14 +7,15 @@ TESTS = Path(__file__).parents[1]
 MIRRORED = {
     "callbacks/callback.py": ["callbacks", "training/test_wrong_data.py"],
     "callbacks/saving.py": ["callbacks"],
-    "checkpoints/finals.py": ["checkpoints/test_finals.py"],
-    "checkpoints/folder.py": ["checkpoints"],
-    "checkpoints/keys.py": ["checkpoints"],
-    "checkpoints/locks.py": ["checkpoints"],
+    "checkpoints/folder.py": [
+        "checkpoints/test_finals.py",
+        "checkpoints",
+        "checkpoints/test_rotation.py",
+        "roles/test_torn_checkpoints.py",
+    ],
     "checkpoints/manifest.py": ["checkpoints"],
     "checkpoints/reader.py": ["checkpoints"],
-    "checkpoints/remote.py": ["checkpoints/test_remote.py"],
-    "checkpoints/rotation.py": ["checkpoints/test_rotation.py", "roles/test_torn_checkpoints.py"],
+    "checkpoints/copies.py": ["checkpoints/test_remote.py"],
     "checkpoints/writer.py": ["checkpoints"],
     "collectives/between_hosts/follower.py": [
         "collectives/test_agreement.py",

@@ -15,9 +15,9 @@ import pytest
 
 import dtrain as dt
 from dtrain import checkpoints
-from dtrain.checkpoints.locks import open_for_reading
+from dtrain.checkpoints.copies import RemoteCopies
+from dtrain.checkpoints.folder import open_for_reading
 from dtrain.checkpoints.manifest import Manifest
-from dtrain.checkpoints.remote import RemoteCopies
 from dtrain.data.tables import read_examples
 from dtrain.errors import CheckpointDamagedError, CheckpointError, DtrainError, InputError, SpecError
 from dtrain.formats.bounded_reading import CONTAINERS_MAX, JSON_BYTES_MAX, open_regular

@@ -19,16 +19,19 @@ The rule *Consistent checkpoints* (docs/design/protocol.md#consistent-checkpoint
 6. Nothing is unpickled, and no name in a file is followed as a path.
 """
 
-from dtrain.checkpoints.copy import copy_latest
-from dtrain.checkpoints.evaluated import EvaluatedCheckpoint, Pace
-from dtrain.checkpoints.finals import final_of, keep_final
-from dtrain.checkpoints.folder import CheckpointPath, latest, list_checkpoints
-from dtrain.checkpoints.keys import is_slot, part_key, slot_key, split_slot_key
-from dtrain.checkpoints.manifest import MANIFEST, Manifest, read_manifest
-from dtrain.checkpoints.optimizer_state import OptimizerState
-from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
-from dtrain.checkpoints.remote import RemoteCopies, remote_copies
-from dtrain.checkpoints.rotation import rotate
+from dtrain.checkpoints.copies import RemoteCopies, copy_latest, remote_copies
+from dtrain.checkpoints.folder import CheckpointPath, final_of, keep_final, latest, list_checkpoints, rotate
+from dtrain.checkpoints.manifest import (
+    MANIFEST,
+    Manifest,
+    OptimizerState,
+    is_slot,
+    part_key,
+    read_manifest,
+    slot_key,
+    split_slot_key,
+)
+from dtrain.checkpoints.reader import Checkpoint, EvaluatedCheckpoint, Pace, open_checkpoint
 from dtrain.checkpoints.tensor_file import TensorEntry
 from dtrain.checkpoints.writer import CheckpointWriter, Streamed, save
 

@@ -1,18 +1,25 @@
-"""A checkpoint's description of itself, written last: where it is, the arrays are."""
+"""A checkpoint's description of itself: the state of the run, and the keys of its arrays.
+
+dense/kernel                        a whole variable
+dense/kernel@0, dense/kernel@500    the same in two parts: the number is the first row
+dense/kernel/.slots/momentum@0      rows of an optimizer's slot
+"""
 
 import json
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from dtrain.checkpoints.tensor_file import FILE_NAME
+from dtrain.checkpoints.tensor_file import FILE_NAME, TensorEntry
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.formats.bounded_reading import JSON_BYTES_MAX, oversized, read_regular
 from dtrain.state.fit_state import FitState
+from dtrain.types import Arrays
 
 Step: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 FORMAT = 1
@@ -128,3 +135,78 @@ def _with_checksum(fields: dict[str, Any]) -> bytes:
     plain = json.loads(json.dumps(fields))
     checksum = zlib.crc32(json.dumps(plain).encode())
     return json.dumps({"crc32": checksum, **plain}, indent=1).encode()
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """An optimizer's state: `slots` by slot name and variable, and `step`, the number of updates made."""
+
+    step: int
+    slots: Mapping[str, Arrays]
+
+
+_SLOTS = "/.slots/"
+_PART = re.compile(r"(?P<name>.+)@(?P<row>\d{1,18})", re.DOTALL)
+
+
+def slot_key(variable: str, slot: str) -> str:
+    """Return the name of an optimizer's slot of one variable."""
+    return f"{variable}{_SLOTS}{slot}"
+
+
+def split_slot_key(name: str) -> tuple[str, str]:
+    """Return the variable and the slot of a `slot_key`."""
+    variable, _, slot = name.partition(_SLOTS)
+    return variable, slot
+
+
+def part_key(name: str, row_start: int) -> str:
+    """Return the key of an array, or of some of its rows from `row_start` on."""
+    return f"{name}@{row_start}"
+
+
+def is_slot(name: str) -> bool:
+    """Return whether a name is a slot's."""
+    return _SLOTS in name
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array as it lies in a checkpoint: its parts, by rows. A scalar is one part."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    row_starts: tuple[int, ...]
+    parts: tuple[TensorEntry, ...]
+
+
+def join_parts(entries: Iterable[TensorEntry]) -> dict[str, StoredArray]:
+    """Return the arrays that entries make up by name; raise a `CheckpointError` if parts do not fit."""
+    by_name: dict[str, list[tuple[int, TensorEntry]]] = {}
+    for entry in entries:
+        match = _PART.fullmatch(entry.key)
+        name, row_start = (match["name"], int(match["row"])) if match else (entry.key, 0)
+        by_name.setdefault(name, []).append((row_start, entry))
+    return {name: _join(name, sorted(parts, key=lambda part: part[0])) for name, parts in by_name.items()}
+
+
+def _join(name: str, parts: list[tuple[int, TensorEntry]]) -> StoredArray:
+    first = parts[0][1]
+    rows = 0
+    for row_start, entry in parts:
+        if (entry.dtype, entry.shape[1:]) != (first.dtype, first.shape[1:]) or (
+            len(parts) > 1 and not entry.shape
+        ):
+            raise CheckpointError(
+                f"{entry.key}: expected rows like {first.dtype}{list(first.shape)} before it, "
+                f"found {entry.dtype}{list(entry.shape)}"
+            )
+        if row_start != rows:
+            raise CheckpointError(
+                f"the rows of {name} are not stored once each: {entry.key} follows row {rows}"
+            )
+        rows += entry.shape[0] if entry.shape else 1
+    shape = (rows, *first.shape[1:]) if first.shape else ()
+    return StoredArray(
+        first.dtype, shape, tuple(start for start, _ in parts), tuple(entry for _, entry in parts)
+    )

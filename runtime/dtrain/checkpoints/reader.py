@@ -3,15 +3,15 @@
 import os
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
-from dtrain.checkpoints.folder import readable, step_of
-from dtrain.checkpoints.keys import StoredArray, is_slot, join_parts
-from dtrain.checkpoints.locks import open_for_reading
-from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
+from dtrain.checkpoints.folder import open_for_reading, readable, step_of
+from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest, StoredArray, is_slot, join_parts
 from dtrain.checkpoints.tensor_file import TensorEntry, decode_header, header_bytes
 from dtrain.errors import CheckpointDamagedError, CheckpointError
 from dtrain.formats.bounded_reading import JSON_BYTES_MAX, open_regular, read_whole
@@ -206,3 +206,31 @@ def open_checkpoint(path: Path) -> Checkpoint:
     if damaged:
         raise CheckpointDamagedError(f"no checkpoint in {path} is sound: {'; '.join(damaged)}")
     raise CheckpointError(f"there is no checkpoint in {path}")
+
+
+@dataclass(frozen=True)
+class EvaluatedCheckpoint:
+    """The weights of one checkpoint.
+
+    Attributes:
+        global_step: the step that it was written at.
+        weights: every variable by name; the reader owns the arrays.
+        final: whether no later one will be written.
+    """
+
+    global_step: int
+    weights: Mapping[str, np.ndarray[Any, Any]]
+    final: bool
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The times between evaluations of checkpoints while training goes on.
+
+    Attributes:
+        start_delay_s: from the evaluator's start to its first evaluation.
+        throttle_s: from the beginning of one evaluation to the next.
+    """
+
+    start_delay_s: float = 0.0
+    throttle_s: float = 0.0

@@ -18,19 +18,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dtrain.checkpoints.file_operations import DISK, FileOperations
 from dtrain.checkpoints.folder import (
+    DISK,
     REMOVED,
     REPLACED,
     WRITTEN,
+    FileOperations,
     checkpoint_path,
     free_name,
     list_checkpoints,
     set_aside,
     sweep,
 )
-from dtrain.checkpoints.keys import join_parts
-from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest
+from dtrain.checkpoints.manifest import MANIFEST, FileRecord, Manifest, join_parts
 from dtrain.checkpoints.tensor_file import FILE_NAME, TensorEntry, array_bytes, encode_header
 from dtrain.errors import CheckpointError
 from dtrain.types import Array

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from dtrain.checkpoints.file_operations import DISK, FileOperations
+from dtrain.checkpoints.folder import DISK, FileOperations
 from dtrain.errors import CheckpointError, DtrainError, SpecError
 from dtrain.formats.remote_files import RemoteFiles, is_url
 from dtrain.runs.claims import claim

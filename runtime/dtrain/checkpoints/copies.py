@@ -1,4 +1,4 @@
-"""Copies of checkpoints at any URL that fsspec knows, such as ``s3://bucket/run``.
+"""Copies of checkpoints: in another folder, and at any URL of fsspec, such as ``s3://bucket/run``.
 
 A checkpoint is written to the local directory first and then copied. Object stores cannot rename, so the
 manifest is written last, and removed first: where it is, the arrays are. No copy is removed before the newest
@@ -14,20 +14,22 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from dtrain.checkpoints.file_operations import DISK
 from dtrain.checkpoints.folder import (
+    DISK,
     REMOVED,
     WRITTEN,
     checkpoint_path,
     free_name,
     latest,
     list_checkpoints,
+    open_for_reading,
+    rotate,
     set_aside,
     step_of,
 )
-from dtrain.checkpoints.locks import open_for_reading
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
-from dtrain.checkpoints.reader import Checkpoint
+from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
+from dtrain.checkpoints.writer import save
 from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
 from dtrain.formats.bounded_reading import JSON_BYTES_MAX, read_whole
 from dtrain.formats.remote_files import masked
@@ -237,3 +239,11 @@ def _owner_file(directory: Path) -> Path:
 def remote_copies(url: str | None) -> RemoteCopies | None:
     """Return the copies that the spec's `checkpoint.remote` names."""
     return RemoteCopies(url) if url else None
+
+
+def copy_latest(source: Path, target: Path, now: float) -> None:
+    """Replace a folder's contents by another's newest sound checkpoint, or raise a `CheckpointError`."""
+    with open_checkpoint(source) as checkpoint:
+        arrays = {name: checkpoint.read(name) for name in checkpoint.arrays}
+        save(target, checkpoint.step, arrays, checkpoint.manifest.extra, now=now)
+    rotate(target, keep=1, now=now)
