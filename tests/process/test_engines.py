@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.cluster.host_lists import compress_hosts, expand_counts, expand_hosts
+from dtrain.cluster.hosts import compress_hosts, expand_counts, expand_hosts
 from dtrain.config import ClusterSection
 from dtrain.errors import SpecError
 from dtrain.process.engines import (

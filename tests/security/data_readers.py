@@ -14,7 +14,7 @@ import numpy as np
 from security.mutations import some_bytes
 from security.readers import Reader, of_bytes
 
-from dtrain.cluster.host_lists import expand_counts
+from dtrain.cluster.hosts import expand_counts
 from dtrain.config.targets import read_hosts
 from dtrain.data.cache_file import opened_cache, write_elements
 from dtrain.data.dataset import Dataset

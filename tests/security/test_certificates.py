@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from dtrain.cluster import ClusterSpec
-from dtrain.cluster.certificate_names import LeafNames
+from dtrain.cluster.spec import LeafNames
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
 from dtrain.wire.security.tls import Certificate, CertificateFiles, Certificates, checked

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dtrain as dt
-from dtrain.cluster.host_lists import HOSTS_MAX, expand_counts, expand_hosts
+from dtrain.cluster.hosts import HOSTS_MAX, expand_counts, expand_hosts
 from dtrain.config.targets import hosts_problems, read_hosts
 from dtrain.data import cache_file
 from dtrain.data.experimental import CsvDataset, make_csv_dataset

@@ -10,7 +10,7 @@ import pytest
 from security.recording import Recorder, free_port
 
 from dtrain.cluster import ClusterSpec
-from dtrain.cluster.certificate_names import LeafNames
+from dtrain.cluster.spec import LeafNames
 from dtrain.errors import PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello, Push
 from dtrain.process.tls_material import TlsMaterial

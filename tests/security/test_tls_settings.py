@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.cluster.certificate_names import LeafNames
+from dtrain.cluster.spec import LeafNames
 from dtrain.config import RunSpec, SecuritySection
 from dtrain.errors import SpecError
 from dtrain.process.assignment import TaskAssignment, run_id_by_hand

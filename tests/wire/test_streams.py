@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dtrain.cluster import ClusterSpec
-from dtrain.cluster.certificate_names import LeafNames
+from dtrain.cluster.spec import LeafNames
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Refusal

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtrain.cluster import TaskId
-from dtrain.cluster.certificate_names import LeafNames, joined_worker, task_name
+from dtrain.cluster.spec import LeafNames, joined_worker, task_name
 from dtrain.errors import SpecError
 from dtrain.formats.bounded_reading import read_regular
 

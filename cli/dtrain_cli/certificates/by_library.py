@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dtrain.cluster.certificate_names import LeafNames
+from dtrain.cluster.spec import LeafNames
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
 

@@ -161,7 +161,7 @@ def _example_plan(options: "LaunchOptions") -> "RunPlan":
     import os
     from datetime import datetime
 
-    from dtrain.cluster.loopback import LOOPBACK
+    from dtrain.cluster.hosts import LOOPBACK
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.launch.request import read_request
     from dtrain_cli.plan.ports import example_addresses, pick_master_port

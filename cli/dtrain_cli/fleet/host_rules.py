@@ -16,7 +16,7 @@ from enum import Enum
 from importlib.metadata import version
 
 from dtrain.cluster import TaskId
-from dtrain.cluster.loopback import LOOPBACK
+from dtrain.cluster.hosts import LOOPBACK
 from dtrain.config import Host, NetworkSection
 from dtrain_cli.agent.lease import LEASE_S, REST_S
 from dtrain_cli.agent.messages import PING_S, Welcome

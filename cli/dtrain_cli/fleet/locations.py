@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.config import ClusterSection, Host
 from dtrain.config.targets import Places
 from dtrain.process.assignment import BIND, MOVED_TO, RUN_DIR

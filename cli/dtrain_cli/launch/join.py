@@ -21,7 +21,7 @@ import msgspec
 
 from dtrain import errors
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.config import MultiWorkerMirroredSection, RunSpec, SecuritySection, WaitSection, address_problem
 from dtrain.config.choices import TlsMode, Transport
 from dtrain.errors import DtrainError, PeerError, PeerRefusedError, RunError, SpecError

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain.cluster import ClusterSpec
-from dtrain.cluster.certificate_names import joined_worker
+from dtrain.cluster.spec import joined_worker
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.config import ROLES, Problem, RunSpec
 from dtrain.config.choices import On, TlsMode
 from dtrain.config.sections import TLS_VARIABLES, missing_secrets

@@ -18,7 +18,7 @@ from typing import Any
 import portpicker
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.loopback import LOOPBACK
+from dtrain.cluster.hosts import LOOPBACK
 from dtrain.config import ClusterSection, Problem
 from dtrain.errors import RunError, SpecError
 from dtrain.process.resources import allow_open_files

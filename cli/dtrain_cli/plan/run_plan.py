@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
-from dtrain.cluster.certificate_names import LeafNames, task_name
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
+from dtrain.cluster.spec import LeafNames, task_name
 from dtrain.config import RunSpec, ServerSection
 from dtrain.config.choices import On, Transport
 from dtrain.formats.remote_files import masked

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.errors import SpecError
 from dtrain.process.assignment import (

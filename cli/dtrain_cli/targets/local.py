@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.loopback import LOOPBACK
+from dtrain.cluster.hosts import LOOPBACK
 from dtrain.config import ClusterSection
 from dtrain.process import life_line, private_variables, start_protocol
 from dtrain.process.resources import allow_open_files

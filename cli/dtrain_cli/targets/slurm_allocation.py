@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dtrain.cluster.host_lists import HOSTS_MAX, PARTS_MAX, expand_hosts
+from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_hosts
 from dtrain.config import ROLES, ClusterSection, Host
 from dtrain.config.targets import Places
 from dtrain.errors import DtrainError, SpecError

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from dtrain.cluster import Role
-from dtrain.cluster.host_lists import compress_hosts
+from dtrain.cluster.hosts import compress_hosts
 from dtrain.config import ROLES, RunSpec, read_hosts
 from dtrain.config.targets import EARLY_S
 from dtrain.errors import RunError, SpecError

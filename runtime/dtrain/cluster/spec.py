@@ -1,4 +1,4 @@
-"""The participants of a run: roles, tasks, and the addresses of a training cluster.
+"""The participants of a run: roles, tasks, where each serves, and their names in certificates.
 
 A cluster is TensorFlow's: jobs named `chief`, `worker` and `ps`, each a list of addresses (or, sparse, a
 mapping from index to address). The evaluator is a task type but never part of the cluster
@@ -6,15 +6,28 @@ mapping from index to address). The evaluator is a task type but never part of t
 
 Replicas are the tasks that train: the chief first, then the workers by index. That order is their *rank*;
 gradients are summed in it when results must be deterministic.
+
+A cluster names an address for each of its tasks. One that is started again may serve at another address, and
+a worker that joins has none in the cluster. Each entry has a version, and a newer one replaces an older one,
+also if the newer one arrives first. The version is the incarnation of the process that serves there
+(docs/design/protocol.md#no-silent-wait): the control host gives it, also one that was started again itself.
+
+    DNS:dtrain               every certificate of every run: hosts have many names, and none of them counts
+    DNS:ps-0.dtrain          the task; a client demands this name of the server that it wants to reach
+    URI:dtrain://RUN/ps/0    the run and the task; a server compares it with what its peer says of itself
+
+A worker that joins a running cluster has an index that no certificate can know beforehand: ``joined`` stands
+for it. A certificate may name several tasks.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
+from urllib.parse import quote
 
 from dtrain.errors import SpecError
 
@@ -167,3 +180,96 @@ class ClusterSpec:
         """Return a short digest that is equal on all tasks which were given the same cluster."""
         canonical = json.dumps(self.to_dict(), sort_keys=True).encode()
         return hashlib.blake2b(canonical, digest_size=8).hexdigest()
+
+
+Moved = dict[str, tuple[str, int]]
+"""By task, the address and the version of each entry that differs from the cluster."""
+
+
+class AddressBook:
+    """The addresses of all tasks, as one task knows them.
+
+    Attributes:
+        moved: the entries that differ from the cluster.
+        digest: a number that is equal for two tasks which know the same entries; 0 without any.
+    """
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        self._cluster = cluster
+        self.moved: Moved = {}
+        self.digest = 0
+
+    def address(self, task: TaskId) -> str:
+        """Return the address of a task, ``host:port``.
+
+        Raises:
+            SpecError: neither the cluster nor the control host has named one.
+        """
+        entry = self.moved.get(str(task))
+        address = entry[0] if entry is not None else self._cluster.address(task)
+        if address is None:
+            raise SpecError(f"{task} cannot be reached: it has no address in the cluster and serves nowhere")
+        return address
+
+    def learn(self, task: str, address: str, version: int) -> None:
+        """Enter an address, unless a newer one is known."""
+        _, known = self.moved.get(task, ("", 0))
+        if version > known:
+            self.digest += version - known
+            self.moved[task] = address, version
+
+    def learn_all(self, moved: Mapping[str, tuple[str, int]]) -> None:
+        """Enter what another task knows."""
+        for task, (address, version) in moved.items():
+            self.learn(task, address, version)
+
+
+NETWORK = "dtrain"
+SCHEME = "dtrain://"
+JOINED = "joined"
+
+
+def joined_worker() -> str:
+    """Return what stands for any worker that joins a running cluster, as `task_name` does for other tasks."""
+    return f"{Role.WORKER}-{JOINED}"
+
+
+def task_name(task: TaskId, joined: bool = False) -> str:
+    """Return a task's name in names of files and hosts: ``ps-0``."""
+    return joined_worker() if joined else f"{task.role}-{task.index}"
+
+
+def host_name(name: str) -> str:
+    """Return the host name of a task, of which `name` is the `task_name`."""
+    return f"{name}.{NETWORK}"
+
+
+def task_uri(run_id: str, name: str) -> str:
+    """Return the URI of a task of a run, of which `name` is the `task_name`."""
+    role, _, index = name.partition("-")
+    return f"{SCHEME}{quote(run_id, safe='')}/{role}/{index}"
+
+
+def names_tasks(uris: Iterable[str]) -> bool:
+    """Return whether a certificate with these URIs says which task it is; a user's own need not."""
+    return any(uri.startswith(SCHEME) for uri in uris)
+
+
+@dataclass(frozen=True)
+class LeafNames:
+    """The names in a leaf.
+
+    Attributes:
+        task: as `dtrain.cluster.spec.task_name` returns it: ``worker-0``.
+        hosts: its DNS names.
+        uri: its URI.
+    """
+
+    task: str
+    hosts: tuple[str, ...]
+    uri: str
+
+    @classmethod
+    def of(cls, run_id: str, name: str) -> "LeafNames":
+        """Return the names of a task of a run."""
+        return cls(name, (NETWORK, host_name(name)), task_uri(run_id, name))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dtrain.cluster as clusters
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.config.choices import RestartPolicy, TlsMode
 from dtrain.config.plain_data import Problem, at_least
 from dtrain.errors import SpecError

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
-from dtrain.cluster.host_lists import HOSTS_MAX, NAME_MAX, expand_hosts
+from dtrain.cluster.hosts import HOSTS_MAX, NAME_MAX, expand_hosts
 from dtrain.config.plain_data import Problem, at_least
 from dtrain.config.sections import address_problem
 from dtrain.errors import SpecError

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.loopback import LOOPBACK, is_loopback
+from dtrain.cluster.hosts import LOOPBACK, is_loopback
 from dtrain.config import ClusterSection, RunSpec, SecuritySection, address_problem
 from dtrain.errors import SpecError
 from dtrain.formats.remote_files import masked

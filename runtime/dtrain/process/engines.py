@@ -49,7 +49,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.host_lists import HOSTS_MAX, PARTS_MAX, expand_counts, expand_hosts
+from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_counts, expand_hosts
 from dtrain.config import ClusterSection, address_problem
 from dtrain.errors import SpecError
 

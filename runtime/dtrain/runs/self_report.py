@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from dtrain.cluster import Role, TaskId
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.cluster.spec import tasks_text
 from dtrain.process.assignment import TaskAssignment
 

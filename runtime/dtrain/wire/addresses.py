@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.errors import SpecError, WaitTimeoutError
 from dtrain.process.assignment import TaskAssignment
 

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from dtrain.cluster import AddressBook, TaskId
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.config import address_problem
 from dtrain.config.choices import On, Transport
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, RunError, SharedMemoryError

@@ -7,7 +7,7 @@ No task listens by itself. Parameter servers do, and others where their strategy
 import threading
 from collections.abc import Callable, Collection
 
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.config.choices import Transport
 from dtrain.errors import DtrainError, SpecError
 from dtrain.messages import AnyMessage, Hello

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.cluster.certificate_names import LeafNames, joined_worker, task_name
+from dtrain.cluster.spec import LeafNames, joined_worker, task_name
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from dtrain.cluster.loopback import is_loopback
+from dtrain.cluster.hosts import is_loopback
 from dtrain.config.choices import TlsMode
 from dtrain.messages import Hello
 from dtrain.process.assignment import TaskAssignment

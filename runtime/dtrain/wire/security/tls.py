@@ -1,7 +1,7 @@
 """TLS of a task: its certificates, and handshakes; only a task that has TLS loads this file.
 
 Both ends show a certificate that descends from an authority of the run. If certificates name their tasks
-(`dtrain.cluster.certificate_names`), a client takes no other server for the one it wants, and a server
+(`dtrain.cluster.spec`), a client takes no other server for the one it wants, and a server
 compares the certificate with what its peer says of itself: a worker's key is no chief's. With a user's own
 authority, whose certificates do not name tasks, the authority and the run's secret decide.
 
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
-from dtrain.cluster.certificate_names import (
+from dtrain.cluster.hosts import is_loopback
+from dtrain.cluster.spec import (
     JOINED,
     NETWORK,
     SCHEME,
@@ -31,7 +32,6 @@ from dtrain.cluster.certificate_names import (
     task_name,
     task_uri,
 )
-from dtrain.cluster.loopback import is_loopback
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError
 from dtrain.process.acceptor import WAITS, when_ready

@@ -1,11 +1,24 @@
-"""Slurm's compressed lists of hosts, ``n[001-003,7],login``, and of counts, ``2(x3),1``."""
+"""Hosts: the addresses that no other one can reach, and Slurm's compressed lists of names."""
 
+import contextlib
 import itertools
 import math
 import re
+import socket
 from collections.abc import Iterator, Sequence
 
 from dtrain.errors import SpecError
+
+LOOPBACK = "127.0.0.1"
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether a ``host:port`` address is this host's own, which other hosts cannot reach."""
+    host = address.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(OSError):
+        return socket.inet_pton(socket.AF_INET, host)[0] == 127
+    return host in ("localhost", "::1")
+
 
 HOSTS_MAX = 100_000
 NAME_MAX = 255
