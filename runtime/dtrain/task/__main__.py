@@ -45,10 +45,10 @@ def main(arguments: list[str]) -> int:
     _write_stacks_on_request()
     notices.heed()
     if arguments[:1] == ["--warm-server"]:
-        from dtrain.task import warm_server
+        from dtrain.task.fork_server import serve_launchers
 
         try:
-            arguments = ["--fork-server", *map(str, warm_server.serve(Path(arguments[1])))]
+            arguments = ["--fork-server", *map(str, serve_launchers(Path(arguments[1])))]
         except RunError as error:
             print(f"dtrain: {error}", file=sys.stderr)  # noqa: T201
             return RunError.exit_code
