@@ -1,4 +1,4 @@
-"""A PyTorch module as a model: PyTorch computes the gradients, dtrain trains. Needs ``dtrain[torch]``."""
+"""Models of other libraries, trained by dtrain's strategies: a PyTorch module (dtrain[torch])."""
 
 from collections.abc import Callable
 from typing import Any

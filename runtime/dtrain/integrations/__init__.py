@@ -1,1 +1,0 @@
-"""Models of other libraries, trained by dtrain's strategies."""
