@@ -16,7 +16,7 @@ from dtrain.cluster import Role
 import numpy as np
 import dtrain as dt
 from dtrain.training.steps import TrainingStep
-from dtrain.wire.grpc_channels import client
+from dtrain.wire import grpc_client as client
 
 SERVER, BACK, CUTS = sys.argv[1], sys.argv[2] == "back", [int(byte) for byte in sys.argv[3:]]
 grpc_channel = client.GrpcChannel

@@ -6,6 +6,7 @@ import pytest
 from dtrain.errors import InputError
 from dtrain.messages import Sums
 from dtrain.protocol.tally import KINDS_MAX, Tally, check, merged
+from dtrain.state.fit_state import FitState, Lineage
 
 
 def sums(*totals, names=("loss",)):
@@ -14,6 +15,10 @@ def sums(*totals, names=("loss",)):
 
 def tally(**more):
     return Tally(**{"first_step": 10, "steps_per_epoch": 2, "first_epoch": 3} | more)
+
+
+def state(**more):
+    return FitState(lineage=Lineage(first_step=10), steps_per_epoch=2, first_epoch=3, **more)
 
 
 def test_a_contribution_belongs_to_the_epoch_of_its_step():
@@ -54,7 +59,7 @@ def test_ended_epochs_keep_their_row_and_lose_their_sums_and_a_rollback_forgets_
 def test_it_goes_on_where_a_checkpoint_stands():
     made = tally()
     made.add(10, sums(2, 6))
-    again = tally(open_sums=made.open(), rows={2: {"loss": 9.0}})
+    again = Tally.of(state(tally=made.open(), history={1: {2: {"loss": 9.0}}}))
     again.add(11, sums(2, 2))
     assert merged([each for _, each in again.open()], 0)[0] == {"loss": 2.0}
     assert again.rows == {2: {"loss": 9.0}}
@@ -85,7 +90,7 @@ def test_sums_that_cannot_be_counted_are_refused(totals, said):
     with pytest.raises(InputError, match=f"^sums of {said}$"):
         check(odd)
     with pytest.raises(InputError):
-        tally(open_sums=((3, odd),))
+        Tally.of(state(tally=((3, odd),)))
 
 
 def test_sums_of_no_example_and_states_of_other_metrics_change_nothing():

@@ -125,6 +125,8 @@ class Hostile:
                 return {self._value(key): self._value(value) for _ in range(choose((0, 1, 2)))}
             case m.StructType(cls=cls, fields=fields) | m.DataclassType(cls=cls, fields=fields):
                 return cls(**{field.name: self._value(field.type) for field in fields})
+            case m.NamedTupleType(cls=cls, fields=fields):
+                return cls(*(self._value(field.type) for field in fields))
             case m.TypedDictType(fields=fields):
                 return {field.encode_name: self._value(field.type) for field in fields}
             case m.AnyType():

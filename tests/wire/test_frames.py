@@ -20,6 +20,9 @@ from dtrain.errors import PeerRefusedError
 from dtrain.messages import Pull, Push
 from dtrain.messages.membership import TaskStatus
 from dtrain.messages.replicas import Seat
+from dtrain.state.batch_cut import Dealt
+from dtrain.state.feed import DataFile, Feed
+from dtrain.state.fit_state import Contents
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import CHUNK_BYTES, UNKNOWN, Frame, FrameDecoder, Limits, encode
 
@@ -48,6 +51,29 @@ STATUSES = st.builds(
     staleness_counts=st.dictionaries(INTS, INTS, max_size=3),
     evaluations=st.lists(NUMBERS, max_size=2),
     waiting_for=st.none() | TEXTS,
+)
+LINEAGES = st.builds(messages.Lineage, first_step=INTS, origin=INTS, rolled_back_steps=INTS)
+STATES = st.builds(
+    messages.FitState,
+    **dict.fromkeys(("generation", "version", "max_steps", "steps_per_epoch", "first_epoch"), INTS),
+    compiled=PLAIN,
+    optimizer=PLAIN,
+    plan=st.none() | PLAIN,
+    lineage=LINEAGES,
+    alone=st.booleans(),
+    feed=st.builds(Feed, INTS, INTS, INTS, INTS, st.tuples(st.builds(DataFile, TEXTS, INTS, INTS))),
+    dealt=st.builds(
+        Dealt,
+        INTS,
+        INTS,
+        st.lists(INTS, max_size=3).map(tuple),
+        st.booleans(),
+        st.lists(INTS, max_size=3).map(tuple),
+    ),
+    tally=st.lists(st.tuples(INTS, SUMS), max_size=2).map(tuple),
+    history=st.dictionaries(INTS, ROWS, max_size=2),
+    seen=st.lists(st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3).map(tuple), max_size=2).map(tuple),
+    contents=st.lists(st.builds(Contents, INTS, BATCHES), max_size=2).map(tuple),
 )
 FIELDS = {
     int: INTS,
@@ -92,7 +118,8 @@ FIELDS = {
     ServerSection: st.builds(training_section, seed=INTS)
     | st.builds(training_section, updates=st.just("sync"), deterministic=st.booleans()),
     messages.Refusal | None: st.none() | st.builds(messages.Refusal, reason=TEXTS, kind=REFUSALS),
-    messages.Lineage: st.builds(messages.Lineage, first_step=INTS, origin=INTS, rolled_back_steps=INTS),
+    messages.FitState: STATES,
+    messages.Lineage: LINEAGES,
     dict[str, int]: st.dictionaries(TEXTS, INTS, max_size=3),
     dict[int, str]: st.dictionaries(INTS, TEXTS, max_size=3),
     dict[int, tuple[Seat, ...]]: st.dictionaries(INTS, st.lists(SEATS, max_size=2).map(tuple), max_size=2),

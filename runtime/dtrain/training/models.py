@@ -368,9 +368,9 @@ class Model(CompiledModel):
 
     def _predicted(self, outputs: Any) -> Any:
         """Return outputs in the form in which the model was given its own."""
-        names = self.network.output_names
         if not self._output_keys:
             return outputs
+        names = self.network.output_names
         by_name = dict(zip(names, outputs if len(names) > 1 else [outputs], strict=True))
         return {key: by_name[key] for key in self._output_keys}
 

@@ -13,9 +13,9 @@ from dtrain_cli.targets.fork_server import ForkServer, LifeLine
 EARLY = """
 import os, signal, sys, time
 from dtrain_cli import main
-from dtrain_cli.launch import entry, launcher
+from dtrain_cli.launch import engines, launcher
 
-class Told(entry.ForkServer):
+class Told(engines.ForkServer):
     def __init__(self, line):
         super().__init__(line)
         print(self.pid, flush=True)
@@ -24,7 +24,7 @@ def run(options, target_of):
     os.kill(os.getpid(), {number})
     time.sleep(60)
 
-entry.ForkServer, launcher.run = Told, run
+engines.ForkServer, launcher.run = Told, run
 sys.argv = ["dtrain", "launch", {program!r}]
 main.main()
 """
