@@ -13,13 +13,13 @@ IN_PROCESS = "strategies/in_process/training.py"
 WRITER = "checkpoints/writer.py"
 
 LIVED = [
-    bug(START, "_restored", "feed.goes_on(state.feed, state.dealt)", "NOTHING_DEALT"),
-    bug(START, "_restored", "seen = state.seen if len(state.seen) == plan.servers else []", "seen = []"),
+    bug(START, "_restored", "feed.goes_on(before.feed, before.dealt)", "NOTHING_DEALT"),
+    bug(START, "_restored", "before.seen if len(before.seen) == plan.servers else ()", "()"),
     bug(
         "roles/chief/saver.py",
         "Saver.save_cut",
-        "[reply.seen for reply in replies]",
-        "[replies[0].seen for reply in replies]",
+        "tuple(table for reply in replies for table in reply.state.seen)",
+        "replies[0].state.seen * len(replies)",
     ),
     bug(
         "roles/parameter_server/update_rules.py",
@@ -39,8 +39,8 @@ LIVED = [
     bug(
         "roles/chief/driver.py",
         "Keeper._begin_term",
-        "leader.initialise(self.generation, told, action.term, directory, action.until, action.heard_of)",
-        "leader.initialise(self.generation, told, action.term, directory, None, action.heard_of)",
+        "leader.initialise(told, self._place.training, action.term, directory, action.until, action.heard_of)",
+        "leader.initialise(told, self._place.training, action.term, directory, None, action.heard_of)",
         says="a term begins without a limit (once: drop self._until = start.version)",
     ),
     bug(
@@ -52,8 +52,8 @@ LIVED = [
     bug(
         IN_PROCESS,
         "LocalTraining.__init__",
-        "start.dealt.going_on(generation.cut, sync=shared)",
-        "type(start.dealt)(generation.cut.parts)",
+        "dealt = start.state.dealt",
+        "dealt = type(start.state.dealt)(start.state.dealt.parts)",
     ),
     bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    table.finalize()"),
     bug(
@@ -119,10 +119,10 @@ FOUND_BY_WIDER_TESTS = [
     bug(
         START,
         "_restored",
-        "state.optimizer if state.compiled == optimizer else dict(optimizer)",
-        "dict(optimizer)",
+        "before.optimizer if before.compiled == asked.compiled else asked.compiled",
+        "asked.compiled",
     ),
-    bug(START, "_restored", "state.lineage", "Lineage()"),
+    bug(START, "_restored", "before.lineage", "Lineage()"),
     bug(
         START,
         "_restored_slots",

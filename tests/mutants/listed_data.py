@@ -10,14 +10,14 @@ ONCE = "data/distribution/once.py"
 FOUND = [
     bug(ONCE, "learned_once", "_calls[name] += 1"),
     bug(ONCE, "_kept_or_learned", "aside.replace(path)"),
-    bug(CSV, "Column.value", "b'_' in field", "False"),
+    bug(CSV, "CsvColumn.value", "b'_' in field", "False"),
     bug(CSV, "CsvRows.row", "self._fields is not None and len(fields) != self._fields", "False"),
     bug(CSV, "CsvRows.scan", "quotes_before = int(quotes[-1])"),
     bug(CSV, "CsvRows.scan", "1 if self._header and len(offsets) > 1 else 0", "0"),
     bug(
         OFFSETS,
         "read_index",
-        "header != Header.of(kind, facts, header.records) or header.records < 0",
+        "header != IndexHeader.of(kind, facts, header.records) or header.records < 0",
         "False",
     ),
     bug(OFFSETS, "read_index", "not is_trusted(found, path.parent.stat(), *beside)", "False"),

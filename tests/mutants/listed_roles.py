@@ -106,7 +106,7 @@ SERVER = [
     bug(
         MACHINE,
         "ParameterServer._initialise",
-        "latest is not None and (message.generation, message.term) <= (latest.generation, latest.term)",
+        "latest is not None and said <= (latest.generation, latest.term)",
         "False",
     ),
     bug(MACHINE, "ParameterServer._begin", "[moved_on(caller, held) for caller in waiting]", "[]"),
