@@ -155,6 +155,6 @@ def test_a_run_that_ends_while_its_server_is_asked_is_waited_for_no_longer(tmp_p
             write_record(files.run, replace(record, state=RunState.SUCCEEDED))
             return encode_join_message(request)
 
-        monkeypatch.setattr(join, "encode", encode_and_end)
+        monkeypatch.setattr(join, "encode_join_message", encode_and_end)
         with pytest.raises(RunError, match="digits cannot be joined: its state is succeeded"):
             joining_run(KnownRun(files, record), SECRET, {})
