@@ -31,13 +31,7 @@ class Beginnings:
     def __init__(
         self, section: CheckpointSection | None, folder: Path | None, reporter: Reporter | None
     ) -> None:
-        """Begin with the checkpoints of a folder.
-
-        Args:
-            section: when to save, and where else; None where nothing is saved.
-            folder: see above.
-            reporter: told of them.
-        """
+        """Begin with the checkpoints of a folder; `section` is None where nothing is saved."""
         self._section = section
         self.folder = folder
         self._reporter = reporter
@@ -63,10 +57,10 @@ class Beginnings:
         self._said = problem.optimizer
 
     def taken_over(self, problem: Problem) -> Problem:
-        """Return the next call of `fit`, which that process does not live to begin, as it would have begun.
+        """Return the next call of `fit`, whose leader has died before it began, as it would have begun.
 
-        The optimizer's numbers are those that its callbacks have set, unless the program has set others
-        since.
+        The optimizer's numbers are those that the leader's callbacks have set, unless the program has set
+        others since.
         """
         goes_on = problem.owner is self._owner and problem.optimizer == self._said
         if self.last is None or not goes_on:
@@ -94,7 +88,7 @@ class Beginnings:
         Args:
             asked: the state with which it would begin at step 0.
             plan: where its variables lie.
-            problem: what is trained.
+            problem: the training to begin.
             resumes: whether the run's own checkpoint is of this `fit`.
             by_server: whether servers may begin with different batches.
         """
@@ -114,14 +108,13 @@ class Beginnings:
         return fresh(asked, plan, problem.initial_values(), state=problem.state)
 
     def keeper(self, state: FitHolder, reporter: Reporter, section: CheckpointSection) -> KeeperThread:
-        """Return what writes the run's own checkpoints of a `fit`, which has a folder for them."""
+        """Return the thread that writes the run's own checkpoints of a `fit`, which has a folder for them."""
         assert self.folder is not None, "a run that saves has a directory"
         saver = state.saver_into(self.folder, section, reporter.warn, reporter.tried_to_save)
         keeping = Keeping(CheckpointSchedule(section, SYSTEM.now(), -1), max_steps=0)
         return KeeperThread(keeping, saver, reporter.warn, reporter.trace)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`."""
         return self.last.optimizer_state if self.last is not None and self.is_of(owner) else None
 
     def is_of(self, owner: object) -> bool:

@@ -94,7 +94,6 @@ class ParameterServerStrategy(Strategy):
         variable_partitioner: dict[str, int] | Partitioner | None = None,
         **training: Unpack[TrainingArguments],
     ) -> Strategy:
-        """Return the strategy of this process."""
         wishes = checked_wishes(_with_plain_partitioner(training, variable_partitioner), CONSTRUCTOR)
         return strategy_of_process(wishes, CONSTRUCTOR, place_of(cluster_resolver, CONSTRUCTOR))
 
@@ -134,7 +133,7 @@ def place_of(resolver: Any, who: str) -> tuple[ClusterSpec, TaskId] | None:
     """Return the cluster and the task that a program's resolver names; None: it names no cluster.
 
     Raises:
-        SpecError: it is no resolver, or names no task of its cluster, or a task of a role that there is not.
+        SpecError: it is no resolver, or names no task of its cluster, or a task of an unknown role.
     """
     if resolver is None:
         return None
@@ -169,7 +168,6 @@ def _with_plain_partitioner(
 
 
 def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] | None = None) -> Strategy:
-    """Make the strategy of this process, for the program's constructor `who`; see `strategy_of_process`."""
     environment = own_environment()
     assignment = TaskAssignment.from_environment(environment)
     if assignment is None and (found := read_classic_flags(sys.argv[1:]) or place):
@@ -206,9 +204,7 @@ def _alone(training: TrainingSection) -> Strategy:
 
 
 def _write_down(assignment: TaskAssignment, wishes: TrainingSettings) -> None:
-    """Leader of a launch: tell the launcher what the program has wished; a run survives a lost worker by
-    that, not by the spec.
-    """
+    """Leader of a launch: record the wishes, by which, not by the spec, a run survives a lost worker."""
     if (
         wishes
         and assignment.launched
@@ -220,7 +216,7 @@ def _write_down(assignment: TaskAssignment, wishes: TrainingSettings) -> None:
 
 
 def _beside_evaluator(assignment: TaskAssignment, training: ThreadsSection) -> "BesideEvaluator | None":
-    """Return the place of a task whose run has an evaluator; None: it has none, and the task asks nobody."""
+    """Return the place of a task whose run has an evaluator; None: it has none."""
     if not assignment.spec.cluster.count(Role.EVALUATOR):
         if assignment.task.role is Role.EVALUATOR:
             raise SpecError(
@@ -269,8 +265,8 @@ USUAL = 0.25
 
 @cache
 def idle_cores() -> int:
-    """Return how many cores have nothing to do while this process waits for `WINDOW_S`, at least 1 and at
-    most what its control groups let it have. It is measured once for a process.
+    """Return how many cores are idle while this process waits for `WINDOW_S`, at least 1 and at most what its
+    control groups let it have. It is measured once for a process.
     """
     busy = dict(enumerate(psutil.cpu_percent(WINDOW_S, percpu=True)))
     idle = USUAL + sum(1 - busy.get(core, 0) / 100 for core in os.sched_getaffinity(0))

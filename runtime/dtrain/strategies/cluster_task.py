@@ -57,17 +57,15 @@ class ClusterTask:
 
     Attributes:
         assignment: its place in the run.
-        context: the same, as strategies tell it.
-        run_dir: the run directory; None in a task that was started by hand and does not lead.
-        reporter: says how this task stands.
-        credentials: for every connection.
+        context: what strategies and programs see of `assignment`.
+        run_dir: None in a task that was started by hand and does not lead.
         was_left: whether the others went on without the process before this one.
-        evaluations: leader: by global step, what the evaluator has told of so far.
+        evaluations: leader: the evaluator's metrics so far, by global step.
         begun_with: N of the synchronous run that saved in the run directory; 0 if there is none.
     """
 
     def __init__(self, assignment: TaskAssignment, training: ClusterTraining) -> None:
-        """Take the place; a leader that no launcher has started makes the run's directory.
+        """Set up the task; a leader that no launcher has started makes the run's directory.
 
         Where another task may lead, the directory may be in use: that task keeps it, if it leads.
 
@@ -132,8 +130,8 @@ class ClusterTask:
         """Be the leader from now on, where another task led before and has died.
 
         Args:
-            directory: of a run that was started by hand, as that task has named it. Where it is not on this
-                machine, or that task lives and keeps it, another one is made.
+            directory: of a run that was started by hand, as the former leader has named it. Where it is not
+                on this machine, or the former leader lives and keeps it, another one is made.
 
         Raises:
             RunError: the directory cannot be made, or is in use; or the run has succeeded without this task.
@@ -151,12 +149,12 @@ class ClusterTask:
 
     @property
     def left_behind(self) -> Path | None:
-        """The file that says that the others went on without this task; only by hand, in its directory."""
+        """The file that marks that the others went on without this task; only in a run by hand."""
         own = self.assignment
         return None if own.launched or own.run_dir is None else own.run_dir / "left_behind.txt"
 
     def follow_another(self) -> None:
-        """Be no leader, where another task leads already, and keeps the run's directory."""
+        """Be no leader, where another task leads already and keeps the run's directory."""
         self.context = replace(self.context, is_leader=False)
         self._metrics = self._joined = None
         if self._hand_run is not None:
@@ -165,7 +163,7 @@ class ClusterTask:
             self._hand_run = self.run_dir = None
 
     def _take_over(self, directory: Path | None, *, former: bool) -> None:
-        """Keep the directory of a run by hand. The process that kept it may not be quite gone, or live."""
+        """Lock the directory of a run by hand; its former process may still be ending, or live."""
         until_s = time.monotonic() + LEAVING_S
         while self._hand_run is None:
             try:
@@ -182,11 +180,10 @@ class ClusterTask:
         self.reporter.announce(f"leads the run from now on; its files are in {self.run_dir}")
 
     def connector(self, transport: Transport, book: AddressBook) -> Connector:
-        """Return what opens connections to other tasks, which serve where `book` says."""
         return Connector(self.assignment, self.credentials, self.reporter.unreached, transport, book)
 
     def write_down(self, reply: HeartbeatReply) -> None:
-        """Leader: log the status of every task, which the control host has sent, and keep the evaluations."""
+        """Leader: log the status of every task in the control host's reply, and keep the evaluations."""
         if self._metrics is not None:
             self._metrics.update(reply)
         for evaluation in (each for status in reply.statuses for each in status.evaluations):
@@ -200,8 +197,8 @@ class ClusterTask:
     def tasks_in(self, *states: TaskState) -> set[str]:
         """Return the tasks that are in one of these states in the run's record.
 
-        There are none where no launcher of this host keeps one. What an earlier launch of the run has left
-        does not count: it knows of no such attempt of this task.
+        There are none where no launcher of this host keeps one. A record that an earlier launch of the run
+        has left does not count: it lacks this attempt of this task.
         """
         own, run_dir = self.assignment, self.run_dir
         if not own.launched or run_dir is None:
@@ -221,7 +218,7 @@ class ClusterTask:
     def follow(
         self, link: HeartbeatLink, pace: Pace, fit: int, took: Callable[[Mapping[int, Row]], None]
     ) -> Iterator[EvaluatedCheckpoint]:
-        """Yield checkpoints of a call of `fit` and, at its end, have `took` called with its epochs' numbers.
+        """Yield checkpoints of a call of `fit`; at its end, call `took` with the rows of its epochs.
 
         A task that is to be slow rests after each, in proportion to its evaluation.
         """
@@ -239,7 +236,6 @@ class ClusterTask:
         return self.run_dir or link.reply.directory
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """See `Strategy.evaluated`."""
         evaluation = {"global_step": global_step, **metrics}
         status = self.reporter.status
         status.evaluation = evaluation
@@ -255,13 +251,13 @@ class ClusterTask:
         links: Sequence[HeartbeatLink],
         take_leave: Callable[[bool], None],
     ) -> None:
-        """End: say goodbye on `links`, write the last account, and name the end of a run by hand.
+        """End: send a farewell on `links`, write the last account, and name the end of a run by hand.
 
         Args:
             error: with which the program has failed.
             links: the task's leases.
-            take_leave: ends what the leader leads; told whether it will not be started again, so that all may
-                go.
+            take_leave: ends what the leader leads; its argument is whether the leader will not be started
+                again, so that all may go.
         """
         status = self.reporter.status
         status.phase = TaskPhase.FINISHED
@@ -292,10 +288,10 @@ LOOK_S = 0.02
 
 @dataclass
 class TrainingStanding:
-    """How a call of `fit` stands, for the control plane; see `roster.Standing`. It deals nothing itself.
+    """How a call of `fit` stands, for the control plane; it deals no parts itself.
 
     Attributes:
-        step: says the newest version.
+        step: returns the newest version.
         max_steps: the last version; the leader may make another one the last.
     """
 
@@ -311,12 +307,10 @@ class TrainingStanding:
 
     @property
     def version(self) -> int:
-        """See `roster.Standing`."""
         return self.step()
 
     @property
     def finished(self) -> bool:
-        """See `roster.Standing`."""
         return self.step() >= self.max_steps
 
 
@@ -324,12 +318,11 @@ class ControlHosting:
     """The control plane of one task that trains, and the service at which others ask it.
 
     Attributes:
-        control: the control plane's handler; in use in the task that leads.
-        on_this_host: whether all tasks are.
+        control: is in use in the task that leads.
+        on_this_host: whether all tasks are on this host.
     """
 
     def __init__(self, task: ClusterTask, section: ClusterTraining) -> None:
-        """Prepare; `serve` lets others ask."""
         assignment = task.assignment
         count = assignment.spec.cluster.count(Role.EVALUATOR)
         plane = ControlPlane(
@@ -366,7 +359,7 @@ class ControlHosting:
         self.control.start()
 
     def begin(self, state: FitHolder, directory: str, section: ClusterTraining) -> None:
-        """Tell all tasks how a training stands from now on, that saves in this directory."""
+        """Publish to all tasks how a training stands from now on, whose checkpoints are in `directory`."""
         standing = TrainingStanding(
             state.begun.generation,
             state.begun.lineage,
@@ -377,7 +370,7 @@ class ControlHosting:
         self.control.ask(lambda control, now: control.begin(standing, section, now))
 
     def conclude(self, generation: int, training: Training) -> None:
-        """Tell all tasks that the last step of a call of `fit` is saved."""
+        """Publish to all tasks that the last step of a call of `fit` is saved."""
         rows = dict(training.recorded)
         self.control.ask(lambda control, now: control.conclude(generation, rows))
 
@@ -392,7 +385,7 @@ class ControlHosting:
             self._service.stop()
 
     def ends(self) -> None:
-        """Give up, as the task ends, what others have asked for and is not there yet."""
+        """Give up open requests of other tasks, as this one ends."""
 
     def _wait_until_it_is_heard(self) -> None:
         """Wait for the next heartbeat of every other live task, which is answered with the farewell; and for
@@ -408,9 +401,9 @@ class ControlHosting:
                 return
 
     def may_come(self) -> list[str]:
-        """Return the evaluators that have not been heard of and may still ask this task.
+        """Return the evaluators that have sent nothing yet and may still ask this task.
 
-        One that has ended, as it had nothing to evaluate, does not; only a launcher of this host says so.
+        One that has ended, as it had nothing to evaluate, does not; only a launcher of this host knows that.
         """
         membership = self.control.control.roster.membership
         expected = [task for task in self._evaluators if membership.state(task) is MemberState.EXPECTED]

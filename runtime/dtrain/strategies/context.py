@@ -24,9 +24,8 @@ class TaskContext:
         validates: whether the leader validates at epoch ends; else that is left to the evaluator
             (`training.validation`).
         directory: of the run, where a launcher keeps one.
-        run_id: of the run; None for a process that trains alone.
-        seed: of the run.
-        activity: what tells others that this task works.
+        run_id: None for a process that trains alone.
+        activity: shows others that this task works.
         trace: where spans of the task's work are kept.
     """
 

@@ -61,7 +61,6 @@ class Problem:
             it was.
         resume_from: a folder of checkpoints to begin from, where the run itself has none.
         steps_per_epoch: global steps; 0 where the numbers of epochs are not kept.
-        first_epoch: the number of the first one.
         alone: whether the replica of rank 0 computes every part of every batch.
         feed: what numbers of batches and steps mean, for a later resume.
     """
@@ -82,11 +81,8 @@ class Problem:
     def asked(self, generation: int, plan: Plan, cut: BatchCut, *, sync: bool) -> FitState:
         """Return the state with which it would begin at step 0; `max_steps` counts from its beginning.
 
-        Args:
-            generation: which call of `fit` of the program it is.
-            plan: where its variables lie.
-            cut: how every batch is cut into parts.
-            sync: whether the contributions of several replicas make a step.
+        `generation` is the number of the call of `fit` in the program; with `sync` the contributions of
+        several replicas make a step.
         """
         return FitState(
             generation=generation,
@@ -106,7 +102,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """The leader's changes from the next step on; see `Leader.control`.
+    """The leader's changes from the next step on.
 
     Attributes:
         optimizer: as `optimizers.serialize` makes it: the same rule, perhaps with other numbers.
@@ -138,9 +134,7 @@ class StepClock(Protocol):
 
     @property
     def repairs(self) -> bool:
-        """Whether the part dealt next makes no step: it counts already, and may not have reached every
-        server.
-        """
+        """Whether the part dealt next counts already, but may not have reached every server."""
         return False
 
 
@@ -417,7 +411,7 @@ class Strategy(OwnInput, Protocol):
 
 @dataclass
 class _Process:
-    """The state of this process as a whole: its strategy is built once, and the innermost scope rules."""
+    """The strategy of this process, which is built once, and the open scopes; the innermost rules."""
 
     used: threading.Event = field(default_factory=threading.Event)
     default: Strategy | None = None
@@ -453,7 +447,7 @@ S = TypeVar("S", bound=Strategy)
 
 @contextmanager
 def _scope_of(strategy: S) -> Iterator[S]:
-    """Let models belong to this strategy. See `tf.distribute.Strategy.scope`."""
+    """Let models belong to this strategy; see `tf.distribute.Strategy.scope`."""
     mark_used()
     with contexts.scope_of(strategy):
         yield strategy

@@ -19,12 +19,12 @@ PAUSE_S = 0.2
 
 
 def spreads_over_hosts(assignment: TaskAssignment) -> bool:
-    """Return whether tasks have to tell each other what files of a run directory would tell on one host."""
+    """Return whether tasks must send each other what they would read in the run directory on one host."""
     return not (assignment.launched and assignment.on_one_host)
 
 
 class LeaderLearns:
-    """One task's way; see `data.distribution.once.OverHosts`."""
+    """Passes on what the leader has learned of data, through the control host."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class LeaderLearns:
         """Make no connection yet.
 
         Args:
-            reporter: told whom the program waits for.
+            reporter: shows for whom the program waits.
             join: takes the lease at the control host, if this task has none yet.
             connect: opens a connection to the control host.
-            leads: whether this task leads.
-            fits: how many calls of `fit` it has begun.
+            leads: returns whether this task leads.
+            fits: returns how many calls of `fit` it has begun.
             patience_s: how long the control host may be away.
         """
         self._reporter = reporter
@@ -54,12 +54,11 @@ class LeaderLearns:
         self._patience_s = patience_s
 
     def begin(self) -> bool:
-        """See `OverHosts.begin`."""
         self._join()
         return self._leads()
 
     def tell(self, key: str, state: bytes) -> None:
-        """See `OverHosts.tell`: one that is too large is told of as an empty one."""
+        """Send what was learned; one that is too large is sent as an empty one."""
         if len(state) > STATE_LIMIT_BYTES:
             self._reporter.warn(
                 f"adapt: {len(state) >> 20} MB were learned, more than the {STATE_LIMIT_BYTES >> 20} MB that "
@@ -73,7 +72,7 @@ class LeaderLearns:
             self._reporter.warn(f"adapt: other tasks cannot be told what was learned: {error}")
 
     def ask(self, key: str, who: str, wait_s: float) -> bytes:
-        """See `OverHosts.ask`.
+        """Return what the leader has learned.
 
         Raises:
             WaitTimeoutError: the leader has not learned it in this time.
@@ -93,7 +92,7 @@ class LeaderLearns:
             self._reporter.waiting(None)
 
     def _answer(self, message: Learned | AskLearned, deadline_s: float) -> Learned:
-        """Ask the control host; one that is told to be no leader yet is asked again."""
+        """Ask the control host, again while the task that was asked does not lead yet."""
         link = self._join()
         peer = Peer("the control host", self._connect, patience_s=self._patience_s)
         link.on_failure = peer.abort

@@ -38,7 +38,7 @@ ThreadsSection = MirroredSection | CentralStorageSection
 
 
 class ThreadsStrategy(Strategy):
-    """One process whose replicas are threads, and which leads; or the evaluator beside it. See `Strategy`.
+    """One process whose replicas are threads, and which leads; or the evaluator beside it.
 
     Attributes:
         devices: the names of its devices; none: they are numbered from 0 on.
@@ -57,8 +57,7 @@ class ThreadsStrategy(Strategy):
 
         Args:
             training: the rules.
-            assignment: of a task of a launch, whose run directory then holds checkpoints and status; None:
-                the process trains alone.
+            assignment: of a task of a launch, whose run directory then holds checkpoints and status.
             place: of the task, where the run has an evaluator.
         """
         self.training = training
@@ -92,7 +91,6 @@ class ThreadsStrategy(Strategy):
         return self._begun_with or self.training.replicas_needed(self.training.replicas)
 
     def open(self, problem: Problem) -> Training:
-        """See `Strategy.open`."""
         if self._place is not None:
             self._place.join()
         even = self.training.has_backups(self.training.replicas)
@@ -103,7 +101,7 @@ class ThreadsStrategy(Strategy):
         return training
 
     def _replicas(self, training: LocalTraining) -> Sequence[Replica]:
-        """Return the replicas of a training, which also tells them of a failure of one."""
+        """Make the replicas of a training, and let a failure of one end the others."""
         by_one = isinstance(self.training, CentralStorageSection)
         shared = SharedTraining(training, self.training, self.training.replicas, by_one=by_one)
         training.threads = training.interruptible = self.training.replicas > 1
@@ -117,17 +115,14 @@ class ThreadsStrategy(Strategy):
         return Loops(self, self.num_replicas_in_sync, devices=self.devices, one_copy=self.one_copy)
 
     def in_loop(self, updates: int) -> None:
-        """See `OwnLoops.in_loop`."""
         self._fits.in_loop(updates)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`."""
         return self._fits.optimizer_state(owner)
 
     # The evaluator
 
     def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
-        """See `Strategy.checkpoints`."""
         self._followed += 1
         if self._place is None:
             return iter(())
@@ -137,14 +132,13 @@ class ThreadsStrategy(Strategy):
         self.followed_rows = rows
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """See `Strategy.evaluated`."""
         if self._place is not None:
             self._place.task.evaluated(global_step, metrics)
 
     # The end
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Strategy.close`; the status stays."""
+        """End the strategy; the status stays."""
         if self._place is not None:
             self._place.close(error)
         elif self._fits.reporter is not None:
@@ -166,21 +160,15 @@ def threads_strategy(
     assignment: TaskAssignment | None = None,
     place: "BesideEvaluator | None" = None,
 ) -> ThreadsStrategy:
-    """Return the strategy of a section; for arguments see `ThreadsStrategy`."""
     kind = Mirrored if isinstance(training, MirroredSection) else CentralStorage
     return kind(training, assignment, place)
 
 
 class BesideEvaluator:
-    """One of the two tasks. The one that trains hosts the control plane, and each has a lease there.
-
-    Attributes:
-        task: which one.
-        context: the same, as its strategy tells it.
-    """
+    """One of the two tasks. The one that trains hosts the control plane, and each has a lease there."""
 
     def __init__(self, assignment: TaskAssignment, training: MirroredSection | CentralStorageSection) -> None:
-        """Take the place; no connection is made before `join`.
+        """Set up the task; no connection is made before `join`.
 
         Raises:
             SpecError: the certificate cannot be used.
@@ -237,7 +225,7 @@ class BesideEvaluator:
         return link
 
     def begin(self, training: LocalTraining) -> None:
-        """Tell the evaluator of a call of `fit`, which this task trains."""
+        """Notify the evaluator of a call of `fit`, which this task trains."""
         self._fits = training.state.begun.generation
         assert self._hosting is not None, "the task that trains has joined"
         assert self.task.run_dir is not None, "and saves"
@@ -246,12 +234,10 @@ class BesideEvaluator:
     def follow(
         self, pace: Pace, fit: int, took: Callable[[Mapping[int, Row]], None]
     ) -> Iterator[EvaluatedCheckpoint]:
-        """Yield the checkpoints of a call of `fit`; see `ClusterTask.follow`."""
         self._fits = fit
         yield from self.task.follow(self.join(), pace, fit, took)
 
     def close(self, error: BaseException | None) -> None:
-        """End; see `ClusterTask.close`."""
         share_over_hosts(None)
         links = [self._link] if self._link is not None else []
         self.task.close(error, links, self._take_leave)

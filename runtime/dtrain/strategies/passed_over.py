@@ -20,7 +20,7 @@ from dtrain.types import Array
 
 
 class PassedOverTraining(Training, Leader):
-    """Finished from the beginning; see `Training`.
+    """A training that is finished from the beginning.
 
     Its weights are those of the newest checkpoint of that call of `fit` that is still there, else of a later
     one of the same model; without either they are the model's own. Of the first the leader reads the
@@ -47,17 +47,14 @@ class PassedOverTraining(Training, Leader):
 
     @property
     def optimizer_state(self) -> OptimizerState | None:
-        """See `Training.optimizer_state`."""
         return self._state
 
     @property
     def recorded(self) -> Mapping[int, Row]:
-        """See `Training.recorded`."""
         return self._rows
 
     @property
     def optimizer(self) -> dict[str, Any]:
-        """See `Leader.optimizer`."""
         return self._optimizer
 
     def control(self, change: ConfigChange) -> None:
@@ -73,7 +70,7 @@ class PassedOverTraining(Training, Leader):
         """Return at once: every step is made."""
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Training.close`."""
+        """Do nothing: there is nothing to end."""
 
 
 def _newest(problem: Problem, fit: int, directory: Path) -> tuple[Path | None, Mapping[str, Array] | None]:

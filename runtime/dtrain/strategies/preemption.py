@@ -61,7 +61,7 @@ class Notice:
     """The notice of this process. SIGTERM only sets it; a second SIGTERM does what it did before."""
 
     def __init__(self, watcher: Callable[[], bool] | None = None) -> None:
-        """Listen to SIGTERM, if this is the main thread, and to a function that watches."""
+        """Handle SIGTERM, if this is the main thread, and poll `watcher`."""
         self._heard = threading.Event()
         self._stopped = threading.Event()
         self._before: Any = signal.SIG_DFL
@@ -77,7 +77,7 @@ class Notice:
         return self._heard.is_set()
 
     def close(self) -> None:
-        """Listen no more; SIGTERM does what it did before."""
+        """Give SIGTERM its former handler."""
         self._stopped.set()
         if self._listens and signal.getsignal(signal.SIGTERM) == self._hear:
             signal.signal(signal.SIGTERM, self._before)

@@ -18,7 +18,7 @@ Owner = Any
 
 
 class SharedValues(Protocol):
-    """The values of all models and variables of a program; see `strategies.coordinator`."""
+    """The values of all models and variables of a program that has a coordinator."""
 
     def holds(self, owner: Owner) -> bool:
         """Return whether the values of a model or variable lie on the servers."""
@@ -31,7 +31,7 @@ class SharedValues(Protocol):
         """
 
     def assign(self, owner: Owner, values: Mapping[str, Array], *, add: bool = False) -> dict[str, Array]:
-        """Let variables take these values, or grow by them; return what they are then."""
+        """Let variables take these values, or grow by them; return their new values."""
 
     def apply_gradients(self, optimizer: Any, gradients: Sequence[tuple[Owner, str, Any]]) -> None:
         """Let an optimizer update variables: one update of its iterations.

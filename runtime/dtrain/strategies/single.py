@@ -26,11 +26,10 @@ class SingleReplica(LocalReplica):
     exchanges = True
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        """See `Replica.commit`.
+        """Apply the gradient.
 
         Raises:
-            NonFiniteGradientError: the gradients hold NaN or infinity and the spec's `nan_policy` is
-                ``fail``.
+            NonFiniteGradientError: the gradients are not finite and the spec's `nan_policy` is ``fail``.
         """
         part = self.next_batch()
         if not examples:
@@ -38,12 +37,12 @@ class SingleReplica(LocalReplica):
         return self.training.apply(self.blocks(), [part], [sums], loss, examples)
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
-        """See `Replica.all_reduce`: sum and mean of one value are the value."""
+        """Return the value, which is the sum and the mean of itself."""
         return value
 
 
 class SingleStrategy(Strategy):
-    """One process that trains, leads, evaluates for itself; see `Strategy`.
+    """One process that trains, leads, evaluates for itself.
 
     Attributes:
         has_coordinator: whether the program has made a `ClusterCoordinator`.
@@ -74,26 +73,23 @@ class SingleStrategy(Strategy):
         )
 
     def open(self, problem: Problem) -> Training:
-        """See `Strategy.open`."""
         return self._fits.open(problem, lambda training: [SingleReplica(training)])
 
     def in_loop(self, updates: int) -> None:
-        """See `OwnLoops.in_loop`."""
         self._fits.in_loop(updates)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`."""
         return self._fits.optimizer_state(owner)
 
     def coordinate(self) -> Coordination:
-        """See `Coordinates.coordinate`: here a thread is the only worker."""
+        """Begin to coordinate; a thread is the only worker."""
         from dtrain.strategies.coordinator.coordination import begin_alone
 
         self.coordination, self.shared = begin_alone()
         return self.coordination
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Strategy.close`; the status stays."""
+        """End the strategy; the status stays."""
         if self.coordination is not None:
             self.coordination.end(farewell=error is None)
         if self._fits.reporter is not None:

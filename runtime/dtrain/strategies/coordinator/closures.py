@@ -53,11 +53,7 @@ class ProgramNames:
         self._pythons = [each for each in pythons if not self._folders.isdisjoint(each.parents)]
 
     def of_function(self, function: Any, what: str) -> tuple[str, str]:
-        """Return module and name of a function that the workers have as well.
-
-        Args:
-            function: of the program.
-            what: is done with it, for messages.
+        """Return module and name of a function that the workers have as well; `what` is for messages.
 
         Raises:
             NotAFunctionError: it is none, or the workers have none of this name.
@@ -112,7 +108,7 @@ class ProgramNames:
         """Return the function that has this name in this task's program.
 
         Raises:
-            ProgramError: nothing has, or what has may not be run as a closure.
+            ProgramError: it has none of this name, or one that may not be run as a closure.
         """
         found: Callable[..., Any] | None = self._lookup(module, name)
         if found is None:

@@ -50,7 +50,6 @@ class RemoteValueImpl(RemoteValue):
         self._queue = queue
 
     def fetch(self) -> Any:
-        """See `RemoteValue.fetch`."""
         self._queue.wait_for(self._closure)
         if (error := error_of(self._closure)) is not None:
             raise error
@@ -238,7 +237,7 @@ class ClusterCoordinator:
         return strategy.coordination or strategy.coordinate()
 
     def _raise_error(self, coordination: Coordination, *, wait: bool) -> None:
-        """Raise what has ended the first closure that failed, and forget it."""
+        """Raise the error of the first closure that failed, and forget it."""
         service = coordination.service
         service.check()
         if (wait or service.failed) and (closure := service.take_error()) is not None:

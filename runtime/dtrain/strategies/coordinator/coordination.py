@@ -39,12 +39,9 @@ class CoordinatorTask:
     """The place of this process in its cluster.
 
     Attributes:
-        assignment: its task.
         section: the rules.
         lease: at the control host.
         connect: opens a connection to a task.
-        credentials: of this task.
-        reporter: told of everything.
     """
 
     assignment: TaskAssignment
@@ -62,7 +59,6 @@ class CoordinatorTask:
 
     @property
     def patience_s(self) -> float:
-        """How long another task may be away."""
         return self.assignment.spec.wait.server_s
 
     def servers(self) -> Servers:
@@ -78,7 +74,6 @@ class CoordinatorTask:
         return servers
 
     def plan(self, values: ProgramValues) -> Plan:
-        """Return where the variables lie."""
         return placement.plan(
             values.specs,
             len(self.assignment.cluster.servers),
@@ -88,7 +83,7 @@ class CoordinatorTask:
 
 
 class ClusterCoordination(Coordination):
-    """The coordinator of a cluster; see `Coordination`."""
+    """The coordinator of a cluster."""
 
     def __init__(self, place: CoordinatorTask, names: ProgramNames, values: ProgramValues) -> None:
         """Give the servers the variables, and serve the workers.
@@ -197,10 +192,9 @@ PATIENCE_S = 60.0
 
 
 class LocalCoordination(Coordination):
-    """The coordinator of a program that runs alone; see `Coordination`."""
+    """The coordinator of a program that runs alone, with one worker."""
 
     def __init__(self, names: ProgramNames, values: ProgramValues) -> None:
-        """Begin, with one worker."""
         self.names = names
         self._held = SharedAnswers(0, 1)
         self._lock = threading.Lock()
@@ -221,7 +215,7 @@ class LocalCoordination(Coordination):
         )
 
     def _ask(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answer as a server does; see `roles.coordinator.access.Ask`."""
+        """Answer as a server does."""
         answers: list[Answer] = []
         with self._lock:
             for _, message, blocks in questions:

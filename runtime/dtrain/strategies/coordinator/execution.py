@@ -22,13 +22,12 @@ class Execution:
     """Runs the closures of one session in a worker."""
 
     def __init__(self, names: ProgramNames, access: Access, activity: Activity = NO_ACTIVITY) -> None:
-        """Begin; `access` is told in which closure the program is, `activity` of each batch that is read."""
         self._names = names
         self._access = access
         self._own = OwnValues(names, activity)
 
     def run(self, closure: Closure, arguments: bytes) -> bytes | Failure:
-        """Run a closure; see `roles.coordinator.closures.Run`. Every exception is the closure's own."""
+        """Run a closure. Every exception is the closure's own."""
         self._access.within(closure.number, closure.settled)
         try:
             args, kwargs = decode(arguments, self._own.resolve)
@@ -103,11 +102,7 @@ class PerWorkerDistributedIterator(PerWorkerValues, Iterator[Any]):
         super().__init__((ITERATOR, number, *dataset.reference))
 
     def __next__(self) -> Any:
-        """Refuse: only closures may take elements.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Refuse: only closures may take elements."""
         raise NotSupportedError(
             "next of a per-worker iterator in the coordinator: each worker has its own; give the iterator to "
             "a closure as an argument, and call next there"
@@ -118,11 +113,6 @@ class OwnDataset:
     """A worker's own dataset in a closure, where it is only passed on."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Refuse.
-
-        Raises:
-            ContextError: always.
-        """
         raise ContextError(
             "iter of a per-worker dataset in a closure would begin anew with every closure; give "
             "iter(dataset) to the closure as its argument"
@@ -136,7 +126,6 @@ class OwnIterator(Iterator[Any]):
         self._next = activity.reading(iter(dataset).__next__)
 
     def __next__(self) -> Any:
-        """Return the next element."""
         return self._next()
 
     def get_next(self) -> Any:

@@ -65,7 +65,7 @@ class ValueOnServers(Home):
 
 
 class SumsOnServers(threading.local):
-    """The sums of one metric; see `learning.metrics.metric.SharedState`."""
+    """The sums of one metric."""
 
     under_way: State | None = None
 
@@ -91,21 +91,17 @@ class ServerApplication(Application):
         self._optimizer = optimizer
 
     def build(self, variables: Sequence[Any]) -> None:
-        """See `Application.build`: slots are made at the first update of each variable."""
+        """Do nothing: slots are made at the first update of each variable."""
 
     def aggregated(self, pairs: Pairs) -> Pairs:
-        """See `Application.aggregated`: a closure is the only replica."""
+        """Return the pairs: a closure is the only replica."""
         return pairs
 
     def apply(self, pairs: Pairs, *, aggregates: bool) -> None:
         self._values.apply_to(self._optimizer, [pair for pair in pairs if pair[0] is not None])
 
     def finalize(self, variables: Sequence[Any]) -> None:
-        """Refuse: the averages lie on the servers.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Refuse: the averages lie on the servers."""
         raise NotSupportedError(
             "finalize_variable_values: moving averages stay on the parameter servers in a program with a "
             "coordinator; leave use_ema out, or train with fit"
@@ -120,15 +116,10 @@ class SharedIterations(Iterations):
         self._optimizer = optimizer
 
     def __int__(self) -> int:
-        """Return the newest count."""
         return self._values.iterations(self._optimizer)
 
     def assign(self, count: Any) -> "SharedIterations":
-        """Refuse: servers count.
-
-        Raises:
-            NotSupportedError: always.
-        """
+        """Refuse: servers count."""
         raise NotSupportedError(
             "iterations are counted by the parameter servers in a program with a coordinator, and cannot "
             "be set"
@@ -186,7 +177,7 @@ class ProgramValues(SharedValues):
 
         Args:
             access: of the calling thread.
-            as_of: equal to what it was as long as nobody can have changed anything; None: that is not known.
+            as_of: stays equal as long as nothing can have changed; None: that is not known.
         """
         self._access = access
         self._as_of = as_of
@@ -246,7 +237,6 @@ class ProgramValues(SharedValues):
         return dict(zip(values, new, strict=True))
 
     def read(self, owner: Owner, name: str) -> Array:
-        """Return the newest value of one variable."""
         return self._access().look([self._places[id(owner)].numbers[name]])[0]
 
     def apply_to(self, optimizer: Any, pairs: Pairs) -> None:
@@ -300,7 +290,7 @@ class ProgramValues(SharedValues):
         return access.iterations.get(self._key(optimizer), 0)
 
     def _key(self, optimizer: Any) -> str:
-        """Return the name by which all tasks know an optimizer."""
+        """Return the name of an optimizer, which is the same in all tasks."""
         if id(optimizer) not in self._optimizers:
             raise InputError(
                 f"{optimizer.name}: in a program with a coordinator an optimizer is that of a compiled "

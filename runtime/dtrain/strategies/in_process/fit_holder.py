@@ -28,11 +28,10 @@ from dtrain.types import Array
 
 
 class FitHolder:
-    """The variables and the account of one call of `fit` while it trains; see `saver.Holder`.
+    """The variables and the account of one call of `fit` while it trains.
 
     Attributes:
         begun: the state with which it began.
-        plan: where its variables lie.
         store: variables and slots. Its arrays are what `weights` shows.
         weights: every variable by name, the newest.
         dealer: deals parts of batches.
@@ -48,14 +47,9 @@ class FitHolder:
         dealer: PartDealer,
         guard: AbstractContextManager[object],
     ) -> None:
-        """Begin at `start`, with `memory` as the variables that `store` updates, which are filled.
+        """Begin at `start`, whose variables lie in `memory`, which `store` updates.
 
-        Args:
-            start: from where.
-            memory: of the dense variables.
-            store: the same, with slots and tables.
-            dealer: deals the parts that are left.
-            guard: within it no other thread or process writes.
+        Within `guard` no other thread or process writes.
         """
         self.begun = start.state
         self.plan = start.plan
@@ -119,7 +113,6 @@ class FitHolder:
         self.saver_into(directory, CheckpointSection(keep=1), lambda text: None).save_cut()
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
-        """Everything between two updates; see `saver.Holder`."""
         with self._guard:
             return [self.mark()]
 
@@ -138,7 +131,6 @@ class FitHolder:
         return SnapshotReply(state=state, slots=tuple(self.store.slots))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """See `saver.Holder`."""
         with self._guard:
             return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
 
@@ -154,7 +146,6 @@ class FitHolder:
 
     @property
     def optimizer_state(self) -> OptimizerState:
-        """A copy of how far the optimizer has come."""
         with self._guard:
             slots = {
                 slot: {name: view.copy() for name, view in views.items()}

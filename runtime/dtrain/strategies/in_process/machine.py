@@ -22,7 +22,6 @@ class Given:
     """The contribution of one replica to a version.
 
     Attributes:
-        part: that it is of.
         blocks: the gradient as a store takes it.
         examples: of how many it is the mean.
         sums: their loss and metrics.
@@ -54,11 +53,10 @@ class SharedSteps:
     """The steps of one call of `fit`.
 
     Attributes:
-        dealer: of the parts.
         section: the rules.
         version: the newest.
         max_steps: the last version.
-        turns: how many batches have been begun, or versions made: what waits looks whether it has moved.
+        turns: the number of batches begun and versions made; what waits polls whether it has changed.
     """
 
     dealer: PartDealer
@@ -71,7 +69,6 @@ class SharedSteps:
     _turn: frozenset[int] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Begin the first batch."""
         self._retry = self.section.repeats_late
         self._live = frozenset(range(self.replicas))
         self._decision = SyncDecision(

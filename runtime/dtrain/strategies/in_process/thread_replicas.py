@@ -48,8 +48,8 @@ class SharedUpdate:
 
         Args:
             store: of dense variables alone.
-            changed: held by whoever calls a method; told when threads may help, and when they have.
-            threads: of replicas.
+            changed: held by whoever calls a method; notified when threads may help, and when they have.
+            threads: how many.
             by_one: whether one thread makes every update.
         """
         self.running = False
@@ -75,7 +75,6 @@ class SharedUpdate:
         self._do(rank, BlockUpdate.update, self._memory[rank].blocks)
 
     def _do(self, rank: int, do: Work, blocks: Sequence[AnyBlock]) -> None:
-        """Do something to every block; return when it is done."""
         left = iter(blocks)
         if self._shares:
             self._work = do, left
@@ -91,9 +90,7 @@ class SharedUpdate:
             self._changed.wait()
 
     def help(self, rank: int) -> bool:
-        """Take part in what is being done, in the thread of another replica; return whether there was
-        something.
-        """
+        """Take part in an update, in the thread of another replica; return whether there was one."""
         if self._work is None:
             return False
         do, left = self._work
@@ -125,20 +122,12 @@ class SharedTraining:
 
     Attributes:
         steps: which part each computes; guarded by `changed`.
-        changed: told of every version, and of a failure.
+        changed: notified of every version, and of a failure.
     """
 
     def __init__(
         self, training: LocalTraining, section: SynchronousSection, replicas: int, *, by_one: bool = False
     ) -> None:
-        """Begin where the training stands.
-
-        Args:
-            training: of one call of `fit`.
-            section: the rules.
-            replicas: how many there are.
-            by_one: whether one thread makes every update.
-        """
         self.training = training
         self.changed = threading.Condition()
         self.steps = SharedSteps(
@@ -154,16 +143,14 @@ class SharedTraining:
         self._update = None if store.tables else SharedUpdate(store, self.changed, replicas, by_one=by_one)
 
     def abort(self, reason: str) -> None:
-        """End the waits of all replicas; see `Training.abort`."""
+        """End the waits of all replicas."""
         with self.changed:
             self._failure = reason
             self._meeting.abort(TrainingError(reason))
             self.changed.notify_all()
 
     def permit(self, rank: int) -> tuple[int, int, Meeting]:
-        """Return the part that a replica is to compute, or NO_PART; the newest version; where the replicas
-        that compute parts of its step meet.
-        """
+        """Return the next part of a replica, or NO_PART; the newest version; and the meeting of its step."""
         with self.changed:
             self._let_step_end(rank)
             if self._met != self.steps.turns:
@@ -218,7 +205,7 @@ class SharedTraining:
         return STALE if given.examples else APPLIED
 
     def _outcome(self, rank: int, given: Given, turns: int) -> Outcome:
-        """Wait for the step of a contribution; what it became."""
+        """Wait for the step of a contribution; return what became of it."""
         while self.steps.turns == turns:
             self._let_step_end(rank)
             if self.steps.turns == turns:
@@ -240,7 +227,6 @@ class SharedTraining:
             raise TrainingError(self._failure)
 
     def _make(self, rank: int, step: Step) -> None:
-        """Make the next version."""
         given = step.given
         examples = [each.examples for each in given]
         make = self._apply if self._update is None else partial(self._apply_blocks, rank, self._update)
@@ -281,7 +267,6 @@ class ThreadReplica(LocalReplica):
     """One of several replicas of a process, in a thread of its own."""
 
     def __init__(self, shared: SharedTraining, rank: int) -> None:
-        """Make room for one gradient."""
         super().__init__(shared.training, rank)
         self._shared = shared
         self._part = NO_PART
@@ -290,7 +275,7 @@ class ThreadReplica(LocalReplica):
         self._begun_s = 0.0
 
     def next_batch(self) -> int:
-        """See `Replica.next_batch`: the part that was dealt last, until its gradient is committed."""
+        """Return the part that was dealt last, until its gradient is committed."""
         if self._part == NO_PART:
             self._part, self._base, self._meeting = self._shared.permit(self.rank)
         reporter = self.training.reporter
@@ -298,12 +283,11 @@ class ThreadReplica(LocalReplica):
         return self._part
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        """See `Replica.commit`.
+        """Contribute the gradient.
 
         Raises:
             TrainingError: another replica has failed.
-            NonFiniteGradientError: the gradients hold NaN or infinity and the spec's `nan_policy` is
-                ``fail``.
+            NonFiniteGradientError: the gradients are not finite and the spec's `nan_policy` is ``fail``.
         """
         if self.training.reporter is not None:
             self.training.reporter.slow_down(self._begun_s)
@@ -318,7 +302,7 @@ class ThreadReplica(LocalReplica):
         return outcome
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
-        """See `Replica.all_reduce`.
+        """Reduce over the replicas.
 
         Raises:
             ProgramError: not all parts of a step are computed at the same time.

@@ -35,13 +35,13 @@ REFUSED = Outcome(Verdict.REFUSED)
 
 
 class LocalTraining(Training, Leader):
-    """The variables of one call of `fit`, and everything that this process does about them as its leader.
+    """The variables of one call of `fit`, and all that this process does about them as its leader.
 
     Attributes:
         replicas: made by the strategy; they share `weights`.
         state: variables, slots, sums, and which parts are dealt.
         lock: held while anything of it changes.
-        reporter: told of steps; None where no launcher asks.
+        reporter: None where no launcher asks.
         saver: writes the run's own checkpoints, where there are any.
     """
 
@@ -51,14 +51,7 @@ class LocalTraining(Training, Leader):
     def __init__(
         self, start: Start, training: TrainingSection, reporter: Reporter | None, *, shared: bool = False
     ) -> None:
-        """Fill the variables.
-
-        Args:
-            start: from where.
-            training: the rules.
-            reporter: told of steps; None where no launcher asks.
-            shared: whether replicas make every step together, by the rules of synchronous training.
-        """
+        """Begin at `start`; `shared`: replicas make every step together, as in synchronous training."""
         self.plan = start.plan
         self._nan_policy = training.nan_policy
         self.leader = self
@@ -85,17 +78,14 @@ class LocalTraining(Training, Leader):
 
     @property
     def global_step(self) -> int:
-        """See `StepClock.global_step`."""
         return self.state.global_step
 
     @property
     def finished(self) -> bool:
-        """See `StepClock.finished`."""
         return self.global_step >= (self.store.max_steps or 0)
 
     @property
     def recorded(self) -> Mapping[int, Row]:
-        """See `Training.recorded`."""
         return self.state.tally.rows
 
     # For its replicas
@@ -181,21 +171,18 @@ class LocalTraining(Training, Leader):
 
     @property
     def optimizer(self) -> dict[str, Any]:
-        """See `Leader.optimizer`."""
         return self.store.optimizer_config
 
     @property
     def tally(self) -> Open:
-        """See `Leader.tally`."""
         return self.state.tally.open()
 
     def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """See `Leader.record`."""
         with self.lock:
             self.state.tally.record(epoch, rows)
 
     def control(self, change: ConfigChange) -> None:
-        """See `Leader.control`: at once."""
+        """Carry out a change at once."""
         with self.lock:
             if change.stop:
                 self.store.end_at(self.global_step, self.global_step)
@@ -203,7 +190,6 @@ class LocalTraining(Training, Leader):
             self.state.assign(change.weights or {})
 
     def save(self, directory: Path | None = None) -> None:
-        """See `Leader.save`."""
         if directory is not None:
             self.state.save_into(directory)
         elif self.saver is not None:
@@ -214,11 +200,10 @@ class LocalTraining(Training, Leader):
 
     @property
     def optimizer_state(self) -> OptimizerState:
-        """A copy of how far the optimizer has come."""
         return self.state.optimizer_state
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Training.close`; write the final checkpoint, where there are any."""
+        """End it, and write the final checkpoint, where the run has any."""
         if self.saver is not None:
             if error is None or isinstance(error, SystemExit | KeyboardInterrupt):
                 self.saver.finish()
@@ -232,7 +217,6 @@ class LocalReplica(Replica):
     """The memory of one replica of a `LocalTraining`; a strategy adds what `commit` does with it."""
 
     def __init__(self, training: LocalTraining, rank: int = 0) -> None:
-        """Make room for one gradient."""
         plan = training.plan
         self.rank = rank
         self.training = training
@@ -248,7 +232,6 @@ class LocalReplica(Replica):
             update[...] = self.weights[name]
 
     def next_batch(self) -> int:
-        """See `Replica.next_batch`."""
         return self.training.deal(self.rank)
 
     def blocks(self) -> list[Array]:
@@ -294,13 +277,7 @@ class LocalFits:
         assignment: TaskAssignment | None = None,
         reporter: Reporter | None = None,
     ) -> None:
-        """Train by `training`; the one task of a launch has a run directory, for checkpoints and status.
-
-        Args:
-            training: the rules.
-            assignment: the task's place; None: it trains alone.
-            reporter: the task's own, if it has one already.
-        """
+        """Train by `training`; the one task of a launch has a run directory, for checkpoints and status."""
         self._training = training
         self._section = assignment.spec.checkpoint if assignment is not None else None
         self.reporter = reporter or (Reporter(assignment) if assignment is not None else None)
@@ -321,10 +298,10 @@ class LocalFits:
         """Begin a call of `fit`, where the one before it or a checkpoint ended.
 
         Args:
-            problem: what is trained.
+            problem: the training to begin.
             make_replicas: makes the replicas of a training.
             cut: how every batch is cut into parts, unless a checkpoint has begun otherwise.
-            shared: whether replicas make every step together; see `LocalTraining`.
+            shared: whether replicas make every step together.
         """
         beginnings = self._beginnings
         beginnings.number += 1
@@ -343,16 +320,14 @@ class LocalFits:
         return training
 
     def in_loop(self, updates: int) -> None:
-        """See `OwnLoops.in_loop`."""
         if self.reporter is not None:
             self.reporter.in_loop(updates)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`."""
         return self._beginnings.optimizer_state(owner)
 
     def _save_and_report(self, training: LocalTraining, start: Start, *, resumes: bool) -> None:
-        """Write the run's own checkpoints from now on, and tell the launcher where training begins."""
+        """Write the run's own checkpoints from now on, and report to the launcher where training begins."""
         if self._section is None or self.reporter is None or not self._saves:
             return
         reporter = self.reporter

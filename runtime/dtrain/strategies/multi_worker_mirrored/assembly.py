@@ -40,7 +40,7 @@ from dtrain.wire.one_host.synchronization import Locks
 
 @dataclass(frozen=True)
 class Parts:
-    """The pieces of a task's training that know of backups, or of none."""
+    """The pieces of a task's training that differ with and without backups."""
 
     state: SharedFitHolder
     book: OrderBook
@@ -64,12 +64,12 @@ def make_training(
     """Return this task's part.
 
     Args:
-        entry: the way into it.
-        start: what is trained, and where it began.
+        entry: what the replica has entered.
+        start: the state to begin with.
         section: the rules.
         replicas: how many there are at the start.
         reporter, failure, lead, on_close: as of `ReplicaTraining`.
-        hosts: the ways to other hosts.
+        hosts: None where all tasks share memory.
         waits: how the driver waits.
     """
     arena = entry.arena
@@ -179,15 +179,9 @@ def across(
     patience_s: float,
     rules: Rules,
 ) -> Across | None:
-    """Return the part of a replica that has entered, in the agreement of its host with others.
+    """Return the part of a replica in the agreement of its host with others; None: all tasks share memory.
 
-    Args:
-        hosts: the ways to them; None where all tasks share memory.
-        entry: of the replica.
-        book: of the leader's orders, which goes to all hosts from now on.
-        section: of the spec.
-        patience_s: how long a sum may take.
-        rules: of the steps.
+    From now on `book` is published to all hosts. A sum may take `patience_s`.
     """
     if hosts is None:
         return None

@@ -29,11 +29,10 @@ T = TypeVar("T")
 
 
 class BackupTraining(ReplicaTraining):
-    """See `ReplicaTraining`. The leader may be late like any other: it orders while nobody makes a step."""
+    """A training whose leader may be late like any other replica: it gives orders while no step is made."""
 
     @property
     def backups(self) -> BackupDriver:
-        """The driver."""
         assert isinstance(self.driver, BackupDriver), "a training with backups has such a driver"
         return self.driver
 
@@ -48,7 +47,7 @@ class BackupTraining(ReplicaTraining):
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Let nobody make a step, in no thread of this process either."""
+        """Let no process and no thread make a step."""
         self.boundary.begin_step()
         try:
             with self.backups.at_rest():
@@ -58,7 +57,7 @@ class BackupTraining(ReplicaTraining):
 
     @property
     def _awaited_leader(self) -> int:
-        """See `ReplicaTraining`: the one before may have died, and the next one may be stopped."""
+        """The rank of the next leader: the one before may have died, and this one may be stopped."""
         return self.backups.leadership.awaited
 
     def _lead_if_due(self) -> None:
@@ -72,10 +71,7 @@ class BackupLeader(ReplicaLeader):
     """The leader of a call of `fit` with backups."""
 
     def control(self, change: ConfigChange) -> None:
-        """See `Leader.control`.
-
-        What others compute as values are assigned counts for nothing, and is computed again.
-        """
+        """Carry out a change. What others compute meanwhile counts for nothing, and is computed again."""
         training, book = self._training, self._book
         assert isinstance(training, BackupTraining), "it leads such a training"
         with training.at_rest():
@@ -104,22 +100,19 @@ def sums_of(tally: Tally) -> bytes:
 
 
 class EpochSums:
-    """See `shared_standing.Account`."""
+    """Keeps the tally and the step of `state` as the standing has them."""
 
     def __init__(self, state: FitHolder) -> None:
-        """Keep the tally and the step of `state` as the standing says."""
         self._state = state
         self._known: bytes | None = None
 
     def count(self, sums: bytes, version: int, given: Sequence[Sums]) -> bytes:
-        """See `Account.count`."""
         tally = self._tally(sums)
         for each in given:
             tally.add(version, each)
         return sums_of(tally)
 
     def adopt(self, standing: Standing) -> None:
-        """See `Account.adopt`."""
         self._state.global_step = standing.version
         if standing.sums != self._known:
             self._known = standing.sums
@@ -133,13 +126,12 @@ class BackupFitHolder(SharedFitHolder):
     """The state of a call of `fit` with backups.
 
     Attributes:
-        driver: lets nobody make a step while a checkpoint is begun.
+        driver: stops all steps while a checkpoint is begun.
     """
 
     driver: BackupDriver
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
-        """See `FitHolder.snapshot`."""
         while True:
             with self._guard, self.driver.cut() as standing:
                 if standing is not None:
@@ -156,11 +148,10 @@ class BackupFitHolder(SharedFitHolder):
 
 
 class BackupBook(OrderBook):
-    """The leader's orders; see `shared_standing.LateOrders`."""
+    """The leader's orders, which replicas may see late."""
 
     @property
     def unwritten(self) -> int:
-        """See `LateOrders.unwritten`."""
         due = self._ledger.entries.get(VALUES) and self.order.version == self._state.global_step
         return self.order.number if due else 0
 
@@ -203,11 +194,11 @@ def first_standing(terms: Entered, members: Sequence[int], places: int) -> Stand
 
 
 def hand_out(bells: Bells, handed: Callable[[int], socket.socket | None], members: Sequence[int]) -> None:
-    """Hand each member one end of a bell, and keep the other; who takes it late is heard from then on.
+    """Hand each member one end of a socket, and keep the other in `bells`; a member may accept it late.
 
     Args:
         bells: of the replica that joins.
-        handed: hands a rank its end and returns the other one; None: it has not taken it.
+        handed: hands a rank its end and returns the other one; None: the member has not accepted it.
         members: their ranks.
     """
 

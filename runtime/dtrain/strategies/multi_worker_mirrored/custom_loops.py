@@ -30,11 +30,7 @@ def begin_calls(
 ) -> tuple[CallMemory, Bells]:
     """Make the memory of the calls, as the leader, and let all others in.
 
-    Args:
-        meeting: of the loops of this task.
-        rank: of this replica.
-        ranks: how many there are.
-        wait: see `Meeting.gather`; returns True when all are there.
+    `wait` returns True when all are there; see `Meeting.gather`.
 
     Raises:
         SharedMemoryError: the machine has not that much memory.
@@ -79,24 +75,20 @@ def make_loops(strategy: Strategy, rank: int, ranks: int, meet: Callable[[], Col
 
 
 def calls_of(way: tuple[CallMemory, Bells], rank: int, ranks: int, waits: Waits) -> Calls:
-    """Return the calls of a replica that has met the others."""
     memory, bells = way
     return Calls(memory, bells, rank, range(ranks), check, waits)
 
 
 def enter_message() -> Enter:
-    """Return what a replica says that comes to a loop."""
     return Enter(generation=LOOPS, plan_hash="")
 
 
 def terms_of_loops(leader: int, ranks: int) -> Entered:
-    """Return what the leader answers."""
     state = FitState(generation=LOOPS, dealt=Dealt(ranks))
     return Entered(state=state, leader=leader, ranks=ranks)
 
 
 def late(leader: str) -> PeerRefusedError:
-    """Return the error of a task that comes when the others have begun."""
     return PeerRefusedError(
         f"{leader}: the program's own loop has begun without this task, which was started again; such a loop "
         "has no recovery: start the whole run again"
@@ -123,11 +115,11 @@ def met(
 
     Args:
         meeting: of the loops of this task.
-        hosts: the ways to other hosts; None: all tasks share memory.
-        doors: to the others; None in the task that leads.
+        hosts: None where all tasks share memory.
+        doors: the connections to the others; None in the task that leads.
         rank: of this replica.
         ranks: how many there are.
-        wait: see `Meeting.gather`; returns True when all are there.
+        wait: returns True when all are there; see `Meeting.gather`.
         waits: how this replica waits.
 
     Raises: as `begin_calls` and `enter_calls`.
@@ -148,7 +140,7 @@ def begin_over_hosts(
     wait: Wait,
     waits: Waits,
 ) -> CallsBetweenHosts:
-    """Let all others in, as the leader, and connect to them; arguments and errors as of `begin_calls`."""
+    """Let all others in, as the leader, and connect to them; errors as of `begin_calls`."""
     own = hosts.signed(enter_message())
     entered = {**meeting.gather(own, wait), rank: own}
     terms = hosts.seated(terms_of_loops(rank, ranks), entered)
@@ -168,7 +160,7 @@ def enter_over_hosts(doors: Doors, hosts: HostWays, rank: int, waits: Waits) -> 
 
 
 def _connected(hosts: HostWays, terms: Entered, rank: int, waits: Waits) -> CallsBetweenHosts:
-    """Open a stream to every other replica, and take theirs.
+    """Open a stream to every other replica, and accept theirs.
 
     Raises:
         PeerError: one has ended, or does not connect.

@@ -18,12 +18,12 @@ from dtrain.wire.service import HostService, SideBySide
 
 
 class Hosting(ControlHosting):
-    """The service of one task, from its first call of `fit` to its end; see `ControlHosting`.
+    """The service of one task, from its first call of `fit` to its end.
 
     Attributes:
         meeting: where replicas meet for calls of `fit`.
         loops: where they meet for loops of the program's own.
-        hosts: the ways to other hosts; None where all tasks are on this one.
+        hosts: None where all tasks are on this host.
     """
 
     def __init__(self, task: ClusterTask, section: MultiWorkerMirroredSection) -> None:
@@ -60,7 +60,7 @@ class Hosting(ControlHosting):
         """Return a connection by which memory can be shared, where all tasks are on this host.
 
         Raises:
-            PeerLostError: the task is just coming up, and is not at its socket yet.
+            PeerLostError: the task is just starting, and is not at its socket yet.
         """
         slow = self._task.assignment.spec.simulate.network
         if self.on_this_host and not slow and not isinstance(channel, PassesOn):
@@ -69,19 +69,17 @@ class Hosting(ControlHosting):
         return channel
 
     def gone(self) -> set[int]:
-        """Return the ranks of tasks that have been heard of, and are lost or have left."""
+        """Return the ranks of tasks that were there, and are lost or have left."""
         roster = self.control.control.roster
         heard = {task for task in roster.membership.gone if roster.membership.incarnation(task)}
         return {roster.ranks[task] for task in heard if task in roster.ranks}
 
     def stop(self, *, farewell: bool) -> None:
-        """See `ControlHosting.stop`."""
         super().stop(farewell=farewell)
         if self.hosts is not None:
             self.hosts.stop()
 
     def ends(self) -> None:
-        """See `ControlHosting.ends`: nobody meets any more."""
         self.meeting.forget()
         self.loops.forget()
 
@@ -96,20 +94,16 @@ class Meetings:
         self._loops = loops
 
     def limits(self, hello: Hello) -> Limits:
-        """See `Handler.limits`."""
         return self._fits.limits(hello)
 
     def refuse(self, hello: Hello) -> str | None:
-        """See `Handler.refuse`."""
         return self._fits.refuse(hello)
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """See `Handler.received`."""
         of_loops = isinstance(frame.message, Enter) and frame.message.generation == LOOPS
         return (self._loops if of_loops else self._fits).received(caller, frame)
 
     def disconnected(self, caller: Caller) -> None:
-        """See `Handler.disconnected`."""
         self._fits.disconnected(caller)
         self._loops.disconnected(caller)
 
@@ -118,7 +112,7 @@ def refuse_backups(section: MultiWorkerMirroredSection, replicas: int) -> None:
     """Refuse backups over several hosts, of a spec for so many replicas.
 
     Raises:
-        SpecError: it has some.
+        SpecError: the spec has some.
     """
     for (name, *_), text in backups_over_hosts(section, replicas):
         raise SpecError(f"training.{name}: {text}")

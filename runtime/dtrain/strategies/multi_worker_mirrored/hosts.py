@@ -42,7 +42,7 @@ _STREAMS_WAITING = 256
 
 
 def this_host() -> str:
-    """Return what the tasks say of their host that can share memory with this one."""
+    """Return an identity that all tasks which can share memory with this one have too."""
     namespace = Path("/proc/self/ns/net").stat()
     kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{kernel} {namespace.st_dev}:{namespace.st_ino} {os.getuid()}"
@@ -51,8 +51,8 @@ def this_host() -> str:
 def seats_by_host(
     first: int, entered: Mapping[int, Enter], name_of: Callable[[int], str]
 ) -> dict[int, tuple[Seat, ...]]:
-    """Return the replicas of each host: host 0 is that of rank `first`, which is its first; the others follow
-    in the order of their lowest ranks.
+    """Return the replicas of each host: host 0 is that of rank `first`; the others follow in the order of
+    their lowest ranks.
     """
     hosts: dict[str, list[Seat]] = {entered[first].host: []}
     for rank in sorted(entered, key=lambda rank: (rank != first, rank)):
@@ -63,11 +63,9 @@ def seats_by_host(
 
 
 class HostWays:
-    """One task's listener for streams, and its ways to those of others, from its first call of `fit` on.
+    """One task's listener for streams, and its streams to other hosts, from its first call of `fit` on.
 
     Attributes:
-        identity: see `this_host`.
-        name_of: the task of a rank.
         voice: this task's part in the agreement of a call of `fit`.
     """
 
@@ -78,15 +76,10 @@ class HostWays:
         name_of: Callable[[int], str],
         warn: Callable[[str], None],
     ) -> None:
-        """Listen at a free port of the task's address.
-
-        Args:
-            assignment, credentials: of this task.
-            name_of: the task of a rank.
-            warn: told of hosts that cannot be reached.
+        """Listen at a free port of the task's address; `warn` gets texts about hosts that cannot be reached.
 
         Raises:
-            SpecError: that cannot be.
+            SpecError: no port is free there.
         """
         self.voice: Voice | None = None
         self.name_of = name_of
@@ -101,7 +94,7 @@ class HostWays:
         self._receiving: list[Incoming] = []
 
     def seated(self, terms: Entered, entered: Mapping[int, Enter]) -> Entered:
-        """Return the terms of the leader with all replicas that have entered, by host; its own is host 0."""
+        """Return `terms` with all replicas that have entered, by host; the leader's is host 0."""
         return msgspec.structs.replace(terms, seats=seats_by_host(terms.leader, entered, self.name_of))
 
     def first(self, terms: Entered) -> int:
@@ -116,12 +109,11 @@ class HostWays:
         raise PeerRefusedError("the leader begins without this host; do all tasks run the same version?")
 
     def mates(self, terms: Entered, rank: int) -> list[int]:
-        """Return the other replicas of this host."""
         seats = [seat for seated in terms.seats.values() for seat in seated if seat.host == self.identity]
         return [seat.rank for seat in seats if seat.rank != rank]
 
     def seats(self) -> Mapping[int, Sequence[Seat]]:
-        """See `HostsNow.seats`; only the task that leads is asked."""
+        """Return the replicas of each host; only the leading task is asked."""
         speaker = self._speaker
         return speaker.seats if speaker is not None else {}
 
@@ -130,7 +122,7 @@ class HostWays:
         return self.voice.speaker if self.voice is not None else None
 
     def ask_in(self, rank: int, message: Enter) -> None:
-        """See `HostsNow.ask_in`; one of a host that takes part enters there."""
+        """Propose to the other hosts a replica whose host does not take part yet."""
         speaker = self._speaker
         if speaker is None:
             return
@@ -140,20 +132,18 @@ class HostWays:
             speaker.admit([Seat(rank=rank, task=name, address=message.streams, host=message.host)])
 
     def signed(self, message: Enter) -> Enter:
-        """Return a message that says where this replica is."""
+        """Return the message with this host and its address for streams."""
         return msgspec.structs.replace(message, host=self.identity, streams=self.address)
 
     @property
     def address(self) -> str:
-        """The place where this task takes streams."""
         return self._listener.address
 
     def learn(self, seats: Mapping[int, Sequence[Seat]]) -> None:
-        """Take note of where other replicas take streams."""
         self._addresses |= {seat.task: seat.address for seated in seats.values() for seat in seated}
 
     def named(self, generation: int) -> tuple[Open, Take]:
-        """Return what opens and takes the streams of one call of `fit`."""
+        """Return what opens and what accepts the streams of one call of `fit`."""
 
         def open_(task: str, name: str, timeout_s: float) -> Outgoing:
             address = self._addresses[task]
@@ -172,14 +162,14 @@ class HostWays:
         return open_, take
 
     def bytes_moved(self) -> tuple[int, int]:
-        """Return how many bytes have been sent and received on streams."""
+        """Return how many bytes were sent and received on streams."""
         sent = sum(stream.bytes_sent for stream in list(self._sending))
         return sent, sum(stream.bytes_received for stream in list(self._receiving))
 
     def send_values(self, arena: Arena, terms: Entered) -> None:
         """Send the variables and slots to the first replica of every other host, side by side.
 
-        One that cannot be reached has ended, which the agreement of hosts finds out.
+        The agreement of hosts finds out about a replica that has ended.
         """
         self.learn(terms.seats)
         open_, _ = self.named(terms.state.generation)
@@ -213,18 +203,17 @@ class HostWays:
             stream.close()
 
     def receive(self, arena: Arena, stream: Incoming) -> None:
-        """Fill an arena with what comes on a stream; errors as of `receive_values`."""
         deadline = time.monotonic() + VALUES_S
         for array in _arrays(arena):
             stream.receive(array, deadline)
 
     @contextlib.contextmanager
     def welcomed(self, terms: Entered) -> Iterator[tuple[Welcome, Incoming]]:
-        """Wait a while for the leader to let this host in; the variables come on the stream next.
+        """Wait for the leader to let this host in; the variables come next on the stream.
 
         Raises:
-            WaitTimeoutError: it has not.
-            PeerError: it has ended meanwhile, or says something else.
+            WaitTimeoutError: no welcome came for a while.
+            PeerError: the leader has ended, or sends something else.
         """
         self.learn(terms.seats)
         _, take = self.named(terms.state.generation)
@@ -244,7 +233,7 @@ class HostWays:
             stream.close()
 
     def welcome(self, arena: Arena, generation: int, welcome: Welcome) -> None:
-        """Send a host that takes part newly the variables, in a thread; they do not change meanwhile."""
+        """Send the variables, which do not change meanwhile, to a host that joins, in a thread."""
         self.learn(welcome.seats)
         open_, _ = self.named(generation)
         seat = welcome.seats[welcome.host][0]
@@ -253,7 +242,6 @@ class HostWays:
         Thread(target=partial(_send, arena, open_, seat, self._warn, head), daemon=True).start()
 
     def stop(self) -> None:
-        """Listen no more."""
         self._listener.stop()
 
 
@@ -283,14 +271,14 @@ def _refuse(hello: Hello) -> str | None:
 
 
 def first_words(arena: Arena, terms: Entered, rank: int, joined: Welcome | None) -> Locks:
-    """Write what a host has promised that begins, before its other replicas are let in; return the locks of
-    this one, which speaks for the host.
+    """Write the first promise of a host before its other replicas are let in; return the locks of this
+    replica, which speaks for the host.
 
     Args:
-        arena: that this process has made.
+        arena: made by this process.
         terms: with the replicas of all hosts.
         rank: of this replica.
-        joined: by which its host takes part later than others; None: it begins with them.
+        joined: set where this host takes part later than others.
     """
     locks = Locks(arena.fd)
     taken = locks.take(SPEAKS)

@@ -35,10 +35,10 @@ _ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class Meanwhile:
-    """The doings of other replicas as a leader is started again.
+    """The state of the other replicas as a leader is started again.
 
     Attributes:
-        trains: whether any of them is in a call of `fit`, or leads the next one.
+        trains: whether one of them is in a call of `fit`, or leads the next one.
         ended: how many calls of `fit` have ended, where they wait for the leader of these.
         silent: the ranks that did not answer, but may live.
     """
@@ -50,7 +50,7 @@ class Meanwhile:
 
 @dataclass(frozen=True)
 class _Found:
-    """How the newest call of `fit` of one replica stands; `ended` and `leader` where it has ended."""
+    """How the newest call of `fit` of one replica stands; `ended` and `leader` are set where it has ended."""
 
     trains: bool = False
     ended: int = 0
@@ -63,13 +63,9 @@ def meanwhile(
     own: int,
     may_live: Callable[[int], bool] = lambda rank: False,
 ) -> Meanwhile:
-    """Ask other replicas what they do.
+    """Ask the replicas `others` how far they are, for the leader `own`, which was started again.
 
-    Args:
-        connect: opens a connection to the replica of a rank, within some seconds.
-        others: their ranks.
-        own: the rank of the leader that was started again.
-        may_live: asked of a rank that does not answer.
+    A rank that does not answer counts as silent only where `may_live` says so.
     """
     found: dict[int, _Found] = {}
     silent = set()
@@ -122,10 +118,10 @@ PROBE_S = 0.5
 
 
 class HasToLeadError(Exception):
-    """The leader and every replica before this one are gone, or nobody trains any more: this one leads.
+    """The leader and every replica before this one are gone, or all have stopped training: this one leads.
 
     Attributes:
-        gone: the ranks of those that are gone.
+        gone: the ranks that are gone.
         ended: how many calls of `fit` had ended, where this process takes the place of another one.
     """
 
@@ -140,12 +136,12 @@ class HasEndedError(Exception):
 
 
 class Absence:
-    """Looks for the others where the leader cannot be reached.
+    """Decides who leads where the leader cannot be reached.
 
-    A task of this host whose socket nobody serves has ended, or was started again and has not come so far.
+    A task of this host whose socket is not served has ended, or was started again and is not up yet.
 
     Attributes:
-        members: the ranks that took part in the call of `fit` before this one; none before the first.
+        members: the ranks that took part in the call of `fit` before this one; empty before the first.
     """
 
     def __init__(
@@ -158,16 +154,16 @@ class Absence:
         doings: Callable[[Collection[int]], Meanwhile],
         lost: Callable[[], Collection[int]],
     ) -> None:
-        """Look for the tasks of other ranks.
+        """Watch the tasks of other ranks.
 
         Args:
             connect: opens a connection to the task of a rank, within some seconds.
-            finder: told of another one that leads next.
-            own: rank.
+            finder: directs connections to another leader.
+            own: the rank of this task; negative: an evaluator.
             others: the ranks that the cluster names.
-            folder: of the run's checkpoints, in a process that replaces another one of its task; else None.
-            doings: asks the tasks of these ranks what they do.
-            lost: returns the ranks that will never be started again, as far as the launcher says.
+            folder: the run's checkpoints, in a process that replaces another one of its task; else None.
+            doings: asks the tasks of some ranks how far they are.
+            lost: returns the ranks that the launcher will never start again.
         """
         self.members: Collection[int] = ()
         self._last_step: int | None = None
@@ -182,19 +178,19 @@ class Absence:
         self._lost = lost
 
     def begin(self, number: int, last_step: int | None) -> None:
-        """Look on behalf of this thread, in a call of `fit`; its last step may be unknown."""
+        """Act for this thread, in a call of `fit` whose last step may be unknown."""
         self._thread = threading.get_ident()
         self._number = number
         self._last_step = last_step
 
     def not_leading(self) -> None:
-        """Ask the next task, as the one that was asked does not lead.
+        """Go on to the next task, as the one that was asked does not lead.
 
         Where all who have trained are gone, or the first leader never comes, the first of the tasks that are
         not lost for good leads.
 
         Raises:
-            HasToLeadError: this replica does.
+            HasToLeadError: this replica leads.
             HasEndedError: there is nothing to lead any more.
         """
         self._finder.go_on()
@@ -211,8 +207,8 @@ class Absence:
             raise HasToLeadError(lost, found.ended)
 
     def heeded(self, connect: Callable[[float], Channel]) -> Callable[[float], Channel]:
-        """Return a way to the leader that looks for the others where `connect` fails in this thread of a
-        replica; an evaluator leads nothing and waits.
+        """Return `connect` such that, where it fails in this thread of a replica, the next leader is sought.
+        An evaluator never leads, and waits.
         """
 
         def reach(timeout_s: float) -> Channel:
@@ -227,10 +223,10 @@ class Absence:
         return reach
 
     def look(self) -> int | None:
-        """Return the rank that leads next, as far as is known; None: that of before, if it comes back.
+        """Return the rank that leads next; None: unknown, or the leader of before if it comes back.
 
         Raises:
-            HasToLeadError: this replica does.
+            HasToLeadError: this replica leads.
             HasEndedError: there is nothing to lead any more.
         """
         everyone = sorted({*self._others, *self.members}, reverse=True)  # the first of them is asked last:
@@ -269,33 +265,26 @@ _LOOK_S = 0.1
 
 
 class OtherReplicas:
-    """All replicas of a run but one.
+    """All replicas of a run but this one.
 
     Attributes:
-        hosting: the service of that one, once it serves.
+        hosting: the service of this replica, once it serves.
     """
 
     def __init__(self, task: ClusterTask, connector: Connector) -> None:
-        """Ask nobody yet.
-
-        Args:
-            task: of this replica.
-            connector: opens connections.
-        """
         self.hosting: Hosting | None = None
         self._task = task
         self._connector = connector
         self._ranks = frozenset(range(task.context.num_replicas)) - {task.context.rank}
 
     def name_of(self, rank: int) -> str:
-        """Return the task of a rank, also of a worker that has joined."""
         return str(task_of(self._task.assignment.cluster, rank))
 
     def connect(self, rank: int, timeout_s: float) -> Channel:
-        """Open a connection to the replica of a rank, by which memory can be shared on one host.
+        """Open a connection over which memory can be shared on one host.
 
         Raises:
-            PeerError: it cannot be reached within `timeout_s`, or refuses.
+            PeerError: the replica cannot be reached within `timeout_s`, or refuses.
         """
         cluster = self._task.assignment.cluster
         task = task_of(cluster, rank)
@@ -304,37 +293,33 @@ class OtherReplicas:
         return self.connect_task(task, timeout_s)
 
     def connect_task(self, task: TaskId, timeout_s: float) -> Channel:
-        """Do the same for a task."""
         assert self.hosting is not None, "a replica serves"
         return self.hosting.sharing(self._connector.connect(task, timeout_s), task)
 
     def lost(self) -> set[int]:
-        """Return the ranks that were lost for good; none where no launcher of this host says so.
+        """Return the ranks that have failed or were stopped; none where no launcher of this host says so.
 
-        One that has come to a good end is not: what it has trained is over, and nothing begins anew.
+        A rank that succeeded is not lost: its training is over, and nothing begins anew.
         """
         return self._in_state(TaskState.FAILED, TaskState.STOPPED)
 
     def succeeded(self) -> set[int]:
-        """Return the ranks that have come to a good end; none where no launcher of this host says so."""
         return self._in_state(TaskState.SUCCEEDED)
 
     def gone(self) -> set[int]:
-        """Return the ranks that were lost for good, or that this replica, which leads, knows to be gone."""
+        """Return the ranks that are lost for good, or that this leading replica knows to be gone."""
         assert self.hosting is not None, "a leader serves"
         return self.hosting.gone() | self.lost()
 
     def _in_state(self, *states: TaskState) -> set[int]:
-        """Return the ranks that are in one of these states; see `ClusterTask.tasks_in`."""
         tasks = self._task.tasks_in(*states)
         return {rank for rank in self._ranks if self.name_of(rank) in tasks}
 
     def ask(self, ranks: Collection[int]) -> Meanwhile:
-        """Return what the replicas of these ranks do."""
         return meanwhile(self.connect, sorted(ranks), self._task.context.rank, self._may_live)
 
     def ask_all(self, patience_s: float, *, waits: bool = False) -> Meanwhile:
-        """Return what all do that are not lost; on this host, or with `waits`, the silent are waited for."""
+        """Ask all that are not lost; on this host, or with `waits`, ask again while some are silent."""
         others = self._ranks - self.lost()
         found = self.ask(others)
         until_s = SYSTEM.now() + patience_s
@@ -349,7 +334,6 @@ class OtherReplicas:
         return self.hosting is not None and self.hosting.on_this_host
 
     def _may_live(self, rank: int) -> bool:
-        """Return whether one that does not answer may live. On this host one that is gone does not listen."""
         return not self._on_this_host or is_served(self.name_of(rank), self._task.credentials)
 
 
@@ -358,13 +342,10 @@ LOOK_S = 0.2
 
 @dataclass
 class Gathering:
-    """The wait for one call of `fit`.
+    """The leader's wait for the others, in one call of `fit`.
 
     Attributes:
-        expected: the ranks of the others.
-        name_of: the task of a rank.
-        gone: returns the ranks that have been there and are lost, or have left.
-        reporter: told for whom the leader waits.
+        gone: returns the ranks that were there and are lost, or have left.
         too_few: what follows if some do not come.
         start_s: how long they may take.
     """

@@ -26,7 +26,7 @@ class Order(msgspec.Struct, frozen=True):
         number: larger than those before.
         optimizer: as `optimizers.serialize` makes it.
         until: the last step that may be made before the next order; None: there is no such limit.
-        end: the last step of all, where the leader has said so.
+        end: the last step of all, where the leader has set it.
         version: at which it was given.
         in_round: whether it holds in the round under way, for which all replicas arrive first. A replica
             that let it hold before could take itself to be finished, and never arrive.
@@ -41,25 +41,17 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class OrderBook:
-    """One replica's view of the ledger, which it lets hold in its own store and tally.
+    """One replica's view of the ledger, which it applies to its own store and tally.
 
     Attributes:
         order: in force.
         leader: the rank that leads.
         concluded: whether the leader has ended this call of `fit`.
-        kept: what leaders have kept for the next one.
-        publish: told of all that this replica, as the leader, writes into the ledger.
+        publish: is called with all that this replica, as the leader, writes into the ledger.
     """
 
     def __init__(self, ledger: Ledger, state: FitHolder, order: Order, leader: int) -> None:
-        """Take over what has been written so far.
-
-        Args:
-            ledger: shared.
-            state: in which it is to hold.
-            order: before any other.
-            leader: at the beginning.
-        """
+        """Apply what has been written so far, after `order`, to `state`; at the beginning `leader` leads."""
         self.order = order
         self.leader = leader
         self.concluded = False
@@ -77,20 +69,18 @@ class OrderBook:
         return {name.removeprefix(_KEPT): body for name, body in found if name.startswith(_KEPT)}
 
     def heed(self, version: int) -> None:
-        """See `Orders.heed`."""
         news = self._ledger.read()
         if news:
             self._take(news, version)
         self._take_ahead(version)
 
     def look(self, version: int) -> None:
-        """Take in what is new, between two rounds; an order of a round stays ahead until `heed`."""
+        """Apply what is new, between two rounds; an order of a round stays ahead until `heed`."""
         news = self._ledger.read()
         if news:
             self._take(news, version, between=True)
 
     def carry_out(self) -> None:
-        """See `Orders.carry_out`."""
         self._carry_out(self._ledger.entries.get(VALUES, b""))
 
     def _carry_out(self, values: bytes) -> None:
@@ -100,7 +90,6 @@ class OrderBook:
             self._state.store.end_at(self.order.end, self.order.end)
 
     def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
-        """See `Orders.sums_after`."""
         tally = self._state.tally.holding(self._state.tally.open())
         for each in given:
             tally.add(version, each)
@@ -114,7 +103,7 @@ class OrderBook:
     # The leader
 
     def give(self, order: Order, values: Weights | None, version: int) -> None:
-        """Order something, and assign values with it; None: they stay. It holds here at once."""
+        """Write an order, and assign values with it; None: they stay. It holds here at once."""
         assigned = b"" if values is None else _encode({name: _bytes(each) for name, each in values.items()})
         self._write({ORDER: _encode(order), VALUES: assigned}, version)
 
@@ -126,12 +115,12 @@ class OrderBook:
         self.carried_out()
 
     def carried_out(self) -> None:
-        """Forget the values of the newest order: they lie where they belong."""
+        """Drop the values of the newest order: they lie where they belong."""
         if self._ledger.entries.get(VALUES):
             self._put({VALUES: b""})
 
     def record(self, rows: Mapping[int, Row], version: int) -> None:
-        """Keep the numbers of epochs that have ended."""
+        """Write the rows of epochs that have ended."""
         self._write({f"{_ROW}{epoch}": _encode(row) for epoch, row in rows.items()}, version)
 
     def keep(self, entries: Mapping[str, bytes]) -> None:
@@ -139,11 +128,10 @@ class OrderBook:
         self._put({f"{_KEPT}{name}": body for name, body in entries.items()})
 
     def lead(self, rank: int, version: int) -> None:
-        """Say that this rank leads from now on."""
         self._write({LEADER: _encode(rank)}, version)
 
     def conclude(self, version: int) -> None:
-        """Let the others go."""
+        """Write that this call of `fit` has ended."""
         self._write({CONCLUDED: b"1"}, version)
 
     def _write(self, entries: Mapping[str, bytes], version: int) -> None:
@@ -158,13 +146,12 @@ class OrderBook:
 
     @property
     def entries(self) -> Mapping[str, bytes]:
-        """See `rules.Book`."""
         self.look(self._state.global_step)  # another replica may have written them
         return self._ledger.entries
 
     def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
-        """See `rules.Book`. Values that are written between two steps are written here before the others of
-        this host can read that the next step begins.
+        """Apply entries of another host. Values that are written between two steps are written here before
+        the others of this host can read that the next step begins.
         """
         version = self._state.global_step
         self.look(version)
@@ -220,8 +207,8 @@ class OrderBook:
 
 
 def standing_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:
-    """Return a function that says which rank leads, and whether it has ended this call of `fit`, as of the
-    last look at the ledger.
+    """Return a function that reads which rank leads, and whether it has ended this call of `fit`, from the
+    ledger as it was last read.
     """
 
     def standing() -> tuple[int, bool]:

@@ -50,14 +50,12 @@ class MembersGoneError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """The way of one replica into a call of `fit`.
+    """What one replica uses in a call of `fit` that it has entered.
 
     Attributes:
-        shared: with the others; kept by the meeting.
-        arena, ledger, calls: mapped.
-        rank: of this replica.
-        from_round: in which it is a member first.
-        locks: of this replica, where there are several hosts; else None.
+        shared: what the meeting keeps for later joiners.
+        from_round: the first round in which the replica is a member.
+        locks: None where all replicas are on one host.
         speaks: whether it speaks for its host at first, as it has made its memory.
     """
 
@@ -80,13 +78,11 @@ def task_of(cluster: ClusterSpec, rank: int) -> TaskId:
 
 
 def enter_message(generation: int, plan: Plan, slots: Sequence[str], hosts: HostWays | None) -> Enter:
-    """Return what a replica says that would like to take part."""
     message = Enter(generation=generation, plan_hash=plan.hash, slots=tuple(slots))
     return message if hosts is None else hosts.signed(message)
 
 
 def shape_of(plan: Plan, terms: Entered, *, several_hosts: bool) -> ArenaShape:
-    """Return where things lie in the arena of a call of `fit` that began so."""
     parts, ranks = terms.state.dealt.parts, terms.ranks
     backups = has_backups(terms, several_hosts=several_hosts)
     if backups:
@@ -108,11 +104,11 @@ def begin_as_leader(
 
     Args:
         meeting: of this task.
-        start: what begins, and where.
-        terms: what the others are told of it, but for who is there.
+        start: the state to begin with.
+        terms: the answer to the others, still without the replicas.
         rank: of this replica.
         wait: see `Meeting.gather`.
-        hosts: the ways to other hosts; None: all tasks share memory.
+        hosts: None where all tasks share memory.
 
     Raises:
         SharedMemoryError: the machine has not that much memory.
@@ -143,10 +139,7 @@ def begin_here(
 ) -> Entry:
     """Let the replicas of this host in, `members`, whose variables lie in `arena`; `rank` is this one.
 
-    Args:
-        meeting, terms, arena, members, rank: as above.
-        hosts: the ways to other hosts; None: there are none.
-        joined: by which this host takes part later than others; None: it begins with them.
+    `joined` is set where this host takes part later than others.
     """
     number = 1 if joined is None else joined.step + 1
     if arena.shape.backups:
@@ -170,22 +163,21 @@ def begin_here(
 
 
 def ledger_of(memory: GrowingMemory) -> Ledger:
-    """Return the ledger that lies in this memory."""
     words = memoryview(memory)[:HEAD_BYTES].cast("q")
     return Ledger(np.frombuffer(memory, np.uint8), words, memory.need)
 
 
 @dataclass(frozen=True)
 class Doors:
-    """The ways of a replica that enters to the others.
+    """The connections of a replica that enters.
 
     Attributes:
-        leader: a connection to it that is opened again where it breaks.
-        go_on: has `leader` lead to the next task, as this one does not lead.
+        leader: is opened again where it breaks.
+        go_on: directs `leader` to the next task, as this one does not lead.
         connect: opens a connection to the replica of a rank, within some seconds.
-        waiting: told for whom it waits; None: nobody.
-        failure: why the task cannot go on; None while it can.
-        patience_s: how long it asks tasks that do not lead for one that does.
+        waiting: gets the name of what is awaited; None: nothing.
+        failure: returns why the task cannot go on; None while it can.
+        patience_s: how long tasks that do not lead are asked for one that does.
     """
 
     leader: Peer
@@ -215,7 +207,7 @@ def enter_here(
 
     Raises:
         PeerError: the leader is gone.
-        MembersGoneError: and so are all others.
+        MembersGoneError: all others are gone too.
     """
     arena_fd, ledger_fd, rows_fd, calls_fd, *sockets = descriptors_of(frame)
     ends = {
@@ -256,7 +248,7 @@ def _enter_beside_backups(
     terms: Entered,
     rank: int,
 ) -> Entry | None:
-    """Hand out bells where no step waits for every replica; the driver makes this one a member."""
+    """Hand out sockets where no step waits for every replica; the driver makes this one a member."""
     arena, ledger, calls = mapped
     ledger.read()
     if CONCLUDED in ledger.entries:
@@ -275,10 +267,10 @@ def _enter_beside_backups(
 
 
 def asked(doors: Doors, message: Enter) -> Frame:
-    """Ask the leader; one that does not lead yet is asked again.
+    """Ask the leader; a task that does not lead yet is asked again.
 
     Raises:
-        PeerError: none of the tasks has led for as long as `doors` waits, or can be reached.
+        PeerError: no task has led for `doors.patience_s`, or none can be reached.
     """
     doors.waiting(doors.leader.name)
     since_s = SYSTEM.now()
@@ -305,9 +297,9 @@ def asked(doors: Doors, message: Enter) -> Frame:
 def _admitted(
     arena: Arena, ledger: Ledger, doors: Doors, generation: int, rank: int
 ) -> tuple[int, dict[int, socket.socket]] | None:
-    """Hand every member a bell, and wait until they have made this replica one; None: training has ended.
+    """Hand every member a socket, and wait until they have admitted this replica; None: training has ended.
 
-    Returns: The first round in which it is a member, and its ends of the bells.
+    Returns: The first round in which it is a member, and its ends of the sockets.
 
     Raises:
         MembersGoneError: none of them lives.
@@ -348,7 +340,7 @@ def _is_over(arena: Arena, of_round: int) -> bool:
 
 
 def _handed(doors: Doors, generation: int, rank: int, other: int) -> socket.socket | None:
-    """Hand a member one end of a bell; return the other end, or None if it is gone."""
+    """Hand a member one end of a socket; return the other end, or None if the member is gone."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         channel = doors.connect(other, _BELL_S)
@@ -383,7 +375,7 @@ def enter(
     """Enter a call of `fit` that the leader begins, or has begun; None: it has ended.
 
     Raises:
-        PeerError: the leader is gone, or does not want this task.
+        PeerError: the leader is gone, or refuses this task.
     """
     leader = doors
     own = enter_message(generation, plan, ArenaShape(plan, optimizer, 1, 1).slots, hosts)
@@ -416,7 +408,7 @@ def _terms(frame: Frame, doors: Doors, generation: int) -> Entered | None:
     """Return the terms in an answer; None: this call of `fit` has ended.
 
     Raises:
-        PeerRefusedError: it is a refusal.
+        PeerRefusedError: the answer is a refusal.
     """
     said = frame.message
     if isinstance(said, Over) and said.generation > generation:
@@ -476,7 +468,7 @@ def _begin_at_host(
 def _join(
     meeting: Meeting, doors: Doors, terms: Entered, plan: Plan, rank: int, hosts: HostWays
 ) -> Entry | None:
-    """Take part with a host of its own, once the leader welcomes it; None: it has not for a while.
+    """Take part with a new host, once the leader welcomes it; None: it has not for a while.
 
     Raises:
         PeerError: this task cannot go on.

@@ -38,14 +38,13 @@ Places = Callable[[int], tuple[dict[str, Array], dict[str, Array]]]
 class StepCalls:
     """The collective calls of one replica within the steps of a call of `fit`.
 
-    A replica that has two parts of a step, as its own and that of a dead one, computes both side by side.
+    A replica that has two parts of a step, its own and that of a dead one, computes both side by side.
 
     Attributes:
-        compute: how a part is computed; None: nothing has said so.
+        compute: makes the function that computes a part; None until the loop sets it.
     """
 
     def __init__(self, log: CallLog, driver: CollectiveDriver, bells: Bells, waits: Waits) -> None:
-        """Call in the rounds of `driver`, which uses the same bells in the same thread."""
         self.compute: Compute | None = None
         self._log = log
         self._driver = driver
@@ -59,7 +58,7 @@ class StepCalls:
     def all_reduce(self, place: int, places: Places, op: ReduceOp, value: Nest) -> Nest:
         """Return the sum or mean of what all parts with examples give, added up in their order.
 
-        In a round that the leader makes void nobody waits, and the result is that of this part alone: what is
+        In a round that the leader makes void, the result is that of this part alone, without a wait: what is
         computed of it counts for nothing.
 
         Args:
@@ -91,7 +90,7 @@ class StepCalls:
         return summed.result(given)
 
     def finish(self, places: Places) -> None:
-        """Complete the parts that were computed beside the own one, which has made its last call.
+        """Complete the parts beside the own one, which has made its last call.
 
         Raises: as `all_reduce`, and the error of such a part.
         """
@@ -101,7 +100,6 @@ class StepCalls:
             self._beside.clear()
 
     def close(self) -> None:
-        """Give up what is computed beside."""
         for beside in self._beside.values():
             if not beside.ended:
                 beside.abandon(ProgramError("the step was given up: another part of it has failed"))
@@ -114,7 +112,7 @@ class StepCalls:
         return [each.calls - 1 for each in self._beside.values() if not each.ended]
 
     def _wait(self, awaited: Callable[[], int | None], places: Places) -> None:
-        """Wait until no call is `awaited` any more, or the round is void."""
+        """Wait until `awaited` returns None, or the round is void."""
         since_s: float | None = None
         while True:
             self._go_on_beside(places)
@@ -130,7 +128,7 @@ class StepCalls:
             self._waits.waiting(None)
 
     def _late(self, number: int) -> list[int]:
-        """Return the places whose parts have not made a call, and have examples as far as is known."""
+        """Return the places whose parts have not made a call, unless they are known to have no examples."""
         now = self._driver.now
         if now.is_void:
             return []
@@ -141,7 +139,6 @@ class StepCalls:
         ]
 
     def _is_empty(self, place: int) -> bool:
-        """Return whether the part of a place is known to have no examples."""
         now = self._driver.now
         return now.is_empty(place) or self._log.is_empty(place, now.number)
 
@@ -160,7 +157,7 @@ class StepCalls:
     # Calls
 
     def _give(self, place: int, number: int, call: GivenCall) -> None:
-        """Add a call of a part, unless who has computed it before has made it already."""
+        """Add a call of a part, unless another replica that computed the part before has made it already."""
         now = self._driver.now
         nbytes = sum(each.nbytes for each in call.arrays)
         if self._driver.across is not None and nbytes > STEP_CALL_MAX:
@@ -173,7 +170,11 @@ class StepCalls:
             self._bells.ring()
 
     def _given(self, number: int) -> list[Sequence[Array]]:
-        """Return what all parts have given to a call; raise a `CallsDifferError` if they do not agree."""
+        """Return what all parts have given to a call.
+
+        Raises:
+            CallsDifferError: they do not agree.
+        """
         now = self._driver.now
         found = {
             each: self._log.read(each, now.number, number) for each in now.places if not self._is_empty(each)
@@ -186,7 +187,7 @@ class StepCalls:
     # Parts beside the own one
 
     def _go_on_beside(self, places: Places) -> None:
-        """Begin the parts that have come to this replica, and answer calls that all have made."""
+        """Begin the parts that this replica has taken over, and answer calls that all have made."""
         driver = self._driver
         now = driver.now
         for place in now.places:
@@ -226,7 +227,7 @@ class Substitute(Replica):
     Attributes:
         calls: how many it has made.
         examples, sums: of the part, when it has ended.
-        ended: whether it has, and that was noted.
+        ended: whether `StepCalls` has completed the part.
     """
 
     exchanges = True
@@ -239,15 +240,7 @@ class Substitute(Replica):
         places: tuple[dict[str, Array], dict[str, Array]],
         compute: Compute,
     ) -> None:
-        """Begin; the data are read in this thread.
-
-        Args:
-            rank: of the replica that computes.
-            number: of the part.
-            weights: see `Replica`.
-            places: of gradients and of new values of untrained variables.
-            compute: returns what computes a part.
-        """
+        """Begin part `number` of the batch; the data are read in this thread."""
         self.rank = rank
         self.weights = weights
         self.gradients, self.updates = places
@@ -274,16 +267,14 @@ class Substitute(Replica):
             self._told.put(None)
 
     def next_batch(self) -> int:
-        """Return the part."""
         return self._number
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        """Keep what is to be said of the part; the program's thread contributes it."""
+        """Keep the result of the part; the program's thread contributes it."""
         self.examples, self.sums = examples, sums
         return ACCEPTED
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
-        """See `Replica.all_reduce`."""
         summed = Summed.of(op, value)
         self._told.put(summed.call)
         answer = self._answers.get()
@@ -294,10 +285,10 @@ class Substitute(Replica):
     # In the program's thread
 
     def asked(self) -> GivenCall | None:
-        """Return the call that it waits in, once it has computed so far; None: its part is complete.
+        """Wait for the next call of the part, and return it; None: the part is complete.
 
         Raises:
-            BaseException: that of the part.
+            BaseException: the part has failed with it.
         """
         while self._asked is None:
             try:
@@ -314,12 +305,11 @@ class Substitute(Replica):
         return self._asked
 
     def answer(self, given: Sequence[Sequence[Array]] | BaseException) -> None:
-        """Let it go on with what all parts have given to the call; or let it fail."""
+        """Let the part go on with what all parts have given to the call, or let it fail."""
         self._asked = None
         self._answers.put(given)
 
     def abandon(self, error: BaseException) -> None:
-        """End it: what it computes counts for nothing."""
         while self._thread.is_alive():
             self._answers.put(error)
             self._thread.join(LOOK_S)
@@ -330,9 +320,8 @@ class Summed:
     """A call of `all_reduce` within a step.
 
     Attributes:
-        op: the sum or the mean.
         value: as the program has given it.
-        call: the same for the others.
+        call: what the other parts see of it.
     """
 
     op: ReduceOp
@@ -341,7 +330,7 @@ class Summed:
 
     @classmethod
     def of(cls, op: ReduceOp, value: Nest) -> Self:
-        """Return the call of the program's line that is under way.
+        """Return the call, named by the line of the program that makes it.
 
         Raises:
             InputError: the value holds something that is no array of numbers.
@@ -352,7 +341,6 @@ class Summed:
         return cls(op, value, GivenCall(said, contiguous(given)))
 
     def result(self, given: Sequence[Sequence[Array]]) -> Nest:
-        """Return the result of what each part has given, added up in the order of the parts."""
         found = iter([reduction.reduced(self.op, each) for each in zip(*given, strict=True)])
         result: Nest = mapped(lambda leaf: next(found), self.value)
         return result
@@ -366,27 +354,18 @@ def _summand(leaf: object) -> Array:
 
 
 class NoStepCalls:
-    """See `StepCalls`.
-
-    Attributes:
-        compute: of no use.
-    """
+    """Refuses calls within a step, where not all of its parts are computed at the same time."""
 
     compute: Compute | None = None
 
     def all_reduce(self, place: int, places: Callable[[int], object], op: ReduceOp, value: Nest) -> NoReturn:
-        """Refuse it.
-
-        Raises:
-            ProgramError: always.
-        """
         raise ProgramError(
             "all_reduce within a step: not all parts of a step are computed at the same time; expected no "
             "backup workers (training.backup_workers: 0)"
         )
 
     def finish(self, places: Callable[[int], object]) -> None:
-        """Find nothing to complete."""
+        """Do nothing: no other part is computed here."""
 
     def close(self) -> None:
-        """Find nothing to give up."""
+        """Do nothing."""

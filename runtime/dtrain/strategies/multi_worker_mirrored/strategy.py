@@ -49,10 +49,9 @@ from dtrain.wire.peer import Peer
 
 
 class MultiWorkerMirrored(Strategy):
-    """This task's part in a cluster without parameter servers; see `Strategy`."""
+    """This task's part in a cluster without parameter servers."""
 
     def __init__(self, assignment: TaskAssignment, training: MultiWorkerMirroredSection) -> None:
-        """Take a place in the cluster; no connection is made before `open`."""
         self.assignment = assignment
         self.training = training
         self._task = task = ClusterTask(assignment, training)
@@ -108,7 +107,6 @@ class MultiWorkerMirrored(Strategy):
         )
 
     def wait_at_most(self, timeout_s: float) -> None:
-        """See `Strategy.wait_at_most`."""
         self._replica_patience_s = timeout_s
 
     @property
@@ -140,7 +138,7 @@ class MultiWorkerMirrored(Strategy):
         return link
 
     def _lead_unless_others_do(self, hosting: Hosting) -> None:
-        """Lead from the beginning; not where this process replaces one whose run goes on without it."""
+        """Lead from the beginning, unless this process replaces one whose run goes on without it."""
         may_be_late = self.assignment.attempt > 0 or not self.assignment.launched
         left, patience_s = self._task.was_left, self.assignment.spec.wait.leader_s
         found = self._others.ask_all(patience_s, waits=left) if may_be_late else Meanwhile()
@@ -161,7 +159,6 @@ class MultiWorkerMirrored(Strategy):
     # A call of fit
 
     def open(self, problem: Problem) -> Training:
-        """See `Strategy.open`."""
         self._reporter.fit_begins()
         self._beginnings.number += 1
         self._absence.begin(self._beginnings.number, problem.max_steps)
@@ -260,7 +257,6 @@ class MultiWorkerMirrored(Strategy):
         )
 
     def in_loop(self, updates: int) -> None:
-        """See `OwnLoops.in_loop`."""
         self._reporter.in_loop(updates)
 
     def _make_loops(self) -> Loops:
@@ -294,7 +290,7 @@ class MultiWorkerMirrored(Strategy):
     # The leader
 
     def _leader(self, training: ReplicaTraining, keeper: KeeperThread) -> Leader:
-        """Make this task's training the one of which all tasks are told."""
+        """Publish this task's training to all tasks."""
         assert self._hosting is not None, "a leader serves"
         assert self._task.run_dir is not None, "a leader saves"
         self._hosting.begin(training.state, str(self._task.run_dir), self.training)
@@ -348,13 +344,11 @@ class MultiWorkerMirrored(Strategy):
             training.leader.close(error)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`."""
         return self._beginnings.optimizer_state(owner)
 
     # The evaluator
 
     def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
-        """See `Strategy.checkpoints`."""
         self._beginnings.number += 1
         return self._follow(pace, self._beginnings.number)
 
@@ -365,13 +359,11 @@ class MultiWorkerMirrored(Strategy):
         self.followed_rows = rows
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """See `Strategy.evaluated`."""
         self._task.evaluated(global_step, metrics)
 
     # The end
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Strategy.close`."""
         share_over_hosts(None)
         links = [self._link] if self._link is not None else []
         self._task.close(error, links, self._take_leave)

@@ -36,7 +36,7 @@ from dtrain.wire.one_host.synchronization import Bells
 
 
 class StepBoundary:
-    """Lets other threads of this process in between two steps, each at the next moment that comes.
+    """Admits other threads of this process between two steps, each at the next moment that comes.
 
     The thread that trains calls `begin_step` and `end_step`. Within ``with boundary:`` another thread, or
     that one between two steps, finds the variables at rest.
@@ -49,13 +49,12 @@ class StepBoundary:
         self._wanted = 0
 
     def begin_step(self) -> None:
-        """Wait until every thread that would like to come in has been in and has left."""
+        """Wait until every thread that waits to be admitted has come and left."""
         with self._changed:
             self._changed.wait_for(lambda: not self._inside and not self._wanted)
             self._steps = True
 
     def end_step(self) -> None:
-        """Let others in."""
         with self._changed:
             self._steps = False
             self._changed.notify_all()
@@ -85,35 +84,31 @@ T = TypeVar("T")
 
 
 def rules_of(section: MultiWorkerMirroredSection, replicas: int, *, alone: bool) -> Rules:
-    """Return the rules of steps, where so many replicas train at the start; `alone` as in `Problem`."""
     return Rules(
         section.weighting, section.nan_policy, section.too_few, section.too_few_timeout_s, replicas, alone
     )
 
 
 class SharedFitHolder(FitHolder):
-    """A state that other processes change: what a checkpoint remembers of it is copied at once."""
+    """A state that other processes change: what a checkpoint needs of it is copied at once."""
 
     def mark(self) -> SnapshotReply:
-        """See `FitHolder.mark`."""
         reply = super().mark()
         self.store.keep_snapshots()
         return reply
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """See `saver.Holder`: rows of the copy."""
         return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
 
 
 class ReplicaTraining(Training):
-    """One task's part in a call of `fit`; see `Training`.
+    """One task's part in a call of `fit`.
 
     Attributes:
         driver: makes the steps with the others.
-        calls: within a step.
-        book: the leader's orders.
+        calls: the collective calls within a step.
         state: variables, slots, sums.
-        boundary: between two steps.
+        leader: set where this task leads.
     """
 
     repairs = False
@@ -138,10 +133,10 @@ class ReplicaTraining(Training):
 
         Args:
             driver, bells, calls, book, state, boundary, section, reporter: of this task.
-            name_of: the task of a rank.
-            failure: why this task cannot go on; None while it can.
-            lead: makes this task the leader, which the one before has left.
-            on_close: called when it ends.
+            name_of: returns the task of a rank.
+            failure: returns why this task cannot go on; None while it can.
+            lead: makes this task the leader when the one before is gone.
+            on_close: called when the training ends.
         """
         self.driver = driver
         self.calls = calls
@@ -164,45 +159,37 @@ class ReplicaTraining(Training):
 
     @property
     def global_step(self) -> int:
-        """See `StepClock.global_step`."""
         return self.state.global_step
 
     @property
     def finished(self) -> bool:
-        """See `StepClock.finished`."""
         return self.driver.finished
 
     @property
     def recorded(self) -> Mapping[int, Row]:
-        """See `Training.recorded`."""
         return self.state.tally.rows
 
     @property
     def kept(self) -> Mapping[str, bytes]:
-        """See `Training.kept`."""
         return self.book.kept
 
     def let_compute(self, compute: Compute) -> None:
-        """See `Training.let_compute`."""
         self.calls.compute = compute
 
     # Steps
 
     def contribute(self, part: int, examples: int, sums: Sums | None, finite: bool) -> Outcome:
-        """Take part in a round with the gradient of a part, and wait for the next one where the leader says
-        so.
-        """
+        """Take part in a round with the gradient of a part; wait where the leader holds the next step."""
         outcome = self._round(partial(self.driver.contribute, part, examples, sums, finite))
         if outcome.verdict is not Verdict.PENDING:
             self.wait_for_order()
         return outcome
 
     def sit_out(self) -> None:
-        """Take part in a round in which others compute everything."""
         self.contribute(NO_PART, 0, None, True)
 
     def void(self) -> None:
-        """End the round without a version; see `CollectiveDriver.void`."""
+        """End the round without a version."""
         assert isinstance(self.driver, CollectiveDriver), "with backups no step waits for the leader"
         self._round(self.driver.void)
 
@@ -227,13 +214,11 @@ class ReplicaTraining(Training):
     # Waits for the leader
 
     def wait_for_order(self) -> None:
-        """Wait, in a task that does not lead, while the next step waits for the leader."""
         self._wait_while(
             lambda: not self.finished and self.book.is_held(self.global_step), f"step {self.global_step + 1}"
         )
 
     def wait_for_end(self) -> bool:
-        """See `Training.wait_for_end`."""
         self._wait_while(lambda: not self.book.concluded, "the end of fit")
         return self.leader is None
 
@@ -277,7 +262,6 @@ class ReplicaTraining(Training):
             self.leader = self._lead(self)
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Training.close`."""
         self._reporter.progress(self.global_step)
         self.calls.close()
         self._on_close(self, error)
@@ -287,16 +271,15 @@ class ReplicaTraining(Training):
 
 
 class ArenaReplica(Replica):
-    """This task's; see `Replica`.
+    """This task's replica.
 
     A part of a batch has its own place for a gradient: `gradients` and `updates` are those of the part that
-    `next_batch` has named last.
+    `next_batch` has returned last.
     """
 
     def __init__(
         self, training: ReplicaTraining, section: MultiWorkerMirroredSection, reporter: Reporter
     ) -> None:
-        """Train by `section`."""
         self.rank = training.driver.rank
         self.weights = training.weights
         self.rows: dict[str, SparseRows] = {}
@@ -328,9 +311,7 @@ class ArenaReplica(Replica):
         return self._places[place]
 
     def next_batch(self) -> int:
-        """See `Replica.next_batch`; NO_PART where others have computed all of a step that is made, or this
-        task leads now.
-        """
+        """Return the next part; NO_PART where others have computed all of a step, or this task leads now."""
         part = self._driver.next_part()
         if part == NO_PART and not self._training.finished:
             self._training.sit_out()
@@ -341,7 +322,7 @@ class ArenaReplica(Replica):
         return part
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        """See `Replica.commit`.
+        """Contribute the part.
 
         Raises:
             NonFiniteGradientError: a gradient holds NaN or infinity, and `nan_policy` is ``fail``.
@@ -365,12 +346,11 @@ class ArenaReplica(Replica):
         return outcome
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
-        """See `Replica.all_reduce`, and `StepCalls.all_reduce`."""
         return self._calls.all_reduce(self._part % self._training.cut.parts, self._memory_of, op, value)
 
 
 class ReplicaLeader(Leader):
-    """The leader of one call of `fit`; see `Leader`. It is a replica itself."""
+    """The leader of one call of `fit`, which is a replica itself."""
 
     keeps = True
 
@@ -384,10 +364,10 @@ class ReplicaLeader(Leader):
         """Lead `training` from now on.
 
         Args:
-            training: this task's.
+            training: of this task.
             keeper: writes checkpoints.
             folder: the run's own checkpoints.
-            conclude: tells the tasks that are no replicas that the last step is saved.
+            conclude: notifies the tasks that are no replicas that the last step is saved.
         """
         self._training = training
         self._book = training.book
@@ -398,19 +378,17 @@ class ReplicaLeader(Leader):
 
     @property
     def optimizer(self) -> dict[str, Any]:
-        """See `Leader.optimizer`."""
         return self._training.state.store.optimizer_config
 
     @property
     def tally(self) -> Open:
-        """See `Leader.tally`."""
         return self._training.state.tally.open()
 
     def control(self, change: ConfigChange) -> None:
-        """See `Leader.control`.
+        """Carry out a change.
 
-        Where no step is under way, what changes is written in place. In the midst of an epoch the others are
-        computing: the step that they compute is begun again where it must not see other values, or an end.
+        Where no step is under way, values are written in place. In the midst of an epoch the others are
+        computing: their step is begun again where it must not see other values, or an end.
         """
         training, book = self._training, self._book
         version = training.global_step
@@ -441,15 +419,13 @@ class ReplicaLeader(Leader):
         return new or None
 
     def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """See `Leader.record`; training never goes back here, so that all of `rows` stay."""
+        """Publish the rows; training never goes back here, so all of them stay."""
         self._book.record(rows, self._training.global_step)
 
     def keep(self, entries: Mapping[str, bytes]) -> None:
-        """See `Leader.keep`."""
         self._book.keep(entries)
 
     def save(self, directory: Path | None = None) -> None:
-        """See `Leader.save`."""
         self._keeper.save_now()
         if directory is not None:
             checkpoints.copy_latest(self._folder, directory, SYSTEM.wall())
@@ -458,7 +434,6 @@ class ReplicaLeader(Leader):
         """Return at once: this task is a replica."""
 
     def conclude(self) -> bool:
-        """See `Leader.conclude`."""
         self._saved = self._keeper.finish()
         self._conclude()
         self._book.conclude(self._training.global_step)
@@ -466,6 +441,6 @@ class ReplicaLeader(Leader):
         return True
 
     def close(self, error: BaseException | None) -> None:
-        """End it; where it was told to stop early, write a last checkpoint."""
+        """End it; where it is stopped early without a failure, write a last checkpoint."""
         if not self._saved:
             self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))

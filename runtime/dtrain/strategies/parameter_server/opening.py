@@ -60,7 +60,7 @@ class Leading:
             links: the lease at each server.
             host: the server that hosts the control plane.
             connect: opens a connection to a task.
-            reporter: told of everything.
+            reporter: of this task.
             run_dir: the run directory.
             training: the rules.
             section: when to save, and where.
@@ -83,18 +83,12 @@ class Leading:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
         return RunFiles(self._run_dir).checkpoints
 
     def begin(self, number: int, plan: Plan, problem: Problem, cut: BatchCut, connect_s: float) -> bool:
-        """See to it that the servers have the variables, and keep them from now on.
+        """Make sure that the servers have the variables, and save them from now on.
 
-        Args:
-            number: of the call of `fit`.
-            plan: where variables lie.
-            problem: what is trained.
-            cut: how every batch is cut into parts.
-            connect_s: how long a server may take to be there.
+        A server may take `connect_s` to be there.
 
         Returns:
             False if the call had ended before this process was started: there is nothing to do.
@@ -152,9 +146,7 @@ class Leading:
             self._leader.break_with(server, reason)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """See `Strategy.optimizer_state`: as of a checkpoint that is written now, if training is under
-        way.
-        """
+        """Return the state as of a checkpoint that is written now, if training is under way."""
         if self.keeper is None or not self._calls.is_of(owner):
             return None
         self.keeper.save_now()
@@ -178,8 +170,6 @@ class Opening:
 
     Attributes:
         number: of the call of `fit`.
-        plan: where variables lie.
-        context: which task this is.
         section: the rules.
         link: the task's lease.
         keeper: the leader's; None in other tasks.
@@ -187,11 +177,9 @@ class Opening:
         connect: opens a connection for tensors to a task.
         connect_s: how long a server may take to be there at first.
         patience_s: how long one may be away later.
-        reporter: told of everything.
         sequence: the number of the last push of this process.
         checkpoint_folder: the leader's.
         on_close: called when training ends.
-        clock: the time, and how to wait.
     """
 
     number: int

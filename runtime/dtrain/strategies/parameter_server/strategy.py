@@ -39,10 +39,9 @@ from dtrain.wire.connecting import Connector
 
 
 class ParameterServerStrategy(Strategy):
-    """This task's part in a cluster with parameter servers; see `Strategy`.
+    """This task's part in a cluster with parameter servers.
 
     Attributes:
-        reporter: says how this task stands.
         has_coordinator: whether the program has made a `ClusterCoordinator`.
         coordination: in the coordinator, from the program's first call of it on.
     """
@@ -51,7 +50,7 @@ class ParameterServerStrategy(Strategy):
     coordination: Coordination | None = None
 
     def __init__(self, assignment: TaskAssignment) -> None:
-        """Take a place in the cluster; no connection is made before `open`.
+        """Set up the task; no connection is made before `open`.
 
         Raises:
             SpecError: the cluster has no parameter server.
@@ -114,7 +113,6 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def _lease(self) -> HeartbeatLink:
-        """The lease at the control host."""
         return self._heartbeats[self._host if self.is_leader else 0]
 
     def open(self, problem: Problem) -> Training:
@@ -307,9 +305,7 @@ class ParameterServerStrategy(Strategy):
         return None if self._leading is None else self._leading.optimizer_state(owner)
 
     def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
-        """See `Strategy.checkpoints`; the leader's folder must be visible under the same path, or the spec
-        name a `remote` one.
-        """
+        """Yield checkpoints of the leader's folder, seen under the same path, or of the `remote` one."""
         self._generation += 1
         return self._follow(pace, self._generation)
 

@@ -51,7 +51,7 @@ class Failures:
 
 
 class ServerLeader(Leader):
-    """The leader of one generation; see `Leader`."""
+    """The leader of one generation."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class ServerLeader(Leader):
             plan: where variables lie.
             weights: every variable by name, as `driver` refreshes them.
             driver: has started.
-            orders: carries changes to the servers.
+            orders: sends changes to the servers.
             keeper: saves.
             failures: why something fails.
-            reporter: told of steps.
+            reporter: of this task.
             checkpoint_folder: the run's own.
         """
         self._plan = plan
@@ -91,12 +91,10 @@ class ServerLeader(Leader):
 
     @property
     def optimizer(self) -> dict[str, Any]:
-        """See `Leader.optimizer`."""
         return self._optimizer
 
     @property
     def tally(self) -> Open:
-        """See `Leader.tally`."""
         return self._machine.tally
 
     @property
@@ -117,7 +115,6 @@ class ServerLeader(Leader):
         return found.optimizer
 
     def conclude(self) -> bool:
-        """See `Leader.conclude`."""
         with self._failures.explained():
             self._saved = self._keeper.finish()
             if not self._saved:
@@ -133,14 +130,12 @@ class ServerLeader(Leader):
             self._driver.start()
 
     def wait(self, step: int) -> None:
-        """See `Leader.wait`."""
         with self._failures.explained():
             self._driver.wait_for(step)
             self.keep_changes()
         self._reporter.progress(self._machine.global_step)
 
     def control(self, change: ConfigChange) -> None:
-        """See `Leader.control`."""
         weights = change.weights or {}
         new = {name: value for name, value in weights.items() if value is not self._weights[name]}
         values = [] if change.weights is None else self._blocks(new)
@@ -171,21 +166,19 @@ class ServerLeader(Leader):
         return [blocks + rows for blocks, rows in zip(dense, RowRoutes(self._plan).whole(new), strict=True)]
 
     def save(self, directory: Path | None = None) -> None:
-        """See `Leader.save`; a folder of its own gets a copy of the run's own checkpoint of now."""
+        """Save; a folder of its own gets a copy of the run's own checkpoint of now."""
         with self._failures.explained():
             self._keeper.save_now()
         if directory is not None:
             checkpoints.copy_latest(self._folder, directory, time.time())
 
     def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """See `Leader.record`."""
         with self._failures.explained():
             if not self._orders.record(self._orders.term, epoch, rows):
                 self._driver.start()
                 self.keep_changes()
 
     def heard_term(self, term: int) -> None:
-        """See `ServerTraining.heard_term`."""
         self._orders.heard_term(term)
 
     def close(self, error: BaseException | None) -> None:
@@ -196,7 +189,7 @@ class ServerLeader(Leader):
 
 
 class ServerReplica(Replica):
-    """The replica of one task; see `Replica`."""
+    """The replica of one task."""
 
     def __init__(
         self,
@@ -209,7 +202,7 @@ class ServerReplica(Replica):
         failures: Failures,
         leader: ServerLeader | None,
     ) -> None:
-        """Take over a driver that has started and whose values are there.
+        """Use a driver that has started and has the first values.
 
         Args:
             rank: of the replica.
@@ -217,7 +210,7 @@ class ServerReplica(Replica):
             gradients: the memory that `driver` sends from.
             weights: every variable by name, as `driver` refreshes them.
             section: the rules.
-            reporter: told of steps.
+            reporter: of this task.
             failures: why something fails.
             leader: of this task, if it leads.
         """
@@ -240,11 +233,10 @@ class ServerReplica(Replica):
         self._begun_s = reporter.begins()
 
     def next_batch(self) -> int:
-        """See `Replica.next_batch`."""
         return self._machine.turn.part
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        """See `Replica.commit`.
+        """Send the gradient.
 
         Raises:
             InputError: a batch without examples, in asynchronous training.
@@ -271,7 +263,7 @@ class ServerReplica(Replica):
         return outcome
 
     def _account_for(self, outcome: Outcome) -> None:
-        """Say in the status what became of gradients."""
+        """Count what became of gradients, in the status."""
         status = self._reporter.status
         if outcome.stale:
             status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
@@ -285,7 +277,7 @@ class ServerReplica(Replica):
 
 
 class ServerTraining(Training):
-    """One generation of variables; see `Training`.
+    """One generation of variables.
 
     Attributes:
         driver: moves this task from one version to the next.
@@ -303,7 +295,6 @@ class ServerTraining(Training):
         weighs_examples: bool,
         on_close: Callable[["ServerTraining"], None],
     ) -> None:
-        """Put together what `opening` has made; `on_close` is called when it ends."""
         self.driver = driver
         self.weights = weights
         self.replicas = replicas
@@ -317,7 +308,6 @@ class ServerTraining(Training):
 
     @property
     def recorded(self) -> Mapping[int, Row]:
-        """See `Training.recorded`."""
         return self.driver.machine.rows if self._leader is None else self._leader.recorded
 
     def heard_term(self, term: int) -> None:
@@ -327,9 +317,7 @@ class ServerTraining(Training):
             self._leader.heard_term(term)
 
     def close(self, error: BaseException | None = None) -> None:
-        """See `Training.close`; a leader that ends early, because it was ordered to stop, writes a last
-        checkpoint.
-        """
+        """End it; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
         reporter = self._reporter
         reporter.progress(self.clock.global_step)  # others may have made the last steps
         reporter.current()  # with the bytes of the connections, which are closed next

@@ -20,7 +20,7 @@ from dtrain.types import Array
 
 
 class ReplicaApplication:
-    """One optimizer and the slots that it has of variables; see `learning.optimizers.applied.Application`.
+    """One optimizer and the slots that it has of variables, in loops of one's own.
 
     Attributes:
         slots: by variable, those of each replica of this process.
@@ -95,7 +95,7 @@ class ReplicaApplication:
                 self._optimizer.finalize(value, slots)
 
     def forget(self, variables: Sequence[Any]) -> None:
-        """Drop the slots of variables, and take up those of `fit` when they are next updated."""
+        """Drop the slots of variables, and use those of `fit` when they are next updated."""
         self._built = False
         for variable in variables:
             self.slots.pop(variable, None)
@@ -125,7 +125,7 @@ class ReplicaApplication:
         return {name: np.array(of_variable[variable.name]) for name, of_variable in state.slots.items()}
 
     def _know(self, variables: Sequence[Any]) -> None:
-        """Make slots at the first update; an optimizer of Keras's newer kind then knows no others."""
+        """Make slots at the first update; an optimizer of Keras's newer kind then accepts no others."""
         unknown = [variable for variable in variables if variable not in self.slots]
         if unknown and self._built and not self._optimizer.is_legacy_optimizer:
             raise InputError(
@@ -135,7 +135,6 @@ class ReplicaApplication:
         self.build(variables)
 
     def _update_all(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Update all copies with the same gradients."""
         self._know(variables)
         clipped = self._clipped(gradients)
         step = int(self._optimizer.iterations)
@@ -145,7 +144,6 @@ class ReplicaApplication:
         self._count(variables)
 
     def _update_each(self, variables: Sequence[Any], of_replicas: Sequence[Sequence[Any]]) -> None:
-        """Update each replica's copies with its own gradients."""
         self._know(variables)
         step = int(self._optimizer.iterations)
         for variable in variables:
@@ -157,7 +155,6 @@ class ReplicaApplication:
         self._count(variables)
 
     def _count(self, variables: Sequence[Any]) -> None:
-        """Count an update."""
         self._optimizer.iterations.assign_add(1)
         variables[0].group.updates = int(self._optimizer.iterations)
 
@@ -205,7 +202,7 @@ class ReplicaApplication:
 
 
 def _handed_in(kind: str, pairs: Pairs) -> tuple[list[Any], Call]:
-    """Return the gradients that there are, and the call that is to be the same in all replicas.
+    """Return the gradients that are not None, and the call that must be the same in all replicas.
 
     Raises:
         InputError: a gradient has another dtype than its variable.

@@ -41,11 +41,9 @@ class Call:
     site: str
 
     def __str__(self) -> str:
-        """Return the call for a message."""
         return f"{self.kind}{f' of {self.what}' if self.what else ''} at {self.site}"
 
     def agrees_with(self, other: "Call") -> bool:
-        """Return whether two replicas make the same call."""
         return (self.kind, self.what) == (other.kind, other.what)
 
 
@@ -100,7 +98,6 @@ class Meeting:
     """
 
     def __init__(self, ranks: Sequence[int], deadline_s: float = DEADLINE_S) -> None:
-        """Expect the replicas with these numbers."""
         self._ranks = list(ranks)
         self._deadline_s = deadline_s
         self._changed = threading.Condition()
@@ -116,7 +113,7 @@ class Meeting:
 
         Args:
             rank: of the calling replica.
-            call: to be compared with that of the others.
+            call: is compared with that of the others.
             value: what it hands in.
             decide: called once, by the replica that comes last; that of the lowest rank counts.
             timeout_s: deadline of the wait; by default `DEADLINE_S`.
@@ -157,12 +154,12 @@ class Meeting:
             self._decide()
 
     def abort(self, error: BaseException) -> None:
-        """End all replicas at their next call, because of `error`."""
+        """End all replicas at their next call."""
         with self._changed:
             self._fail(error)
 
     def _decide(self) -> None:
-        """Find all results, in the last replica's thread. Nothing changes meanwhile: the others wait."""
+        """Compute all results, in the last replica's thread. Nothing changes meanwhile: the others wait."""
         try:
             check_calls(self._calls)
             if self._ended:
@@ -250,7 +247,7 @@ class ReplicaPool:
 
 
 class _Threads:
-    """One thread for each replica, which takes parts from a queue of its own."""
+    """One thread for each replica, with a queue of its own."""
 
     def __init__(self, replicas: int) -> None:
         self._waiting: list[SimpleQueue[Part | None]] = [SimpleQueue() for _ in range(replicas)]
@@ -263,13 +260,12 @@ class _Threads:
             target.start()
 
     def begin(self, parts: Sequence[Part]) -> None:
-        """Give each thread its part."""
         for queue, part in zip(self._waiting, parts, strict=True):
             queue.put(part)
             self._open += 1
 
     def wait(self) -> None:
-        """Wait until all parts have ended; look up now and then, as signals are handled between waits."""
+        """Wait until all parts have ended, in pieces, as signals are handled between waits."""
         while self._open:
             try:
                 self._ended.get(timeout=LOOK_S)
@@ -278,13 +274,12 @@ class _Threads:
             self._open -= 1
 
     def stop(self) -> None:
-        """Let the threads end."""
         for queue in self._waiting:
             queue.put(None)
 
 
 def _work(queue: "SimpleQueue[Part | None]", ended: "SimpleQueue[None]") -> None:
-    """Run parts, one after another, until there is none."""
+    """Run parts, one after another, until a None."""
     while (part := queue.get()) is not None:
         try:
             part()
@@ -299,13 +294,11 @@ def _stop(idle: "list[_Threads]") -> None:
 
 
 class CollectiveCalls(Protocol):
-    """The way of one process to the others; see `roles.collective.calls.Calls`."""
+    """The connection of one process to the others; see `roles.collective.calls.Calls`."""
 
-    def exchange(self, said: bytes, arrays: Sequence[Array]) -> list[list[Array]]:
-        """See `Calls.exchange`."""
+    def exchange(self, said: bytes, arrays: Sequence[Array]) -> list[list[Array]]: ...
 
-    def all_reduce(self, said: bytes, arrays: Sequence[Array]) -> list[Array]:
-        """See `Calls.all_reduce`."""
+    def all_reduce(self, said: bytes, arrays: Sequence[Array]) -> list[Array]: ...
 
 
 class PeerProcesses:
@@ -317,7 +310,7 @@ class PeerProcesses:
     """
 
     def __init__(self, tasks: int, number: int, meet: Callable[[], CollectiveCalls]) -> None:
-        """Take part; `meet` waits for the other processes and returns the way to them."""
+        """Take part; `meet` waits for the other processes."""
         self.tasks = tasks
         self.number = number
         self._meet = meet
@@ -326,11 +319,8 @@ class PeerProcesses:
     def exchange(self, call: Call, arrays: Sequence[Array]) -> list[list[Array]]:
         """Return the arrays of every process, by its number; shapes may differ.
 
-        Every process makes the same call. Waits have a deadline, and errors say for whom they waited.
-
-        Args:
-            call: what the program calls, and where.
-            arrays: of any dtype but object; read before this returns.
+        Waits have a deadline, and their errors name the awaited processes. Arrays of any dtype but object are
+        read before this returns.
 
         Raises:
             CallsDifferError: the calls do not agree (`Call.agrees_with`); raised in every process.
@@ -354,7 +344,7 @@ class PeerProcesses:
 
 
 def check(said: Mapping[int, bytes]) -> None:
-    """Raise a `CallsDifferError` that names two places, unless calls of all ranks agree; see `Calls`."""
+    """Raise a `CallsDifferError` that names two places, unless calls of all ranks agree."""
     check_calls(
         {rank: Call(*msgspec.msgpack.decode(each, type=tuple[str, str, str])) for rank, each in said.items()}
     )
@@ -366,5 +356,4 @@ def said_of(call: Call) -> bytes:
 
 
 def contiguous(arrays: Sequence[Array]) -> list[Array]:
-    """Return arrays as collective calls take them."""
     return [np.ascontiguousarray(each).reshape(each.shape) for each in arrays]

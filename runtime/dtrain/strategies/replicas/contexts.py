@@ -64,7 +64,7 @@ def here() -> Any:
 
 @contextmanager
 def entered(place: T) -> Iterator[T]:
-    """Let the lines within be in this place, in this thread."""
+    """Make `place` the place of the lines within, in this thread."""
     _own.places.append(place)
     try:
         yield place
@@ -114,13 +114,11 @@ class Group:
     """The replicas of this process, and through `peers` those of others.
 
     Attributes:
-        strategy: whose replicas these are.
         replicas: how many run in this process.
         first: the number of its first one among all.
         peers: the other processes; None where there are none.
         updates: how many an optimizer has made in these replicas, for the status of the run.
         refusal: why the program's functions cannot run in them; None: they can.
-        devices: the names of the devices of this process's replicas.
         one_copy: whether variables have one copy, on one device; else each replica has one.
         ends: why this process ends where a loop begins; None: it does not.
     """
@@ -168,7 +166,7 @@ class Group:
         """Return sums or means over all replicas of all processes.
 
         Args:
-            call: to be compared with that of other processes.
+            call: is compared with that of other processes.
             op: the sum or the mean.
             of_replicas: one leaf for each result, from each replica of this process.
         """
@@ -180,7 +178,7 @@ class Group:
         return sums
 
     def gathered(self, call: Call, axis: int, of_replicas: Sequence[Sequence[Array]]) -> list[Array]:
-        """Return arrays joined over all replicas of all processes; see `summed`."""
+        """Return arrays joined over all replicas of all processes."""
         parts = [reduction.joined(each, axis, call.kind) for each in zip(*of_replicas, strict=True)]
         if self.peers is None or not parts:
             return parts

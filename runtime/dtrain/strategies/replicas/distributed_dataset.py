@@ -44,7 +44,7 @@ class InputWorkers:
         reduce: `Strategy.reduce`, for what the workers agree on; None where there is nothing to agree on.
         per_replica: whether a function makes a dataset for each replica. As in TensorFlow it stays so once it
             was asked for.
-        activity: told of each batch that is read.
+        activity: is notified of each batch that is read.
     """
 
     workers: int = 1
@@ -62,7 +62,6 @@ class InputWorkers:
 
     @property
     def several(self) -> bool:
-        """Whether there are several workers."""
         return self.workers > 1
 
     @property
@@ -72,12 +71,11 @@ class InputWorkers:
 
     @property
     def context(self) -> InputContext:
-        """The place of this worker."""
         return InputContext(self.workers, self.index, self.workers * self.replicas)
 
     @property
     def contexts_of_pipelines(self) -> list[InputContext]:
-        """The place of each pipeline of this worker: one, or one for each replica."""
+        """One, or one for each replica."""
         if not self.per_replica:
             return [self.context]
         total = self.workers * self.replicas
@@ -111,12 +109,7 @@ class PerReplicaSpec(DistributedValues):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A dataset that some replicas of this process read, a batch each in turn.
-
-    Attributes:
-        dataset: of batches of one replica.
-        replicas: how many read it.
-    """
+    """A dataset of batches of one replica, which `replicas` of this process read in turn."""
 
     dataset: Dataset
     replicas: int

@@ -50,7 +50,6 @@ class Loops(Group):
     def run(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """See `Strategy.run`."""
         self.check_outside("run")
         if not callable(fn):
             raise InputError(f"run: expected a function, found {fn!r}")
@@ -87,7 +86,6 @@ class Loops(Group):
             self._report()
 
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any) -> Any:
-        """See `Strategy.reduce`."""
         self.check_outside("reduce")
         op = reduction.as_op(reduce_op, "reduce")
         if axis is None:
@@ -99,19 +97,16 @@ class Loops(Group):
         return self._reduced_over(op, value, reduction.as_axes(axis, "reduce"))
 
     def gather(self, value: Any, axis: Any) -> Any:
-        """See `Strategy.gather`."""
         self.check_outside("gather")
         axis = reduction.as_axis(axis, "gather")
         return mapped(lambda leaf: self._gathered(leaf, axis), value)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
-        """See `Strategy.experimental_local_results`."""
         if is_leaf(value):
             return value.values if isinstance(value, DistributedValues) else (value,)
         return tuple(of_replica(value, index) for index in range(self.replicas))
 
     def values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
-        """See `Strategy.experimental_distribute_values_from_function`."""
         if not callable(value_fn):
             raise InputError(
                 "experimental_distribute_values_from_function: expected a function of a ValueContext, found "
@@ -122,9 +117,10 @@ class Loops(Group):
         return regrouped(made, always=True)
 
     def check_outside(self, what: str) -> None:
-        """Raise a `ContextError` if the calling line runs in a replica.
+        """Refuse a call of a line in a replica.
 
         Raises:
+            ContextError: the calling line runs in a replica.
             ProgramError: functions of the program cannot run in these replicas.
         """
         self.check(what)
@@ -137,7 +133,6 @@ class Loops(Group):
     # Inner parts
 
     def _report(self) -> None:
-        """Tell those who watch this task how far the loop has come."""
         if self.strategy is not None:
             self.strategy.in_loop(self.updates)
 
@@ -189,7 +184,6 @@ class Loops(Group):
         return _number(reduction.divided(sums, count) if op is ReduceOp.MEAN else sums)
 
     def _gathered(self, value: Any, axis: int) -> Any:
-        """Return one leaf of all replicas joined along an axis."""
         if not isinstance(value, DistributedValues) and self.peers is None:
             return value
         given = value.values if isinstance(value, DistributedValues) else [value]

@@ -20,7 +20,7 @@ class CommunicationImplementation(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "CommunicationImplementation | None":
-        """Return the one of a name in any case of letters; None if there is none."""
+        """Return the member of a name in any case of letters; None if there is none."""
         names = {each.value: each for each in cls}
         return names.get(value.upper()) if isinstance(value, str) else None
 
@@ -139,7 +139,7 @@ class InputOptions:
 
 
 def given_options(options: object, who: str) -> InputOptions | None:
-    """Return the options that a program has given; None: it has given none.
+    """Return the options that a program has given, or None.
 
     Raises:
         InputError: they are something else.

@@ -63,7 +63,7 @@ def as_leaf(value: Any, where: str) -> Leaf:
 
 
 def as_summand(value: Any, where: str) -> Leaf:
-    """Return one replica's summand; see `as_leaf`.
+    """Return one replica's summand.
 
     Raises:
         InputError: it is no array of numbers.
@@ -77,7 +77,7 @@ def as_summand(value: Any, where: str) -> Leaf:
 def check_one_place(given: Sequence[Any], leaves: Sequence[Leaf], where: str) -> None:
     """Raise an `InputError` for a nest that mixes int32 with other dtypes, as TensorFlow does.
 
-    Python's whole numbers in a nest are refused, too: it is not clear what they are to be.
+    Python's whole numbers in a nest are refused, too: their dtype would be a guess.
     """
     if len(given) > 1 and any(isinstance(each, int) and not hasattr(each, "dtype") for each in given):
         raise InputError(

@@ -23,7 +23,6 @@ class DistributedValues:
         self.values = tuple(values)
 
     def __repr__(self) -> str:
-        """Return every replica's value on a line of its own."""
         lines = (f"  {index}: {value!r}" for index, value in enumerate(self.values))
         return f"{type(self).__name__}:{{\n" + ",\n".join(lines) + "\n}"
 
@@ -78,7 +77,6 @@ def mapped(function: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 
 def leaves(nest: Any) -> list[Any]:
-    """Return the leaves in their order."""
     found: list[Any] = []
     mapped(found.append, nest)
     return found

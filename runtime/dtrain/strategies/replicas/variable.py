@@ -253,32 +253,25 @@ class Variable(NDArrayOperatorsMixin):
     # As an array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return the value for numpy."""
         return np.array(self.read(), dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Compute with the values of variables."""
         plain = [each.read() if isinstance(each, Variable) else each for each in inputs]
         return getattr(ufunc, method)(*plain, **kwargs)
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a part of the value."""
         return self.value()[key]
 
     def __len__(self) -> int:
-        """Return the length of the first axis."""
         return self.shape[0]
 
     def __float__(self) -> float:
-        """Return the only element."""
         return float(self.read())
 
     def __int__(self) -> int:
-        """Return the only element, as a whole number."""
         return int(self.read())
 
     def __repr__(self) -> str:
-        """Return name, shape, dtype and the copies."""
         kind = type(self).__name__
         return f"<{kind} {self.name!r} shape={self.shape} dtype={self.dtype} copies={list(self.values)}>"
 
