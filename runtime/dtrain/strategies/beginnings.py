@@ -59,8 +59,7 @@ class Beginnings:
     def taken_over(self, problem: Problem) -> Problem:
         """Return the next call of `fit`, whose leader has died before it began, as it would have begun.
 
-        The optimizer's numbers are those that the leader's callbacks have set, unless the program has set
-        others since.
+        The optimizer's numbers are those of that leader's callbacks, unless the program has set others since.
         """
         goes_on = problem.owner is self._owner and problem.optimizer == self._said
         if self.last is None or not goes_on:
@@ -85,12 +84,8 @@ class Beginnings:
     ) -> Start:
         """Return where this `fit` starts: the end of the one before, a checkpoint, or its first values.
 
-        Args:
-            asked: the state with which it would begin at step 0.
-            plan: where its variables lie.
-            problem: the training to begin.
-            resumes: whether the run's own checkpoint is of this `fit`.
-            by_server: whether servers may begin with different batches.
+        `asked` is its state at step 0; `resumes`: the run's own checkpoint is of this `fit`; `by_server`:
+        servers may begin with different batches.
         """
         same_owner = problem.owner is self._owner
         self._owner = problem.owner

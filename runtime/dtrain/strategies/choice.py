@@ -94,6 +94,7 @@ class ParameterServerStrategy(Strategy):
         variable_partitioner: dict[str, int] | Partitioner | None = None,
         **training: Unpack[TrainingArguments],
     ) -> Strategy:
+        """Return the strategy of this process."""
         wishes = checked_wishes(_with_plain_partitioner(training, variable_partitioner), CONSTRUCTOR)
         return strategy_of_process(wishes, CONSTRUCTOR, place_of(cluster_resolver, CONSTRUCTOR))
 
@@ -104,12 +105,9 @@ ParameterServerStrategy.register(SingleStrategy)
 def strategy_of_process(
     wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] | None = None
 ) -> Strategy:
-    """Return the strategy of this process, which a program's constructor asks for.
+    """Return the strategy of this process, which the program's constructor `who` asks for.
 
-    Args:
-        wishes: checked; see `checked_wishes`.
-        who: the constructor, for messages.
-        place: the cluster and the task of this process where neither TF_CONFIG nor the flags name them.
+    `place` are the cluster and the task where neither TF_CONFIG nor the flags name them.
 
     Raises:
         SpecError: the wishes make no sense here; the process has a strategy with other ones; the launcher has
@@ -130,11 +128,7 @@ def strategy_of_process(
 
 
 def place_of(resolver: Any, who: str) -> tuple[ClusterSpec, TaskId] | None:
-    """Return the cluster and the task that a program's resolver names; None: it names no cluster.
-
-    Raises:
-        SpecError: it is no resolver, or names no task of its cluster, or a task of an unknown role.
-    """
+    """Return the cluster and the task that a resolver names, or None; raise a `SpecError` for nonsense."""
     if resolver is None:
         return None
     if not hasattr(resolver, "cluster_spec"):
@@ -265,9 +259,7 @@ USUAL = 0.25
 
 @cache
 def idle_cores() -> int:
-    """Return how many cores are idle while this process waits for `WINDOW_S`, at least 1 and at most what its
-    control groups let it have. It is measured once for a process.
-    """
+    """Return how many cores idle for `WINDOW_S`, measured once: from 1 to what the control groups allow."""
     busy = dict(enumerate(psutil.cpu_percent(WINDOW_S, percpu=True)))
     idle = USUAL + sum(1 - busy.get(core, 0) / 100 for core in os.sched_getaffinity(0))
     quotas = [int(quota) / int(period) for quota, period in own_limits("cpu.max")]

@@ -56,8 +56,6 @@ class ClusterTask:
     """One process's task.
 
     Attributes:
-        assignment: its place in the run.
-        context: what strategies and programs see of `assignment`.
         run_dir: None in a task that was started by hand and does not lead.
         was_left: whether the others went on without the process before this one.
         evaluations: leader: the evaluator's metrics so far, by global step.
@@ -67,11 +65,8 @@ class ClusterTask:
     def __init__(self, assignment: TaskAssignment, training: ClusterTraining) -> None:
         """Set up the task; a leader that no launcher has started makes the run's directory.
 
-        Where another task may lead, the directory may be in use: that task keeps it, if it leads.
-
-        Raises:
-            SpecError: the certificate cannot be used.
-            RunError: the directory cannot be made, or is in use.
+        Where another task may lead, the directory may be in use: that task keeps it, if it leads. Raises a
+        `SpecError` for a certificate, a `RunError` for the directory that cannot be used.
         """
         self.assignment = assignment
         task, cluster = assignment.task, assignment.cluster
@@ -129,12 +124,8 @@ class ClusterTask:
     def lead(self, directory: str = "") -> None:
         """Be the leader from now on, where another task led before and has died.
 
-        Args:
-            directory: of a run that was started by hand, as the former leader has named it. Where it is not
-                on this machine, or the former leader lives and keeps it, another one is made.
-
-        Raises:
-            RunError: the directory cannot be made, or is in use; or the run has succeeded without this task.
+        `directory` is that of a run by hand. Where it is not on this machine, or the former leader lives and
+        keeps it, another one is made. Raises a `RunError` if that fails, or the run has succeeded meanwhile.
         """
         by_hand = not self.assignment.launched
         if by_hand and self._hand_run is not None:
@@ -195,10 +186,9 @@ class ClusterTask:
             self.reporter.announce(text)
 
     def tasks_in(self, *states: TaskState) -> set[str]:
-        """Return the tasks that are in one of these states in the run's record.
+        """Return the tasks that are in one of these states in the run's record, where a launcher keeps one.
 
-        There are none where no launcher of this host keeps one. A record that an earlier launch of the run
-        has left does not count: it lacks this attempt of this task.
+        A record of an earlier launch does not count: it lacks this attempt of this task.
         """
         own, run_dir = self.assignment, self.run_dir
         if not own.launched or run_dir is None:
@@ -218,10 +208,7 @@ class ClusterTask:
     def follow(
         self, link: HeartbeatLink, pace: Pace, fit: int, took: Callable[[Mapping[int, Row]], None]
     ) -> Iterator[EvaluatedCheckpoint]:
-        """Yield checkpoints of a call of `fit`; at its end, call `took` with the rows of its epochs.
-
-        A task that is to be slow rests after each, in proportion to its evaluation.
-        """
+        """Yield checkpoints of a call of `fit`; at its end give `took` the rows."""
         self.reporter.running()
         visible = partial(self._visible_directory, link)
         run = FollowedRun(self.assignment.spec.checkpoint, visible, self.reporter.warn)
@@ -253,11 +240,7 @@ class ClusterTask:
     ) -> None:
         """End: send a farewell on `links`, write the last account, and name the end of a run by hand.
 
-        Args:
-            error: with which the program has failed.
-            links: the task's leases.
-            take_leave: ends what the leader leads; its argument is whether the leader will not be started
-                again, so that all may go.
+        `take_leave` ends what the leader leads; its argument is whether it will not be started again.
         """
         status = self.reporter.status
         status.phase = TaskPhase.FINISHED
@@ -288,12 +271,7 @@ LOOK_S = 0.02
 
 @dataclass
 class TrainingStanding:
-    """How a call of `fit` stands, for the control plane; it deals no parts itself.
-
-    Attributes:
-        step: returns the newest version.
-        max_steps: the last version; the leader may make another one the last.
-    """
+    """How a call of `fit` stands, for the control plane; `max_steps` may be lowered by the leader."""
 
     generation: int
     lineage: Lineage
@@ -315,12 +293,7 @@ class TrainingStanding:
 
 
 class ControlHosting:
-    """The control plane of one task that trains, and the service at which others ask it.
-
-    Attributes:
-        control: is in use in the task that leads.
-        on_this_host: whether all tasks are on this host.
-    """
+    """The control plane of one task that trains, used where it leads, and the service for the others."""
 
     def __init__(self, task: ClusterTask, section: ClusterTraining) -> None:
         assignment = task.assignment
@@ -337,11 +310,7 @@ class ControlHosting:
         self._service: HostService | TaskService | None = None
 
     def serve(self, handler: Handler) -> None:
-        """Serve at the task's address; where all tasks are on this host, at first at its socket alone.
-
-        Raises:
-            SpecError: the task may not listen at its address.
-        """
+        """Serve at the task's address, or raise a `SpecError`; with all on this host, at its socket first."""
         assignment, credentials = self._task.assignment, self._task.credentials
         self._service = (
             HostService(handler, assignment, credentials)
@@ -388,9 +357,7 @@ class ControlHosting:
         """Give up open requests of other tasks, as this one ends."""
 
     def _wait_until_it_is_heard(self) -> None:
-        """Wait for the next heartbeat of every other live task, which is answered with the farewell; and for
-        that of an evaluator, which may still be looking for the task that leads now.
-        """
+        """Wait for the next heartbeat of every live task and evaluator, which the farewell answers."""
         membership = self.control.control.roster.membership
         said_s = SYSTEM.now()
         while SYSTEM.now() < said_s + LEAVE_S and not self.control.ended.wait(LOOK_S):
@@ -401,10 +368,7 @@ class ControlHosting:
                 return
 
     def may_come(self) -> list[str]:
-        """Return the evaluators that have sent nothing yet and may still ask this task.
-
-        One that has ended, as it had nothing to evaluate, does not; only a launcher of this host knows that.
-        """
+        """Return the evaluators that have sent nothing yet, unless a launcher here says that they ended."""
         membership = self.control.control.roster.membership
         expected = [task for task in self._evaluators if membership.state(task) is MemberState.EXPECTED]
         ended = self._task.tasks_in(*ENDED) if expected else set()

@@ -41,6 +41,7 @@ class MirroredStrategy(Strategy):
         cross_device_ops: Any = None,
         **training: Unpack[PlainSettings],
     ) -> Strategy:
+        """Return the strategy of this process."""
         who = cls.__name__
         return _of(who, MirroredSection, devices, training)
 
@@ -66,6 +67,7 @@ class CentralStorageStrategy(Strategy):
         parameter_device: str | None = None,
         **training: Unpack[PlainSettings],
     ) -> Strategy:
+        """Return the strategy of this process."""
         if parameter_device is not None:
             _check_devices(cls.__name__, [parameter_device])
         return _of(cls.__name__, CentralStorageSection, compute_devices, training)
@@ -127,6 +129,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         communication_options: CommunicationOptions | None = None,
         **training: Unpack[PlainSettings],
     ) -> Strategy:
+        """Return the strategy of this process."""
         who = cls.__name__
         if communication_options is not None and not isinstance(communication_options, CommunicationOptions):
             raise SpecError(

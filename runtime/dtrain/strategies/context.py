@@ -10,21 +10,17 @@ from dtrain.runs.trace import NO_TRACE, Trace
 
 @dataclass(frozen=True)
 class TaskContext:
-    """Which task of which run a strategy works in.
+    """Which task of which run a strategy works in; None and "" stand for a process that trains alone.
 
     Attributes:
-        task: None for a process that trains alone.
         rank: of its first replica; -1 for a task that does not train.
         num_replicas: how many train at the start (T); those that join later do not count.
         pipelines: how many a function of an InputContext makes; 0: as many as there are replicas, or workers.
         is_leader: whether what it saves counts; callbacks run here.
         may_lead: whether it may lead later, when the task that leads has died.
-        evaluates: whether this task is the evaluator.
-        has_evaluator: whether some other task is.
-        validates: whether the leader validates at epoch ends; else that is left to the evaluator
-            (`training.validation`).
+        has_evaluator: whether some other task is the evaluator.
+        validates: whether the leader validates at epoch ends, or else the evaluator (`training.validation`).
         directory: of the run, where a launcher keeps one.
-        run_id: None for a process that trains alone.
         activity: shows others that this task works.
         trace: where spans of the task's work are kept.
     """

@@ -79,11 +79,7 @@ class Problem:
     feed: Feed = UNKNOWN
 
     def asked(self, generation: int, plan: Plan, cut: BatchCut, *, sync: bool) -> FitState:
-        """Return the state with which it would begin at step 0; `max_steps` counts from its beginning.
-
-        `generation` is the number of the call of `fit` in the program; with `sync` the contributions of
-        several replicas make a step.
-        """
+        """Return the state with which it would begin at step 0; `sync`: several replicas make a step."""
         return FitState(
             generation=generation,
             max_steps=self.max_steps,

@@ -38,13 +38,8 @@ class LeaderLearns:
     ) -> None:
         """Make no connection yet.
 
-        Args:
-            reporter: shows for whom the program waits.
-            join: takes the lease at the control host, if this task has none yet.
-            connect: opens a connection to the control host.
-            leads: returns whether this task leads.
-            fits: returns how many calls of `fit` it has begun.
-            patience_s: how long the control host may be away.
+        `join` takes the lease at the control host, if this task has none; `fits` returns how many calls of
+        `fit` it has begun; the control host may be away for `patience_s`.
         """
         self._reporter = reporter
         self._join = join
@@ -72,11 +67,7 @@ class LeaderLearns:
             self._reporter.warn(f"adapt: other tasks cannot be told what was learned: {error}")
 
     def ask(self, key: str, who: str, wait_s: float) -> bytes:
-        """Return what the leader has learned.
-
-        Raises:
-            WaitTimeoutError: the leader has not learned it in this time.
-        """
+        """Return what the leader has learned, or raise a `WaitTimeoutError`."""
         self._reporter.waiting(f"the leader to adapt {who}")
         try:
             return self._answer(AskLearned(key=key, fits=self._fits()), time.monotonic() + wait_s).state

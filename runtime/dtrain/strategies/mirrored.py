@@ -38,11 +38,7 @@ ThreadsSection = MirroredSection | CentralStorageSection
 
 
 class ThreadsStrategy(Strategy):
-    """One process whose replicas are threads, and which leads; or the evaluator beside it.
-
-    Attributes:
-        devices: the names of its devices; none: they are numbered from 0 on.
-    """
+    """One process whose replicas are threads, and which leads; or the evaluator beside it."""
 
     devices: Sequence[str] = ()
     one_copy = False
@@ -53,13 +49,7 @@ class ThreadsStrategy(Strategy):
         assignment: TaskAssignment | None = None,
         place: "BesideEvaluator | None" = None,
     ) -> None:
-        """Train by `training`, or follow what trains.
-
-        Args:
-            training: the rules.
-            assignment: of a task of a launch, whose run directory then holds checkpoints and status.
-            place: of the task, where the run has an evaluator.
-        """
+        """Train by `training`, or follow what trains; without an `assignment` this is no task of a launch."""
         self.training = training
         self._place = place
         self._followed = 0

@@ -34,12 +34,7 @@ class SharedValues(Protocol):
         """Let variables take these values, or grow by them; return their new values."""
 
     def apply_gradients(self, optimizer: Any, gradients: Sequence[tuple[Owner, str, Any]]) -> None:
-        """Let an optimizer update variables: one update of its iterations.
-
-        Args:
-            optimizer: of a compiled model, or one that the program has made at module level.
-            gradients: owner, name of a variable, and gradient: an array or `SparseRows`.
-        """
+        """Let a compiled model's or a module's optimizer update variables: one update of its iterations."""
 
     def iterations(self, optimizer: Any) -> int:
         """Return how many updates an optimizer has made in all workers."""

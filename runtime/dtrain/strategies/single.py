@@ -26,11 +26,6 @@ class SingleReplica(LocalReplica):
     exchanges = True
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        """Apply the gradient.
-
-        Raises:
-            NonFiniteGradientError: the gradients are not finite and the spec's `nan_policy` is ``fail``.
-        """
         part = self.next_batch()
         if not examples:
             return self.training.pass_over(part)
@@ -42,12 +37,7 @@ class SingleReplica(LocalReplica):
 
 
 class SingleStrategy(Strategy):
-    """One process that trains, leads, evaluates for itself.
-
-    Attributes:
-        has_coordinator: whether the program has made a `ClusterCoordinator`.
-        coordination: from the program's first call of it on.
-    """
+    """One process that trains, leads, evaluates for itself."""
 
     has_coordinator = False
     coordination: Coordination | None = None
@@ -55,9 +45,7 @@ class SingleStrategy(Strategy):
     def __init__(
         self, assignment: TaskAssignment | None = None, training: TrainingSection | None = None
     ) -> None:
-        """Train alone, by `training`; or as the one task of a launch, whose run directory then holds
-        checkpoints and status.
-        """
+        """Train alone, by `training`; or as the one task of a launch, with its run directory."""
         section = assignment.spec.training if assignment else training or SingleSection()
         self.training = section
         self._fits = LocalFits(section, assignment)

@@ -53,11 +53,7 @@ class ProgramNames:
         self._pythons = [each for each in pythons if not self._folders.isdisjoint(each.parents)]
 
     def of_function(self, function: Any, what: str) -> tuple[str, str]:
-        """Return module and name of a function that the workers have as well; `what` is for messages.
-
-        Raises:
-            NotAFunctionError: it is none, or the workers have none of this name.
-        """
+        """Return module and name of a function, or raise a `NotAFunctionError` if workers lack it."""
         if not isinstance(function, FunctionType):
             name = getattr(function, "__qualname__", None) or repr(function)
             raise NotAFunctionError(
@@ -84,11 +80,7 @@ class ProgramNames:
         return module, name
 
     def of_object(self, value: object, what: str) -> tuple[str, str]:
-        """Return module and name under which a module of the program has this very object.
-
-        Raises:
-            NotAFunctionError: none has.
-        """
+        """Return module and name of this very object, or raise a `NotAFunctionError` if no module has it."""
         for module, name, found in self.objects(type(value)):
             if found is value:
                 return module, name
@@ -105,11 +97,7 @@ class ProgramNames:
                     yield module, name, found
 
     def find(self, module: str, name: str) -> Callable[..., Any]:
-        """Return the function that has this name in this task's program.
-
-        Raises:
-            ProgramError: it has none of this name, or one that may not be run as a closure.
-        """
+        """Return the function of a name, or raise a `ProgramError` if it may not be run as a closure."""
         found: Callable[..., Any] | None = self._lookup(module, name)
         if found is None:
             raise ProgramError(
@@ -164,25 +152,15 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def encode(value: Any, what: str, refer: Callable[[Any], Reference | None] = lambda value: None) -> bytes:
-    """Return a nest as bytes.
+    """Return a nest as bytes; raise an `InputError` for what is no plain data.
 
-    Args:
-        value: the nest.
-        what: it is, for messages.
-        refer: returns what to send in the place of a value that does not travel itself; None: it does.
-
-    Raises:
-        InputError: something in it is no plain data.
+    `refer` returns what to send in the place of a value that does not travel itself; None: it does.
     """
     return _encode(_told(value, what, refer, 0))
 
 
 def decode(data: bytes, resolve: Callable[[Reference], Any]) -> Any:
-    """Return the nest; `resolve` returns what a reference stands for.
-
-    Raises:
-        InputError: the bytes are no nest.
-    """
+    """Return the nest, with `resolve` of its references; raise an `InputError` if the bytes are none."""
     try:
         return _read(_decode(data), resolve, 0)
     except (msgspec.DecodeError, TypeError, ValueError, KeyError, RecursionError) as error:

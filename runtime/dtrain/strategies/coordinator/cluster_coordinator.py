@@ -82,12 +82,7 @@ def error_of(closure: Scheduled) -> Exception | None:
 
 
 class Coordination(Protocol):
-    """The coordinator's side, once the program has first called it; other tasks never return from there.
-
-    Attributes:
-        names: of the program's functions.
-        service: the queue of closures.
-    """
+    """The coordinator's side, once the program has first called it; other tasks never return from there."""
 
     names: ProgramNames
     service: ClosureService
@@ -103,9 +98,7 @@ class Coordinates(Protocol):
     coordination: Coordination | None
 
     def coordinate(self) -> Coordination:
-        """Begin to coordinate, in the coordinator; a worker serves here, and raises SystemExit(0) at the end,
-        as an evaluator does at once.
-        """
+        """Begin to coordinate; a worker or an evaluator stays here, and raises SystemExit(0) at the end."""
 
 
 class ClusterCoordinator:

@@ -36,13 +36,7 @@ from dtrain.wire.service import TaskService
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorTask:
-    """The place of this process in its cluster.
-
-    Attributes:
-        section: the rules.
-        lease: at the control host.
-        connect: opens a connection to a task.
-    """
+    """The place of this process in its cluster, with a lease at the control host."""
 
     assignment: TaskAssignment
     section: ServerSection
@@ -128,10 +122,9 @@ class ClusterCoordination(Coordination):
 
 
 def serve(place: CoordinatorTask, names: ProgramNames, values: ProgramValues) -> NoReturn:
-    """Run closures until the coordinator's program has ended.
+    """Run closures until the coordinator's program has ended; then raise SystemExit(0).
 
     Raises:
-        SystemExit: with code 0, always, at the end.
         ProgramError: this task's program has other variables than the coordinator's.
         PeerError: the coordinator or a server is gone for good.
     """
@@ -178,11 +171,7 @@ def serve(place: CoordinatorTask, names: ProgramNames, values: ProgramValues) ->
 
 
 def refuse_evaluator(reporter: Reporter) -> NoReturn:
-    """End an evaluator, which has nothing to do in a program with a coordinator.
-
-    Raises:
-        SystemExit: with code 0.
-    """
+    """End an evaluator, by SystemExit(0): it has nothing to do in a program with a coordinator."""
     reporter.warn("a program with a coordinator writes no checkpoints of fit: the evaluator ends")
     raise SystemExit(0)
 

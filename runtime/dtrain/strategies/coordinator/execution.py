@@ -129,11 +129,7 @@ class OwnIterator(Iterator[Any]):
         return self._next()
 
     def get_next(self) -> Any:
-        """Return the next element.
-
-        Raises:
-            OutOfRangeError: there is none.
-        """
+        """Return the next element, or raise an `OutOfRangeError`."""
         try:
             return self._next()
         except StopIteration:

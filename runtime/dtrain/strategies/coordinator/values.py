@@ -28,13 +28,7 @@ VALUE = "value"
 
 @dataclass(frozen=True)
 class _Place:
-    """The variables of one owner in the plan.
-
-    Attributes:
-        number: of the owner among those of its kind, or its name in the program.
-        first: the number of its first variable in the plan.
-        names: of all, in their order.
-    """
+    """The variables of one owner in the plan; `number` may be a name, `first` is that of its first one."""
 
     owner: Owner
     number: int | str
@@ -130,8 +124,7 @@ class ProgramValues(SharedValues):
     """Every variable of a program, by its owner."""
 
     def __init__(self, names: ProgramNames) -> None:
-        """Take the models that are built, the variables, and the metrics that have a name at module level,
-        which the program has made so far.
+        """Take the built models, the variables, and the metrics named at module level, made so far.
 
         Raises:
             ProgramError: two models share layers.
@@ -173,11 +166,9 @@ class ProgramValues(SharedValues):
         return result
 
     def use(self, access: Callable[[], Access], as_of: Callable[[], Hashable | None]) -> None:
-        """Read and write through an access from now on.
+        """Read and write through the calling thread's access from now on.
 
-        Args:
-            access: of the calling thread.
-            as_of: stays equal as long as nothing can have changed; None: that is not known.
+        `as_of` stays equal as long as nothing can have changed; None: that is not known.
         """
         self._access = access
         self._as_of = as_of
@@ -195,11 +186,7 @@ class ProgramValues(SharedValues):
             optimizer.__dict__["_iterations"] = SharedIterations(self, optimizer)
 
     def check(self, plan: Plan) -> None:
-        """Check that the coordinator's variables are those of this task.
-
-        Raises:
-            ProgramError: they are not; it names the first that differs.
-        """
+        """Raise a `ProgramError` that names the first variable that differs from the coordinator's."""
         theirs = [(each.name, each.shape, each.dtype) for each in plan.variables]
         ours = [(each.name, each.shape, each.dtype) for each in self.specs]
         if theirs == ours:

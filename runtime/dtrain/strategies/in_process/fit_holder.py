@@ -33,8 +33,6 @@ class FitHolder:
     Attributes:
         begun: the state with which it began.
         store: variables and slots. Its arrays are what `weights` shows.
-        weights: every variable by name, the newest.
-        dealer: deals parts of batches.
         tally: the sums and numbers of epochs.
         global_step: versions made so far.
     """
@@ -47,10 +45,7 @@ class FitHolder:
         dealer: PartDealer,
         guard: AbstractContextManager[object],
     ) -> None:
-        """Begin at `start`, whose variables lie in `memory`, which `store` updates.
-
-        Within `guard` no other thread or process writes.
-        """
+        """Begin at `start`; `memory` holds the variables of `store`. Within `guard` nobody else writes."""
         self.begun = start.state
         self.plan = start.plan
         self.store = store

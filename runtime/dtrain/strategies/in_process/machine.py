@@ -19,14 +19,7 @@ SERVER = 0
 
 @dataclass(eq=False)
 class Given:
-    """The contribution of one replica to a version.
-
-    Attributes:
-        blocks: the gradient as a store takes it.
-        examples: of how many it is the mean.
-        sums: their loss and metrics.
-        loss: for the status.
-    """
+    """The contribution of one replica: a gradient as a store takes it, the mean of its examples."""
 
     part: int
     blocks: Sequence[Array]
@@ -37,12 +30,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Step:
-    """The contents of the next version.
-
-    Attributes:
-        given: in the order of the parts.
-        parts: the divisor of their mean: as many, and the parts of the batch without examples.
-    """
+    """The contributions to the next version, and the divisor: their number, and that of empty parts."""
 
     given: Sequence[Given]
     parts: int
@@ -50,14 +38,7 @@ class Step:
 
 @dataclass
 class SharedSteps:
-    """The steps of one call of `fit`.
-
-    Attributes:
-        section: the rules.
-        version: the newest.
-        max_steps: the last version.
-        turns: the number of batches begun and versions made; what waits polls whether it has changed.
-    """
+    """The steps of one call of `fit`; `turns` counts batches and versions, for what waits to poll."""
 
     dealer: PartDealer
     section: SynchronousSection
@@ -94,8 +75,8 @@ class SharedSteps:
     def permit(self, rank: int) -> int:
         """Return the part that a replica is to compute now; NO_PART if there is none for it in this step.
 
-        Where a part that came too late is computed again, the last steps wait for it: no part of a pass that
-        is never made takes its place.
+        The last steps wait for a part that came too late and is computed again: no part of a pass that is
+        never made takes its place.
         """
         dealer, turn = self.dealer, self._turn
         if self.version >= self.max_steps:

@@ -37,21 +37,10 @@ Work = Callable[[BlockUpdate, Any], None]
 
 
 class SharedUpdate:
-    """The threads' memory for updates of one store, and the blocks that are still to be done.
-
-    Attributes:
-        running: whether a version is being made; guarded by `changed`, like all that follows.
-    """
+    """The threads' memory for updates of one store, and the blocks still to be done, guarded by `changed`."""
 
     def __init__(self, store: Store, changed: threading.Condition, threads: int, *, by_one: bool) -> None:
-        """Make room.
-
-        Args:
-            store: of dense variables alone.
-            changed: held by whoever calls a method; notified when threads may help, and when they have.
-            threads: how many.
-            by_one: whether one thread makes every update.
-        """
+        """Make room in a store of dense variables; `by_one`: one thread makes every update."""
         self.running = False
         self._store = store
         self._changed = changed
@@ -118,12 +107,7 @@ FINISHED = Outcome(Verdict.FINISHED)
 
 
 class SharedTraining:
-    """The work of the replicas of one call of `fit` on its variables.
-
-    Attributes:
-        steps: which part each computes; guarded by `changed`.
-        changed: notified of every version, and of a failure.
-    """
+    """The work of the replicas of one call of `fit`; `changed` guards it, and is notified of versions."""
 
     def __init__(
         self, training: LocalTraining, section: SynchronousSection, replicas: int, *, by_one: bool = False
@@ -283,12 +267,6 @@ class ThreadReplica(LocalReplica):
         return self._part
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        """Contribute the gradient.
-
-        Raises:
-            TrainingError: another replica has failed.
-            NonFiniteGradientError: the gradients are not finite and the spec's `nan_policy` is ``fail``.
-        """
         if self.training.reporter is not None:
             self.training.reporter.slow_down(self._begun_s)
         self._meeting.ended(self.rank) if examples else self._meeting.leave(self.rank)

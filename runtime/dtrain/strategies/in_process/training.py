@@ -39,8 +39,7 @@ class LocalTraining(Training, Leader):
 
     Attributes:
         replicas: made by the strategy; they share `weights`.
-        state: variables, slots, sums, and which parts are dealt.
-        lock: held while anything of it changes.
+        lock: held while anything of `state` changes.
         reporter: None where no launcher asks.
         saver: writes the run's own checkpoints, where there are any.
     """
@@ -106,10 +105,8 @@ class LocalTraining(Training, Leader):
         """Make the next version of a gradient, which uses up these parts.
 
         Args:
-            blocks: as `LocalReplica.blocks` returns them; the mean of the replicas'. They may be overwritten
-                afterwards.
-            parts: the numbers of all parts that it is of.
-            sums: those of each.
+            blocks: as `LocalReplica.blocks` returns them; the mean of the replicas'; may be overwritten.
+            parts, sums: of all parts that it is of.
             loss: for the status.
             examples: of how many it is the mean.
 
@@ -154,11 +151,7 @@ class LocalTraining(Training, Leader):
             self.reporter.status.stale_gradients = (self.reporter.status.stale_gradients or 0) + 1
 
     def refuse(self, loss: float) -> Outcome:
-        """Refuse a gradient that is not finite, by the spec's `nan_policy`.
-
-        Raises:
-            NonFiniteGradientError: the policy is ``fail``.
-        """
+        """Refuse a gradient that is not finite, or raise a `NonFiniteGradientError` by the spec's policy."""
         text = f"the gradient of step {self.global_step + 1} holds NaN or infinity (loss {loss})"
         policy = self._nan_policy
         if policy == NanPolicy.FAIL:
@@ -235,9 +228,7 @@ class LocalReplica(Replica):
         return self.training.deal(self.rank)
 
     def blocks(self) -> list[Array]:
-        """Return the gradient as a server gets it: a flat array for each group of variables, views of this
-        replica's memory; then ids and rows of each table.
-        """
+        """Return the gradient as a server gets it: an array for each group, ids and rows of each table."""
         blocks = [*self._memory.blocks[0], *self._routes.blocks(self.rows)[0]]
         self.rows.clear()
         return blocks
@@ -264,12 +255,7 @@ MakeReplicas = Callable[[LocalTraining], Sequence[Replica]]
 
 
 class LocalFits:
-    """The state that one process keeps from one `fit` to the next.
-
-    Attributes:
-        reporter: None where no launcher asks how training stands.
-        last: the training that began last.
-    """
+    """The state that one process keeps from one `fit` to the next; `last` is the training that began last."""
 
     def __init__(
         self,
@@ -297,11 +283,8 @@ class LocalFits:
     ) -> Training:
         """Begin a call of `fit`, where the one before it or a checkpoint ended.
 
-        Args:
-            problem: the training to begin.
-            make_replicas: makes the replicas of a training.
-            cut: how every batch is cut into parts, unless a checkpoint has begun otherwise.
-            shared: whether replicas make every step together.
+        `cut` is how every batch is cut into parts, unless a checkpoint has begun otherwise; with `shared`
+        replicas make every step together.
         """
         beginnings = self._beginnings
         beginnings.number += 1

@@ -61,17 +61,7 @@ def make_training(
     lead: Callable[[ReplicaTraining], Leader],
     on_close: Callable[[ReplicaTraining, BaseException | None], None],
 ) -> ReplicaTraining:
-    """Return this task's part.
-
-    Args:
-        entry: what the replica has entered.
-        start: the state to begin with.
-        section: the rules.
-        replicas: how many there are at the start.
-        reporter, failure, lead, on_close: as of `ReplicaTraining`.
-        hosts: None where all tasks share memory.
-        waits: how the driver waits.
-    """
+    """Return this task's part, with `replicas` at the start; the rest is as of `ReplicaTraining`."""
     arena = entry.arena
     begun = start.state
     store = arena.store(begun.optimizer, begun.lineage.origin, begun.max_steps)
@@ -179,10 +169,7 @@ def across(
     patience_s: float,
     rules: Rules,
 ) -> Across | None:
-    """Return the part of a replica in the agreement of its host with others; None: all tasks share memory.
-
-    From now on `book` is published to all hosts. A sum may take `patience_s`.
-    """
+    """Return this replica's part in the agreement with other hosts; None: all tasks share memory."""
     if hosts is None:
         return None
     terms, bells, arena = entry.shared.terms, entry.shared.bells, entry.arena

@@ -123,11 +123,7 @@ class EpochSums:
 
 
 class BackupFitHolder(SharedFitHolder):
-    """The state of a call of `fit` with backups.
-
-    Attributes:
-        driver: stops all steps while a checkpoint is begun.
-    """
+    """The state of a call of `fit` with backups, whose `driver` stops all steps as a checkpoint begins."""
 
     driver: BackupDriver
 
@@ -194,13 +190,7 @@ def first_standing(terms: Entered, members: Sequence[int], places: int) -> Stand
 
 
 def hand_out(bells: Bells, handed: Callable[[int], socket.socket | None], members: Sequence[int]) -> None:
-    """Hand each member one end of a socket, and keep the other in `bells`; a member may accept it late.
-
-    Args:
-        bells: of the replica that joins.
-        handed: hands a rank its end and returns the other one; None: the member has not accepted it.
-        members: their ranks.
-    """
+    """Hand each member one end of a socket, and keep the other in `bells`; a member may accept it late."""
 
     def hand(rank: int) -> None:
         for _ in range(_TRIES):

@@ -30,8 +30,6 @@ def begin_calls(
 ) -> tuple[CallMemory, Bells]:
     """Make the memory of the calls, as the leader, and let all others in.
 
-    `wait` returns True when all are there; see `Meeting.gather`.
-
     Raises:
         SharedMemoryError: the machine has not that much memory.
         TooFewReplicasError: raised by `wait`.
@@ -46,11 +44,7 @@ def begin_calls(
 
 
 def enter_calls(doors: Doors, ranks: int) -> tuple[CallMemory, Bells]:
-    """Map the memory that the leader has made.
-
-    Raises:
-        PeerError: the leader is gone, or the others have begun without this task.
-    """
+    """Map the leader's memory; raise a `PeerError` if it is gone, or the others began without this task."""
     frame = asked(doors, enter_message())
     terms = frame.message
     if not isinstance(terms, Entered):
@@ -111,18 +105,9 @@ def met(
     wait: Wait,
     waits: Waits,
 ) -> CollectiveCalls:
-    """Meet the replicas of all tasks.
+    """Meet the replicas of all tasks, here or by `hosts`; the leader has no `doors`.
 
-    Args:
-        meeting: of the loops of this task.
-        hosts: None where all tasks share memory.
-        doors: the connections to the others; None in the task that leads.
-        rank: of this replica.
-        ranks: how many there are.
-        wait: returns True when all are there; see `Meeting.gather`.
-        waits: how this replica waits.
-
-    Raises: as `begin_calls` and `enter_calls`.
+    `wait` returns True when all are there; see `Meeting.gather`. Raises as `begin_calls` and `enter_calls`.
     """
     if hosts is None:
         way = begin_calls(meeting, rank, ranks, wait) if doors is None else enter_calls(doors, ranks)
@@ -160,11 +145,7 @@ def enter_over_hosts(doors: Doors, hosts: HostWays, rank: int, waits: Waits) -> 
 
 
 def _connected(hosts: HostWays, terms: Entered, rank: int, waits: Waits) -> CallsBetweenHosts:
-    """Open a stream to every other replica, and accept theirs.
-
-    Raises:
-        PeerError: one has ended, or does not connect.
-    """
+    """Open a stream to every replica, and accept theirs; raise a `PeerError` if one does not connect."""
     hosts.learn(terms.seats)
     open_, take = hosts.named(terms.state.generation)
     tasks = {seat.rank: seat.task for seats in terms.seats.values() for seat in seats if seat.rank != rank}

@@ -18,20 +18,10 @@ from dtrain.wire.service import HostService, SideBySide
 
 
 class Hosting(ControlHosting):
-    """The service of one task, from its first call of `fit` to its end.
-
-    Attributes:
-        meeting: where replicas meet for calls of `fit`.
-        loops: where they meet for loops of the program's own.
-        hosts: None where all tasks are on this host.
-    """
+    """The service of one task: replicas meet at `meeting` for `fit`, at `loops` for the program's loops."""
 
     def __init__(self, task: ClusterTask, section: MultiWorkerMirroredSection) -> None:
-        """Serve at the task's address; where all tasks are on this host, at first at its socket alone.
-
-        Raises:
-            SpecError: the task may not listen at its address.
-        """
+        """Serve at the task's address, or raise a `SpecError`; with all on this host, at its socket first."""
         super().__init__(task, section)
         assignment, cluster = task.assignment, task.assignment.cluster
         self.control.control.admission = admission_by(assignment)
@@ -57,11 +47,7 @@ class Hosting(ControlHosting):
             self._service.open_port(self._task.reporter.warn)
 
     def sharing(self, channel: Channel, task: TaskId) -> Channel:
-        """Return a connection by which memory can be shared, where all tasks are on this host.
-
-        Raises:
-            PeerLostError: the task is just starting, and is not at its socket yet.
-        """
+        """Return a connection that shares memory on one host, or raise a `PeerLostError`: the task starts."""
         slow = self._task.assignment.spec.simulate.network
         if self.on_this_host and not slow and not isinstance(channel, PassesOn):
             channel.close()
@@ -109,10 +95,6 @@ class Meetings:
 
 
 def refuse_backups(section: MultiWorkerMirroredSection, replicas: int) -> None:
-    """Refuse backups over several hosts, of a spec for so many replicas.
-
-    Raises:
-        SpecError: the spec has some.
-    """
+    """Raise a `SpecError` for backups over several hosts, in a spec for so many replicas."""
     for (name, *_), text in backups_over_hosts(section, replicas):
         raise SpecError(f"training.{name}: {text}")

@@ -51,9 +51,7 @@ def this_host() -> str:
 def seats_by_host(
     first: int, entered: Mapping[int, Enter], name_of: Callable[[int], str]
 ) -> dict[int, tuple[Seat, ...]]:
-    """Return the replicas of each host: host 0 is that of rank `first`; the others follow in the order of
-    their lowest ranks.
-    """
+    """Return the replicas of each host: of rank `first`'s, then in the order of their lowest ranks."""
     hosts: dict[str, list[Seat]] = {entered[first].host: []}
     for rank in sorted(entered, key=lambda rank: (rank != first, rank)):
         said = entered[rank]
@@ -63,11 +61,7 @@ def seats_by_host(
 
 
 class HostWays:
-    """One task's listener for streams, and its streams to other hosts, from its first call of `fit` on.
-
-    Attributes:
-        voice: this task's part in the agreement of a call of `fit`.
-    """
+    """One task's listener for streams and its streams to other hosts; `voice` is its part of agreements."""
 
     def __init__(
         self,
@@ -76,11 +70,7 @@ class HostWays:
         name_of: Callable[[int], str],
         warn: Callable[[str], None],
     ) -> None:
-        """Listen at a free port of the task's address; `warn` gets texts about hosts that cannot be reached.
-
-        Raises:
-            SpecError: no port is free there.
-        """
+        """Listen at the task's address, or raise a `SpecError`; `warn` gets what cannot be reached."""
         self.voice: Voice | None = None
         self.name_of = name_of
         self._warn = warn
@@ -98,11 +88,7 @@ class HostWays:
         return msgspec.structs.replace(terms, seats=seats_by_host(terms.leader, entered, self.name_of))
 
     def first(self, terms: Entered) -> int:
-        """Return the first replica of this host.
-
-        Raises:
-            PeerRefusedError: training begins without this host.
-        """
+        """Return the first replica of this host; raise a `PeerRefusedError` if training begins without it."""
         for seats in terms.seats.values():
             if seats[0].host == self.identity:
                 return seats[0].rank
@@ -167,10 +153,7 @@ class HostWays:
         return sent, sum(stream.bytes_received for stream in list(self._receiving))
 
     def send_values(self, arena: Arena, terms: Entered) -> None:
-        """Send the variables and slots to the first replica of every other host, side by side.
-
-        The agreement of hosts finds out about a replica that has ended.
-        """
+        """Send variables and slots to every other host at once; the agreement finds out who has ended."""
         self.learn(terms.seats)
         open_, _ = self.named(terms.state.generation)
         heads = [seats[0] for host, seats in terms.seats.items() if host != 0]
@@ -183,11 +166,7 @@ class HostWays:
             thread.join()
 
     def receive_values(self, arena: Arena, terms: Entered, failure: Callable[[], Exception | None]) -> None:
-        """Fill an arena with what the leader sends.
-
-        Raises:
-            PeerError: the leader has ended, or the values have not come in time.
-        """
+        """Fill an arena with what the leader sends; raise a `PeerError` if it has ended or is late."""
         self.learn(terms.seats)
         _, take = self.named(terms.state.generation)
         deadline = time.monotonic() + VALUES_S
@@ -271,15 +250,7 @@ def _refuse(hello: Hello) -> str | None:
 
 
 def first_words(arena: Arena, terms: Entered, rank: int, joined: Welcome | None) -> Locks:
-    """Write the first promise of a host before its other replicas are let in; return the locks of this
-    replica, which speaks for the host.
-
-    Args:
-        arena: made by this process.
-        terms: with the replicas of all hosts.
-        rank: of this replica.
-        joined: set where this host takes part later than others.
-    """
+    """Write a host's first promise, before its replicas are let in; return the locks of its speaker."""
     locks = Locks(arena.fd)
     taken = locks.take(SPEAKS)
     assert taken, "nobody else has this memory yet"

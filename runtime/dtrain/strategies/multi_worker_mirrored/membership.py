@@ -63,10 +63,7 @@ def meanwhile(
     own: int,
     may_live: Callable[[int], bool] = lambda rank: False,
 ) -> Meanwhile:
-    """Ask the replicas `others` how far they are, for the leader `own`, which was started again.
-
-    A rank that does not answer counts as silent only where `may_live` says so.
-    """
+    """Ask the replicas `others` how far they are, for the leader `own`, which was started again."""
     found: dict[int, _Found] = {}
     silent = set()
     for other in others:
@@ -120,9 +117,7 @@ PROBE_S = 0.5
 class HasToLeadError(Exception):
     """The leader and every replica before this one are gone, or all have stopped training: this one leads.
 
-    Attributes:
-        gone: the ranks that are gone.
-        ended: how many calls of `fit` had ended, where this process takes the place of another one.
+    `gone` are their ranks; `ended` is how many calls of `fit` had ended, where this process replaces another.
     """
 
     def __init__(self, gone: Collection[int], ended: int = 0) -> None:
@@ -138,10 +133,8 @@ class HasEndedError(Exception):
 class Absence:
     """Decides who leads where the leader cannot be reached.
 
-    A task of this host whose socket is not served has ended, or was started again and is not up yet.
-
-    Attributes:
-        members: the ranks that took part in the call of `fit` before this one; empty before the first.
+    A task of this host whose socket is not served has ended, or is being started again. `members` are the
+    ranks that took part in the call of `fit` before this one; empty before the first.
     """
 
     def __init__(
@@ -161,7 +154,7 @@ class Absence:
             finder: directs connections to another leader.
             own: the rank of this task; negative: an evaluator.
             others: the ranks that the cluster names.
-            folder: the run's checkpoints, in a process that replaces another one of its task; else None.
+            folder: of checkpoints, in a process that replaces another one of its task; else None.
             doings: asks the tasks of some ranks how far they are.
             lost: returns the ranks that the launcher will never start again.
         """
@@ -187,11 +180,7 @@ class Absence:
         """Go on to the next task, as the one that was asked does not lead.
 
         Where all who have trained are gone, or the first leader never comes, the first of the tasks that are
-        not lost for good leads.
-
-        Raises:
-            HasToLeadError: this replica leads.
-            HasEndedError: there is nothing to lead any more.
+        not lost for good leads; raises as `look`.
         """
         self._finder.go_on()
         if self._number == 0 or self._own < 0 or threading.get_ident() != self._thread:
@@ -207,9 +196,7 @@ class Absence:
             raise HasToLeadError(lost, found.ended)
 
     def heeded(self, connect: Callable[[float], Channel]) -> Callable[[float], Channel]:
-        """Return `connect` such that, where it fails in this thread of a replica, the next leader is sought.
-        An evaluator never leads, and waits.
-        """
+        """Return `connect` that seeks the next leader where it fails in this thread of a replica."""
 
         def reach(timeout_s: float) -> Channel:
             try:
@@ -265,11 +252,7 @@ _LOOK_S = 0.1
 
 
 class OtherReplicas:
-    """All replicas of a run but this one.
-
-    Attributes:
-        hosting: the service of this replica, once it serves.
-    """
+    """All replicas of a run but this one; `hosting` is this one's service, once it serves."""
 
     def __init__(self, task: ClusterTask, connector: Connector) -> None:
         self.hosting: Hosting | None = None
@@ -281,11 +264,7 @@ class OtherReplicas:
         return str(task_of(self._task.assignment.cluster, rank))
 
     def connect(self, rank: int, timeout_s: float) -> Channel:
-        """Open a connection over which memory can be shared on one host.
-
-        Raises:
-            PeerError: the replica cannot be reached within `timeout_s`, or refuses.
-        """
+        """Open a connection over which one host shares memory; raise a `PeerError` if that fails in time."""
         cluster = self._task.assignment.cluster
         task = task_of(cluster, rank)
         if task not in cluster:  # it has joined, and serves at its socket
@@ -297,7 +276,7 @@ class OtherReplicas:
         return self.hosting.sharing(self._connector.connect(task, timeout_s), task)
 
     def lost(self) -> set[int]:
-        """Return the ranks that have failed or were stopped; none where no launcher of this host says so.
+        """Return the ranks that have failed or were stopped, as far as a launcher of this host says so.
 
         A rank that succeeded is not lost: its training is over, and nothing begins anew.
         """
@@ -342,13 +321,7 @@ LOOK_S = 0.2
 
 @dataclass
 class Gathering:
-    """The leader's wait for the others, in one call of `fit`.
-
-    Attributes:
-        gone: returns the ranks that were there and are lost, or have left.
-        too_few: what follows if some do not come.
-        start_s: how long they may take.
-    """
+    """The leader's wait, of at most `start_s`, for the others; `gone` returns those that were there once."""
 
     expected: Set[int]
     name_of: Callable[[int], str]
@@ -362,7 +335,7 @@ class Gathering:
         """Return whether training begins with the replicas that are there; if not, wait a little for `more`.
 
         Raises:
-            TooFewReplicasError: some have not come in time, or have gone, and the spec does not do without.
+            TooFewReplicasError: some are missing or gone, and the spec does not do without.
         """
         missing = self.expected - there.keys()
         awaited = missing - self.gone()

@@ -41,7 +41,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class OrderBook:
-    """One replica's view of the ledger, which it applies to its own store and tally.
+    """One replica's view of the ledger, applied to its store and tally.
 
     Attributes:
         order: in force.
@@ -150,8 +150,9 @@ class OrderBook:
         return self._ledger.entries
 
     def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
-        """Apply entries of another host. Values that are written between two steps are written here before
-        the others of this host can read that the next step begins.
+        """Apply entries of another host.
+
+        Values between two steps are written before others of this host can read that the next step begins.
         """
         version = self._state.global_step
         self.look(version)
@@ -207,9 +208,7 @@ class OrderBook:
 
 
 def standing_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:
-    """Return a function that reads which rank leads, and whether it has ended this call of `fit`, from the
-    ledger as it was last read.
-    """
+    """Return what reads from the ledger, as last read, which rank leads and whether `fit` has ended."""
 
     def standing() -> tuple[int, bool]:
         said = ledger.entries.get(LEADER)

@@ -50,7 +50,7 @@ class MembersGoneError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """What one replica uses in a call of `fit` that it has entered.
+    """The objects that one replica uses in a call of `fit`.
 
     Attributes:
         shared: what the meeting keeps for later joiners.
@@ -103,12 +103,10 @@ def begin_as_leader(
     """Gather the others, fill the memory that the replicas of a host share, and let them in.
 
     Args:
-        meeting: of this task.
+        meeting, rank, hosts: of this task; no `hosts` where all tasks share memory.
         start: the state to begin with.
         terms: the answer to the others, still without the replicas.
-        rank: of this replica.
         wait: see `Meeting.gather`.
-        hosts: None where all tasks share memory.
 
     Raises:
         SharedMemoryError: the machine has not that much memory.
@@ -137,10 +135,7 @@ def begin_here(
     hosts: HostWays | None = None,
     joined: Welcome | None = None,
 ) -> Entry:
-    """Let the replicas of this host in, `members`, whose variables lie in `arena`; `rank` is this one.
-
-    `joined` is set where this host takes part later than others.
-    """
+    """Let the replicas of this host in; `rank` is this one, and `joined` is set where its host is late."""
     number = 1 if joined is None else joined.step + 1
     if arena.shape.backups:
         arena.record.write(first_standing(terms, members, arena.shape.parts))
@@ -172,7 +167,6 @@ class Doors:
     """The connections of a replica that enters.
 
     Attributes:
-        leader: is opened again where it breaks.
         go_on: directs `leader` to the next task, as this one does not lead.
         connect: opens a connection to the replica of a rank, within some seconds.
         waiting: gets the name of what is awaited; None: nothing.
@@ -202,8 +196,7 @@ def enter_here(
     rank: int,
     hosts: HostWays | None = None,
 ) -> Entry | None:
-    """Map the memory that came with an answer, and become a member where others began before; None: it has
-    ended.
+    """Map the memory that came with an answer, and join where others began before; None: it has ended.
 
     Raises:
         PeerError: the leader is gone.
@@ -267,11 +260,7 @@ def _enter_beside_backups(
 
 
 def asked(doors: Doors, message: Enter) -> Frame:
-    """Ask the leader; a task that does not lead yet is asked again.
-
-    Raises:
-        PeerError: no task has led for `doors.patience_s`, or none can be reached.
-    """
+    """Ask for the leader, or raise a `PeerError` if no task is reached or leads for `doors.patience_s`."""
     doors.waiting(doors.leader.name)
     since_s = SYSTEM.now()
     try:
@@ -297,12 +286,9 @@ def asked(doors: Doors, message: Enter) -> Frame:
 def _admitted(
     arena: Arena, ledger: Ledger, doors: Doors, generation: int, rank: int
 ) -> tuple[int, dict[int, socket.socket]] | None:
-    """Hand every member a socket, and wait until they have admitted this replica; None: training has ended.
+    """Hand every member a socket; return the first round of this replica, and its sockets.
 
-    Returns: The first round in which it is a member, and its ends of the sockets.
-
-    Raises:
-        MembersGoneError: none of them lives.
+    None: training has ended. Raises a `MembersGoneError` if none of them lives.
     """
     board = arena.board
     ends: dict[int, socket.socket] = {}
@@ -405,11 +391,7 @@ def enter(
 
 
 def _terms(frame: Frame, doors: Doors, generation: int) -> Entered | None:
-    """Return the terms in an answer; None: this call of `fit` has ended.
-
-    Raises:
-        PeerRefusedError: the answer is a refusal.
-    """
+    """Return the terms of an answer; None: this call has ended. Raise a `PeerRefusedError` for a refusal."""
     said = frame.message
     if isinstance(said, Over) and said.generation > generation:
         return None
@@ -437,7 +419,7 @@ def _beside_a_mate(
 def _begin_at_host(
     meeting: Meeting, doors: Doors, own: Enter, terms: Entered, plan: Plan, rank: int, hosts: HostWays
 ) -> Entry:
-    """Make the memory of a host without the leader, as its first replica, and let the others of it in.
+    """Make the memory of a host without the leader, as its first replica, and let its others in.
 
     Raises:
         PeerError: the leader has ended.

@@ -38,10 +38,8 @@ Places = Callable[[int], tuple[dict[str, Array], dict[str, Array]]]
 class StepCalls:
     """The collective calls of one replica within the steps of a call of `fit`.
 
-    A replica that has two parts of a step, its own and that of a dead one, computes both side by side.
-
-    Attributes:
-        compute: makes the function that computes a part; None until the loop sets it.
+    A replica that has two parts of a step, its own and that of a dead one, computes both side by side, by
+    `compute`, which the loop sets.
     """
 
     def __init__(self, log: CallLog, driver: CollectiveDriver, bells: Bells, waits: Waits) -> None:
@@ -59,13 +57,8 @@ class StepCalls:
         """Return the sum or mean of what all parts with examples give, added up in their order.
 
         In a round that the leader makes void, the result is that of this part alone, without a wait: what is
-        computed of it counts for nothing.
-
-        Args:
-            place: of the part that this replica computes, in its batch.
-            places: the memory of parts.
-            op: the sum or the mean.
-            value: of the same form, shapes and dtypes in every part.
+        computed of it counts for nothing. The own part is at `place`; `value` has the same form, shapes and
+        dtypes in every part.
 
         Raises:
             CallsDifferError: the parts make different calls.
@@ -90,10 +83,7 @@ class StepCalls:
         return summed.result(given)
 
     def finish(self, places: Places) -> None:
-        """Complete the parts beside the own one, which has made its last call.
-
-        Raises: as `all_reduce`, and the error of such a part.
-        """
+        """Complete the parts beside the own one, which has made its last call; raise the error of one."""
         if self._beside:
             self._own_ended = True
             self._wait(lambda: min(self._calls_beside(), default=None), places)
@@ -170,11 +160,7 @@ class StepCalls:
             self._bells.ring()
 
     def _given(self, number: int) -> list[Sequence[Array]]:
-        """Return what all parts have given to a call.
-
-        Raises:
-            CallsDifferError: they do not agree.
-        """
+        """Return what all parts have given to a call; raise a `CallsDifferError` if they do not agree."""
         now = self._driver.now
         found = {
             each: self._log.read(each, now.number, number) for each in now.places if not self._is_empty(each)
@@ -285,11 +271,7 @@ class Substitute(Replica):
     # In the program's thread
 
     def asked(self) -> GivenCall | None:
-        """Wait for the next call of the part, and return it; None: the part is complete.
-
-        Raises:
-            BaseException: the part has failed with it.
-        """
+        """Wait for the next call of the part; None: it is complete. Raise the part's own error."""
         while self._asked is None:
             try:
                 told = self._told.get(timeout=LOOK_S)  # in pieces: signals are handled between them
@@ -317,12 +299,7 @@ class Substitute(Replica):
 
 @dataclass(frozen=True)
 class Summed:
-    """A call of `all_reduce` within a step.
-
-    Attributes:
-        value: as the program has given it.
-        call: what the other parts see of it.
-    """
+    """A call of `all_reduce` within a step: its value, and what the other parts see of it."""
 
     op: ReduceOp
     value: Nest
@@ -330,11 +307,7 @@ class Summed:
 
     @classmethod
     def of(cls, op: ReduceOp, value: Nest) -> Self:
-        """Return the call, named by the line of the program that makes it.
-
-        Raises:
-            InputError: the value holds something that is no array of numbers.
-        """
+        """Return the call, named by the calling line; raise an `InputError` if a leaf is not numeric."""
         given = [_summand(leaf) for leaf in leaves(value)]
         what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, given))}"
         said = said_of(Call("all_reduce", what, call_site()))

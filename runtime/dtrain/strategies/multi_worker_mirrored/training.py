@@ -38,8 +38,8 @@ from dtrain.wire.one_host.synchronization import Bells
 class StepBoundary:
     """Admits other threads of this process between two steps, each at the next moment that comes.
 
-    The thread that trains calls `begin_step` and `end_step`. Within ``with boundary:`` another thread, or
-    that one between two steps, finds the variables at rest.
+    Within ``with boundary:`` another thread, or the one that trains between two steps, finds the variables
+    at rest.
     """
 
     def __init__(self) -> None:
@@ -102,14 +102,7 @@ class SharedFitHolder(FitHolder):
 
 
 class ReplicaTraining(Training):
-    """One task's part in a call of `fit`.
-
-    Attributes:
-        driver: makes the steps with the others.
-        calls: the collective calls within a step.
-        state: variables, slots, sums.
-        leader: set where this task leads.
-    """
+    """One task's part in a call of `fit`; `leader` is set where this task leads."""
 
     repairs = False
 
@@ -271,11 +264,7 @@ class ReplicaTraining(Training):
 
 
 class ArenaReplica(Replica):
-    """This task's replica.
-
-    A part of a batch has its own place for a gradient: `gradients` and `updates` are those of the part that
-    `next_batch` has returned last.
-    """
+    """This task's replica; `gradients` and `updates` are those of the part that `next_batch` has returned."""
 
     def __init__(
         self, training: ReplicaTraining, section: MultiWorkerMirroredSection, reporter: Reporter
@@ -361,14 +350,7 @@ class ReplicaLeader(Leader):
         folder: Path,
         conclude: Callable[[], None],
     ) -> None:
-        """Lead `training` from now on.
-
-        Args:
-            training: of this task.
-            keeper: writes checkpoints.
-            folder: the run's own checkpoints.
-            conclude: notifies the tasks that are no replicas that the last step is saved.
-        """
+        """Lead `training`; `conclude` notifies the tasks that are no replicas that the last step is saved."""
         self._training = training
         self._book = training.book
         self._keeper = keeper
@@ -385,10 +367,10 @@ class ReplicaLeader(Leader):
         return self._training.state.tally.open()
 
     def control(self, change: ConfigChange) -> None:
-        """Carry out a change.
+        """Carry out a change, in place where no step is under way.
 
-        Where no step is under way, values are written in place. In the midst of an epoch the others are
-        computing: their step is begun again where it must not see other values, or an end.
+        In the midst of an epoch the others are computing: their step is begun again where it must not see
+        other values, or an end.
         """
         training, book = self._training, self._book
         version = training.global_step

@@ -37,9 +37,7 @@ from dtrain.wire.connecting import ConnectTask, arrays_to_send
 class Leading:
     """The leader of one process, for all of its calls of `fit`.
 
-    Attributes:
-        keeper: of the newest call of `fit`; None before the first that trains.
-        recorded: by call of `fit`, the numbers of its epochs, for the farewell.
+    `keeper` is of the newest one; `recorded` has the numbers of epochs by call, for the farewell.
     """
 
     def __init__(
@@ -54,19 +52,7 @@ class Leading:
         patience_s: float,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make no connection yet.
-
-        Args:
-            links: the lease at each server.
-            host: the server that hosts the control plane.
-            connect: opens a connection to a task.
-            reporter: of this task.
-            run_dir: the run directory.
-            training: the rules.
-            section: when to save, and where.
-            patience_s: how long a server may be away.
-            clock: the time, and how to wait.
-        """
+        """Make no connection yet; `links` are the leases, at each server; `host` has the control plane."""
         self._links = links
         self._host = host
         self._connect = connect
@@ -86,12 +72,9 @@ class Leading:
         return RunFiles(self._run_dir).checkpoints
 
     def begin(self, number: int, plan: Plan, problem: Problem, cut: BatchCut, connect_s: float) -> bool:
-        """Make sure that the servers have the variables, and save them from now on.
+        """Give the servers the variables, and save them from now on; a server may take `connect_s` to come.
 
-        A server may take `connect_s` to be there.
-
-        Returns:
-            False if the call had ended before this process was started: there is nothing to do.
+        Returns False if the call had ended before this process was started: there is nothing to do.
 
         Raises:
             CheckpointError: the newest checkpoint does not fit, or the first one cannot be written.
@@ -154,9 +137,7 @@ class Leading:
         return restored(self.checkpoints, self.keeper.plan, asked).optimizer_state
 
     def close(self, *, farewell: bool) -> None:
-        """Close the connections to the servers; with `farewell` tell them first that no task will train any
-        more.
-        """
+        """Close the connections; with `farewell` tell the servers first that no task will train any more."""
         if self._leader is not None:
             if farewell:
                 self._leader.farewell(self.recorded)
@@ -170,15 +151,12 @@ class Opening:
 
     Attributes:
         number: of the call of `fit`.
-        section: the rules.
         link: the task's lease.
         keeper: the leader's; None in other tasks.
         host: the server that hosts the control plane.
-        connect: opens a connection for tensors to a task.
         connect_s: how long a server may take to be there at first.
         patience_s: how long one may be away later.
         sequence: the number of the last push of this process.
-        checkpoint_folder: the leader's.
         on_close: called when training ends.
     """
 

@@ -39,22 +39,13 @@ from dtrain.wire.connecting import Connector
 
 
 class ParameterServerStrategy(Strategy):
-    """This task's part in a cluster with parameter servers.
-
-    Attributes:
-        has_coordinator: whether the program has made a `ClusterCoordinator`.
-        coordination: in the coordinator, from the program's first call of it on.
-    """
+    """This task's part in a cluster with parameter servers."""
 
     has_coordinator = False
     coordination: Coordination | None = None
 
     def __init__(self, assignment: TaskAssignment) -> None:
-        """Set up the task; no connection is made before `open`.
-
-        Raises:
-            SpecError: the cluster has no parameter server.
-        """
+        """Set up the task, or raise a `SpecError` without servers; no connection is made before `open`."""
         if not assignment.cluster.servers:
             raise SpecError(NO_SERVERS)
         self.assignment = assignment
@@ -103,9 +94,7 @@ class ParameterServerStrategy(Strategy):
 
     @property
     def _connect_s(self) -> float:
-        """How long a server may take to accept a connection: to appear, or from the second `fit` on to come
-        back.
-        """
+        """How long a server may take to appear, or from the second `fit` on to come back."""
         return self.assignment.connect_s if self._generation <= 1 else self._patience_s
 
     def _connect_by(self, book: AddressBook) -> Connector:
@@ -190,9 +179,7 @@ class ParameterServerStrategy(Strategy):
         self._open = None
 
     def _let_read(self, driver: ReplicaDriver) -> None:
-        """Keep the connections of a training that has ended while the rows of its tables may still be
-        read.
-        """
+        """Keep the connections of an ended training while the rows of its tables may still be read."""
         if self._reading is not None:
             self._reading.close()
         self._reading = driver
@@ -235,9 +222,7 @@ class ParameterServerStrategy(Strategy):
             training.heard_term(reply.term)
 
     def _server_is_silent(self, server: int) -> None:
-        """Leader: a server has not answered for a lease. It may be there and stand still: then it must be
-        started again.
-        """
+        """Leader: a server has not answered for a lease; if it stands still, it must be started again."""
         busy = self._leading is not None and self._leading.busy
         name = server_name(server)
         reason = f"{self.assignment.task} has not heard of it for {LEASE_S:g} s"

@@ -66,15 +66,7 @@ class ServerLeader(Leader):
     ) -> None:
         """Learn what is in force from the servers, which wait for the first change.
 
-        Args:
-            plan: where variables lie.
-            weights: every variable by name, as `driver` refreshes them.
-            driver: has started.
-            orders: sends changes to the servers.
-            keeper: saves.
-            failures: why something fails.
-            reporter: of this task.
-            checkpoint_folder: the run's own.
+        `driver` has started, and refreshes `weights`, every variable by name.
         """
         self._plan = plan
         self._weights = weights
@@ -159,9 +151,7 @@ class ServerLeader(Leader):
                 self.keep_changes()
 
     def _blocks(self, new: Weights) -> list[list[Array]]:
-        """Return each server's values where these are new; those of tables that are not stay at the
-        servers.
-        """
+        """Return each server's new values; those of tables that are not new stay at the servers."""
         dense = cut(self._plan, {**self._weights, **new})
         return [blocks + rows for blocks, rows in zip(dense, RowRoutes(self._plan).whole(new), strict=True)]
 
@@ -202,18 +192,7 @@ class ServerReplica(Replica):
         failures: Failures,
         leader: ServerLeader | None,
     ) -> None:
-        """Use a driver that has started and has the first values.
-
-        Args:
-            rank: of the replica.
-            driver: exchanges gradients for values.
-            gradients: the memory that `driver` sends from.
-            weights: every variable by name, as `driver` refreshes them.
-            section: the rules.
-            reporter: of this task.
-            failures: why something fails.
-            leader: of this task, if it leads.
-        """
+        """Use a driver that has the first values, sends from `gradients`, and refreshes `weights`."""
         self.rank = rank
         self.weights = weights
         dense = [spec for spec in gradients.plan.variables if not spec.sparse]
@@ -277,11 +256,7 @@ class ServerReplica(Replica):
 
 
 class ServerTraining(Training):
-    """One generation of variables.
-
-    Attributes:
-        driver: moves this task from one version to the next.
-    """
+    """One generation of variables."""
 
     def __init__(
         self,

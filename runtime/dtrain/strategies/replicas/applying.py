@@ -20,11 +20,7 @@ from dtrain.types import Array
 
 
 class ReplicaApplication:
-    """One optimizer and the slots that it has of variables, in loops of one's own.
-
-    Attributes:
-        slots: by variable, those of each replica of this process.
-    """
+    """One optimizer in loops of one's own; `slots` holds, by variable, those of each replica here."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -202,11 +198,7 @@ class ReplicaApplication:
 
 
 def _handed_in(kind: str, pairs: Pairs) -> tuple[list[Any], Call]:
-    """Return the gradients that are not None, and the call that must be the same in all replicas.
-
-    Raises:
-        InputError: a gradient has another dtype than its variable.
-    """
+    """Return the gradients that are not None, and the call; raise an `InputError` for another dtype."""
     gradients = []
     said = []
     for gradient, variable in pairs:

@@ -88,13 +88,10 @@ class ReplicaStopped(BaseException):
 
 
 class Meeting:
-    """The meeting of the replicas of one `run`.
+    """The meeting of the replicas of one `run`; `failure` is the first error.
 
     The replica that comes last decides for all, while the others wait. A replica that has ended, or calls
     something else, ends all of them.
-
-    Attributes:
-        failure: the first error of a replica or of a call; None while there is none.
     """
 
     def __init__(self, ranks: Sequence[int], deadline_s: float = DEADLINE_S) -> None:
@@ -111,17 +108,12 @@ class Meeting:
     def call(self, rank: int, call: Call, value: Any, decide: Decide, timeout_s: float | None = None) -> Any:
         """Wait for the same call of all others, and return this replica's result.
 
-        Args:
-            rank: of the calling replica.
-            call: is compared with that of the others.
-            value: what it hands in.
-            decide: called once, by the replica that comes last; that of the lowest rank counts.
-            timeout_s: deadline of the wait; by default `DEADLINE_S`.
+        The replica that comes last calls `decide`; that of the lowest rank counts.
 
         Raises:
             CallsDifferError: the others call something else, or end without a call; raised in all of them.
             ReplicaStopped: another replica has failed.
-            WaitTimeoutError: the others did not come in time.
+            WaitTimeoutError: the others did not come within `timeout_s`, by default `DEADLINE_S`.
         """
         with self._changed:
             self._check()
@@ -225,9 +217,7 @@ class ReplicaPool:
     def run(self, parts: Sequence[Part], meeting: Meeting) -> None:
         """Run every part, which raises nothing, in a thread; return when all have ended.
 
-        Raises:
-            BaseException: the first error of the meeting, as a replica's function raised it; or what
-                interrupts this thread. No part runs any more.
+        Raises the first error of the meeting, or what interrupts this thread; no part runs any more then.
         """
         with self._lock:
             threads = self._idle.pop() if self._idle else _Threads(self._replicas)
@@ -302,12 +292,7 @@ class CollectiveCalls(Protocol):
 
 
 class PeerProcesses:
-    """All processes of a training, one replica each, among them this one. They meet at the first call.
-
-    Attributes:
-        tasks: how many processes there are.
-        number: of this one, from 0.
-    """
+    """All `tasks` processes of a training, one replica each; this is `number`. The first call meets them."""
 
     def __init__(self, tasks: int, number: int, meet: Callable[[], CollectiveCalls]) -> None:
         """Take part; `meet` waits for the other processes."""
@@ -320,20 +305,14 @@ class PeerProcesses:
         """Return the arrays of every process, by its number; shapes may differ.
 
         Waits have a deadline, and their errors name the awaited processes. Arrays of any dtype but object are
-        read before this returns.
-
-        Raises:
-            CallsDifferError: the calls do not agree (`Call.agrees_with`); raised in every process.
+        read before this returns. A `CallsDifferError` is raised in every process.
         """
         return self._made().exchange(said_of(call), contiguous(arrays))
 
     def all_reduce(self, call: Call, arrays: Sequence[Array]) -> list[Array]:
-        """Return the sums of arrays that have one shape and dtype everywhere, added up in order of numbers.
+        """Return the sums of arrays of one shape and dtype, added up in order of numbers.
 
-        Large sums may not be written to.
-
-        Raises:
-            CallsDifferError: the calls do not agree; raised in every process.
+        Large sums may not be written to. A `CallsDifferError` is raised in every process.
         """
         return self._made().all_reduce(said_of(call), contiguous(arrays))
 

@@ -33,11 +33,7 @@ class CrossReplica:
 
 
 class Updating:
-    """The place of a function of `extended.update`, which sees one replica's copies of variables.
-
-    Attributes:
-        index: the number of that replica in its process.
-    """
+    """The place of a function of `extended.update`, which sees the copies of the replica `index`."""
 
     def __init__(self, strategy: Any, index: int) -> None:
         self.strategy = strategy
@@ -83,8 +79,7 @@ def scope_of(strategy: T) -> Iterator[T]:
     """Open the scope of a strategy, for all threads.
 
     Raises:
-        ContextError: the scope of another one is open, and one of them has several replicas; or the line
-            runs in a replica.
+        ContextError: the line runs in a replica, or another scope is open and one has several replicas.
     """
     place = here()
     if place is not None and not isinstance(place, CrossReplica):
@@ -116,7 +111,7 @@ class Group:
     Attributes:
         replicas: how many run in this process.
         first: the number of its first one among all.
-        peers: the other processes; None where there are none.
+        peers: None where there are no other processes.
         updates: how many an optimizer has made in these replicas, for the status of the run.
         refusal: why the program's functions cannot run in them; None: they can.
         one_copy: whether variables have one copy, on one device; else each replica has one.
@@ -146,11 +141,7 @@ class Group:
         self.peers = peers
 
     def check(self, what: str) -> None:
-        """Raise a `ProgramError` if functions of the program cannot run in these replicas.
-
-        Raises:
-            SystemExit: with code 0, in a process that has no part in a loop.
-        """
+        """Raise a `ProgramError` if functions of the program cannot run here; end a process without part."""
         if self.ends is not None:
             sys.stdout.write(f"{self.ends}\n")
             raise SystemExit(0)
@@ -163,13 +154,7 @@ class Group:
         return self.replicas * (1 if self.peers is None else self.peers.tasks)
 
     def summed(self, call: Call, op: ReduceOp, of_replicas: Sequence[Sequence[Leaf]]) -> list[Leaf]:
-        """Return sums or means over all replicas of all processes.
-
-        Args:
-            call: is compared with that of other processes.
-            op: the sum or the mean.
-            of_replicas: one leaf for each result, from each replica of this process.
-        """
+        """Return sums or means over all replicas of all processes: one for each leaf of a replica."""
         sums = [reduction.total(parts) for parts in zip(*of_replicas, strict=True)]
         if self.peers is not None:
             sums = self._summed_over_tasks(self.peers, call, sums)

@@ -186,6 +186,7 @@ class OwnLoops(Protocol):
         return self.loops.values_from_function(value_fn)
 
     def in_loop(self, updates: int) -> None:
+        """Tell those who watch this task, if there are any, how far a loop of the program's own has come."""
         return
 
     def _make_loops(self) -> Loops:

@@ -83,10 +83,7 @@ class InputWorkers:
         return [InputContext(total, first + replica, total) for replica in range(self.replicas)]
 
     def total(self, count: int) -> int:
-        """Return the sum over all workers; each gives how many of its replicas have data.
-
-        All workers call it the same number of times, and wait for each other.
-        """
+        """Return the sum over all workers, which call this equally often, of replicas that have data."""
         if self.reduce is None or not self.several:
             return count
         shares: list[Any] = [np.int64(count), *[np.int64(0)] * (self.replicas - 1)]
@@ -307,11 +304,7 @@ def distribute_dataset(dataset: Dataset, workers: InputWorkers) -> DistributedDa
 
 
 def distribute_function(function: DatasetFunction, workers: InputWorkers) -> DistributedDataset:
-    """Return what the replicas of this process get of the datasets that a function makes.
-
-    Raises:
-        NotADatasetError: the function returns something else.
-    """
+    """Return this process's share of what a function makes; raise a `NotADatasetError` for no dataset."""
     made = []
     for context in workers.contexts_of_pipelines:
         dataset = function(context)

@@ -117,12 +117,7 @@ class Loops(Group):
         return regrouped(made, always=True)
 
     def check_outside(self, what: str) -> None:
-        """Refuse a call of a line in a replica.
-
-        Raises:
-            ContextError: the calling line runs in a replica.
-            ProgramError: functions of the program cannot run in these replicas.
-        """
+        """Raise a `ContextError` in a replica, a `ProgramError` where the program's functions cannot run."""
         self.check(what)
         if isinstance(here(), ReplicaContext):
             raise ContextError(

@@ -139,11 +139,7 @@ class InputOptions:
 
 
 def given_options(options: object, who: str) -> InputOptions | None:
-    """Return the options that a program has given, or None.
-
-    Raises:
-        InputError: they are something else.
-    """
+    """Return the options that a program has given, or None; raise an `InputError` for something else."""
     if options is None or isinstance(options, InputOptions):
         return options
     raise InputError(f"{who}: options: expected dt.distribute.InputOptions, found {type(options).__name__}")

@@ -34,11 +34,7 @@ SMALL_WHOLE_NUMBERS = ("int8", "uint8", "int16", "uint16")
 
 
 def as_op(given: Any, where: str) -> ReduceOp:
-    """Return a reduce operation given as such or as text in any case.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Return a reduce operation given as such or as text in any case, or raise an `InputError`."""
     try:
         return ReduceOp(given.upper() if isinstance(given, str) else given)
     except ValueError:
@@ -46,11 +42,7 @@ def as_op(given: Any, where: str) -> ReduceOp:
 
 
 def as_leaf(value: Any, where: str) -> Leaf:
-    """Return what one replica hands in as an array, or as it is if it is sparse.
-
-    Raises:
-        InputError: it is no array of numbers.
-    """
+    """Return what one replica hands in as an array of numbers, or sparse rows; else raise an `InputError`."""
     if isinstance(value, SparseRows):
         return value
     if value is None:
@@ -63,11 +55,7 @@ def as_leaf(value: Any, where: str) -> Leaf:
 
 
 def as_summand(value: Any, where: str) -> Leaf:
-    """Return one replica's summand.
-
-    Raises:
-        InputError: it is no array of numbers.
-    """
+    """Return one replica's summand, or raise an `InputError` if it is no array of numbers."""
     leaf = as_leaf(value, where)
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "iufcV":
         raise InputError(f"{where}: expected numbers, found dtype {leaf.dtype}")
@@ -141,11 +129,7 @@ def reduced(op: ReduceOp, parts: Sequence[Leaf], count: int | None = None) -> Le
 
 
 def joined(parts: Sequence[Array], axis: int, where: str) -> Array:
-    """Return the arrays joined along an axis.
-
-    Raises:
-        InputError: they have no such axis, differ in another one, or in dtype.
-    """
+    """Return the arrays joined along an axis, or raise an `InputError` if other axes or dtypes differ."""
     if len({part.dtype for part in parts}) > 1:
         raise InputError(f"{where}: expected one dtype, found {', '.join(map(described, parts))}")
     try:
@@ -156,22 +140,14 @@ def joined(parts: Sequence[Array], axis: int, where: str) -> Array:
 
 
 def as_axis(axis: Any, where: str) -> int:
-    """Return the axis of a gather; True is 1.
-
-    Raises:
-        InputError: it is no whole number.
-    """
+    """Return the axis of a gather, or raise an `InputError` if it is no whole number; True is 1."""
     if not isinstance(axis, int | np.integer):
         raise InputError(f"{where}: expected a whole number as axis, found {axis!r}")
     return int(axis)
 
 
 def as_axes(axis: Any, where: str) -> tuple[int, ...]:
-    """Return the axes of a reduction: of one number, or of a tuple.
-
-    Raises:
-        InputError: it is neither.
-    """
+    """Return the axes of a reduction, of one number or a tuple; else raise an `InputError`."""
     if isinstance(axis, tuple):
         return tuple(as_axis(each, where) for each in axis)
     if isinstance(axis, list):

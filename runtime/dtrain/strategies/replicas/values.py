@@ -106,10 +106,7 @@ def regrouped(
 ) -> Any:
     """Return the values of all replicas as one nest, the inverse of `of_replica`.
 
-    Args:
-        values: nests of one form, by replica.
-        wrap: makes distributed values.
-        always: wrap also what is the same in all replicas: one object, equal Python numbers or texts.
+    With `always` also what is the same in all replicas is wrapped: one object, equal Python numbers or texts.
 
     Raises:
         InputError: the forms differ.

@@ -368,11 +368,7 @@ class Variable(NDArrayOperatorsMixin):
         self._copies = whole * (len(self._copies) if len(whole) == 1 else 1)
 
     def _taken(self, value: Any) -> Array:
-        """Return an assigned value as an array of this variable's dtype and shape.
-
-        Raises:
-            InputError: it has another shape, or a dtype that would lose something.
-        """
+        """Return an assigned value in this variable's dtype, or raise an `InputError` if it does not fit."""
         array = np.asarray(value)
         if array.shape != self.shape:
             raise InputError(f"variable {self.name}: expected shape {self.shape}, found {array.shape}")
