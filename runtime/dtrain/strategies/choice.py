@@ -167,7 +167,11 @@ def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] 
     if assignment is None and (found := read_classic_flags(sys.argv[1:]) or place):
         assignment = TaskAssignment.by_hand(*found, environment)
     if assignment is None:
-        strategy = _alone(with_program(RunSpec(), {**_of_this_machine(wishes), **wishes}, who).training)
+        # A program that trains alone leaves to the machine how many replicas there are: one for each core.
+        own: TrainingSettings = {}
+        if issubclass(kind_of(wishes), ThreadsSection):
+            own = {"replicas": len(os.sched_getaffinity(0))}
+        strategy = _alone(with_program(RunSpec(), {**own, **wishes}, who).training)
     else:
         security = assignment.spec.security
         secret = proven_secret(assignment.cluster, assignment.secret, security, by_command=False)
@@ -180,13 +184,6 @@ def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] 
         strategy = strategy_of(assignment)
     strategy.wishes = wishes
     return strategy
-
-
-def _of_this_machine(wishes: TrainingSettings) -> TrainingSettings:
-    """Return what a program that trains alone leaves to the machine: a replica for each core."""
-    if issubclass(kind_of(wishes), ThreadsSection):
-        return {"replicas": len(os.sched_getaffinity(0))}
-    return {}
 
 
 def _alone(training: TrainingSection) -> Strategy:

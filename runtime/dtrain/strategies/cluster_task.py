@@ -8,7 +8,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
@@ -18,7 +17,7 @@ from dtrain.config.choices import Transport, Validation
 from dtrain.control.interface import Action, Steps
 from dtrain.control.machine import ControlPlane
 from dtrain.errors import LeftBehindError, RunError, RunInUseError
-from dtrain.messages import HeartbeatReply, Lineage, Refusal, Row
+from dtrain.messages import HeartbeatReply, Lineage, Refusal
 from dtrain.messages.membership import TaskPhase
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM
@@ -37,7 +36,7 @@ from dtrain.runs.states import ENDED, TaskState
 from dtrain.runs.task_states import STOPPED
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.interface import Training
+from dtrain.strategies.interface import Strategy, Training
 from dtrain.wire.channel import Handler
 from dtrain.wire.connecting import Connector
 from dtrain.wire.security.credentials import Credentials
@@ -206,21 +205,21 @@ class ClusterTask:
     # The evaluator
 
     def follow(
-        self, link: HeartbeatLink, pace: Pace, fit: int, took: Callable[[Mapping[int, Row]], None]
+        self, link: HeartbeatLink, pace: Pace, fit: int, follower: Strategy
     ) -> Iterator[EvaluatedCheckpoint]:
-        """Yield checkpoints of a call of `fit`; at its end give `took` the rows."""
+        """Yield checkpoints of a call of `fit` to `follower`, which gets its rows at the end."""
         self.reporter.running()
-        visible = partial(self._visible_directory, link)
-        run = FollowedRun(self.assignment.spec.checkpoint, visible, self.reporter.warn)
+        run = FollowedRun(
+            self.assignment.spec.checkpoint,
+            lambda: self.run_dir or link.reply.directory,
+            self.reporter.warn,
+        )
         for weights in follow_fit(link, run, self.reporter, pace, fit):
             begun_s = self.reporter.begins()
             yield weights
             self.reporter.slow_down(begun_s)
         directory = run(True)
-        took(saved_rows(RunFiles(Path(directory)).checkpoints, fit) if directory else {})
-
-    def _visible_directory(self, link: HeartbeatLink) -> Path | str | None:
-        return self.run_dir or link.reply.directory
+        follower.followed_rows = saved_rows(RunFiles(Path(directory)).checkpoints, fit) if directory else {}
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         evaluation = {"global_step": global_step, **metrics}

@@ -5,7 +5,7 @@ them equal. Under `dtrain launch --strategy mirrored` it saves and resumes as a 
 evaluator may follow its checkpoints; under plain Python it keeps no files.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,16 +14,12 @@ from dtrain.cluster import AddressBook
 from dtrain.config import CentralStorageSection, MirroredSection
 from dtrain.config.choices import Transport, Weighting
 from dtrain.data.distribution.once import share_over_hosts
-from dtrain.messages import Row
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.chief.start import replicas_in_sync
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
-from dtrain.runs.self_report import NO_ACTIVITY
-from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask, ControlHosting
-from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica
 from dtrain.strategies.in_process.training import LocalFits, LocalTraining
 from dtrain.strategies.interface import Problem, Replica, Strategy, Training
@@ -53,7 +49,6 @@ class ThreadsStrategy(Strategy):
         self.training = training
         self._place = place
         self._followed = 0
-        self.followed_rows: Mapping[int, Row] = {}
         if place is not None:
             assert assignment is not None, "a task in a run with an evaluator has an assignment"
             assignment = replace(assignment, run_dir=place.task.run_dir)
@@ -65,15 +60,7 @@ class ThreadsStrategy(Strategy):
         self._fits = LocalFits(training, assignment)
         folder = assignment.run_dir if assignment else None
         self._begun_with = replicas_in_sync(RunFiles(folder).checkpoints) if folder is not None else 0
-        self.context = TaskContext(
-            task=assignment.task if assignment else None,
-            num_replicas=training.replicas,
-            directory=folder,
-            run_id=assignment.run_id if assignment else None,
-            seed=training.seed,
-            trace=NO_TRACE if self._fits.reporter is None else self._fits.reporter.trace,
-            activity=NO_ACTIVITY if self._fits.reporter is None else self._fits.reporter.activity,
-        )
+        self.context = replace(self._fits.context, num_replicas=training.replicas)
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -116,10 +103,7 @@ class ThreadsStrategy(Strategy):
         self._followed += 1
         if self._place is None:
             return iter(())
-        return self._place.follow(pace, self._followed, self._take_rows)
-
-    def _take_rows(self, rows: Mapping[int, Row]) -> None:
-        self.followed_rows = rows
+        return self._place.follow(pace, self._followed, self)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         if self._place is not None:
@@ -175,17 +159,15 @@ class BesideEvaluator:
         self._link: HeartbeatLink | None = None
         self._fits = 0
         if spreads_over_hosts(assignment):
-            share_over_hosts(self._learning())
-
-    def _learning(self) -> LeaderLearns:
-        return LeaderLearns(
-            self.task.reporter,
-            self.join,
-            self._connect,
-            leads=lambda: self.context.is_leader,
-            fits=lambda: self._fits,
-            patience_s=self.task.assignment.spec.wait.leader_s,
-        )
+            learning = LeaderLearns(
+                self.task.reporter,
+                self.join,
+                self._connect,
+                leads=lambda: self.context.is_leader,
+                fits=lambda: self._fits,
+                patience_s=assignment.spec.wait.leader_s,
+            )
+            share_over_hosts(learning)
 
     def _connect(self, timeout_s: float) -> Channel:
         return self._connector.connect_heart(self._leader, timeout_s)
@@ -221,11 +203,9 @@ class BesideEvaluator:
         assert self.task.run_dir is not None, "and saves"
         self._hosting.begin(training.state, str(self.task.run_dir), self._training)
 
-    def follow(
-        self, pace: Pace, fit: int, took: Callable[[Mapping[int, Row]], None]
-    ) -> Iterator[EvaluatedCheckpoint]:
+    def follow(self, pace: Pace, fit: int, follower: Strategy) -> Iterator[EvaluatedCheckpoint]:
         self._fits = fit
-        yield from self.task.follow(self.join(), pace, fit, took)
+        yield from self.task.follow(self.join(), pace, fit, follower)
 
     def close(self, error: BaseException | None) -> None:
         share_over_hosts(None)

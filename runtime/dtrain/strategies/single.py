@@ -4,6 +4,8 @@ Under `dtrain launch --strategy single` it saves and resumes as a cluster does; 
 files.
 """
 
+from dataclasses import replace
+
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import SingleSection, TrainingSection
 from dtrain.messages import Sums
@@ -11,9 +13,6 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.chief.start import pipelines_of
 from dtrain.runs.files import RunFiles
-from dtrain.runs.self_report import NO_ACTIVITY
-from dtrain.runs.trace import NO_TRACE
-from dtrain.strategies.context import TaskContext
 from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 from dtrain.strategies.in_process.training import LocalFits, LocalReplica
 from dtrain.strategies.interface import Problem, Strategy, Training
@@ -50,15 +49,8 @@ class SingleStrategy(Strategy):
         self.training = section
         self._fits = LocalFits(section, assignment)
         folder = assignment.run_dir if assignment else None
-        self.context = TaskContext(
-            task=assignment.task if assignment else None,
-            pipelines=pipelines_of(assignment, RunFiles(folder).checkpoints if folder else None),
-            directory=folder,
-            run_id=assignment.run_id if assignment else None,
-            seed=section.seed,
-            trace=NO_TRACE if self._fits.reporter is None else self._fits.reporter.trace,
-            activity=NO_ACTIVITY if self._fits.reporter is None else self._fits.reporter.activity,
-        )
+        pipelines = pipelines_of(assignment, RunFiles(folder).checkpoints if folder else None)
+        self.context = replace(self._fits.context, pipelines=pipelines)
 
     def open(self, problem: Problem) -> Training:
         return self._fits.open(problem, lambda training: [SingleReplica(training)])

@@ -219,7 +219,7 @@ class LocalCoordination(Coordination):
             lambda timeout_s: connect(),
             Account(),
             begin=self._begin,
-            run=self._run,
+            run=self._execution.run,
             connect_s=PATIENCE_S,
             patience_s=PATIENCE_S,
         )
@@ -228,9 +228,6 @@ class LocalCoordination(Coordination):
     def _begin(self, attended: Attended) -> None:
         """Begin the only session, which is there already."""
         assert attended.session == self._workers.session
-
-    def _run(self, closure: Closure, arguments: bytes) -> bytes | Failure:
-        return self._execution.run(closure, arguments)
 
     def end(self, *, farewell: bool) -> None:
         self.service.end()

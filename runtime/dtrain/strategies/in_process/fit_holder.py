@@ -103,10 +103,6 @@ class FitHolder:
             tried=tried,
         )
 
-    def save_into(self, directory: Path) -> None:
-        """Write a checkpoint into a folder of its own, in the place of the one before."""
-        self.saver_into(directory, CheckpointSection(keep=1), lambda text: None).save_cut()
-
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
         with self._guard:
             return [self.mark()]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import SynchronousSection, TrainingSection
+from dtrain.config import CheckpointSection, SynchronousSection, TrainingSection
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -22,10 +22,12 @@ from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
+from dtrain.runs.self_report.activity import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import UNCUT, BatchCut
 from dtrain.state.fit_state import Open
 from dtrain.strategies.beginnings import Beginnings, told_of
+from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica, Training
 from dtrain.types import Array
@@ -184,7 +186,9 @@ class LocalTraining(Training, Leader):
 
     def save(self, directory: Path | None = None) -> None:
         if directory is not None:
-            self.state.save_into(directory)
+            # In the place of the checkpoint before: the folder is for this one alone.
+            only = CheckpointSection(keep=1)
+            self.state.saver_into(directory, only, lambda text: None).save_cut()
         elif self.saver is not None:
             self.saver.save_now()
 
@@ -272,6 +276,14 @@ class LocalFits:
         self._saves = folder is not None
         self._beginnings = Beginnings(self._section, folder, self.reporter)
         self.last: LocalTraining | None = None
+        self.context = TaskContext(
+            task=assignment.task if assignment else None,
+            directory=run_dir,
+            run_id=assignment.run_id if assignment else None,
+            seed=training.seed,
+            trace=NO_TRACE if self.reporter is None else self.reporter.trace,
+            activity=NO_ACTIVITY if self.reporter is None else self.reporter.activity,
+        )
 
     def open(
         self,

@@ -68,11 +68,6 @@ def make_loops(strategy: Strategy, rank: int, ranks: int, meet: Callable[[], Col
     return Loops(strategy, 1, rank, PeerProcesses(ranks, rank, meet) if ranks > 1 else None)
 
 
-def calls_of(way: tuple[CallMemory, Bells], rank: int, ranks: int, waits: Waits) -> Calls:
-    memory, bells = way
-    return Calls(memory, bells, rank, range(ranks), check, waits)
-
-
 def enter_message() -> Enter:
     return Enter(generation=LOOPS, plan_hash="")
 
@@ -110,8 +105,10 @@ def met(
     `wait` returns True when all are there; see `Meeting.gather`. Raises as `begin_calls` and `enter_calls`.
     """
     if hosts is None:
-        way = begin_calls(meeting, rank, ranks, wait) if doors is None else enter_calls(doors, ranks)
-        return calls_of(way, rank, ranks, waits)
+        memory, bells = (
+            begin_calls(meeting, rank, ranks, wait) if doors is None else enter_calls(doors, ranks)
+        )
+        return Calls(memory, bells, rank, range(ranks), check, waits)
     if doors is None:
         return begin_over_hosts(meeting, hosts, rank, ranks, wait, waits)
     return enter_over_hosts(doors, hosts, rank, waits)

@@ -86,7 +86,10 @@ class StepCalls:
         """Complete the parts beside the own one, which has made its last call; raise the error of one."""
         if self._beside:
             self._own_ended = True
-            self._wait(lambda: min(self._calls_beside(), default=None), places)
+            parts = self._beside.values()
+            self._wait(
+                lambda: min((each.calls - 1 for each in parts if not each.ended), default=None), places
+            )
             self._beside.clear()
 
     def close(self) -> None:
@@ -96,10 +99,6 @@ class StepCalls:
         self._beside.clear()
 
     # Waits
-
-    def _calls_beside(self) -> list[int]:
-        """Return the calls in which parts beside the own one wait."""
-        return [each.calls - 1 for each in self._beside.values() if not each.ended]
 
     def _wait(self, awaited: Callable[[], int | None], places: Places) -> None:
         """Wait until `awaited` returns None, or the round is void."""

@@ -11,7 +11,7 @@ from dtrain.config.choices import TooFew, Transport
 from dtrain.config.training_section import SPARE_RANKS
 from dtrain.data.distribution.once import share_over_hosts
 from dtrain.errors import RunError
-from dtrain.messages import Entered, Row
+from dtrain.messages import Entered
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
 from dtrain.process.assignment import TaskAssignment
@@ -80,19 +80,16 @@ class MultiWorkerMirrored(Strategy):
             self._others.lost,
         )
         self._book: OrderBook | None = None
-        self.followed_rows: Mapping[int, Row] = {}
         if spreads_over_hosts(assignment):
-            share_over_hosts(self._learning())
-
-    def _learning(self) -> LeaderLearns:
-        return LeaderLearns(
-            self._reporter,
-            self._join,
-            lambda timeout_s: self._connector.connect_heart(self._finder.task, timeout_s),
-            leads=lambda: self.is_leader,
-            fits=lambda: self._beginnings.number,
-            patience_s=self._patience_s,
-        )
+            learning = LeaderLearns(
+                self._reporter,
+                self._join,
+                lambda timeout_s: self._connector.connect_heart(self._finder.task, timeout_s),
+                leads=lambda: self.is_leader,
+                fits=lambda: self._beginnings.number,
+                patience_s=self._patience_s,
+            )
+            share_over_hosts(learning)
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -353,10 +350,7 @@ class MultiWorkerMirrored(Strategy):
         return self._follow(pace, self._beginnings.number)
 
     def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
-        yield from self._task.follow(self._join(), pace, fit, self._followed)
-
-    def _followed(self, rows: Mapping[int, Row]) -> None:
-        self.followed_rows = rows
+        yield from self._task.follow(self._join(), pace, fit, self)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         self._task.evaluated(global_step, metrics)

@@ -178,9 +178,6 @@ class ReplicaTraining(Training):
             self.wait_for_order()
         return outcome
 
-    def sit_out(self) -> None:
-        self.contribute(NO_PART, 0, None, True)
-
     def void(self) -> None:
         """End the round without a version."""
         assert isinstance(self.driver, CollectiveDriver), "with backups no step waits for the leader"
@@ -303,7 +300,7 @@ class ArenaReplica(Replica):
         """Return the next part; NO_PART where others have computed all of a step, or this task leads now."""
         part = self._driver.next_part()
         if part == NO_PART and not self._training.finished:
-            self._training.sit_out()
+            self._training.contribute(NO_PART, 0, None, True)
             self._reporter.progress(self._training.global_step)
         elif part != NO_PART:
             self._part = part

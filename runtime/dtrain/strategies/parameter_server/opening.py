@@ -191,7 +191,17 @@ def open_training(parts: Opening) -> ServerTraining:
     driver, gradients = _driver(parts)
     machine = driver.machine
     weights = driver.weights
-    orders = _orders(parts) if keeper is not None else None
+    orders = None
+    if keeper is not None:
+        orders = OrderDriver(
+            parts.plan.servers,
+            parts.number,
+            parts.link.incarnation,
+            parts.connect,
+            parts.patience_s,
+            parts.clock,
+            host=parts.host,
+        )
 
     def abort(reason: str) -> None:
         driver.abort(reason)
@@ -266,15 +276,3 @@ def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
         clock=parts.clock,
     )
     return driver, gradients
-
-
-def _orders(parts: Opening) -> OrderDriver:
-    return OrderDriver(
-        parts.plan.servers,
-        parts.number,
-        parts.link.incarnation,
-        parts.connect,
-        parts.patience_s,
-        parts.clock,
-        host=parts.host,
-    )

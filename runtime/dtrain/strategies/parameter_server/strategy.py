@@ -9,12 +9,12 @@ from dtrain.cluster import AddressBook, Role, TaskId
 from dtrain.config import NO_SERVERS, SyncSection
 from dtrain.data.distribution.once import share_over_hosts
 from dtrain.errors import ProgramError, SpecError
-from dtrain.messages import HeartbeatReply, Row
+from dtrain.messages import HeartbeatReply
 from dtrain.parameters import placement
-from dtrain.parameters.placement import Plan, unclippable
+from dtrain.parameters.placement import unclippable
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.chief.driver import Keeper, request_kill, server_name
+from dtrain.roles.chief.driver import request_kill, server_name
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.state.batch_cut import BatchCut
@@ -67,7 +67,6 @@ class ParameterServerStrategy(Strategy):
         self._reading: ReplicaDriver | None = None
         self._open: ServerTraining | None = None
         self._pushes_sent = 0  # in all calls of `fit`: the numbers of pushes go on
-        self.followed_rows: Mapping[int, Row] = {}
         if spreads_over_hosts(assignment):
             share_over_hosts(self._learning(host))
 
@@ -131,8 +130,24 @@ class ParameterServerStrategy(Strategy):
             self.reporter.fit_ends()
             return PassedOverTraining(problem, self._generation, leading.checkpoints)
         keeper = None if leading is None else leading.keeper
+        parts = Opening(
+            number=self._generation,
+            plan=plan,
+            context=self.context,
+            section=self.training,
+            link=self._lease,
+            keeper=keeper,
+            host=self._host,
+            connect=self._connector.connect,
+            connect_s=self._connect_s,
+            patience_s=self._patience_s,
+            reporter=self.reporter,
+            sequence=self._pushes_sent,
+            checkpoint_folder=None if leading is None else leading.checkpoints,
+            on_close=self._closed,
+        )
         try:
-            training = open_training(self._opening(plan, keeper))
+            training = open_training(parts)
         except BaseException as error:
             if keeper is not None:  # else it would go on asking the servers beside the farewell
                 keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
@@ -149,24 +164,6 @@ class ParameterServerStrategy(Strategy):
         training = self.training
         even = isinstance(training, SyncSection) and training.has_backups(self.context.num_replicas)
         return BatchCut(self.num_replicas_in_sync, even)
-
-    def _opening(self, plan: Plan, keeper: Keeper | None) -> Opening:
-        return Opening(
-            number=self._generation,
-            plan=plan,
-            context=self.context,
-            section=self.training,
-            link=self._lease,
-            keeper=keeper,
-            host=self._host,
-            connect=self._connector.connect,
-            connect_s=self._connect_s,
-            patience_s=self._patience_s,
-            reporter=self.reporter,
-            sequence=self._pushes_sent,
-            checkpoint_folder=self._leading.checkpoints if self._leading else None,
-            on_close=self._closed,
-        )
 
     def _closed(self, training: ServerTraining) -> None:
         """Keep what a call of `fit` that ends leaves to the next one, and to the farewell."""
@@ -209,7 +206,17 @@ class ParameterServerStrategy(Strategy):
             self._heartbeats.append(link)
         self._lease.on_reply = self._heard
         if self.is_leader:
-            self._leading = self._as_leader()
+            assert self._run_dir is not None, "a leader has a run directory"
+            self._leading = Leading(
+                self._heartbeats,
+                self._host,
+                self._connector.connect,
+                self.reporter,
+                self._run_dir,
+                self.training,
+                self.assignment.spec.checkpoint,
+                self._patience_s,
+            )
         first = self._lease.reply
         self._came_late = not self.is_leader and first.generation > 0 and first.version >= first.max_steps
         self.reporter.waiting(None)
@@ -229,30 +236,15 @@ class ParameterServerStrategy(Strategy):
         if self._leading is not None:
             self._leading.break_with(server, f"{name}: {reason}")
         if self.assignment.launched and self._run_dir is not None:
-            said = [
-                said
+            statuses = [
+                status
                 for link in self._heartbeats[server : server + 1]
-                for said in link.reply.statuses
-                if said.task == name
+                for status in link.reply.statuses
+                if status.task == name
             ]
-            heard_attempt = None if busy or not said else said[0].attempt
+            heard_attempt = None if busy or not statuses else statuses[0].attempt
             task = TaskId(Role.PS, server)
             request_kill(self._run_dir, task, heard_attempt, reason, now_s=time.monotonic(), lease_s=LEASE_S)
-
-    def _as_leader(self) -> Leading:
-        if self._run_dir is None:
-            raise AssertionError("a leader has a run directory")
-        spec = self.assignment.spec
-        return Leading(
-            self._heartbeats,
-            self._host,
-            self._connector.connect,
-            self.reporter,
-            self._run_dir,
-            self.training,
-            spec.checkpoint,
-            spec.wait.server_s,
-        )
 
     def _make_loops(self) -> Loops:
         """Return the replica that a closure is; it runs functions only in a program with a coordinator."""
@@ -295,12 +287,8 @@ class ParameterServerStrategy(Strategy):
         return self._follow(pace, self._generation)
 
     def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
-        """Yield checkpoints; a task that is to be slow rests after each, in proportion to its evaluation."""
         self._join()
-        yield from self._task.follow(self._lease, pace, fit, self._followed)
-
-    def _followed(self, rows: Mapping[int, Row]) -> None:
-        self.followed_rows = rows
+        yield from self._task.follow(self._lease, pace, fit, self)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         self._task.evaluated(global_step, metrics)

@@ -101,7 +101,6 @@ def scope_of(strategy: T) -> Iterator[T]:
 
 
 def _have_several(*strategies: Any) -> bool:
-    """Return whether one of these strategies has several replicas."""
     return any(strategy.num_replicas_in_sync > 1 for strategy in strategies)
 
 
