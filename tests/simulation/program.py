@@ -30,7 +30,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.events import AnyEvent, ConfigChanged
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica
-from dtrain.strategies.parameter_server.opening import Leading, Opening, open_training
+from dtrain.strategies.parameter_server.opening import LeadingTask, TrainingParts, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.training.parts import Part
 
@@ -56,7 +56,7 @@ class Program:
         self.setup = process.setup
         self.reporter = Reporter(process.task, process.network)
         self.links: list[HeartbeatLink] = []
-        self.leading: Leading | None = None
+        self.leading: LeadingTask | None = None
         self.pushes_sent = 0
         self.fit: Fit | None = None
 
@@ -98,7 +98,7 @@ class Program:
             every = CheckpointSection(every_s=process.network.random.uniform(*SAVES_S))
             connect = partial(process.connect, "control")
             about = self.reporter, RUN, self.setup.training, every, PATIENCE_S, process.life
-            self.leading = Leading(self.links, 0, connect, *about)
+            self.leading = LeadingTask(self.links, 0, connect, *about)
 
     def _is_silent(self, server: int) -> None:
         """As the real leader: a server that has not answered for a lease is killed, and what it was asked broken off."""
@@ -157,9 +157,9 @@ class Fit:
             alone=scenario.alone,
         )
 
-    def _opening(self) -> Opening:
+    def _opening(self) -> TrainingParts:
         program, process, leading = self.program, self.process, self.program.leading
-        return Opening(
+        return TrainingParts(
             number=self.number,
             plan=self.setup.model.plan,
             context=TaskContext(task=TaskId.parse(process.task), rank=process.rank),

@@ -4,7 +4,7 @@ import pytest
 
 from dtrain.errors import PeerLostError
 from dtrain.messages import Enter, NotReady
-from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, asked
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers, asked
 from dtrain.wire.frames import Frame
 
 
@@ -26,8 +26,8 @@ class NeverLeads:
 
 def test_it_gives_up_in_a_sentence_and_waits_for_nobody_afterwards():
     told, turns, peer = [], [], NeverLeads()
-    doors = Doors(peer, lambda: turns.append(1), lambda rank, timeout_s: None, told.append, lambda: None, 0.1)
+    peers = Peers(peer, lambda: turns.append(1), lambda rank, timeout_s: None, told.append, lambda: None, 0.1)
     with pytest.raises(PeerLostError, match=r"no task leads: .* 0.1 s \(wait.leader_s\) .*--resume"):
-        asked(doors, Enter(generation=2, plan_hash=""))
+        asked(peers, Enter(generation=2, plan_hash=""))
     assert peer.asked == len(turns) + 1 > 1
     assert told == ["chief:0", None]

@@ -19,7 +19,7 @@ from dtrain.runs.states import RunState, TaskState
 from dtrain.state.batch_cut import Dealt
 from dtrain.state.fit_state import FitState
 from dtrain.strategies.multi_worker_mirrored.membership import Meanwhile, OtherReplicas, meanwhile
-from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, begin_here, enter, shape_of
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers, begin_here, enter, shape_of
 from dtrain.variables import VariableSpec
 from dtrain.wire.frames import Frame
 
@@ -185,8 +185,8 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
             return Dies()
         raise PeerLostError("refused")
 
-    doors = Doors(leader, lambda: None, connect, lambda whom: None, lambda: None, 1.0)
+    peers = Peers(leader, lambda: None, connect, lambda whom: None, lambda: None, 1.0)
     leader.name = "chief:0"
-    assert enter(Meeting(lambda task: None), doors, 1, plan, terms.state.optimizer, 1) is None
+    assert enter(Meeting(lambda task: None), peers, 1, plan, terms.state.optimizer, 1) is None
     member.shared.close()
     member.shared.bells.close()

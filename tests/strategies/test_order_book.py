@@ -8,9 +8,9 @@ import pytest
 from dtrain.collectives.board import HEAD_BYTES, Ledger
 from dtrain.messages import Sums
 from dtrain.protocol.tally import Tally
-from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
+from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
 
-BEFORE = Order(number=0, optimizer={"name": "sgd"}, until=40)
+BEFORE = LeaderOrder(number=0, optimizer={"name": "sgd"}, until=40)
 VERSION = 13
 
 
@@ -41,7 +41,7 @@ def replicas():
 
 
 def stop(*, in_round):
-    return Order(1, BEFORE.optimizer, None, end=VERSION, version=VERSION, in_round=in_round)
+    return LeaderOrder(1, BEFORE.optimizer, None, end=VERSION, version=VERSION, in_round=in_round)
 
 
 def test_an_end_within_a_step_holds_when_all_have_arrived(replicas):
@@ -55,10 +55,12 @@ def test_an_end_within_a_step_holds_when_all_have_arrived(replicas):
 
 
 def test_a_replica_that_is_held_goes_on_to_the_round_of_an_order(replicas):
-    replicas.leader.give(Order(1, BEFORE.optimizer, VERSION, version=VERSION), None, VERSION)
+    replicas.leader.give(LeaderOrder(1, BEFORE.optimizer, VERSION, version=VERSION), None, VERSION)
     replicas.other.look(VERSION)
     assert replicas.other.is_held(VERSION)
-    replicas.leader.give(Order(2, BEFORE.optimizer, None, VERSION, VERSION, in_round=True), None, VERSION)
+    replicas.leader.give(
+        LeaderOrder(2, BEFORE.optimizer, None, VERSION, VERSION, in_round=True), None, VERSION
+    )
     replicas.other.look(VERSION)
     assert not replicas.other.is_held(VERSION)
     assert replicas.last_step_of_other == 40

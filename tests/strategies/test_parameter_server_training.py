@@ -15,7 +15,7 @@ from dtrain.messages.steps import Verdict
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import ConfigChange
-from dtrain.strategies.parameter_server.opening import Opening, open_training
+from dtrain.strategies.parameter_server.opening import TrainingParts, open_training
 from dtrain.wire.frames import Frame
 
 ORDERED = optimizers.serialize(optimizers.SGD(0.125))
@@ -86,7 +86,7 @@ class Reporter:
 def opened(hand, trains=True, generation=1, sequence=0):
     """The training of a leader, as the strategy opens it."""
     return open_training(
-        Opening(
+        TrainingParts(
             number=generation,
             plan=hand.plan,
             context=TaskContext(rank=0 if trains else -1),

@@ -29,7 +29,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """The contributions to the next version, and the divisor: their number, and that of empty parts."""
 
     given: Sequence[Given]
@@ -127,7 +127,7 @@ class SharedSteps:
         else:
             dealer.settle(part)
 
-    def decided(self) -> Step | None:
+    def decided(self) -> NextStep | None:
         """Return the next version's contents when there are enough; a batch of nothing is passed over."""
         if self._decision.all_refused:
             self._begin_batch()
@@ -135,9 +135,9 @@ class SharedSteps:
         decided = self._decision.decided()
         if decided is None or self.version >= self.max_steps:
             return None
-        return Step([self._given[each] for each in decided.contributors], decided.parts)
+        return NextStep([self._given[each] for each in decided.contributors], decided.parts)
 
-    def made(self, step: Step) -> None:
+    def made(self, step: NextStep) -> None:
         """Go on with the next version, once this one is made."""
         counted = {given.part for given in step.given}
         if not self.dealer.whole:

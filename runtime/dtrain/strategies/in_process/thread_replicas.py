@@ -22,7 +22,7 @@ from dtrain.parameters.store import Store
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.strategies.in_process.machine import Given, SharedSteps, Step
+from dtrain.strategies.in_process.machine import Given, NextStep, SharedSteps
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.replicas import reduction
 from dtrain.strategies.replicas.calls import Call, Meeting, call_site
@@ -210,7 +210,7 @@ class SharedTraining:
         if self._failure is not None:
             raise TrainingError(self._failure)
 
-    def _make(self, rank: int, step: Step) -> None:
+    def _make(self, rank: int, step: NextStep) -> None:
         given = step.given
         examples = [each.examples for each in given]
         make = self._apply if self._update is None else partial(self._apply_blocks, rank, self._update)
@@ -223,7 +223,7 @@ class SharedTraining:
         self._counted = frozenset(each.part for each in given)
         self.training.advance(update, [each.sums for each in given], loss, sum(examples))
 
-    def _apply(self, step: Step, weights: Sequence[int] | None) -> None:
+    def _apply(self, step: NextStep, weights: Sequence[int] | None) -> None:
         """Update variables among which are tables."""
         store = self.training.store
         gradient = mean(
@@ -236,7 +236,7 @@ class SharedTraining:
         store.apply(gradient, self.steps.version)
 
     def _apply_blocks(
-        self, rank: int, update: SharedUpdate, step: Step, weights: Sequence[int] | None
+        self, rank: int, update: SharedUpdate, step: NextStep, weights: Sequence[int] | None
     ) -> None:
         blocks = [each.blocks for each in step.given]
         empty = step.parts - len(blocks)

@@ -25,7 +25,7 @@ from dtrain.strategies.multi_worker_mirrored.backups import (
     EpochSums,
 )
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
-from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
+from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.multi_worker_mirrored.training import (
@@ -70,7 +70,7 @@ def make_training(
     of_backups = arena.shape.backups
     dealer = PartDealer.of(begun.dealt, whole=not of_backups)
     state = (BackupFitHolder if of_backups else SharedFitHolder)(start, arena.values, store, dealer, boundary)
-    order = Order(0, begun.optimizer, until=begun.version)
+    order = LeaderOrder(0, begun.optimizer, until=begun.version)
     if isinstance(state, BackupFitHolder):
         parts = _with_backups(entry, state, store, order, section, rules, waits)
     else:
@@ -97,7 +97,7 @@ def _of_whole_batches(
     entry: Entry,
     state: SharedFitHolder,
     store: Store,
-    order: Order,
+    order: LeaderOrder,
     section: MultiWorkerMirroredSection,
     rules: Rules,
     waits: Waits,
@@ -126,7 +126,7 @@ def _with_backups(
     entry: Entry,
     state: BackupFitHolder,
     store: Store,
-    order: Order,
+    order: LeaderOrder,
     section: MultiWorkerMirroredSection,
     rules: Rules,
     waits: Waits,

@@ -21,7 +21,7 @@ from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import ConfigChange
-from dtrain.strategies.multi_worker_mirrored.orders import VALUES, Order, OrderBook
+from dtrain.strategies.multi_worker_mirrored.orders import VALUES, LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining, SharedFitHolder
 from dtrain.wire.one_host.synchronization import Bells
 
@@ -80,7 +80,9 @@ class BackupLeader(ReplicaLeader):
             is_end = change.stop and not training.finished
             end = version if is_end else book.order.end
             book.give(
-                Order(book.order.number + 1, change.optimizer, change.until, end, version), values, version
+                LeaderOrder(book.order.number + 1, change.optimizer, change.until, end, version),
+                values,
+                version,
             )
             if is_end:
                 book.carry_out()

@@ -16,7 +16,7 @@ from dtrain.roles.collective.rules import Waits
 from dtrain.state.batch_cut import Dealt
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
-from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, asked
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers, asked
 from dtrain.strategies.replicas.calls import CollectiveCalls, PeerProcesses, check
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.one_host.synchronization import Bells, pairs
@@ -43,13 +43,13 @@ def begin_calls(
     return memory, bells
 
 
-def enter_calls(doors: Doors, ranks: int) -> tuple[CallMemory, Bells]:
+def enter_calls(peers: Peers, ranks: int) -> tuple[CallMemory, Bells]:
     """Map the leader's memory; raise a `PeerError` if it is gone, or the others began without this task."""
-    frame = asked(doors, enter_message())
+    frame = asked(peers, enter_message())
     terms = frame.message
     if not isinstance(terms, Entered):
         said = terms.reason if isinstance(terms, Refusal) else f"answered {type(terms).__name__}"
-        raise PeerRefusedError(f"{doors.leader.name}: {said}")
+        raise PeerRefusedError(f"{peers.leader.name}: {said}")
     memory_fd, *sockets = descriptors_of(frame)
     pairs_of = zip(terms.bells, sockets, strict=True)
     ends = {other: socket.socket(fileno=descriptor) for other, descriptor in pairs_of}
@@ -57,7 +57,7 @@ def enter_calls(doors: Doors, ranks: int) -> tuple[CallMemory, Bells]:
         for each in ends.values():
             each.close()
         os.close(memory_fd)
-        raise late(doors.leader.name)
+        raise late(peers.leader.name)
     return CallMemory.received(memory_fd, ranks), Bells(ends)
 
 
@@ -94,24 +94,24 @@ Wait = Callable[[Mapping[int, str], Condition], bool]
 def met(
     meeting: Meeting,
     hosts: HostWays | None,
-    doors: Doors | None,
+    peers: Peers | None,
     rank: int,
     ranks: int,
     wait: Wait,
     waits: Waits,
 ) -> CollectiveCalls:
-    """Meet the replicas of all tasks, here or by `hosts`; the leader has no `doors`.
+    """Meet the replicas of all tasks, here or by `hosts`; the leader has no `peers`.
 
     `wait` returns True when all are there; see `Meeting.gather`. Raises as `begin_calls` and `enter_calls`.
     """
     if hosts is None:
         memory, bells = (
-            begin_calls(meeting, rank, ranks, wait) if doors is None else enter_calls(doors, ranks)
+            begin_calls(meeting, rank, ranks, wait) if peers is None else enter_calls(peers, ranks)
         )
         return Calls(memory, bells, rank, range(ranks), check, waits)
-    if doors is None:
+    if peers is None:
         return begin_over_hosts(meeting, hosts, rank, ranks, wait, waits)
-    return enter_over_hosts(doors, hosts, rank, waits)
+    return enter_over_hosts(peers, hosts, rank, waits)
 
 
 def begin_over_hosts(
@@ -130,14 +130,14 @@ def begin_over_hosts(
     return _connected(hosts, terms, rank, waits)
 
 
-def enter_over_hosts(doors: Doors, hosts: HostWays, rank: int, waits: Waits) -> CallsBetweenHosts:
+def enter_over_hosts(peers: Peers, hosts: HostWays, rank: int, waits: Waits) -> CallsBetweenHosts:
     """Connect to all others, once the leader has let them in; errors as of `enter_calls`."""
-    terms = asked(doors, hosts.signed(enter_message())).message
+    terms = asked(peers, hosts.signed(enter_message())).message
     if not isinstance(terms, Entered):
         said = terms.reason if isinstance(terms, Refusal) else f"answered {type(terms).__name__}"
-        raise PeerRefusedError(f"{doors.leader.name}: {said}")
+        raise PeerRefusedError(f"{peers.leader.name}: {said}")
     if terms.joins:
-        raise late(doors.leader.name)
+        raise late(peers.leader.name)
     return _connected(hosts, terms, rank, waits)
 
 

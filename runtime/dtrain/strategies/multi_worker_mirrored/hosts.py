@@ -94,7 +94,7 @@ class HostWays:
                 return seats[0].rank
         raise PeerRefusedError("the leader begins without this host; do all tasks run the same version?")
 
-    def mates(self, terms: Entered, rank: int) -> list[int]:
+    def others_here(self, terms: Entered, rank: int) -> list[int]:
         seats = [seat for seated in terms.seats.values() for seat in seated if seat.host == self.identity]
         return [seat.rank for seat in seats if seat.rank != rank]
 

@@ -19,7 +19,7 @@ _ROW, _KEPT = "row ", "kept "
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Order(msgspec.Struct, frozen=True):
+class LeaderOrder(msgspec.Struct, frozen=True):
     """The order in force; each repeats the ones before it.
 
     Attributes:
@@ -50,7 +50,7 @@ class OrderBook:
         publish: is called with all that this replica, as the leader, writes into the ledger.
     """
 
-    def __init__(self, ledger: Ledger, state: FitHolder, order: Order, leader: int) -> None:
+    def __init__(self, ledger: Ledger, state: FitHolder, order: LeaderOrder, leader: int) -> None:
         """Apply what has been written so far, after `order`, to `state`; at the beginning `leader` leads."""
         self.order = order
         self.leader = leader
@@ -58,7 +58,7 @@ class OrderBook:
         self.publish: Callable[[Mapping[str, bytes]], None] = lambda entries: None
         self._ledger = ledger
         self._state = state
-        self._ahead: Order | None = None
+        self._ahead: LeaderOrder | None = None
         ledger.read()
         self._take(ledger.entries, state.global_step, between=True)
 
@@ -102,7 +102,7 @@ class OrderBook:
 
     # The leader
 
-    def give(self, order: Order, values: Weights | None, version: int) -> None:
+    def give(self, order: LeaderOrder, values: Weights | None, version: int) -> None:
         """Write an order, and assign values with it; None: they stay. It holds here at once."""
         assigned = b"" if values is None else _encode({name: _bytes(each) for name, each in values.items()})
         self._write({ORDER: _encode(order), VALUES: assigned}, version)
@@ -159,7 +159,7 @@ class OrderBook:
         gone = dict.fromkeys(self._ledger.entries, b"") if whole else {}
         news = {**gone, **entries}
         if news.get(ORDER):
-            order = msgspec.msgpack.decode(news[ORDER], type=Order)
+            order = msgspec.msgpack.decode(news[ORDER], type=LeaderOrder)
             if not order.in_round and order.number > self.order.number:
                 self._let_hold(order, version)
                 self._carry_out(news.get(VALUES, b""))
@@ -180,7 +180,7 @@ class OrderBook:
         if LEADER in news:
             self.leader = msgspec.msgpack.decode(news[LEADER], type=int)
         if news.get(ORDER):
-            order = msgspec.msgpack.decode(news[ORDER], type=Order)
+            order = msgspec.msgpack.decode(news[ORDER], type=LeaderOrder)
             self._ahead = order if between and order.in_round and order.version == version else None
             if self._ahead is None:
                 self._let_hold(order, version)
@@ -191,7 +191,7 @@ class OrderBook:
         if order is not None:
             self._let_hold(order, version)
 
-    def _let_hold(self, order: Order, version: int) -> None:
+    def _let_hold(self, order: LeaderOrder, version: int) -> None:
         if order.optimizer != self.order.optimizer:
             self._state.store.change(Change(version, order.optimizer), version)
         if order.end is not None:

@@ -163,7 +163,7 @@ def ledger_of(memory: GrowingMemory) -> Ledger:
 
 
 @dataclass(frozen=True)
-class Doors:
+class Peers:
     """The connections of a replica that enters.
 
     Attributes:
@@ -181,7 +181,7 @@ class Doors:
     failure: Callable[[], Exception | None]
     patience_s: float
 
-    def at(self, name: str, rank: int) -> "Doors":
+    def at(self, name: str, rank: int) -> "Peers":
         """Return the same, with the replica of a rank in the place of the leader."""
         peer = Peer(name, lambda timeout_s: self.connect(rank, timeout_s), patience_s=self.patience_s)
         return replace(self, leader=peer, go_on=lambda: None)
@@ -189,7 +189,7 @@ class Doors:
 
 def enter_here(
     meeting: Meeting,
-    doors: Doors,
+    peers: Peers,
     frame: Frame,
     terms: Entered,
     plan: Plan,
@@ -216,11 +216,11 @@ def enter_here(
     if hosts is not None:
         arena.put_address(rank, hosts.address)
     if terms.joins and shape.backups:
-        return _enter_beside_backups(meeting, doors, (arena, ledger, calls), copies, terms, rank)
+        return _enter_beside_backups(meeting, peers, (arena, ledger, calls), copies, terms, rank)
     if terms.joins:
         found = None
         try:
-            found = _admitted(arena, ledger, doors, terms.state.generation, rank)
+            found = _admitted(arena, ledger, peers, terms.state.generation, rank)
         finally:
             for copy in copies if found is None else ():
                 os.close(copy)
@@ -235,7 +235,7 @@ def enter_here(
 
 def _enter_beside_backups(
     meeting: Meeting,
-    doors: Doors,
+    peers: Peers,
     mapped: tuple[Arena, Ledger, CallLog],
     copies: tuple[int, ...],
     terms: Entered,
@@ -251,7 +251,7 @@ def _enter_beside_backups(
     bells = Bells({})
     hand_out(
         bells,
-        partial(_handed, doors, terms.state.generation, rank),
+        partial(_handed, peers, terms.state.generation, rank),
         [other for other in arena.record.read().members if other != rank],
     )
     shared = Shared(terms, copies, bells, standing_by(ledger, terms.leader))
@@ -259,32 +259,32 @@ def _enter_beside_backups(
     return Entry(shared, arena, ledger, calls, rank)
 
 
-def asked(doors: Doors, message: Enter) -> Frame:
-    """Ask for the leader, or raise a `PeerError` if no task is reached or leads for `doors.patience_s`."""
-    doors.waiting(doors.leader.name)
+def asked(peers: Peers, message: Enter) -> Frame:
+    """Ask for the leader, or raise a `PeerError` if no task is reached or leads for `peers.patience_s`."""
+    peers.waiting(peers.leader.name)
     since_s = SYSTEM.now()
     try:
         while True:
-            doors.leader.send(message)
-            frame = doors.leader.receive()
+            peers.leader.send(message)
+            frame = peers.leader.receive()
             if not isinstance(frame.message, NotReady):
                 return frame
-            if SYSTEM.now() - since_s > doors.patience_s:
+            if SYSTEM.now() - since_s > peers.patience_s:
                 raise PeerLostError(
-                    f"no task leads: each that could be reached has said for {doors.patience_s:g} s "
+                    f"no task leads: each that could be reached has said for {peers.patience_s:g} s "
                     "(wait.leader_s) that it does not; has the leader ended? Start the run again from its "
                     "last checkpoint (dtrain launch --resume)"
                 )
-            doors.leader.close()
-            doors.go_on()
+            peers.leader.close()
+            peers.go_on()
             SYSTEM.sleep(_LOOK_S)
     finally:
-        doors.waiting(None)
-        doors.leader.close()
+        peers.waiting(None)
+        peers.leader.close()
 
 
 def _admitted(
-    arena: Arena, ledger: Ledger, doors: Doors, generation: int, rank: int
+    arena: Arena, ledger: Ledger, peers: Peers, generation: int, rank: int
 ) -> tuple[int, dict[int, socket.socket]] | None:
     """Hand every member a socket; return the first round of this replica, and its sockets.
 
@@ -293,13 +293,13 @@ def _admitted(
     board = arena.board
     ends: dict[int, socket.socket] = {}
     before = board.admitted[rank]
-    doors.waiting("the members, the end of their step")
+    peers.waiting("the members, the end of their step")
     try:
         while True:
             ledger.read()
             if CONCLUDED in ledger.entries:
                 return None
-            if (failure := doors.failure()) is not None:
+            if (failure := peers.failure()) is not None:
                 raise failure
             admitted = board.admitted[rank]
             if admitted > before and _is_over(arena, admitted - 1):
@@ -309,7 +309,7 @@ def _admitted(
                 before = admitted
             others = {*ranks_in(board.members[0]), *ranks_in(board.members[1])} - {rank}
             for other in others - ends.keys():
-                if (end := _handed(doors, generation, rank, other)) is not None:
+                if (end := _handed(peers, generation, rank, other)) is not None:
                     ends[other] = end
             if not any(other in ends and is_open(ends[other]) for other in others):
                 for end in ends.values():
@@ -317,7 +317,7 @@ def _admitted(
                 raise MembersGoneError
             SYSTEM.sleep(_LOOK_S)
     finally:
-        doors.waiting(None)
+        peers.waiting(None)
 
 
 def _is_over(arena: Arena, of_round: int) -> bool:
@@ -325,11 +325,11 @@ def _is_over(arena: Arena, of_round: int) -> bool:
     return all(arena.board.fin[number] >= of_round for number in range(len(members)))
 
 
-def _handed(doors: Doors, generation: int, rank: int, other: int) -> socket.socket | None:
+def _handed(peers: Peers, generation: int, rank: int, other: int) -> socket.socket | None:
     """Hand a member one end of a socket; return the other end, or None if the member is gone."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        channel = doors.connect(other, _BELL_S)
+        channel = peers.connect(other, _BELL_S)
         try:
             if isinstance(channel, PassesOn):
                 channel.pass_on(Bell(generation=generation, rank=rank), [its.fileno()])
@@ -345,13 +345,13 @@ def _handed(doors: Doors, generation: int, rank: int, other: int) -> socket.sock
     return None
 
 
-MATES_S = 30.0
+OTHERS_HERE_S = 30.0
 """The time for which the first replica of a host waits for the others of which it knows."""
 
 
 def enter(
     meeting: Meeting,
-    doors: Doors,
+    peers: Peers,
     generation: int,
     plan: Plan,
     optimizer: dict[str, object],
@@ -363,61 +363,61 @@ def enter(
     Raises:
         PeerError: the leader is gone, or refuses this task.
     """
-    leader = doors
+    leader = peers
     own = enter_message(generation, plan, ArenaShape(plan, optimizer, 1, 1).slots, hosts)
-    frame = asked(doors, own)
-    while (terms := _terms(frame, doors, generation)) is not None:
+    frame = asked(peers, own)
+    while (terms := _terms(frame, peers, generation)) is not None:
         if frame.passed or hosts is None:
             try:
-                return enter_here(meeting, doors, frame, terms, plan, rank, hosts)
+                return enter_here(meeting, peers, frame, terms, plan, rank, hosts)
             except MembersGoneError:
-                doors = leader
-                frame = asked(doors, own)  # again: another task may lead by now
+                peers = leader
+                frame = asked(peers, own)  # again: another task may lead by now
                 continue
         if terms.concluded:
             return None
         if not terms.joins and hosts.first(terms) == rank:
-            return _begin_at_host(meeting, doors, own, terms, plan, rank, hosts)
-        found = _beside_a_mate(doors, own, terms, rank, hosts)
+            return _begin_at_host(meeting, peers, own, terms, plan, rank, hosts)
+        found = _asked_on_this_host(peers, own, terms, rank, hosts)
         if found is not None:
-            frame, doors = found
+            frame, peers = found
         elif not terms.joins:
             raise PeerRefusedError(f"{hosts.name_of(hosts.first(terms))}, which begins on this host, is gone")
-        elif (entry := _join(meeting, doors, terms, plan, rank, hosts)) is not None:
+        elif (entry := _join(meeting, peers, terms, plan, rank, hosts)) is not None:
             return entry
         else:
-            frame = asked(doors, own)  # again: another task may lead by now
+            frame = asked(peers, own)  # again: another task may lead by now
     return None
 
 
-def _terms(frame: Frame, doors: Doors, generation: int) -> Entered | None:
+def _terms(frame: Frame, peers: Peers, generation: int) -> Entered | None:
     """Return the terms of an answer; None: this call has ended. Raise a `PeerRefusedError` for a refusal."""
     said = frame.message
     if isinstance(said, Over) and said.generation > generation:
         return None
     if not isinstance(said, Entered):
         reason = said.reason if isinstance(said, Refusal) else f"answered {type(said).__name__}"
-        raise PeerRefusedError(f"{doors.leader.name}: {reason}")
+        raise PeerRefusedError(f"{peers.leader.name}: {reason}")
     return said
 
 
-def _beside_a_mate(
-    doors: Doors, own: Enter, terms: Entered, rank: int, hosts: HostWays
-) -> tuple[Frame, Doors] | None:
+def _asked_on_this_host(
+    peers: Peers, own: Enter, terms: Entered, rank: int, hosts: HostWays
+) -> tuple[Frame, Peers] | None:
     """Ask the other replicas of this host, which share memory; None: none of them is there."""
-    for mate in hosts.mates(terms, rank):
-        at_mate = doors.at(hosts.name_of(mate), mate)
+    for other in hosts.others_here(terms, rank):
+        at_other = peers.at(hosts.name_of(other), other)
         try:
-            frame = asked(at_mate, own)
+            frame = asked(at_other, own)
         except PeerError:
             continue
         if frame.passed:
-            return frame, at_mate
+            return frame, at_other
     return None
 
 
 def _begin_at_host(
-    meeting: Meeting, doors: Doors, own: Enter, terms: Entered, plan: Plan, rank: int, hosts: HostWays
+    meeting: Meeting, peers: Peers, own: Enter, terms: Entered, plan: Plan, rank: int, hosts: HostWays
 ) -> Entry:
     """Make the memory of a host without the leader, as its first replica, and let its others in.
 
@@ -426,13 +426,13 @@ def _begin_at_host(
         SharedMemoryError: the machine has not that much memory.
     """
     arena = Arena.make(shape_of(plan, terms, several_hosts=True))
-    doors.waiting(f"{doors.leader.name}, the variables")
-    hosts.receive_values(arena, terms, doors.failure)
-    awaited = set(hosts.mates(terms, rank))
-    until_s = SYSTEM.now() + MATES_S
+    peers.waiting(f"{peers.leader.name}, the variables")
+    hosts.receive_values(arena, terms, peers.failure)
+    awaited = set(hosts.others_here(terms, rank))
+    until_s = SYSTEM.now() + OTHERS_HERE_S
 
     def all_here(there: Mapping[int, str], more: threading.Condition) -> bool:
-        doors.waiting(", ".join(hosts.name_of(each) for each in sorted(awaited - there.keys())) or None)
+        peers.waiting(", ".join(hosts.name_of(each) for each in sorted(awaited - there.keys())) or None)
         if awaited <= there.keys() or SYSTEM.now() >= until_s:
             return True
         more.wait(_LOOK_S)
@@ -443,12 +443,12 @@ def _begin_at_host(
         there = meeting.gather(own, all_here)
     finally:
         meeting.gathers = False
-        doors.waiting(None)
+        peers.waiting(None)
     return begin_here(meeting, terms, arena, sorted({rank, *there}), rank, hosts)
 
 
 def _join(
-    meeting: Meeting, doors: Doors, terms: Entered, plan: Plan, rank: int, hosts: HostWays
+    meeting: Meeting, peers: Peers, terms: Entered, plan: Plan, rank: int, hosts: HostWays
 ) -> Entry | None:
     """Take part with a new host, once the leader welcomes it; None: it has not for a while.
 
@@ -456,9 +456,9 @@ def _join(
         PeerError: this task cannot go on.
         SharedMemoryError: the machine has not that much memory.
     """
-    if (failure := doors.failure()) is not None:
+    if (failure := peers.failure()) is not None:
         raise failure
-    doors.waiting("the other hosts, the end of their step")
+    peers.waiting("the other hosts, the end of their step")
     try:
         with hosts.welcomed(terms) as (welcome, stream):
             arena = Arena.make(shape_of(plan, terms, several_hosts=True))
@@ -466,6 +466,6 @@ def _join(
     except (WaitTimeoutError, PeerError):
         return None
     finally:
-        doors.waiting(None)
+        peers.waiting(None)
     terms = msgspec.structs.replace(terms, seats=welcome.seats)
     return begin_here(meeting, terms, arena, [rank], rank, hosts, welcome)

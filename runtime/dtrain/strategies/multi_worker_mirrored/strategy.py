@@ -38,7 +38,7 @@ from dtrain.strategies.multi_worker_mirrored.membership import (
     OtherReplicas,
 )
 from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
-from dtrain.strategies.multi_worker_mirrored.rendezvous import Doors, Entry, begin_as_leader, enter
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry, Peers, begin_as_leader, enter
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.calls import DEADLINE_S, CollectiveCalls
@@ -226,8 +226,8 @@ class MultiWorkerMirrored(Strategy):
         assert hosting is not None, "a replica serves"
         assert link is not None, "it has a lease"
         number, rank = self._beginnings.number, self.context.rank
-        doors = self._doors(link)
-        entry = enter(hosting.meeting, doors, number, plan, problem.optimizer, rank, hosting.hosts)
+        peers = self._peers(link)
+        entry = enter(hosting.meeting, peers, number, plan, problem.optimizer, rank, hosting.hosts)
         link.on_failure = lambda reason: None
         if entry is None:
             return None
@@ -237,14 +237,14 @@ class MultiWorkerMirrored(Strategy):
         model = None if problem.model is None else dict(problem.model)
         return self._training(entry, Start(terms.state.but(plan=plan.to_dict(), model=model), plan))
 
-    def _doors(self, link: HeartbeatLink) -> Doors:
+    def _peers(self, link: HeartbeatLink) -> Peers:
         peer = Peer(
             str(self._finder.task),
             self._absence.heeded(lambda timeout_s: self._others.connect_task(self._finder.task, timeout_s)),
             patience_s=self._connect_s,
         )
         link.on_failure = peer.abort
-        return Doors(
+        return Peers(
             peer,
             self._absence.not_leading,
             self._others.connect,
@@ -264,7 +264,7 @@ class MultiWorkerMirrored(Strategy):
         link, rank, ranks, hosting = self._join(), self.context.rank, self.context.num_replicas, self._hosting
         assert hosting is not None, "a replica serves"
         others = self._gathering(set(range(ranks)) - {rank}, TooFew.FAIL)
-        ways = hosting.loops, hosting.hosts, None if self.is_leader else self._doors(link)
+        ways = hosting.loops, hosting.hosts, None if self.is_leader else self._peers(link)
         waits = Waits(self._others.name_of, self._reporter.waiting, DEADLINE_S)
         return met(*ways, rank, ranks, others.suffice, waits)
 

@@ -28,7 +28,7 @@ from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Compute, ConfigChange, Leader, Replica, Training, Weights
-from dtrain.strategies.multi_worker_mirrored.orders import Order, OrderBook
+from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
@@ -376,7 +376,7 @@ class ReplicaLeader(Leader):
         is_end = change.stop and not training.finished
         end = version if is_end else book.order.end
         writes = values is not None or is_end
-        order = Order(
+        order = LeaderOrder(
             book.order.number + 1, change.optimizer, change.until, end, version, in_round=writes and not rests
         )
         book.give(order, values, version)

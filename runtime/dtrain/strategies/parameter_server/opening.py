@@ -34,7 +34,7 @@ from dtrain.strategies.parameter_server.training import Failures, ServerLeader, 
 from dtrain.wire.connecting import ConnectTask, arrays_to_send
 
 
-class Leading:
+class LeadingTask:
     """The leader of one process, for all of its calls of `fit`.
 
     `keeper` is of the newest one; `recorded` has the numbers of epochs by call, for the farewell.
@@ -146,7 +146,7 @@ class Leading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
+class TrainingParts:
     """The parts of one call of `fit`.
 
     Attributes:
@@ -177,7 +177,7 @@ class Opening:
     clock: Clock = SYSTEM
 
 
-def open_training(parts: Opening) -> ServerTraining:
+def open_training(parts: TrainingParts) -> ServerTraining:
     """Connect to the servers, get the first values, and, as the leader, learn what is in force.
 
     Raises:
@@ -240,7 +240,7 @@ def open_training(parts: Opening) -> ServerTraining:
     )
 
 
-def _driver(parts: Opening) -> tuple[ReplicaDriver, ReplicaMemory]:
+def _driver(parts: TrainingParts) -> tuple[ReplicaDriver, ReplicaMemory]:
     """Return what exchanges gradients for values, connected, and the gradients."""
     section = parts.section
     plan = parts.plan

@@ -30,7 +30,7 @@ from dtrain.strategies.coordinator.coordination import (
 from dtrain.strategies.coordinator.values import ProgramValues
 from dtrain.strategies.interface import Problem, Strategy, Training
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
-from dtrain.strategies.parameter_server.opening import Leading, Opening, open_training
+from dtrain.strategies.parameter_server.opening import LeadingTask, TrainingParts, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.distributed_dataset import InputWorkers
@@ -56,7 +56,7 @@ class ParameterServerStrategy(Strategy):
         self.evaluations = task.evaluations
         self._patience_s = assignment.spec.wait.server_s
         self._run_dir = task.run_dir
-        self._leading: Leading | None = None
+        self._leading: LeadingTask | None = None
         self._heartbeats: list[HeartbeatLink] = []
         host = assignment.cluster.control_host
         assert host is not None  # a cluster with servers has one
@@ -130,7 +130,7 @@ class ParameterServerStrategy(Strategy):
             self.reporter.fit_ends()
             return PassedOverTraining(problem, self._generation, leading.checkpoints)
         keeper = None if leading is None else leading.keeper
-        parts = Opening(
+        parts = TrainingParts(
             number=self._generation,
             plan=plan,
             context=self.context,
@@ -207,7 +207,7 @@ class ParameterServerStrategy(Strategy):
         self._lease.on_reply = self._heard
         if self.is_leader:
             assert self._run_dir is not None, "a leader has a run directory"
-            self._leading = Leading(
+            self._leading = LeadingTask(
                 self._heartbeats,
                 self._host,
                 self._connector.connect,
