@@ -79,11 +79,8 @@ class BackupLeader(ReplicaLeader):
             values = self._new_values(change)
             is_end = change.stop and not training.finished
             end = version if is_end else book.order.end
-            book.give(
-                LeaderOrder(book.order.number + 1, change.optimizer, change.until, end, version),
-                values,
-                version,
-            )
+            order = LeaderOrder(book.order.number + 1, change.optimizer, change.until, end, version)
+            book.give(order, values, version)
             if is_end:
                 book.carry_out()
         if values is not None:

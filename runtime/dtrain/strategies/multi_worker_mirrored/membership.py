@@ -29,7 +29,7 @@ from dtrain.wire.connecting import Connector, LeaderFinder
 from dtrain.wire.one_host.local import is_served
 from dtrain.wire.one_host.shared_memory import GrowingMemory
 
-_PROBE_S = 0.5
+PROBE_S = 0.5
 _ANSWER_S = 5.0
 
 
@@ -87,7 +87,7 @@ def _under_way(connect: Callable[[int, float], Channel], other: int) -> _Found |
     generation = 1
     while True:
         try:
-            channel = connect(other, _PROBE_S)
+            channel = connect(other, PROBE_S)
             try:
                 channel.send(Enter(generation=generation, plan_hash=""))
                 frame = channel.receive(deadline=SYSTEM.now() + _ANSWER_S)
@@ -109,9 +109,6 @@ def _under_way(connect: Callable[[int, float], Channel], other: int) -> _Found |
         if not isinstance(terms, Over) or terms.generation <= generation:
             return _Found(trains=isinstance(terms, Refusal))  # it gathers others for the next one
         generation = terms.generation
-
-
-PROBE_S = 0.5
 
 
 class HasToLeadError(Exception):

@@ -85,7 +85,13 @@ class OrderBook:
 
     def _carry_out(self, values: bytes) -> None:
         if values:
-            self._state.assign(self._values(values))
+            known = self._state.weights
+            self._state.assign(
+                {
+                    name: np.frombuffer(body, known[name].dtype).reshape(known[name].shape)
+                    for name, body in msgspec.msgpack.decode(values, type=dict[str, bytes]).items()
+                }
+            )
         if self.order.end is not None and self.order.end == self._state.global_step:
             self._state.store.end_at(self.order.end, self.order.end)
 
@@ -197,14 +203,6 @@ class OrderBook:
         if order.end is not None:
             self._state.store.max_steps = order.end
         self.order = order
-
-    def _values(self, encoded: bytes) -> dict[str, Array]:
-        known = self._state.weights
-        found = msgspec.msgpack.decode(encoded, type=dict[str, bytes])
-        return {
-            name: np.frombuffer(body, known[name].dtype).reshape(known[name].shape)
-            for name, body in found.items()
-        }
 
 
 def standing_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:

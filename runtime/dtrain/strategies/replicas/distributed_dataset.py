@@ -24,7 +24,7 @@ from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import NO_VALUE, Optional
 from dtrain.data.node import INFINITE, Node
 from dtrain.data.sharding import Dealt, SplitBatches
-from dtrain.data.structure import TensorSpec, arrays_of, empty_batch, map_arrays, with_open_batches
+from dtrain.data.structure import arrays_of, empty_batch, map_arrays, with_open_batches
 from dtrain.errors import InputError, NoElementError, NotADatasetError, OutOfRangeError
 from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.strategies.replicas.contexts import ReplicaContext, here
@@ -194,10 +194,7 @@ class DistributedDataset:
             spec = with_open_batches(spec)
         if not self._workers.wraps:
             return spec
-        return map_arrays(self._of_replicas, spec)
-
-    def _of_replicas(self, spec: TensorSpec) -> PerReplicaSpec:
-        return PerReplicaSpec([spec] * self._workers.replicas)
+        return map_arrays(lambda each: PerReplicaSpec([each] * self._workers.replicas), spec)
 
 
 class DistributedIterator(Iterator[Any]):
