@@ -124,12 +124,8 @@ class ReplicaTraining(Training):
     ) -> None:
         """Put together what `assembly` has made.
 
-        Args:
-            driver, bells, calls, book, state, boundary, section, reporter: of this task.
-            name_of: returns the task of a rank.
-            failure: returns why this task cannot go on; None while it can.
-            lead: makes this task the leader when the one before is gone.
-            on_close: called when the training ends.
+        `failure` returns why this task cannot go on; `lead` makes this task the leader when the one before is
+        gone; `on_close` is called when the training ends.
         """
         self.driver = driver
         self.calls = calls

@@ -107,9 +107,7 @@ def regrouped(
     """Return the values of all replicas as one nest, the inverse of `of_replica`.
 
     With `always` also what is the same in all replicas is wrapped: one object, equal Python numbers or texts.
-
-    Raises:
-        InputError: the forms differ.
+    Raises an `InputError` if the forms differ.
     """
 
     def one(*parts: Any) -> Any:
