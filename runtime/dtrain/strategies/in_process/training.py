@@ -22,7 +22,7 @@ from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
-from dtrain.runs.self_report.activity import NO_ACTIVITY
+from dtrain.runs.self_report import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import UNCUT, BatchCut
 from dtrain.state.fit_state import Open
