@@ -48,9 +48,6 @@ class Cached(Derived):
         self._full = False
         self._counting = threading.Lock()
 
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Cached(inputs[0], self._limit_bytes)
-
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:
             yield from super().iterate(iteration)
@@ -180,9 +177,6 @@ class Stored(Derived):
         self._place = place
         self._whole: CacheFile | None = None
 
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Stored(inputs[0], self._place)
-
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         return self.whole().iterate(iteration)
 
@@ -231,9 +225,6 @@ class StoredElements(Derived):
         self.cardinality = len(file)
         self._file = file
         self._fingerprint = file.fingerprint
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return StoredElements(inputs[0], self._file)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         together = self._file.together

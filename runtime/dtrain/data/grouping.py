@@ -1,7 +1,7 @@
 """Steps that look into elements or regroup them: map, filter, batch, unbatch."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -16,6 +16,7 @@ from dtrain.data.node import (
     Indices,
     Iteration,
     Node,
+    OneSource,
     RowsOf,
     spec_of_first,
 )
@@ -43,9 +44,6 @@ def call(function: Callable[..., Any], element: Element) -> Any:
 class Mapped(Derived):
     """A function of each element.
 
-    `alike` is a node with elements of the same form, which is asked for the spec: with other inputs there may
-    be no element.
-
     Attributes:
         parallel_calls: how many threads may call the function at once; AUTOTUNE: as many as are useful; None:
             one.
@@ -59,14 +57,12 @@ class Mapped(Derived):
         self,
         source: Node,
         function: Callable[..., Any],
-        alike: Node | None = None,
         parallel_calls: int | None = None,
         seed: int | None = None,
         helpers: Helpers | None = None,
     ) -> None:
         super().__init__(source)
         self._function = function
-        self._alike = alike
         self.parallel_calls = parallel_calls
         self.seed = seed
         self.helpers = helpers
@@ -77,16 +73,13 @@ class Mapped(Derived):
     ) -> "Mapped":
         """Return the step with helper processes, one for each parallel call."""
         helpers = Helpers(partial(_of_request, function, seed), threads_for(parallel_calls))
-        return cls(source, function, None, parallel_calls, seed, helpers)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Mapped(inputs[0], self._function, self, self.parallel_calls, self.seed, self.helpers)
+        return cls(source, function, parallel_calls, seed, helpers)
 
     @cached_property
     def spec(self) -> Any:
         """The first element's; over batches of which the last may be smaller the first axis is open."""
-        if self._alike is not None:
-            return self._alike.spec
+        if self.alike is not None:
+            return self.alike.spec
         spec = spec_of_first(Mapped(self._source, self._function, seed=self.seed))
         of_source = arrays_of(self._source.spec) if self.batch_size else []
         return with_open_batches(spec) if any(each.shape[:1] == (None,) for each in of_source) else spec
@@ -127,7 +120,7 @@ def threads_for(parallel_calls: int) -> int:
     return len(os.sched_getaffinity(0)) if parallel_calls == AUTOTUNE else parallel_calls
 
 
-class Filtered(Node):
+class Filtered(OneSource):
     """The elements for which a predicate holds.
 
     Attributes:
@@ -137,21 +130,10 @@ class Filtered(Node):
     keeps_batches = True
 
     def __init__(self, source: Node, predicate: Callable[..., Any]) -> None:
-        self._source = source
+        super().__init__(source)
         self.predicate = predicate
         self.batch_size = source.batch_size
         self.cardinality = source.cardinality if source.cardinality in (0, INFINITE) else UNKNOWN
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Filtered(inputs[0], self.predicate)
-
-    @property
-    def spec(self) -> Any:
-        return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         return (element for element in self._source.iterate(iteration) if call(self.predicate, element))
@@ -176,9 +158,6 @@ class Batched(Derived):
         if self.cardinality >= 0:
             self.rows -= self.rows % size if drop_remainder else 0
             self.cardinality = self.cardinality // size if drop_remainder else -(-self.cardinality // size)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Batched(inputs[0], self._size, self.drops_remainder)
 
     @property
     def spec(self) -> Any:
@@ -250,22 +229,15 @@ def rows_between(node: Node, rows: range, iteration: Iteration) -> list[Element]
     return pieces
 
 
-class Unbatched(Node):
+class Unbatched(OneSource):
     """The rows of each element."""
 
     def __init__(self, source: Node) -> None:
-        self._source = source
+        super().__init__(source)
         self.cardinality = rows_in_a_row(source)
         self.addressable = self.cardinality != UNKNOWN
         if not self.addressable and source.cardinality in (0, INFINITE):
             self.cardinality = source.cardinality
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Unbatched(inputs[0])
 
     @property
     def spec(self) -> Any:

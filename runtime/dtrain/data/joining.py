@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.grouping import call
-from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, RowsOf, spec_of_first
+from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, OneSource, RowsOf, spec_of_first
 from dtrain.data.structure import Element, map_arrays
 from dtrain.errors import InputError, InvalidArgumentError
 
@@ -103,38 +103,19 @@ class Concatenated(Node):
         )
 
 
-class Interleaved(Node):
-    """`block_length` elements at a time, in turn, of `cycle_length` of the nodes that a function makes.
+class Interleaved(OneSource):
+    """`block_length` elements at a time, in turn, of `cycle_length` of the nodes that a function makes."""
 
-    `alike` is a node with elements of the same form, which is asked for the spec: with other inputs there may
-    be no element.
-    """
-
-    def __init__(
-        self,
-        source: Node,
-        make: Callable[..., Node],
-        cycle_length: int,
-        block_length: int,
-        alike: Node | None = None,
-    ) -> None:
+    def __init__(self, source: Node, make: Callable[..., Node], cycle_length: int, block_length: int) -> None:
         if cycle_length < 1 or block_length < 1:
             raise InputError(
                 f"interleave: expected lengths >= 1, found cycle_length {cycle_length}, block_length "
                 f"{block_length}."
             )
-        self._source = source
+        super().__init__(source)
         self._make = make
         self._cycle = cycle_length
         self._block = block_length
-        self._alike = alike
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Interleaved(inputs[0], self._make, self._cycle, self._block, self)
 
     def rebuilt(
         self,
@@ -143,7 +124,9 @@ class Interleaved(Node):
         wrap: Callable[[Callable[..., Node]], Callable[..., Node]],
     ) -> "Interleaved":
         """Return the same step as one of a subclass, on another source, with a function around its own."""
-        return kind(source, wrap(self._make), self._cycle, self._block, self)
+        step = kind(source, wrap(self._make), self._cycle, self._block)
+        step.alike = self.alike or self
+        return step
 
     @property
     def made_first(self) -> Node | None:
@@ -159,8 +142,8 @@ class Interleaved(Node):
 
     @cached_property
     def spec(self) -> Any:
-        if self._alike is not None:
-            return self._alike.spec
+        if self.alike is not None:
+            return self.alike.spec
         first = self.made_first
         return spec_of_first(self) if first is None else first.spec
 

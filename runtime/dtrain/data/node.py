@@ -10,7 +10,7 @@ replicas.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -93,24 +93,69 @@ class Node:
         return rows_of(self.element(index, iteration), rows)
 
 
-class Derived(Node):
-    """Base of steps on one source, which have its spec, length and batches unless they say otherwise."""
+class OneSource(Node):
+    """Base of steps on one source, their first argument; the others are kept to make the step anew.
+
+    Attributes:
+        alike: the step from which this one was made by `with_inputs`. Steps whose spec is learned from the
+            first element ask it, because other inputs may have no element.
+    """
+
+    alike: Node | None = None
+    _others: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        step = super().__new__(cls)
+        step._others = arguments[1:], named
+        return step
 
     def __init__(self, source: Node) -> None:
         self._source = source
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self._source,)
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        others, named = self._others
+        step = type(self)(inputs[0], *others, **named)
+        step.alike = self.alike or self
+        return step
+
+    @property
+    def spec(self) -> Any:
+        return self._source.spec
+
+
+class Derived(OneSource):
+    """Base of steps on one source, which have its length and batches unless they say otherwise."""
+
+    def __init__(self, source: Node) -> None:
+        super().__init__(source)
         self.batch_size = source.batch_size
         self.addressable = source.addressable
         self.cardinality = source.cardinality
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        """Return the source."""
-        return (self._source,)
 
-    @property
-    def spec(self) -> Any:
-        """Return the source's."""
-        return self._source.spec
+class Passing(Derived):
+    """Base of steps that give the elements of their source."""
+
+    keeps_batches = True
+
+    def iterate(self, iteration: Iteration) -> Iterator[Element]:
+        return self._source.iterate(iteration)
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self._source.element(index, iteration)
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        return self._source.each(indices, iteration)
+
+    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        return self._source.elements(indices, iteration)
+
+    def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:
+        return self._source.part(index, iteration, rows)
 
 
 RowsOf = Callable[[int], range]

@@ -1,12 +1,10 @@
 """Options of a dataset: how it is to be read and distributed. Source: `tf.data.Options`."""
 
-from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from enum import IntEnum
 from typing import Any
 
-from dtrain.data.node import Derived, Indices, Iteration, Node, RowsOf
-from dtrain.data.structure import Element
+from dtrain.data.node import Node, Passing
 from dtrain.errors import InputError
 
 
@@ -137,32 +135,12 @@ class Options(_Fields):
         return both
 
 
-class Optioned(Derived):
+class Optioned(Passing):
     """The source, with options."""
-
-    keeps_batches = True
 
     def __init__(self, source: Node, options: Options) -> None:
         super().__init__(source)
         self.options = options
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Optioned(inputs[0], self.options)
-
-    def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        return self._source.iterate(iteration)
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(index, iteration)
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return self._source.elements(indices, iteration)
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        return self._source.each(indices, iteration)
-
-    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        return self._source.part(index, iteration, rows)
 
 
 def options_of(node: Node) -> Options:

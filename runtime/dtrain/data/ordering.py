@@ -32,9 +32,6 @@ class Picked(Derived):
         self._limit = limit
         self.cardinality = self._count(source.cardinality)
 
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Picked(inputs[0], self._start, self._stride, self._limit)
-
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:
             return super().iterate(iteration)
@@ -78,9 +75,6 @@ class Repeated(Derived):
             self.cardinality = INFINITE
         else:
             self.cardinality = UNKNOWN if once == UNKNOWN else once * times
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Repeated(inputs[0], self._times)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         for past in count() if self._times is None else range(self._times):
@@ -264,9 +258,6 @@ class OfLength(Derived):
         self.addressable = False
         self.cardinality = cardinality
         self._asserted = asserted
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return OfLength(inputs[0], self.cardinality, asserted=self._asserted)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         elements = self._source.iterate(iteration)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dtrain.data.grouping import Batched, rows_between, rows_in_a_row
 from dtrain.data.joining import Concatenated, Zipped
-from dtrain.data.node import INFINITE, UNKNOWN, Derived, Indices, Iteration, Node, RowsOf
+from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, OneSource, Passing, RowsOf
 from dtrain.data.ordering import Picked
 from dtrain.data.structure import (
     Element,
@@ -36,9 +36,6 @@ class Dealt(Picked):
         super().__init__(source, start=index, stride=workers)
         self._workers = workers
         self._index = index
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Dealt(inputs[0], self._workers, self._index)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:
@@ -79,47 +76,29 @@ class Dealt(Picked):
             )
 
 
-class ShardHint(Derived):
-    """The source, as a mark: the policy HINT deals the stream to workers here. See `SHARD_HINT`."""
-
-    keeps_batches = True
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return ShardHint(inputs[0])
-
-    def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        return self._source.iterate(iteration)
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(index, iteration)
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return self._source.elements(indices, iteration)
+class ShardHint(Passing):
+    """A mark: the policy HINT deals the stream to workers here (SHARD_HINT)."""
 
 
-class Rebatched(Node):
+class Rebatched(OneSource):
     """The rows of a stream of batches, in batches of these sizes in turn, across the source's boundaries.
 
     A size of 0 makes a batch without rows, for which nothing is read. Source: `tf.data.Dataset.rebatch`.
     """
 
-    def __init__(
-        self, source: Node, sizes: Sequence[int], drop_remainder: bool, alike: Node | None = None
-    ) -> None:
+    def __init__(self, source: Node, sizes: Sequence[int], drop_remainder: bool) -> None:
         """Begin.
 
         Args:
             source: of batches.
             sizes: the sizes, in turn.
             drop_remainder: whether a last batch that is smaller than it should be is left out.
-            alike: a node of batches of the same form, which is asked for the spec; default: the source.
         """
         if not sizes or min(sizes) < 0 or max(sizes) == 0:
             raise InputError(f"rebatch: expected sizes >= 0, not all of them 0, found {list(sizes)}.")
-        self._source = source
+        super().__init__(source)
         self._sizes = sizes
         self._drop = drop_remainder
-        self._alike = alike or source
         if len(set(sizes)) == 1:
             self.batch_size = sizes[0]
         self._rows = rows_in_a_row(source)
@@ -129,15 +108,13 @@ class Rebatched(Node):
         self._ends = [*accumulate(sizes)]
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Rebatched(inputs[0], self._sizes, self._drop, self._alike)
+    def _spec_of_source(self) -> Any:
+        """The spec of the first source, because another one may have no element to learn it from."""
+        return (self.alike or self).inputs[0].spec
 
     @property
     def spec(self) -> Any:
-        spec = self._alike.spec
+        spec = self._spec_of_source
         lengths = {_length(each) for each in arrays_of(spec)} - {None}
         size = self._sizes[0]
         always_full = self._drop or (lengths and all(length % size == 0 for length in lengths if length))
@@ -161,7 +138,7 @@ class Rebatched(Node):
                 missing -= taken
             if missing and (self._drop or not pieces):
                 return
-            yield concatenate(pieces) if pieces else empty_batch(with_open_batches(self._alike.spec))
+            yield concatenate(pieces) if pieces else empty_batch(with_open_batches(self._spec_of_source))
             if missing:
                 return
 
@@ -173,7 +150,7 @@ class Rebatched(Node):
         if self._rows != INFINITE:
             stop = min(stop, self._rows)
         if start >= stop:
-            return empty_batch(with_open_batches(self._alike.spec))
+            return empty_batch(with_open_batches(self._spec_of_source))
         return concatenate(rows_between(self._source, range(start, stop), iteration))
 
     def _count(self, rows: int) -> int:
@@ -191,24 +168,17 @@ class Rebatched(Node):
         return count
 
 
-class SplitBatches(Node):
+class SplitBatches(OneSource):
     """Each batch by itself, in `parts` blocks of equal size, of which the last ones may be smaller or empty.
 
     Source: `_LegacyRebatchDataset`.
     """
 
     def __init__(self, source: Node, parts: int) -> None:
-        self._source = source
+        super().__init__(source)
         self._parts = parts
         self.addressable = source.addressable
         self.cardinality = source.cardinality * parts if source.cardinality > 0 else source.cardinality
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return SplitBatches(inputs[0], self._parts)
 
     @property
     def spec(self) -> Any:

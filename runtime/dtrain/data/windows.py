@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.grouping import Batched, call
-from dtrain.data.node import UNKNOWN, Iteration, Node, RowsOf, rows_of, spec_of_first
+from dtrain.data.node import UNKNOWN, Iteration, Node, OneSource, RowsOf, rows_of, spec_of_first
 from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays, spec_of
 from dtrain.errors import InputError, InvalidArgumentError
 from dtrain.types import Array
@@ -39,7 +39,7 @@ class Listed(Node):
         return self._elements[index]
 
 
-class Windowed(Node):
+class Windowed(OneSource):
     """Windows of elements, each a dataset; of elements of several arrays a dataset for each array."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Windowed(Node):
             raise InputError(
                 f"window: expected size, shift and stride >= 1, found {size}, {shift} and {stride}"
             )
-        self._source = source
+        super().__init__(source)
         self._size, self._shift, self._stride = size, shift, stride
         self._drop = drop_remainder
         self._wrap = wrap
@@ -75,13 +75,6 @@ class Windowed(Node):
             count = max(0, count - self._span + 1) if drop_remainder else count
             count = -(-count // shift)
         self.cardinality = count
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Windowed(inputs[0], self._size, self._shift, self._stride, self._drop, self._wrap)
 
     @property
     def spec(self) -> Any:
@@ -105,24 +98,13 @@ class Windowed(Node):
                 pass  # windows that are further apart than they are long leave elements out
 
 
-class TakenWhile(Node):
+class TakenWhile(OneSource):
     """The elements before the first one for which a predicate is false."""
 
     def __init__(self, source: Node, predicate: Callable[..., Any]) -> None:
-        self._source = source
+        super().__init__(source)
         self._predicate = predicate
         self.cardinality = 0 if source.cardinality == 0 else UNKNOWN
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return TakenWhile(inputs[0], self._predicate)
-
-    @property
-    def spec(self) -> Any:
-        return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         return takewhile(
@@ -130,28 +112,18 @@ class TakenWhile(Node):
         )
 
 
-class Scanned(Node):
+class Scanned(OneSource):
     """A function of a running state and each element, which gives the next state and an element."""
 
-    def __init__(
-        self, source: Node, state: Any, function: Callable[[Any, Any], Any], alike: Node | None = None
-    ) -> None:
-        self._source = source
+    def __init__(self, source: Node, state: Any, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__(source)
         self._state = state
         self._function = function
-        self._alike = alike
         self.cardinality = source.cardinality
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Scanned(inputs[0], self._state, self._function, self)
 
     @cached_property
     def spec(self) -> Any:
-        return spec_of_first(self) if self._alike is None else self._alike.spec
+        return spec_of_first(self) if self.alike is None else self.alike.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         state = as_arrays(self._state)
@@ -166,11 +138,10 @@ class Scanned(Node):
             yield as_arrays(output)
 
 
-class Grouped(Node):
+class Grouped(OneSource):
     """The results of a function of windows of elements with one key, each as soon as it is full.
 
-    At the end come those that are not full, by their keys. `alike` is a node with elements of the same form,
-    which is asked for the spec.
+    At the end come those that are not full, by their keys.
     """
 
     def __init__(
@@ -179,7 +150,6 @@ class Grouped(Node):
         key_of: Callable[..., Any],
         reduce: Callable[[Any, Node], Node],
         size_of: Callable[[Any], Any],
-        alike: Node | None = None,
         step: str = "group_by_window",
     ) -> None:
         """Begin.
@@ -189,28 +159,19 @@ class Grouped(Node):
             key_of: returns the key of an element, an integer.
             reduce: makes a node of a key and a window.
             size_of: returns how many elements a full window of a key has.
-            alike: as above.
             step: the name of the step, for messages.
         """
-        self._source = source
+        super().__init__(source)
         self._key_of = key_of
         self._reduce = reduce
         self._size_of = size_of
-        self._alike = alike
         self.step = step
         self.cardinality = 0 if source.cardinality == 0 else UNKNOWN
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Grouped(inputs[0], self._key_of, self._reduce, self._size_of, self, self.step)
-
     @cached_property
     def spec(self) -> Any:
-        if self._alike is not None:
-            return self._alike.spec
+        if self.alike is not None:
+            return self.alike.spec
         for _, made in self._made((0,)):
             return made.spec
         return spec_of_first(self)
@@ -386,9 +347,6 @@ class PaddedBatched(Batched):
         self._shapes = shapes
         self._values = values
 
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return PaddedBatched(inputs[0], self._size, self.drops_remainder, self._shapes, self._values)
-
     @property
     def spec(self) -> Any:
         source = self._source.spec
@@ -447,23 +405,12 @@ def _at(given: Any, key: Any) -> Any:
     return given[key] if isinstance(given, dict | list | tuple) else given
 
 
-class Distinct(Node):
+class Distinct(OneSource):
     """The first of equal elements; all that have come are remembered."""
 
     def __init__(self, source: Node) -> None:
-        self._source = source
+        super().__init__(source)
         self.cardinality = 0 if source.cardinality == 0 else UNKNOWN
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Distinct(inputs[0])
-
-    @property
-    def spec(self) -> Any:
-        return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         seen: set[Hashable] = set()

@@ -1,11 +1,11 @@
 """The step that marks where a pipeline is read ahead, and what a pipeline says about it."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dtrain.data.grouping import Batched, Mapped
-from dtrain.data.node import Derived, Indices, Iteration, Node, RowsOf
+from dtrain.data.node import Iteration, Node, Passing
 from dtrain.data.options import AutotuneOptions, options_of
 from dtrain.data.prefetching.threads import read_ahead
 from dtrain.data.prefetching.tuning import AUTOTUNE, Tuning, default_budget_bytes, size_bytes
@@ -16,14 +16,12 @@ BEGINNING = 2
 """The depth with which AUTOTUNE begins."""
 
 
-class Prefetched(Derived):
+class Prefetched(Passing):
     """The source, of which `buffer_size` elements are read ahead; AUTOTUNE: as many as are useful.
 
     An addressable pipeline is read ahead by the code that asks for its elements by number (`ReadAhead`). A
     stream is read ahead here.
     """
-
-    keeps_batches = True
 
     def __init__(self, source: Node, buffer_size: int, autotune: AutotuneOptions | None = None) -> None:
         """Begin; `autotune` are the options of the whole pipeline, None: those of the source."""
@@ -33,27 +31,12 @@ class Prefetched(Derived):
         self.buffer_size = buffer_size
         self._autotune = autotune
 
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Prefetched(inputs[0], self.buffer_size, self._autotune)
-
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         source = self._source.iterate(iteration)
         if self.buffer_size == 0:
             return source
         plan = plan_of(self, self._autotune)
         return source if plan is None else read_ahead(source, plan.tuning(), plan.budget_bytes, size_bytes)
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(index, iteration)
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        return self._source.each(indices, iteration)
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return self._source.elements(indices, iteration)
-
-    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        return self._source.part(index, iteration, rows)
 
 
 def check_parallel_calls(number: int | None, step: str = "map") -> None:

@@ -263,16 +263,9 @@ class AddressedInterleave(Interleaved):
     addressable = True
     computed = frozenset({"_layouts"})
 
-    def __init__(
-        self,
-        source: Node,
-        make: Callable[..., Node],
-        cycle_length: int,
-        block_length: int,
-        alike: Node | None = None,
-    ) -> None:
+    def __init__(self, source: Node, make: Callable[..., Node], cycle_length: int, block_length: int) -> None:
         """Begin; `make` makes addressable nodes, and `source` is one. All of them are made at once."""
-        super().__init__(source, make, cycle_length, block_length, alike)
+        super().__init__(source, make, cycle_length, block_length)
         self._made: dict[Any, Node] = {}
         self._layouts: OrderedDict[Iteration, tuple[list[Node], Turns]] = OrderedDict()
         nodes, turns = self._layout((0,))

@@ -95,7 +95,7 @@ class _Teller:
         kind = type(value)
         if not kind.__module__.startswith("dtrain.") or not hasattr(value, "__dict__"):
             raise NoFingerprintError(f"an object of {kind.__module__}.{kind.__qualname__}")
-        computed = getattr(kind, "computed", ())
+        computed = {*getattr(kind, "computed", ()), "_others", "alike"}
         return [
             (name, self.of(each))
             for name, each in sorted(vars(value).items())
