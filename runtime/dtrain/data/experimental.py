@@ -304,7 +304,7 @@ class _Files:
                 encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
                 with io.TextIOWrapper(data, encoding=encoding, newline="") as text:
                     yield from csv.reader(text, delimiter=self.delimiter, quoting=quoting)
-        except (OSError, EOFError, zlib.error) as error:
+        except (EOFError, zlib.error) as error:
             raise InputError(f"{where}: cannot be read: {error}") from error
         except (csv.Error, UnicodeDecodeError) as error:
             raise InvalidArgumentError(f"{where}: expected comma-separated text: {error}") from error

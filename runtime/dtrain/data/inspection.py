@@ -165,7 +165,7 @@ def _batches_of_csv(files: list[DataFile], rows: int) -> Dataset:
                 data: Any = decompressed(file, first.compression, shown(first.path))
                 text = io.TextIOWrapper(data, newline="", errors="replace")
                 names = [str(number) for number in range(len(next(csv.reader(text), [])))]
-        except (OSError, EOFError, csv.Error, zlib.error) as error:
+        except (EOFError, csv.Error, zlib.error) as error:
             raise InputError(f"{shown(first.path)}: expected comma-separated text: {error}") from error
     return make_csv_dataset(
         [file.path if is_url(file.path) else glob.escape(file.path) for file in files],

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.readers.rows import LINE_BYTES_MAX, SCANNED_BYTES
-from dtrain.data.record_index.index_files import Offsets, Scanner
-from dtrain.data.stores.local import unreadable
+from dtrain.data.readers.rows import LINE_BYTES_MAX, SCANNED_BYTES, RowFormat
+from dtrain.data.record_index.index_files import Offsets
 from dtrain.data.stores.opening import RowReader, open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
@@ -53,7 +52,7 @@ class CsvColumn:
         return np.dtype(self.dtype).type(number)
 
 
-class CsvRows:
+class CsvRows(RowFormat):
     """The rows of .csv files, as tuples of the wanted columns."""
 
     def __init__(
@@ -72,15 +71,15 @@ class CsvRows:
         Args:
             columns: that are wanted, in the order in which they come.
             fields: how many fields every row has; None: any number, as where some columns are chosen.
-            compression: empty, GZIP or ZLIB.
+            compression: of whole files: empty, GZIP or ZLIB.
             header: whether the first row of each file is left out.
             delimiter: one character between fields.
             quotes: whether fields in quotes may have delimiters and line breaks.
             missing: text that stands for an empty field.
         """
+        super().__init__(compression)
         self._columns = tuple(columns)
         self._fields = fields
-        self._compression = compression
         self._header = header
         self._delimiter = delimiter.encode()
         self._quotes = quotes
@@ -88,16 +87,9 @@ class CsvRows:
         between = re.escape(self._delimiter)
         self._field = re.compile(rb'(?:"((?:[^"]|"")*)"|([^"' + between + rb"]*))(" + between + rb"|\Z)")
         self.kind = f"csv, {'quotes' if quotes else 'no quotes'}, {'header' if header else 'no header'}"
-        self.scanner: Scanner | None = None if compression else self
-        self.obstacle = f"files that are compressed as a whole ({compression})" if compression else ""
-
-    @property
-    def spec(self) -> Any:
-        """Return the specs of the columns."""
-        return tuple(TensorSpec((), column.dtype) for column in self._columns)
+        self.spec = tuple(TensorSpec((), column.dtype) for column in columns)
 
     def read(self, path: str) -> Iterator[Element]:
-        """Yield the rows from front to back."""
         offset = 0
         where = shown(path)
         try:
@@ -107,8 +99,6 @@ class CsvRows:
                     if number or not self._header:
                         yield self.row(row, where, offset)
                     offset += len(row)
-        except OSError as error:
-            raise unreadable(path, error) from error
         except (EOFError, zlib.error) as error:
             raise InputError(f"{where}: expected {self._compression} data, found damage: {error}.") from error
 
@@ -132,7 +122,6 @@ class CsvRows:
                 yield "".join(held).encode("latin-1")
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
-        """Look for line breaks outside of quotes."""
         found = [np.zeros(1, np.int64)]
         quotes_before = 0
         for start in range(0, nbytes, SCANNED_BYTES):
@@ -152,10 +141,6 @@ class CsvRows:
         if np.diff(offsets).max(initial=0) > LINE_BYTES_MAX:
             raise InputError(f"{file.path}: found a row of more than {LINE_BYTES_MAX} bytes")
         return offsets[1 if self._header and len(offsets) > 1 else 0 :].astype(np.uint64)
-
-    def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
-        """Return what each part of a file is; raises as `row`."""
-        return [self.row(part, path, offset) for part, offset in zip(parts, offsets, strict=True)]
 
     def row(self, data: bytes, path: str, offset: int) -> Element:
         """Return the wanted columns of a row.

@@ -8,7 +8,7 @@ import numpy as np
 
 from dtrain.data.node import Indices, Iteration
 from dtrain.data.readers.rows import FileSource
-from dtrain.data.stores.opening import open_file
+from dtrain.data.stores.opening import check_unchanged, open_file
 from dtrain.data.stores.remote import RangeStream
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
@@ -106,11 +106,7 @@ class ParquetRows(FileSource):
         kept = self._groups.get(number)
         if kept is not None:
             return kept
-        if self._open.state() != self._state:
-            raise InputError(
-                f"{self._where}: was changed while it was in use; write new data into a new file, and start "
-                "again"
-            )
+        check_unchanged(self._open, self._state)
         try:
             table = self._opened(self._texts).read_row_group(
                 number, columns=self._columns

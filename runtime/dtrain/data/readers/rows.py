@@ -6,15 +6,21 @@ file.
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dtrain.data.node import Indices, Iteration, Node
 from dtrain.data.record_index.index_files import Offsets, RecordIndex, Scanner, index_of
 from dtrain.data.sources import Slices
-from dtrain.data.stores.local import FileFacts, unreadable
-from dtrain.data.stores.opening import ReadableFile, RowReader, open_file, open_stream, opened
+from dtrain.data.stores.opening import (
+    ReadableFile,
+    RowReader,
+    check_unchanged,
+    open_file,
+    open_stream,
+    opened,
+)
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
@@ -27,73 +33,66 @@ LINE_BYTES_MAX = 64 << 20
 SCANNED_BYTES = 4 << 20
 
 
-class RowFormat(Protocol):
-    """A kind of file of rows.
+class RowFormat:
+    """Base of kinds of files of rows, each of which is some bytes; their `spec` fits every row.
 
     Attributes:
+        kind: its name, and whatever tells where rows begin.
         scanner: finds the rows of a file; None where none can be read without those before it.
         obstacle: why that is so, for the user.
     """
 
-    scanner: Scanner | None
-    obstacle: str
+    kind: str
+    spec: Any = TensorSpec((), "string")
 
-    @property
-    def spec(self) -> Any:
-        """Return the structure of `TensorSpec`s that every row fits."""
-
-    def read(self, path: str) -> Iterator[Element]:
-        """Yield the rows of a file from front to back; raise an `InputError` if it is damaged."""
-
-    def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
-        """Return the rows that some parts of a file are; raise an `InputError` if one is damaged."""
-
-
-class Records:
-    """TFRecord files; see `formats.tfrecord`."""
-
-    kind = "tfrecord"
-    spec = TensorSpec((), "string")
-
-    def __init__(self, compression: str) -> None:
-        """Begin; `compression` is empty, GZIP or ZLIB."""
+    def __init__(self, compression: str = "") -> None:
+        """Begin; `compression` of whole files is empty, GZIP or ZLIB."""
         self._compression = compression
         self.scanner: Scanner | None = None if compression else self
         self.obstacle = f"files that are compressed as a whole ({compression})" if compression else ""
 
     def read(self, path: str) -> Iterator[Element]:
-        """Yield the records, in bytes."""
-        try:
-            with open_stream(path) as file:
-                yield from records_from(file, shown(path), self._compression)
-        except OSError as error:
-            raise unreadable(path, error) from error
+        """Yield the rows of a file from front to back; raise an `InputError` if it is damaged."""
+        raise NotImplementedError
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
-        """Hop from header to header."""
+        """Return the offset of each row and that of the end; raise an `InputError` for a damaged file."""
+        raise NotImplementedError
+
+    def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
+        """Return the rows that some parts of a file are; raise an `InputError` if one is damaged."""
+        return [self.row(part, path, offset) for part, offset in zip(parts, offsets, strict=True)]
+
+    def row(self, data: bytes, path: str, offset: int) -> Element:
+        """Return the row that a part of a file is, see `rows`."""
+        raise NotImplementedError
+
+
+class Records(RowFormat):
+    """TFRecord files."""
+
+    kind = "tfrecord"
+
+    def read(self, path: str) -> Iterator[Element]:
+        with open_stream(path) as file:
+            yield from records_from(file, shown(path), self._compression)
+
+    def scan(self, file: RowReader, nbytes: int) -> Offsets:
         return record_offsets(file.read, nbytes, file.path)
 
     def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
-        """Return the data of records, checked."""
         return list(records_in(parts, offsets, path))
 
 
-class Lines:
-    """Text files."""
+class Lines(RowFormat):
+    """Text files; lines are bytes without their ends."""
 
     kind = "lines"
-    spec = TensorSpec((), "string")
-    obstacle = ""
-
-    def __init__(self) -> None:
-        self.scanner: Scanner | None = self
 
     def read(self, path: str) -> Iterator[Element]:
-        """Yield the lines, in bytes, without their ends."""
         return read_lines(path)
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
-        """Look for line breaks."""
         found = [np.zeros(1, np.uint64)]
         last = b""
         for start in range(0, nbytes, SCANNED_BYTES):
@@ -108,20 +107,16 @@ class Lines:
         return offsets
 
     def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
-        """Return lines without their ends."""
         return [part.removesuffix(b"\n").removesuffix(b"\r") for part in parts]
 
 
 def read_lines(path: str) -> Iterator[bytes]:
     """Yield a file's lines without line breaks; raise an `InputError` if it cannot be read so."""
-    try:
-        with open_stream(path) as file:
-            while line := file.readline(LINE_BYTES_MAX + 1):
-                if len(line) > LINE_BYTES_MAX:
-                    raise InputError(f"{shown(path)}: found a line of more than {LINE_BYTES_MAX} bytes.")
-                yield line.removesuffix(b"\n").removesuffix(b"\r")
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with open_stream(path) as file:
+        while line := file.readline(LINE_BYTES_MAX + 1):
+            if len(line) > LINE_BYTES_MAX:
+                raise InputError(f"{shown(path)}: found a line of more than {LINE_BYTES_MAX} bytes.")
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 class FileSource(Node):
@@ -228,9 +223,12 @@ class NumpyRows(FileSource):
         try:
             with open_stream(path) as file:
                 stored = stored_arrays(file)
-                arrays = None if stored is not None else self._in_memory(file)
-        except OSError as error:
-            raise unreadable(path, error) from error
+                arrays = None
+                if stored is None:
+                    nbytes = size_of(file)
+                    is_archive = file.read(2) == b"PK"
+                    file.seek(0)
+                    arrays = read_npz(file) if is_archive else read_npy(file, nbytes)
         except InputError:
             raise
         except ValueError as error:
@@ -244,13 +242,6 @@ class NumpyRows(FileSource):
         if any(not shape for shape in shapes.values()) or len({shape[0] for shape in shapes.values()}) > 1:
             raise InputError(f"{where}: expected arrays with as many rows, found the shapes {shapes}")
         self.cardinality = self._memory.cardinality if self._memory else next(iter(shapes.values()))[0]
-
-    @staticmethod
-    def _in_memory(file: Any) -> Any:
-        nbytes = size_of(file)
-        is_archive = file.read(2) == b"PK"
-        file.seek(0)
-        return read_npz(file) if is_archive else read_npy(file, nbytes)
 
     @property
     def spec(self) -> Any:
@@ -280,7 +271,7 @@ class NumpyRows(FileSource):
         file = opened(self.path)
         numbers = np.asarray(indices, np.int64)
         columns = {name: self._rows(file, each, numbers) for name, each in self._stored.items()}
-        _check(self._facts, file)
+        check_unchanged(file, self._facts.state)
         return columns.get("", columns)
 
     def _rows(self, file: ReadableFile, array: ArrayInFile, numbers: np.ndarray[Any, Any]) -> Array:
@@ -304,10 +295,3 @@ class NumpyRows(FileSource):
         for (begin, end), data in zip(runs, file.read_ranges(ranges), strict=True):
             rows[begin:end] = np.frombuffer(data, array.dtype).reshape(end - begin, *array.shape[1:])
         return rows
-
-
-def _check(facts: FileFacts, file: ReadableFile) -> None:
-    if file.state() != facts.state:
-        raise InputError(
-            f"{file.path}: was changed while it was in use; write new data into a new file, and start again"
-        )

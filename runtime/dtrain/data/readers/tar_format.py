@@ -6,15 +6,15 @@ Source: the format of WebDataset. A member is taken as bytes and never written t
 import io
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Literal, Self
+from typing import BinaryIO, Literal, Self
 
 import numpy as np
 
-from dtrain.data.record_index.index_files import Offsets, Scanner
-from dtrain.data.stores.local import unreadable
+from dtrain.data.readers.rows import RowFormat
+from dtrain.data.record_index.index_files import Offsets
 from dtrain.data.stores.opening import RowReader, open_stream
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
@@ -27,7 +27,7 @@ DAMAGE = (tarfile.TarError, EOFError, ValueError, IndexError, OverflowError, Rec
 """Errors of `tarfile` at what is no archive, or a damaged one."""
 
 
-class TarExamples:
+class TarExamples(RowFormat):
     """The examples of .tar files: a dict of the bytes of each suffix, and of the key under ``__key__``."""
 
     kind = "tar"
@@ -39,23 +39,17 @@ class TarExamples:
             suffixes: the members that every example has.
             compressed: whether files are, as a whole.
         """
+        super().__init__("GZIP" if compressed else "")
         self._suffixes = suffixes
-        self._compressed = compressed
-        self.scanner: Scanner | None = None if compressed else self
         self.obstacle = "archives that are compressed as a whole (.tar.gz)" if compressed else ""
-
-    @property
-    def spec(self) -> Any:
-        """Return bytes for each name."""
-        return {name: TensorSpec((), "string") for name in (KEY, *self._suffixes)}
+        self.spec = {name: TensorSpec((), "string") for name in (KEY, *suffixes)}
 
     def read(self, path: str) -> Iterator[Element]:
-        """Yield the examples from front to back."""
         key: str | None = None
         held: dict[str, bytes] = {}
         start = 0
         where = shown(path)
-        with _archive_at(path, compressed=self._compressed) as archive:
+        with _archive_at(path, self._compression) as archive:
             for member in _files(archive, where):
                 found, suffix = _key_of(member.name)
                 if key is not None and found != key:
@@ -68,7 +62,6 @@ class TarExamples:
                 yield self._example(key, held, where, start)
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
-        """Hop from member to member."""
         offsets: list[int] = []
         key: str | None = None
         end = 0
@@ -82,12 +75,7 @@ class TarExamples:
                 end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
         return np.array([*offsets, min(end, nbytes)], np.uint64)
 
-    def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
-        """Return what each part of a file is; raises as `row`."""
-        return [self.row(part, path, offset) for part, offset in zip(parts, offsets, strict=True)]
-
     def row(self, data: bytes, path: str, offset: int) -> Element:
-        """Return the example that stands in a part of an archive."""
         key, held = "", {}
         with _archive(io.BytesIO(data), "r:", f"{path}: the example at byte {offset}") as archive:
             for member in _files(archive, path):
@@ -113,7 +101,7 @@ def suffixes_of_first(path: str, *, compressed: bool) -> tuple[str, ...]:
         InputError: it cannot be read, or is no archive.
     """
     found: list[tuple[str, str]] = []
-    with _archive_at(path, compressed=compressed) as archive:
+    with _archive_at(path, "GZIP" if compressed else "") as archive:
         for member in _files(archive, shown(path)):
             found.append(_key_of(member.name))
             if found[-1][0] != found[0][0]:
@@ -122,17 +110,14 @@ def suffixes_of_first(path: str, *, compressed: bool) -> tuple[str, ...]:
 
 
 @contextmanager
-def _archive_at(path: str, *, compressed: bool) -> Iterator[tarfile.TarFile]:
+def _archive_at(path: str, compression: str) -> Iterator[tarfile.TarFile]:
     """Open the archive at a path, to be read from the front."""
     where = shown(path)
-    try:
-        with (
-            open_stream(path) as file,
-            _archive(decompressed(file, "GZIP" if compressed else "", where), "r|", where) as archive,
-        ):
-            yield archive
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with (
+        open_stream(path) as file,
+        _archive(decompressed(file, compression, where), "r|", where) as archive,
+    ):
+        yield archive
 
 
 @contextmanager

@@ -3,10 +3,11 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO, Protocol
 
-from dtrain.data.stores.local import FileFacts, FileState, OpenFile
+from dtrain.data.stores.local import FileFacts, FileState, OpenFile, unreadable
 from dtrain.data.stores.remote import RemoteFile, driver_of, shown
 from dtrain.errors import InputError
 from dtrain.formats.bounded_reading import open_regular, read_regular
@@ -100,18 +101,31 @@ def opened(path: str) -> ReadableFile:
     return open_file(path)
 
 
-def open_stream(path: str) -> BinaryIO:
-    """Return a file to be read from the front.
+@contextmanager
+def open_stream(path: str) -> Iterator[BinaryIO]:
+    """Open a file to be read from the front; an OSError while it is in use becomes an InputError."""
+    try:
+        with RemoteFile(path).stream() if is_url(path) else open(open_regular(path), "rb") as file:
+            yield file
+    except OSError as error:
+        raise unreadable(path, error) from error
 
-    Raises:
-        OSError: a file of this host cannot be read.
-        InputError: a file at a URL cannot.
-    """
-    return RemoteFile(path).stream() if is_url(path) else open(open_regular(path), "rb")
+
+def check_unchanged(file: ReadableFile, state: FileState) -> None:
+    """Raise an `InputError` if a file has changed since it had a state."""
+    if file.state() != state:
+        raise InputError(
+            f"{file.path}: was changed while it was in use; write new data into a new file, and start again"
+        )
 
 
 def read_whole(path: str, bytes_max: int) -> bytes:
-    """Return all bytes of a file; raises as `open_stream`, and for a larger one."""
+    """Return all bytes of a file.
+
+    Raises:
+        OSError: a file of this host cannot be read, or is larger.
+        InputError: a file at a URL cannot be read, or is larger.
+    """
     if not is_url(path):
         return read_regular(path, bytes_max)
     file = opened(path)
