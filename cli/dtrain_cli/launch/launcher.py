@@ -41,8 +41,8 @@ from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.fleet.fetching import apart_text
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.policies.outcomes import Outcome
-from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.policies.outcomes import RunOutcome
+from dtrain_cli.launch.policies.patience import LaunchLimits
 from dtrain_cli.launch.request import other_settings, read_request
 from dtrain_cli.launch.run_progress import RunProgress
 from dtrain_cli.launch.supervisor import Supervisor
@@ -75,7 +75,10 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextMana
     with locked_run_directory(directory, resume) as files:
         earlier = read_record(files.run, RunRecord)
         spec = workload.named(spec, earlier.name if earlier else None)
-        run_id = _run_id(options, spec, files, earlier)
+        if earlier is not None:
+            run_id = earlier.run
+        else:
+            run_id = new_run_id(spec.name, datetime.now()) if _elsewhere(options, files) else directory.name
         if earlier is not None and (others := other_settings(files, spec, options.foreign)):
             say(f"goes on with other settings: {others}")
         with target_of(Scene(spec, workload, files, run_id, signals, say)) as target:
@@ -114,7 +117,7 @@ def _checkpoint_to_resume(
 
 
 def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
-    """Return the run's directory, and whether an earlier launch's run in it is resumed."""
+    """Return the run's directory, and whether the run in it is resumed."""
     if options.run_dir is not None:
         return options.run_dir.absolute(), options.resume is not None
     runs_dir = _runs_dir(options)
@@ -127,20 +130,11 @@ def _runs_dir(options: LaunchOptions) -> Path:
     return (options.runs_dir or default_runs_dir()).absolute()
 
 
-def _run_id(options: LaunchOptions, spec: RunSpec, files: RunFiles, earlier: RunRecord | None) -> str:
-    """Return the run's id; a resumed run keeps its own."""
-    if earlier is not None:
-        return earlier.run
-    return new_run_id(spec.name, datetime.now()) if _elsewhere(options, files) else files.directory.name
-
-
 def _elsewhere(options: LaunchOptions, files: RunFiles) -> bool:
-    """Return whether the run's directory is none of those below the folder of all runs."""
     return files.directory.parent != _runs_dir(options)
 
 
 def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles, run_id: str) -> RunIdentity:
-    """Return the run's id and its secret; register a directory elsewhere."""
     if _elsewhere(options, files):
         register_run(files, _runs_dir(options), run_id)
     secret = secret_in_file(spec.security) or new_secret()
@@ -195,7 +189,7 @@ def _supervise(
     record.launcher_started = started_s(os.getpid())
     journal = Journal(files, record, console.say)
     wait = plan.spec.wait
-    limits = Limits(options.timeout, wait.start_s, options.stall_timeout, wait.grace(launched=True))
+    limits = LaunchLimits(options.timeout, wait.start_s, options.stall_timeout, wait.grace(launched=True))
     supervisor = Supervisor(plan, target, signals, journal, console, limits)
     console.say(
         f"run {plan.run.run_id}{' is resumed' if options.resume is not None else ''}: {plan.spec.cluster}"
@@ -217,13 +211,14 @@ def _supervise(
     may_go_on = outcome.state == RunState.STOPPED or why in (FailureKind.HOST_LOST, FailureKind.LAUNCHER)
     resumable = may_go_on and record.saved is not None
     way_on = options.line_to_resume(plan.run.run_id) if resumable else None
-    console.finish(outcome.failure, last_word, _report(files) if options.json else None, way_on)
+    report = msgspec.json.encode(read_report(files.directory)).decode() if options.json else None
+    console.finish(outcome.failure, last_word, report, way_on)
     return outcome.exit_code
 
 
 @contextlib.contextmanager
 def _open_to_workers(plan: RunPlan, journal: Journal, files: RunFiles) -> Iterator[None]:
-    """Let workers join a run of a program; they find its record, which is written first."""
+    """Let workers join the run of a program while the block runs."""
     journal.save()
     if plan.tasks[0].program is not None:
         joining = plan.run.certificate(joined_worker())
@@ -241,7 +236,7 @@ def _threads(plan: RunPlan) -> str:
     return f"{USERS_LIMIT}={os.environ.get(USERS_LIMIT)} as you set it"
 
 
-def _last_word(outcome: Outcome, took_s: float, progress: RunProgress) -> str:
+def _last_word(outcome: RunOutcome, took_s: float, progress: RunProgress) -> str:
     """Return for example ``succeeded after 8.1 s at step 400; accuracy 0.9712``."""
     words = f"{outcome.state} after {took_s:.1f} s"
     if progress.step is not None:
@@ -253,7 +248,3 @@ def _last_word(outcome: Outcome, took_s: float, progress: RunProgress) -> str:
     if evaluation := progress.evaluation:
         words += f"; {evaluation_text(evaluation, progress.step)}"
     return words
-
-
-def _report(files: RunFiles) -> str:
-    return msgspec.json.encode(read_report(files.directory)).decode()

@@ -14,7 +14,7 @@ from dtrain_cli.runs.faults import cost_of_slowness
 
 @dataclass(frozen=True)
 class News:
-    """A change in a run: for the console, and as an event of the journal."""
+    """A change in a run: a line for the console, and an event of the journal."""
 
     text: str
     kind: str
@@ -22,16 +22,14 @@ class News:
 
 
 class RunProgress:
-    """The progress of a run, read at each call from the lives of its tasks and of the workers that joined."""
+    """The progress of a run, read at each call from the lives of its tasks and the joined workers."""
 
     def __init__(self, lives: Mapping[TaskId, TaskLife], joined: Callable[[], list[Row]]) -> None:
-        """Begin; `joined` returns the rows of the workers that have joined."""
         self._lives = lives
         self._joined = joined
         self._cannot_save = False
 
     def rows(self) -> list[Row]:
-        """Return the rows of the live table."""
         lives = self._lives.values()
         rows = [Row(life.task, life.state, life.restarts, life.status) for life in lives]
         return sorted((*rows, *self._joined()), key=lambda row: row.task)
@@ -57,7 +55,7 @@ class RunProgress:
 
     @property
     def saved(self) -> tuple[int, TaskLife] | None:
-        """Return the step of the newest checkpoint that a task has told of, and that task's life."""
+        """Return the newest step that any task has saved, and that task."""
         told = [(life.status.saved_step, life) for life in self._lives.values() if life.status is not None]
         saved = [(step, life) for step, life in told if step is not None]
         return max(saved, key=lambda each: each[0], default=None)
@@ -86,21 +84,15 @@ class Hints:
     """The hints of one run, each of which is given once."""
 
     def __init__(self, spec: RunSpec, lives: Mapping[TaskId, TaskLife]) -> None:
-        """Begin; without any `lives`, as of a run that has had its hints, there is none."""
+        """Without any `lives`, as of a run that has had its hints, there is no hint."""
         self._lives = lives
         self._replicas = spec.replicas
         self._slow = {task: factor for task in lives if (factor := spec.simulate.slowness(task)) > 1}
         self._unsaved = any(task.role is Role.PS for task in lives)
         self._trains_since_s: float | None = None
 
-    def look(self, saved: SavedRecord | None, step: int | None, now_s: float) -> Iterator[str]:
-        """Yield the hints that are due.
-
-        Args:
-            saved: the newest checkpoint; None: there is none.
-            step: the global step; None before any task has reported one.
-            now_s: seconds, by any clock.
-        """
+    def due(self, saved: SavedRecord | None, step: int | None, now_s: float) -> Iterator[str]:
+        """Yield the hints that are due; `step` is None before any task has reported one."""
         said = {task: life.status for task, life in self._lives.items() if life.status is not None}
         if self._replicas > 1 and any(status.staleness_mean is not None for status in said.values()):
             yield (

@@ -1,7 +1,7 @@
 """The supervisor of a run: one queue, one loop, one owner of all state.
 
 An event comes (a process started or ended, a signal, a moment has passed), a pure policy decides
-(`task_ends`, `success_rule`, `ordered_stop`, `patience`), and only here something is done about it.
+(`task_ends`, `policies`), and only this file acts on it.
 """
 
 import signal
@@ -18,8 +18,8 @@ from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.launch.join import Arrivals, JoinedWorkers, departure_text
 from dtrain_cli.launch.policies import ordered_stop
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
-from dtrain_cli.launch.policies.outcomes import Outcome, outcome_of
-from dtrain_cli.launch.policies.patience import Late, Limits, Patience
+from dtrain_cli.launch.policies.outcomes import RunOutcome, outcome_of
+from dtrain_cli.launch.policies.patience import Late, LaunchLimits, Patience
 from dtrain_cli.launch.run_progress import Hints, RunProgress
 from dtrain_cli.launch.task_ends import Success, TaskEnds
 from dtrain_cli.launch.tasks import TaskLife, TaskPlaces, launcher_failure
@@ -47,7 +47,7 @@ class Supervisor:
         signals: SignalInbox,
         journal: Journal,
         console: RunConsole,
-        limits: Limits,
+        limits: LaunchLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lives = {
@@ -81,16 +81,16 @@ class Supervisor:
         self._faults = FaultSchedule(plan.spec.simulate)
         self._hints = Hints(plan.spec, {} if journal.record.saved else self.lives)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Start every task, watch until the run has ended, and leave no process of it."""
         self._journal.record.state = RunState.STARTING
         self._record_tasks()
         for life in self.lives.values():
             if self._order is None:
                 self._start(life)
-                self._hear(0.0)  # hundreds of tasks take a while: Ctrl-C counts meanwhile
+                self._receive(0.0)  # hundreds of tasks take a while: Ctrl-C counts meanwhile
         while not self._over():
-            self._hear(TICK_S)
+            self._receive(TICK_S)
             self._tick(self._clock())
         self._target.finish(self._console.say)
         return self._conclude()
@@ -103,7 +103,7 @@ class Supervisor:
     def _ended(self) -> RunState | None:
         return None if self.state in LIVE_RUN_STATES else self.state
 
-    def _hear(self, patience_s: float) -> None:
+    def _receive(self, patience_s: float) -> None:
         events = self._target.events(self._clock() + patience_s)
         # Whatever has woken this process: a stop by Ctrl-Z, until SIGCONT, is a wait without events.
         self._changed |= bool(events)
@@ -187,13 +187,6 @@ class Supervisor:
             word = f"{word.replace(' has failed:', ' failed:')}; {others}"
             self._stop(RunStop(RunState.FAILED, 1, now_s, self._limits.grace_s), word)
 
-    def _lose_those_left_behind(self, now_s: float) -> None:
-        for life in self.lives.values():
-            if self._order is None and (why := self._ends.left_behind(life)):
-                life.state = TaskState.FAILED
-                life.failure = why
-                self._lose(life, why, now_s)
-
     def _signalled(self, number: int, now_s: float, host: str | None = None) -> None:
         if number == signal.SIGCONT:  # after Ctrl-Z the shell has written to the terminal
             self._console.forget_screen()
@@ -244,7 +237,11 @@ class Supervisor:
             self._changed = True
             self._read_statuses(now_s)
             self._kill_those_that_stand_still(now_s)
-        self._restart_those_due(now_s)
+        for life in self.lives.values():
+            if life.restart_s is not None and now_s >= life.restart_s:
+                life.launch = self._target.placed(life.launch.for_attempt(life.launch.attempt + 1))
+                life.host = self._target.host_of(life.launch)
+                self._start(life)
         if self._order is None:
             self._bring_about_faults(now_s)
         self._check_patience(now_s)
@@ -255,7 +252,11 @@ class Supervisor:
     def _judge(self, now_s: float) -> None:
         self._changed = False
         if self._order is None:
-            self._lose_those_left_behind(now_s)
+            for life in self.lives.values():
+                if self._order is None and (why := self._ends.left_behind(life)):
+                    life.state = TaskState.FAILED
+                    life.failure = why
+                    self._lose(life, why, now_s)
             self._check_success(now_s)
         if self._order is not None:
             self._advance_stop(self._order, now_s)
@@ -268,7 +269,7 @@ class Supervisor:
                 life.state = TaskState.RUNNING
         self._announce_joined_workers()
         self._note_progress()
-        for text in self._hints.look(self._journal.record.saved, self.progress.step, now_s):
+        for text in self._hints.due(self._journal.record.saved, self.progress.step, now_s):
             self._console.say(text)
         if self.state is RunState.STARTING and all(life.is_up for life in self.lives.values()):
             self._journal.record.state = RunState.RUNNING
@@ -309,20 +310,13 @@ class Supervisor:
                 life.stuck.pop(attempt, None)
             elif attempt not in life.stuck:
                 life.stuck[attempt] = found
-                self._ask_for_stacks([life])  # it has until the next look to write them
+                self._ask_for_stacks([life])  # it has until the next poll to write them
                 continue
             if (request := found or life.kill_request()) is not None:
                 life.state = TaskState.STOPPING
                 self._console.say(f"{life.task} is killed: {request.reason}")
                 self._journal.event("kill order", task=str(life.task), reason=request.reason)
                 life.signal(signal.SIGKILL)
-
-    def _restart_those_due(self, now_s: float) -> None:
-        for life in self.lives.values():
-            if life.restart_s is not None and now_s >= life.restart_s:
-                life.launch = self._target.placed(life.launch.for_attempt(life.launch.attempt + 1))
-                life.host = self._target.host_of(life.launch)
-                self._start(life)
 
     def _bring_about_faults(self, now_s: float) -> None:
         if self._faults.over:
@@ -443,7 +437,7 @@ class Supervisor:
         ended = self._order is not None and all(life.ended for life in self.lives.values())
         return ended and not self._joined.there()
 
-    def _conclude(self) -> Outcome:
+    def _conclude(self) -> RunOutcome:
         assert self._order is not None
         if self._standing is not None:
             self._causes[-1].standing = self._standing.lines()

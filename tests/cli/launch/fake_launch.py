@@ -12,7 +12,7 @@ from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, SavedRecord, read_record, write_record
 from dtrain.runs.states import FailureKind
-from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.policies.patience import LaunchLimits
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import HostShare, Machine, RunIdentity, TaskLaunch, Workload, build_plan
 from dtrain_cli.runs.index import Journal
@@ -262,7 +262,11 @@ class FakeJournal(Journal):
 
 
 def perform(
-    folder: Path, target: FakeTarget, spec: RunSpec = SPEC, limits: Limits | None = None, program: bool = True
+    folder: Path,
+    target: FakeTarget,
+    spec: RunSpec = SPEC,
+    limits: LaunchLimits | None = None,
+    program: bool = True,
 ):
     cluster = ClusterSpec.from_lists(chief=["a:1"], worker=["a:2", "a:3"], ps=["a:4"])
     workload = Workload(Path("x.py") if program else None, () if program else ("x",), folder)
@@ -273,7 +277,7 @@ def perform(
         target.inbox,
         FakeJournal(target.record),
         FakeConsole(target.said),
-        limits or Limits(None, 60, 300, 10),
+        limits or LaunchLimits(None, 60, 300, 10),
         clock=lambda: target.now_s,
     )
     outcome = supervisor.run()

@@ -51,7 +51,7 @@ def test_a_run_without_a_checkpoint_is_told_after_a_while_of_steps_what_it_would
 
     def said(*looks, lives=supervisor.lives):
         hints = Hints(SPEC, lives)
-        return [text.partition(";")[0] for look in looks for text in hints.look(*look)]
+        return [text.partition(";")[0] for look in looks for text in hints.due(*look)]
 
     late_s = 100.0 + UNSAVED_S
     waits = [(begin, None, 0.0), (begin, 0, 99.0)]

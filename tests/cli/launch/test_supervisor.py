@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dtrain.cluster import Role, TaskId
 from dtrain.runs.files import KillRequest, RunFiles, write_record
 from dtrain.runs.states import ENDED
-from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.policies.patience import LaunchLimits
 
 
 @pytest.mark.parametrize("saved_step", [None, 12])
@@ -44,7 +44,7 @@ def test_a_second_signal_kills_those_who_linger(tmp_path):
         {"worker:0": TaskScript(leaves_s=FOR_EVER)},
         signals_to_launcher=[(5, signal.SIGINT), (6, signal.SIGINT)],
     )
-    _, outcome = perform(tmp_path, target, limits=Limits(None, 60, 300, grace_s=100))
+    _, outcome = perform(tmp_path, target, limits=LaunchLimits(None, 60, 300, grace_s=100))
     assert outcome.exit_code == 130
     assert target.now_s < 1007.5
 
@@ -53,7 +53,7 @@ def test_a_program_that_stays_away_too_long_is_124(tmp_path):
     _, outcome = perform(
         tmp_path,
         FakeTarget({}),
-        limits=Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1),
+        limits=LaunchLimits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1),
     )
     assert (outcome.state, outcome.exit_code, outcome.failure.kind) == ("failed", 124, "timeout")
 
@@ -71,7 +71,7 @@ def test_a_worker_that_never_trained_has_failed_when_the_others_do(tmp_path):
 
 
 def test_the_end_by_timeout_repeats_the_stall(tmp_path):
-    limits = Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=10, grace_s=1)
+    limits = LaunchLimits(timeout_s=30, start_timeout_s=60, stall_timeout_s=10, grace_s=1)
     _, outcome = perform(tmp_path, FakeTarget({}), limits=limits)
     assert outcome.failure.message == "not finished within 30 s (--timeout); stalled at step 9"
 
@@ -131,7 +131,7 @@ def test_every_history_ends_with_nobody_left_and_an_honest_exit_code(
     tmp_path, cast, signals, refused, program
 ):
     target = FakeTarget(cast, signals_to_launcher=signals, refused=tuple(refused))
-    limits = Limits(timeout_s=300, start_timeout_s=60, stall_timeout_s=1e9, grace_s=10)
+    limits = LaunchLimits(timeout_s=300, start_timeout_s=60, stall_timeout_s=1e9, grace_s=10)
     supervisor, outcome = perform(tmp_path, target, limits=limits, program=program)
     assert not target.alive
     assert all(life.state in ENDED for life in supervisor.lives.values())

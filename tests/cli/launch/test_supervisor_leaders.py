@@ -14,7 +14,7 @@ from dtrain.config import ClusterSection, RestartSection, training_section
 from dtrain.config.choices import On
 from dtrain.messages.membership import TaskStatus
 from dtrain.runs.files import KillRequest, RunFiles, read_record, write_record
-from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.policies.patience import LaunchLimits
 
 MULTI = replace(
     SPEC,
@@ -166,7 +166,7 @@ class Waits(FakeTarget):
 def test_a_replica_that_others_wait_for_is_named_from_the_second_second(tmp_path, spec, said):
     target = Waits({"chief:0": TaskScript(16, leads=True)})
     target.files = RunFiles(tmp_path)
-    perform(tmp_path, target, spec, limits=Limits(None, 60, 300, 10))
+    perform(tmp_path, target, spec, limits=LaunchLimits(None, 60, 300, 10))
     lines = [text for text in target.said if text.startswith("waiting for worker:0, gradient of step 311, ")]
     assert bool(lines) is said
     if said:

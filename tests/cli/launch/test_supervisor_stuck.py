@@ -8,7 +8,7 @@ from cli.launch.fake_launch import FakeTarget, TaskScript, lost, perform, state
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, MultiWorkerMirroredSection, RunSpec
 from dtrain.config.choices import TooFew
-from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.policies.patience import LaunchLimits
 from dtrain_cli.targets.target import HostNews
 
 MULTI = RunSpec(
@@ -39,7 +39,7 @@ def test_a_replica_that_is_stopped_is_started_again_before_the_servers_give_it_u
 def test_one_that_is_stuck_after_every_start_is_given_up_and_it_is_said_how_often(tmp_path):
     """What it did not do while it was stuck is no healthy minute."""
     target = FakeTarget({"chief:0": TaskScript(900, leads=True), "worker:0": TaskScript(silent=True)})
-    supervisor, outcome = perform(tmp_path, target, MULTI, limits=Limits(None, 60, 70, 10))
+    supervisor, outcome = perform(tmp_path, target, MULTI, limits=LaunchLimits(None, 60, 70, 10))
     assert outcome.state == "succeeded"
     assert len(kills(target)) == 4
     why = "was stuck 4 times, now at step 9, where its process stood still, and was killed"

@@ -9,7 +9,7 @@ from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, lost, perform, 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection, RunSpec
 from dtrain.runs.files import FailureRecord, RunFiles, write_record
-from dtrain_cli.launch.policies.patience import Limits
+from dtrain_cli.launch.policies.patience import LaunchLimits
 
 
 def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
@@ -111,7 +111,7 @@ def test_a_signal_after_success_stops_and_is_the_exit_code(tmp_path):
 
 def test_the_timeout_holds_while_the_evaluator_works_after_the_leaders_end(tmp_path):
     target = FakeTarget({"chief:0": TaskScript(5), "worker:0": TaskScript(5), "worker:1": TaskScript(5)})
-    limits = Limits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1)
+    limits = LaunchLimits(timeout_s=30, start_timeout_s=60, stall_timeout_s=300, grace_s=1)
     _, outcome = perform(tmp_path, target, limits=limits)
     assert (outcome.state, outcome.exit_code, outcome.failure.kind) == ("failed", 124, "timeout")
     assert target.now_s < 1033

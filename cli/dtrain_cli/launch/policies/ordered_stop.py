@@ -28,8 +28,8 @@ class RunStop:
 
     Attributes:
         state: what the run will be: ``succeeded`` | ``failed`` | ``stopped``.
-        exit_code: what the launcher will exit with, unless the cause of a failure says otherwise.
-        at_s: when it was given (monotonic).
+        exit_code: of the launcher, unless the cause of a failure gives another.
+        at_s: the moment of the order (monotonic).
         grace_s: from a task's SIGTERM (after success) or from the order (else) to SIGKILL.
         leave_s: how long the tasks of a role may take to end by themselves; absent: not at all.
     """
@@ -50,7 +50,6 @@ class RunStop:
         return self.patient and role is Role.EVALUATOR and at_s < self.at_s + self.leave_s.get(role, 0.0)
 
     def kill_s(self, told: "RemainingTask") -> float:
-        """Return when a task's time to leave is over (monotonic)."""
         if not self.patient:
             return self.at_s + self.grace_s
         return math.inf if told.stop_s is None else told.stop_s + self.grace_s
@@ -73,18 +72,17 @@ def due(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[tu
         role = told.task.role
         if now_s >= order.kill_s(told):
             signals.append((told.task, signal.SIGKILL))
-        elif told.stop_s is None and _begins(order, role, first_role, now_s):
+            continue
+        if order.patient:
+            begins = role is first_role and now_s >= order.at_s + order.leave_s.get(role, 0.0)
+        else:
+            begins = role is first_role or now_s >= order.at_s + order.grace_s * _SHARE[role]
+        if told.stop_s is None and begins:
             signals.append((told.task, signal.SIGTERM))
     return signals
 
 
 def reluctant(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[TaskId]:
-    """Return the tasks that have used half of their time to stop, to be shown to the user."""
+    """Return the tasks that have used half of their time to stop."""
     told_to = ((told.task, told.stop_s, order.kill_s(told)) for told in there if told.stop_s is not None)
     return [task for task, stop_s, kill_s in told_to if (stop_s + kill_s) / 2 <= now_s < kill_s]
-
-
-def _begins(order: RunStop, role: Role, first_role: Role | None, now_s: float) -> bool:
-    if order.patient:
-        return role is first_role and now_s >= order.at_s + order.leave_s.get(role, 0.0)
-    return role is first_role or now_s >= order.at_s + order.grace_s * _SHARE[role]

@@ -24,7 +24,7 @@ RECENT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The end of a run; `failure` is its earliest cause."""
 
     state: RunState
@@ -32,16 +32,12 @@ class Outcome:
     failure: FailureRecord | None
 
 
-def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[FailureRecord]) -> Outcome:
-    """Return the outcome to report once nothing runs any more.
-
-    Args:
-        order: by which the run was stopped.
-        lives: of all tasks.
-        causes: the failures for which it was stopped.
+def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[FailureRecord]) -> RunOutcome:
+    """Return the outcome to report once nothing runs any more; `causes` are the failures that stopped the
+    run.
     """
     if order.state != RunState.FAILED:
-        return Outcome(order.state, order.exit_code, None)
+        return RunOutcome(order.state, order.exit_code, None)
     failed = [life.failure for life in lives if life.failure and life.state is TaskState.FAILED]
     training = [failure for failure in failed if not failure.task.startswith(Role.EVALUATOR)]
     failure = earliest([*causes, *training])
@@ -54,11 +50,11 @@ def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[Fai
         failure.likewise = [
             other.task for other in failed if other is not failure and other.message == failure.message
         ]
-    return Outcome(RunState.FAILED, code, failure)
+    return RunOutcome(RunState.FAILED, code, failure)
 
 
 def leader_changes(spec: RunSpec, foreign: bool) -> bool:
-    """Return whether another replica leads when the one that leads has died: they reduce among themselves."""
+    """Return whether another replica leads after the death of the leader: they reduce without servers."""
     return isinstance(spec.training, MultiWorkerMirroredSection) and not foreign
 
 
@@ -84,7 +80,7 @@ def has_succeeded(
 def survives_without(
     spec: RunSpec, leader: TaskId, lost: TaskId, states: Mapping[TaskId, TaskState], foreign: bool
 ) -> bool:
-    """Return whether the run goes on although `lost` has failed for good; `states` says so already."""
+    """Return whether the run goes on although `lost`, which is in `states` already, has failed for good."""
     if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, leader_changes(spec, foreign)):
         return True  # what dies after the leader's success changes nothing
     if leader_changes(spec, foreign):
@@ -97,15 +93,12 @@ def survives_without(
     all_workers = spec.success == Success.ALL_WORKERS and lost.role is Role.WORKER
     if all_workers or isinstance(training, InOneTask):
         return False
-    live = [task for task, state in states.items() if _is_replica(spec, task) and state not in ENDED]
+    trains = {Role.WORKER, Role.CHIEF} if training.chief_trains else {Role.WORKER}
+    live = [task for task, state in states.items() if task.role in trains and state not in ENDED]
     needed = 1
     if isinstance(training, SynchronousSection) and training.too_few != TooFew.SHRINK:
         needed = min(spec.replicas, training.replicas_needed(spec.replicas))
     return len(live) >= needed
-
-
-def _is_replica(spec: RunSpec, task: TaskId) -> bool:
-    return task.role is Role.WORKER or (task.role is Role.CHIEF and spec.training.chief_trains)
 
 
 HEALTHY_S = 60.0
@@ -123,7 +116,7 @@ PERMANENT_ERRORS = (
 
 
 def may_be_chance(status: int) -> bool:
-    """Return whether an end is a death by signal, or is reported as one. Another attempt may then succeed."""
+    """Return whether an end is a death by signal, or is reported as one; another attempt may succeed."""
     return status < 0 or SIGNALLED <= status < MINUS_ONE
 
 
@@ -146,7 +139,7 @@ def decide_restart(
         count: restarts used up so far.
         ran_s: how long the attempt ran.
         now_s: the monotonic clock.
-        error_type: the class of the exception that ended the attempt; None: none did.
+        error_type: the class of the exception that ended the attempt, if one did.
     """
     if error_type in PERMANENT_ERRORS:
         return None

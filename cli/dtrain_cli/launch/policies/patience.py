@@ -24,7 +24,7 @@ START_TIMEOUT = 125
 
 
 @dataclass(frozen=True)
-class Limits:
+class LaunchLimits:
     """The times of one launch, in seconds; `timeout_s` is None for no limit."""
 
     timeout_s: float | None
@@ -36,14 +36,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Late:
-    """A run has to be given up.
-
-    Attributes:
-        kind: of the failure; see `FailureRecord`.
-        text: why.
-        code: the exit code.
-        tasks: those that are late.
-    """
+    """A run has to be given up, for `text`; `tasks` are those that are late."""
 
     kind: FailureKind
     text: str
@@ -52,10 +45,10 @@ class Late:
 
 
 class Patience:
-    """The judge of what takes too long, by the lives of the tasks."""
+    """The judge of what takes too long."""
 
     def __init__(
-        self, limits: Limits, lives: Mapping[TaskId, TaskLife], started_s: float, spec: RunSpec
+        self, limits: LaunchLimits, lives: Mapping[TaskId, TaskLife], started_s: float, spec: RunSpec
     ) -> None:
         self._limits = limits
         self._lives = lives
@@ -79,8 +72,7 @@ class Patience:
         Args:
             now_s: the monotonic clock.
             starting: whether some task has not been up yet.
-            order: by which the run is being stopped, if it is. After a success the limit of the whole run
-                still holds.
+            order: the order to stop, if there is one. After a success the limit of the whole run still holds.
         """
         limits = self._limits
         if order is not None and not order.patient:
@@ -105,41 +97,40 @@ class Patience:
         return None
 
     def word(self, now_s: float) -> str | None:
-        """Return what to say about a start that takes long, when it is time to."""
+        """Return the line about a start that takes long, when one is due."""
         return self._start_watch.word(self._missing(), now_s)
 
     def stall(self, now_s: float) -> str | None:
-        """Return what to say about a stall that has just become one."""
-        return self._stall_watch.look(self._running(), now_s)
+        """Return the line about a stall that has just begun."""
+        return self._stall_watch.poll(self._running(), now_s)
 
     def stuck(self, now_s: float) -> dict[str, Stuck]:
         """Return the replicas that are stuck, by name."""
         for life in self._lives.values():
             if life.status and life.status.monotonic_s > self._cut_s.get(life.host, math.inf):
                 del self._cut_s[life.host]
-        heard = {task: said for task, said in self._running().items() if self._is_heard(task)}
-        return self._stuck_watch.look(heard, now_s)
-
-    def _is_heard(self, task: str) -> bool:
-        return self._lives[TaskId.parse(task)].host not in self._cut_s
+        heard = {
+            task: status
+            for task, status in self._running().items()
+            if self._lives[TaskId.parse(task)].host not in self._cut_s
+        }
+        return self._stuck_watch.poll(heard, now_s)
 
     def news_of_host(self, news: HostNews, now_s: float) -> None:
-        """Note that a host is not heard, or is again: what its tasks do meanwhile is not known."""
+        """Note that a host is cut off, or answers again; nothing is known of its tasks meanwhile."""
         if news.kind in ("silent", "cut"):
             self._cut_s[news.host] = now_s
         elif news.kind in ("heard again", "back", "lost"):
             self._cut_s.pop(news.host, None)
 
     def awaited(self, now_s: float, *, replicas_alone: bool) -> str | None:
-        """Return what to say about what a task waits for, when it is time to.
+        """Return the line about what a task waits for, when one is due.
 
-        Args:
-            now_s: the monotonic clock.
-            replicas_alone: whether replicas reduce without servers, and name the one that they wait for.
+        `replicas_alone`: the replicas reduce without servers, and each names the one that it waits for.
         """
         running = self._running()
-        word = self._awaited_watch.look(running, now_s) if replicas_alone else None
-        return word or self._input_watch.look(running, now_s)
+        line = self._awaited_watch.poll(running, now_s) if replicas_alone else None
+        return line or self._input_watch.poll(running, now_s)
 
     def _running(self) -> dict[str, TaskStatus]:
         lives = self._lives.items()
@@ -148,7 +139,7 @@ class Patience:
         }
 
     def _missing(self) -> dict[TaskId, str | None]:
-        """Return the tasks that are not up, each with whom it says it waits for."""
+        """Return the tasks that are not up, each with the peer that it waits for."""
         lives = self._lives.items()
         return {
             task: life.status.waiting_for if life.status else None for task, life in lives if not life.is_up
@@ -162,18 +153,14 @@ _AT = " (at "
 
 
 def tasks_in(awaited: str) -> list[str]:
-    """Return the tasks that a text about a wait names."""
     return _TASK.findall(awaited)
 
 
 def awaited_in_the_end(statuses: Mapping[str, TaskStatus], now_s: float) -> list[str]:
     """Return the tasks for which the others wait, found by following what each says it waits for.
 
-    Where those who wait do so in a circle, these are the servers at which they wait and get no answer.
-
-    Args:
-        statuses: by task, of those that run.
-        now_s: the monotonic clock, as in the statuses.
+    Where the tasks wait in a circle, these are the servers at which they wait and get no answer. `statuses`
+    are those of the running tasks; `now_s` is the monotonic clock that they use.
     """
     waiting = {
         task: said.waiting_for
@@ -191,10 +178,10 @@ REMEMBERED = 5
 
 @dataclass
 class AwaitedWatch:
-    """Names the replica that has not delivered, and what, at growing distances.
+    """Names the replica that has not delivered, and what, at growing intervals.
 
-    Where the last waits were all that long, as in a cluster of slow steps, only one that is twice as long as
-    these is told.
+    Where the last waits were all long, as in a cluster of slow steps, only a wait of twice that length is
+    reported.
     """
 
     _ended_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -202,34 +189,25 @@ class AwaitedWatch:
     _waited_s: float = 0.0
     _next_s: float = FIRST_WORD_OF_WAITS_S
 
-    def look(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
-        """Return the line that is due, if any: ``waiting for worker:2, gradient of step 311, 4.1 s``.
-
-        Args:
-            statuses: by task, of those that run.
-            now_s: the monotonic clock, as in the statuses.
-        """
-        found = _longest(statuses)
-        if found is None or found.waiting_for != self._whom:
+    def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
+        """Return the line that is due, if any: ``waiting for worker:2, gradient of step 311, 4.1 s``."""
+        # The one that waits longest for a replica that neither waits itself nor says what it does.
+        free = {task for task, each in statuses.items() if not each.waiting_for and not each.busy_with}
+        waiting = [each for each in statuses.values() if free & set(tasks_in(each.waiting_for or ""))]
+        longest = min(waiting, key=lambda each: each.waiting_monotonic_s or 0.0, default=None)
+        if longest is None or longest.waiting_for != self._whom:
             if self._whom is not None and self._waited_s >= FIRST_WORD_OF_WAITS_S:
                 self._ended_s.append(self._waited_s)
             usual_s = max(self._ended_s) if len(self._ended_s) == REMEMBERED else 0.0
             self._next_s = max(FIRST_WORD_OF_WAITS_S, 2 * usual_s)
-            self._whom = None if found is None else found.waiting_for
-        if found is None or found.waiting_monotonic_s is None:
+            self._whom = None if longest is None else longest.waiting_for
+        if longest is None or longest.waiting_monotonic_s is None:
             return None
-        self._waited_s = now_s - found.waiting_monotonic_s
+        self._waited_s = now_s - longest.waiting_monotonic_s
         if self._waited_s < self._next_s:
             return None
         self._next_s = 2 * self._waited_s
-        return f"waiting for {found.waiting_for}, {self._waited_s:.1f} s"
-
-
-def _longest(statuses: Mapping[str, TaskStatus]) -> TaskStatus | None:
-    """Return the one that waits longest for a replica that neither waits itself nor says what it does."""
-    free = {task for task, said in statuses.items() if not said.waiting_for and not said.busy_with}
-    waiting = [said for said in statuses.values() if free & set(tasks_in(said.waiting_for or ""))]
-    return min(waiting, key=lambda said: said.waiting_monotonic_s or 0.0, default=None)
+        return f"waiting for {longest.waiting_for}, {self._waited_s:.1f} s"
 
 
 FIRST_WORD_OF_INPUT_S = 3.0
@@ -240,17 +218,12 @@ during a read must not be reported as reading."""
 
 @dataclass
 class InputWatch:
-    """Names each task that waits long for its input, for each read that lasts longer than those before."""
+    """Names each task that waits long for its input, once for each read longer than those before."""
 
     _next_s: dict[str, float] = field(default_factory=dict)
 
-    def look(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
-        """Return the line that is due, if any: ``worker:0 reads its next batch for 3.1 s``.
-
-        Args:
-            statuses: by task, of those that run.
-            now_s: the monotonic clock, as in the statuses.
-        """
+    def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
+        """Return the line that is due, if any: ``worker:0 reads its next batch for 3.1 s``."""
         for task, said in statuses.items():
             if said.reading_monotonic_s is None or now_s - said.monotonic_s >= SILENT_S:
                 continue
@@ -265,24 +238,18 @@ class InputWatch:
 
 @dataclass
 class StallWatch:
-    """A watch on what the training tasks report of their progress. It reports each stall once.
+    """Reports each stall of the training tasks once.
 
     Attributes:
-        timeout_s: how long no task may have risen its step.
-        stalled: where training stands still and whom it waits for, ``stalled at step 412, waiting for
-            worker:1``; None: it goes on.
+        timeout_s: how long no task may have raised its step.
+        stalled: the present stall, ``stalled at step 412, waiting for worker:1``; None: training goes on.
     """
 
     timeout_s: float
     stalled: str | None = None
 
-    def look(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
-        """Return what to say about a stall that has just become one; None otherwise.
-
-        Args:
-            statuses: by task, of those that run.
-            now_s: the monotonic clock, as in the statuses.
-        """
+    def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
+        """Return the line about a stall that has just begun."""
         training = [
             status
             for task, status in statuses.items()
@@ -307,13 +274,7 @@ FIRST_WORD_OF_START_S = 2.0
 
 @dataclass
 class StartWatch:
-    """From the second second of a start on it says whom it waits for, at growing distances; at the end, that
-    it is over.
-
-    Attributes:
-        timeout_s: how long all tasks together may take to be up.
-        started_s: when the start began (monotonic).
-    """
+    """From the second second of a start on it names the missing tasks, at growing intervals."""
 
     timeout_s: float
     started_s: float
@@ -324,9 +285,7 @@ class StartWatch:
     def word(self, missing: Mapping[TaskId, str | None], now_s: float) -> str | None:
         """Return the line that is due, if any: ``waiting 2 s for worker:2 (waits for ps:0)``.
 
-        Args:
-            missing: the tasks that are not up, with what each says it is waiting for.
-            now_s: the monotonic clock.
+        `missing`: the tasks that are not up, each with the peer that it waits for.
         """
         waited_s = now_s - self.started_s
         if not missing or waited_s < self._next_word_s:
@@ -335,7 +294,6 @@ class StartWatch:
         return f"waiting {waited_s:.0f} s for {_names(missing)}"
 
     def failure(self, missing: Mapping[TaskId, str | None], now_s: float) -> str | None:
-        """Return why the run must be given up, if it must."""
         if not missing or now_s < self.started_s + self.timeout_s:
             return None
         return f"not up within {self.timeout_s:g} s (--start-timeout): {_names(missing)}"
@@ -347,14 +305,14 @@ def _names(missing: Mapping[TaskId, str | None]) -> str:
 
 
 AWAY_S = 5.0
-"""A launcher that has not looked for so long was stopped itself, and begins to watch anew."""
+"""A launcher that has not polled for so long was stopped itself, and begins to watch anew."""
 
 
 def silence_limit_s(spec: RunSpec, stall_s: float) -> float:
     """Return how long a replica may report nothing, whatever it does.
 
     Servers give up a leader, or a step, that lacks a replica which does not answer. Half of that time is left
-    for a replica to be started again.
+    for a restart of the replica.
     """
     limits = [stall_s]
     if isinstance(spec.training, ServerSection):
@@ -364,32 +322,30 @@ def silence_limit_s(spec: RunSpec, stall_s: float) -> float:
 
 @dataclass
 class StuckWatch:
-    """A watch on what the tasks of a run report.
+    """Finds replicas that are stuck.
 
     Attributes:
         stall_s: how long others wait for a replica that does nothing.
-        silence_s: see `silence_limit_s`.
+        silence_s: how long a replica may report nothing (`silence_limit_s`).
     """
 
     stall_s: float
     silence_s: float
-    _looked_s: float = math.inf
+    _polled_s: float = math.inf
     _seen_s: dict[str, float] = field(default_factory=dict)
 
-    def look(self, statuses: Mapping[str, TaskStatus], now_s: float) -> dict[str, Stuck]:
+    def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> dict[str, Stuck]:
         """Return the replicas that are stuck.
 
         One is stuck that has stopped to report while others report; or that others have waited for as long
         as it has read the same batch, or has neither read, computed nor evaluated one in its call of `fit`.
         It is not if it waits itself, or runs a callback or a validation, which may take any time.
 
-        Args:
-            statuses: by task, of those that run on hosts which are heard.
-            now_s: the monotonic clock, as in the statuses.
+        `statuses` are those of the running tasks whose hosts answer, by the monotonic clock of `now_s`.
         """
-        before = self._seen_s if now_s - self._looked_s < AWAY_S else {}
+        before = self._seen_s if now_s - self._polled_s < AWAY_S else {}
         self._seen_s = {task: before.get(task, now_s) for task in statuses}
-        self._looked_s = now_s
+        self._polled_s = now_s
         fresh = {task: said for task, said in statuses.items() if now_s - said.monotonic_s < SILENT_S}
         awaited = self._awaited(fresh)
         found = {
@@ -400,7 +356,7 @@ class StuckWatch:
         return {task: stuck for task, stuck in found.items() if stuck is not None}
 
     def _awaited(self, fresh: Mapping[str, TaskStatus]) -> dict[str, str]:
-        """Return the tasks for which others have waited for the stall timeout, each with who has."""
+        """Return the tasks for which others have waited for `stall_s`, each with the text that says so."""
         awaited: dict[str, str] = {}
         for task, said in fresh.items():
             waited_s = said.monotonic_s - max(said.waiting_monotonic_s or math.inf, self._seen_s[task])

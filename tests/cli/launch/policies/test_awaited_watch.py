@@ -10,7 +10,7 @@ def statuses(whom, since_s, **fields):
 
 
 def told(watch, whom, since_s, now_s, **fields):
-    return watch.look(statuses(whom, since_s, **fields), now_s)
+    return watch.poll(statuses(whom, since_s, **fields), now_s)
 
 
 def test_it_names_whom_and_what_at_growing_distances():
@@ -42,6 +42,6 @@ def test_steps_that_are_all_slow_are_not_told_for_ever():
     for step in range(30):
         for at_s in (1.0, 2.0, 3.0):
             lines.append(told(watch, f"worker:0, gradient of step {step}", 10.0 * step, 10.0 * step + at_s))
-        assert watch.look({}, 10.0 * step + 5) is None
+        assert watch.poll({}, 10.0 * step + 5) is None
     assert sum(line is not None for line in lines) == 5
     assert told(watch, "worker:0, gradient of step 99", 1000.0, 1006.5) is not None

@@ -11,7 +11,7 @@ def told(watch, now_s, silent_s=0.0, **since_s):
         )
         for name, since in since_s.items()
     }
-    return watch.look(statuses, now_s)
+    return watch.poll(statuses, now_s)
 
 
 def test_a_read_that_lasts_is_named_within_five_seconds_and_at_growing_distances():

@@ -27,25 +27,25 @@ def running(
 
 def test_a_stall_is_told_once_and_again_after_progress():
     watch = StallWatch(timeout_s=10.0)
-    assert watch.look({**running(100.0), **running(95.0, worker1="x")}, 104.9) is None
+    assert watch.poll({**running(100.0), **running(95.0, worker1="x")}, 104.9) is None
     waiting = running(100.0, now_s=110.0, worker0="ps:0")
-    assert "stalled at step 412, waiting for ps:0" in str(watch.look(waiting, 110.0))
-    assert watch.look(running(100.0), 120.0) is None
-    assert watch.look(running(121.0), 122.0) is None
-    assert watch.look(running(121.0), 131.0) is not None
+    assert "stalled at step 412, waiting for ps:0" in str(watch.poll(waiting, 110.0))
+    assert watch.poll(running(100.0), 120.0) is None
+    assert watch.poll(running(121.0), 122.0) is None
+    assert watch.poll(running(121.0), 131.0) is not None
 
 
 def test_the_step_is_the_one_that_the_servers_have_made():
     statuses = {**running(100.0, step=5), "ps:0": running(100.0, step=8)["worker:0"]}
     statuses["ps:0"].task = "ps:0"
     statuses["ps:0"].hosts_control = True
-    assert StallWatch(timeout_s=10.0).look(statuses, 110.0).startswith("stalled at step 8:")
+    assert StallWatch(timeout_s=10.0).poll(statuses, 110.0).startswith("stalled at step 8:")
 
 
 def test_nobody_stalls_before_the_first_step_or_after_the_last():
     watch = StallWatch(timeout_s=10.0)
-    assert watch.look({}, 1000.0) is None
-    assert watch.look({**running(0.0), **running(5.0, phase="finished", worker1="x")}, 1000.0) is None
+    assert watch.poll({}, 1000.0) is None
+    assert watch.poll({**running(0.0), **running(5.0, phase="finished", worker1="x")}, 1000.0) is None
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def stuck(*statuses):
     """What is found by a launcher that has looked all the time."""
     watch, found = StuckWatch(STALL_S, SILENCE_S), {}
     for before_s in range(900, -1, -4):
-        found = watch.look({each.task: each for each in statuses}, NOW_S - before_s)
+        found = watch.poll({each.task: each for each in statuses}, NOW_S - before_s)
     return found
 
 
@@ -114,20 +114,20 @@ def test_a_task_that_was_not_seen_is_judged_by_what_is_seen_afterwards():
     watch = StuckWatch(STALL_S, SILENCE_S)
     statuses = {"worker:0": said("worker:0", heard=40), "ps:0": said("ps:0", heard=-40)}
     for at_s in range(-40, 0, 4):
-        watch.look({"ps:0": statuses["ps:0"]}, NOW_S + at_s)
+        watch.poll({"ps:0": statuses["ps:0"]}, NOW_S + at_s)
     for at_s in range(0, 30, 4):
-        assert not watch.look(statuses, NOW_S + at_s)
-    assert watch.look(statuses, NOW_S + 30)["worker:0"].reason == "it has not reported for 30 s"
+        assert not watch.poll(statuses, NOW_S + at_s)
+    assert watch.poll(statuses, NOW_S + 30)["worker:0"].reason == "it has not reported for 30 s"
 
 
 def test_a_launcher_that_was_stopped_itself_judges_by_what_it_sees_afterwards():
     watch = StuckWatch(STALL_S, SILENCE_S)
     statuses = {"worker:0": said("worker:0", heard=40), "ps:0": said("ps:0", heard=-40)}
     for at_s in (NOW_S - 41, NOW_S, NOW_S + 4):
-        assert not watch.look(statuses, at_s)
+        assert not watch.poll(statuses, at_s)
     for at_s in range(4, 30, 4):
-        assert not watch.look(statuses, NOW_S + at_s)
-    assert watch.look(statuses, NOW_S + 30)["worker:0"].reason == "it has not reported for 30 s"
+        assert not watch.poll(statuses, NOW_S + at_s)
+    assert watch.poll(statuses, NOW_S + 30)["worker:0"].reason == "it has not reported for 30 s"
 
 
 @pytest.mark.parametrize(
