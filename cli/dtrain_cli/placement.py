@@ -30,7 +30,7 @@ def place(cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> dic
 
     Args:
         cluster: counts, or addresses; a task with an address is where that says.
-        hosts: the hosts, the first ones first; spare ones get no task.
+        hosts: the first ones first; spare ones get no task.
         places: the spec's `place`, without problems.
 
     Raises:
@@ -48,10 +48,13 @@ def place(cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> dic
     slots_of = _Slots(hosts, tasks)
     for task in tasks:
         if (name := _named_host(task, cluster, hosts, places)) is not None:
-            slots_of.take(task, name)
+            slots_of.assign(task, name)
     for task in slots_of.in_turn(tasks):
         if task not in slots_of.placed:
-            slots_of.find(task, _rule_of(task.role, places))
+            rule = places if isinstance(places, str) else places.get(task.role.value)
+            if not isinstance(rule, str) or (isinstance(places, str) and task.role is Role.EVALUATOR):
+                rule = _DEFAULT[task.role]  # a rule for all leaves the evaluator beside the leader
+            slots_of.assign_by_rule(task, rule)
     return {task: slots_of.placed[task] for task in tasks}
 
 
@@ -89,7 +92,7 @@ class _Slots:
 
         return sorted(tasks, key=lambda task: (turn(task), _sort_key(task)))
 
-    def take(self, task: TaskId, name: str) -> None:
+    def assign(self, task: TaskId, name: str) -> None:
         """Put a task on a named host; raise a `SpecError` if it is full."""
         host = self._hosts[name]
         if self._full(host):
@@ -98,20 +101,22 @@ class _Slots:
         self._used[name] += 1
         self.placed[task] = host
 
-    def find(self, task: TaskId, rule: str) -> None:
+    def assign_by_rule(self, task: TaskId, rule: str) -> None:
         """Put a task where a rule says; raise a `SpecError` if every host is full."""
         free = [name for name, host in self._hosts.items() if not self._full(host)]
         if not free:
             raise SpecError(f"hosts: no slot is left for {task}; give more slots or hosts")
-        if rule == _BESIDE_LEADER:
-            name = self._beside_leader(free)
+        # The leader was placed before; there is none where no task trains.
+        leader = self.placed.get(self._leader) if self._leader is not None else None
+        if rule == _BESIDE_LEADER and leader is not None:
+            name = leader.host
         elif rule == PACK:
             name = free[0]
-        elif rule == _FREE_SLOTS:
+        elif rule in (_FREE_SLOTS, _BESIDE_LEADER):
             name = max(free, key=self._free)  # the first of equals
         else:
             name = self._next(task, rule, free)
-        self.take(task, name)
+        self.assign(task, name)
 
     def _next(self, task: TaskId, rule: str, free: Sequence[str]) -> str:
         """Return the next host in turn that has a slot; servers begin anew at the first host."""
@@ -120,11 +125,6 @@ class _Slots:
         turn = next(turn for turn in range(start, start + len(names)) if names[turn % len(names)] in free)
         self._turn[rule] = turn + 1
         return names[turn % len(names)]
-
-    def _beside_leader(self, free: Sequence[str]) -> str:
-        """Return the host of the leader, which was placed before; any other one where it has none itself."""
-        leader = self.placed.get(self._leader) if self._leader is not None else None
-        return max(free, key=self._free) if leader is None else leader.host
 
     def _full(self, host: Host) -> bool:
         return host.slots is not None and self._used[host.host] >= host.slots
@@ -136,13 +136,6 @@ class _Slots:
 
 def _sort_key(task: TaskId) -> tuple[int, int]:
     return _ORDER.index(task.role), task.index
-
-
-def _rule_of(role: Role, places: Places) -> str:
-    if isinstance(places, str):  # for all tasks that need not stand beside another
-        return _DEFAULT[role] if role is Role.EVALUATOR else places
-    rule = places.get(role.value)
-    return rule if isinstance(rule, str) else _DEFAULT[role]
 
 
 def _named_host(task: TaskId, cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> str | None:

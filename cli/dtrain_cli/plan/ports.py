@@ -38,11 +38,10 @@ class HeldPorts:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Return the ports that are held, in the order of picking."""
         return tuple(holder.getsockname()[1] for holder in self._sockets)
 
     def hold(self, host: str, port: int) -> None:
-        """Take one given port; raise an `OSError` if it is taken, or its host is not this machine."""
+        """Hold one given port; raise an `OSError` if it is in use, or its host is not this machine."""
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         try:
             holder = _bound(socket.socket(family, kind, protocol), address)
@@ -59,7 +58,7 @@ class HeldPorts:
         self._sockets.append(holder)
 
     def pick(self) -> int:
-        """Take any free port of the loopback interface; raise a `RunError` if there is none."""
+        """Hold any free port of the loopback interface; raise a `RunError` if there is none."""
         for _ in range(_PICKS_MAX):
             port = pick_port()
             try:
@@ -88,7 +87,6 @@ class HeldPorts:
             holder.close()
 
     def close(self) -> None:
-        """Let all ports go."""
         while self._sockets:
             self._sockets.pop().close()
 
@@ -111,8 +109,7 @@ def _bound(holder: socket.socket, address: Any) -> socket.socket:
 
 
 def _bound_after_others(holder: socket.socket, address: Any) -> socket.socket:
-    """Bind a port of which nothing is left but connections that have ended within the last minute
-    (TIME_WAIT).
+    """Bind a port that is used by nothing but connections in TIME_WAIT.
 
     With SO_REUSEADDR the kernel ignores these, and another holder too, until one of the two listens. So
     listen for a moment: the kernel refuses that if another process holds the port.
@@ -145,10 +142,7 @@ def hold_ports(count: int) -> HeldPorts:
 def pick_master_port() -> int:
     """Return a port for MASTER_PORT, which is free now and never given to a client.
 
-    It cannot be held, because its server does not share it.
-
-    Raises:
-        RunError: there is none, or no socket can be opened.
+    It cannot be held, because its server does not share it. Raise a `RunError` if there is none.
     """
     first, last = map(int, _CLIENT_PORTS.read_text().split())
     served = [port for port in range(_UNPRIVILEGED, 1 << 16) if not first <= port <= last]
@@ -176,9 +170,10 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
     try:
         if problems := [f"{'.'.join(map(str, path))}: {text}" for path, text in _hold_given(section, held)]:
             raise SpecError("\n".join(problems))
+        given = {role.value: getattr(section, role) for role in _SERVING_ROLES}
         addresses = {
-            role.value: given if not isinstance(given := getattr(section, role), int) else _pick(held, given)
-            for role in _SERVING_ROLES
+            role: [f"{LOOPBACK}:{held.pick()}" for _ in range(each)] if isinstance(each, int) else each
+            for role, each in given.items()
         }
     except (SpecError, RunError):
         held.close()
@@ -193,7 +188,7 @@ def address_problems(section: ClusterSection) -> Iterator[Problem]:
 
 
 def example_addresses(section: ClusterSection) -> ClusterSpec:
-    """Return addresses as a launch might get them, for `dtrain plan`. The ports are picked now and not held.
+    """Return addresses as a launch might get them, for `dtrain plan`. The ports are not held.
 
     Raises:
         RunError: no ports could be had.
@@ -206,10 +201,6 @@ def example_addresses(section: ClusterSection) -> ClusterSpec:
         }
     given = {role: getattr(section, role) for role in _SERVING_ROLES if role not in counts}
     return ClusterSpec.from_lists(**addresses, **given)
-
-
-def _pick(held: HeldPorts, count: int) -> list[str]:
-    return [f"{LOOPBACK}:{held.pick()}" for _ in range(count)]
 
 
 def _hold_given(section: ClusterSection, held: HeldPorts) -> Iterator[Problem]:

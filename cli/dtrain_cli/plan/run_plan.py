@@ -2,8 +2,8 @@
 
 `dtrain plan` prints it. A program's task reads its identity from TF_CONFIG and dtrain's own variables
 (`dtrain.process.assignment`). A foreign command gets the same and the variables of other frameworks: RANK
-and its kin for the training tasks (the chief is 0; servers have the ranks behind them), TF_GRPC_REUSE_PORT
-because the launcher holds the ports. Thread limits are set for every task and never replace the user's.
+and its kin for the training tasks, and TF_GRPC_REUSE_PORT because the launcher holds the ports. Thread
+limits are set for every task and never replace the user's.
 """
 
 import re
@@ -31,15 +31,12 @@ class TaskLaunch:
     """One task, ready to be started.
 
     Attributes:
-        task: who it will be.
         address: where it serves; None for the evaluator.
         program: the Python program; None for a foreign command.
         command: the argv that is run; for a program the equivalent ``python -m dtrain.task PROGRAM ARGS``.
         arguments: the program's own arguments, or those of the foreign command (without the executable).
         environment: the variables that dtrain sets, on top of the inherited ones.
         private: those that only the task itself may see; they are recorded nowhere.
-        cwd: the working directory.
-        run_dir: the directory of the run.
         needs_grpc: whether a `.py` program's task serves, or its servers may not be on this host.
         attempt: how often the task has been restarted.
     """
@@ -58,11 +55,10 @@ class TaskLaunch:
 
     @property
     def log(self) -> Path:
-        """Return the file for this attempt's output."""
         return RunFiles(self.run_dir).log(self.task, self.attempt)
 
     def for_attempt(self, attempt: int) -> "TaskLaunch":
-        """Return the same launch as another attempt, with that attempt's environment and log."""
+        """Return the launch of another attempt, with that attempt's environment and log."""
         return replace(self, attempt=attempt, environment={**self.environment, ATTEMPT: str(attempt)})
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,11 +85,10 @@ NAME_MAX = 40
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Which run the tasks belong to.
+    """The run to which the tasks belong.
 
     Attributes:
         run_id: different for any two runs.
-        run_dir: where everything about it is kept.
         secret: what its connections present.
         authority: makes the certificates of its tasks; None: they have none, or files.
     """
@@ -120,7 +115,6 @@ class Workload:
 
     @property
     def foreign(self) -> bool:
-        """Return whether it is a foreign command, which knows nothing of dtrain."""
         return self.program is None
 
     def named(self, spec: RunSpec, earlier: str | None = None) -> RunSpec:
@@ -150,8 +144,7 @@ class Machine:
     Attributes:
         python: the interpreter that runs programs.
         cores: how many cores the tasks share.
-        environment: the user's variables, which every task inherits; only looked at, to override none of the
-            thread limits.
+        environment: the user's variables, which every task inherits. A thread limit among them is kept.
         master: where PyTorch's server is to be, for MASTER_ADDR and MASTER_PORT of foreign commands.
         shares: what tasks on other hosts have there.
     """
@@ -163,7 +156,6 @@ class Machine:
     shares: Mapping[TaskId, HostShare] = field(default_factory=dict)
 
     def limits(self, task: TaskId, spec: RunSpec) -> dict[str, str]:
-        """Return the variables that limit a task's threads."""
         if (share := self.shares.get(task)) is not None:
             return thread_variables(spec, share.cores, spec.environment, share.replicas)
         return thread_variables(spec, self.cores, {**self.environment, **spec.environment})
@@ -174,8 +166,6 @@ class RunPlan:
     """Everything that a launch starts.
 
     Attributes:
-        run: which run it is.
-        spec: the resolved spec.
         cluster: the addresses, as TF_CONFIG has them.
         tasks: in the order of starting: servers, chief, workers, evaluator.
     """
@@ -194,7 +184,6 @@ class RunPlan:
         return leader
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for plan.json and `dtrain plan --json`."""
         return {
             "run": self.run.run_id,
             "name": self.spec.name,
@@ -213,12 +202,7 @@ def build_plan(
 ) -> RunPlan:
     """Lay out every task of a launch on this machine.
 
-    Args:
-        spec: a spec without problems.
-        addresses: the address of every task, counts already filled in (`dtrain_cli.plan.ports`).
-        run: the run's identity.
-        workload: what the tasks run.
-        machine: what they run on.
+    `spec` has no problems; `addresses` are those of all tasks, with the counts already filled in.
     """
     tasks = [
         *addresses.tasks(),
@@ -276,12 +260,9 @@ def _environment(
 
 
 def threads_per_task(spec: RunSpec, cores: int, replicas: int | None = None) -> int:
-    """Return how many threads each task may use: the cores shared by the tasks that train, at least 1.
+    """Return how many threads each task may use: its share of the host's cores, at least 1.
 
-    Args:
-        spec: of the run.
-        cores: of the host.
-        replicas: how many tasks train on it; None: all of the spec.
+    `replicas` is how many tasks train on the host; None: all of the spec.
     """
     if spec.training.deterministic:
         return 1
@@ -312,13 +293,9 @@ def foreign_variables(
     """Return a task's variables beside its TF_CONFIG.
 
     RANK counts the training tasks (the chief is 0), the servers have the ranks behind them; LOCAL_RANK and
-    LOCAL_WORLD_SIZE count the training tasks of this task's host.
-
-    Args:
-        task: whose.
-        addresses: of all tasks.
-        master: host and port of the first training task's own service, which MASTER_ADDR and MASTER_PORT
-            name; None: its host, and a port that follows from its address.
+    LOCAL_WORLD_SIZE count the training tasks of this task's host. `master` is the host and port of the first
+    training task's own service (MASTER_ADDR, MASTER_PORT); None: its host, and a port that follows from its
+    address.
     """
     variables = {"TF_GRPC_REUSE_PORT": "true", "PYTHONUNBUFFERED": "1"}
     training = list(addresses.tasks(*TRAINING_ROLES))
@@ -327,22 +304,19 @@ def foreign_variables(
         variables["RANK"] = str(ranks.index(task))
     if task in training:
         beside = [each for each in training if _host(addresses, each) == _host(addresses, task)]
-        host, port = master or master_of(addresses, training[0])
+        if master is None:  # no two tasks differ in the port that follows from the leader's address
+            own_port = int((addresses.address(training[0]) or "").rpartition(":")[2])
+            behind = own_port + MASTER_PORT_BEHIND
+            port = behind if behind <= _PORT_MAX else own_port - MASTER_PORT_BEHIND
+            master = _host(addresses, training[0]), port
         variables |= {
             "LOCAL_RANK": str(beside.index(task)),
             "WORLD_SIZE": str(len(training)),
             "LOCAL_WORLD_SIZE": str(len(beside)),
-            "MASTER_ADDR": host,
-            "MASTER_PORT": str(port),
+            "MASTER_ADDR": master[0],
+            "MASTER_PORT": str(master[1]),
         }
     return variables
-
-
-def master_of(addresses: ClusterSpec, leader: TaskId) -> tuple[str, int]:
-    """Return where PyTorch's service of the first training task is expected: no two tasks differ in it."""
-    port = int((addresses.address(leader) or "").rpartition(":")[2])
-    behind = port + MASTER_PORT_BEHIND
-    return _host(addresses, leader), behind if behind <= _PORT_MAX else port - MASTER_PORT_BEHIND
 
 
 def _host(addresses: ClusterSpec, task: TaskId) -> str:

@@ -47,8 +47,7 @@ NO_CLUSTER = (
 def place_of_tf_config(
     environment: Mapping[str, str], sets: tuple[str, ...], shortcuts: Mapping[str, Any]
 ) -> TaskAssignment:
-    """Return the place that TF_CONFIG in the environment gives to a program that trains with dtrain, and what
-    the options say of the spec; see `StandaloneStart`.
+    """Return the task that TF_CONFIG gives to a program, with what the options say of the spec.
 
     Raises:
         SpecError: TF_CONFIG is wrong, names no cluster or no task of it, or the cluster cannot train.
@@ -68,13 +67,8 @@ class StandaloneStart:
 
     Attributes:
         role: the command's name; None for `dtrain task`, which the environment tells its role.
-        index: which of them; None where not given.
-        spec: the spec file.
-        sets: each `--set KEY=VALUE`.
         flags: everything in which classic flags may stand, the strongest last.
-        run_dir: where the task keeps its files.
         bind: where it listens, if not at its own address.
-        shortcuts: values by the names of `dtrain_cli.spec.SHORTCUTS`.
         foreign: whether any other command than a program of dtrain is to run, which has no secret.
     """
 
@@ -89,7 +83,7 @@ class StandaloneStart:
     foreign: bool = False
 
     def assignment(self, environment: Mapping[str, str]) -> TaskAssignment:
-        """Be one task of a cluster.
+        """Return the task of a cluster that this command is.
 
         Raises:
             SpecError: nothing says which cluster, or what says so is wrong or contradicts the command, or
@@ -105,8 +99,9 @@ class StandaloneStart:
         return replace(found, spec=spec, run_dir=run_dir, secret=secret, bind=bind)
 
     def _place(self, role: Role, environment: Mapping[str, str]) -> TaskAssignment:
-        """Return the place of a task whose command says its role."""
-        found = self._by_flags(role) or self._by_spec(role) or self._by_environment(environment)
+        words = [f"--job_name={role}", f"--task_index={self.index or 0}", *self.flags]
+        found = self.with_spec(_by_hand(*flags)) if (flags := read_classic_flags(words)) else None
+        found = found or self._by_spec(role) or self._by_environment(environment)
         if found is None and TF_CONFIG in environment:
             raise SpecError(NO_CLUSTER)
         if found is None:
@@ -121,7 +116,7 @@ class StandaloneStart:
         return found
 
     def _place_of_engine(self, environment: Mapping[str, str]) -> TaskAssignment:
-        """Return the place that TF_CONFIG or the engine's own variables give."""
+        """Return the task that TF_CONFIG or the engine's own variables give."""
         found = TaskAssignment.from_environment(environment)
         says_tasks = self.spec is not None or any(said.startswith("cluster.") for said in self.sets)
         section = self._read(self.sets).cluster if says_tasks else None
@@ -137,13 +132,8 @@ class StandaloneStart:
             placed = replace(placed, spec=replace(placed.spec, checkpoint=checkpoint))
         return placed
 
-    def _by_flags(self, role: Role) -> TaskAssignment | None:
-        own = [f"--job_name={role}", f"--task_index={self.index or 0}"]
-        found = read_classic_flags([*own, *self.flags])
-        return self.with_spec(_by_hand(*found)) if found else None
-
     def _by_spec(self, role: Role) -> TaskAssignment | None:
-        """Return the place that the spec gives, if it writes addresses."""
+        """Return the task that the spec gives, if it writes addresses."""
         if self.spec is None:
             return None
         spec = read_spec(self.spec, self.sets, self.shortcuts)
@@ -173,7 +163,7 @@ class StandaloneStart:
         return None
 
     def with_spec(self, found: TaskAssignment) -> TaskAssignment:
-        """Return a place that does not come from the spec, with the rest of the user's spec."""
+        """Return an assignment that does not come from the spec, with the rest of the user's spec."""
         if self.spec is None and not self.sets and not self.shortcuts and found is not ALONE:
             return found
         counts = [
@@ -219,16 +209,11 @@ def lines_by_hand(
 ) -> Iterator[tuple[str, str]]:
     """Yield each host with the command line of one of its tasks, host after host.
 
-    Args:
-        tasks: in the order of starting.
-        addresses: of all tasks that have one.
-        spec: the path of the spec.
-        options: the fields that options have set, by their dotted keys.
-        command: the program and its arguments, or a foreign command.
-        foreign: whether it is one, which finds its place in TF_CONFIG.
+    `spec` is the path of the spec; `options` are the fields that options have set, by their dotted keys.
     """
     hosts = {task: _host(addresses, task) for task in tasks}
-    sets = [word for key, value in options.items() for word in ("--set", f"{key}={_yaml(value)}")]
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
+    sets = [word for key, text in texts.items() for word in ("--set", f"{key}={text}")]
     for host in dict.fromkeys(hosts.values()):
         for task in (task for task in tasks if hosts[task] == host):
             if foreign:
@@ -242,10 +227,6 @@ def lines_by_hand(
 def _host(addresses: ClusterSpec, task: TaskId) -> str:
     address = addresses.address(task)
     return HERE if address is None else address.rpartition(":")[0]
-
-
-def _yaml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 _FAR_AWAY = "203.0.113.1"
