@@ -176,7 +176,7 @@ def test_odd_words_of_kubectl_are_one_error(monkeypatch, answer):
     kubectl._label = "run=x"
     monkeypatch.setattr(kubectl, "_run", lambda words: text, raising=False)
     with pytest.raises(RunError, match="kubectl get: expected objects in JSON"):
-        kubectl.look()
+        kubectl.view()
 
 
 def test_odd_rows_of_a_leaders_pod_are_passed_over():

@@ -18,11 +18,7 @@ from dtrain_cli.targets.vertex import worker_pool_specs
 
 
 def plan(options: LaunchOptions) -> int:
-    """Print the pools of a job; nothing is sent anywhere.
-
-    Raises:
-        SpecError: the spec is wrong, or cannot run there.
-    """
+    """Print the pools of a job. Raise a `SpecError` if the spec is wrong, or cannot run there."""
     workload, spec = read_request(options)
     spec = workload.named(spec)
     for path, text in password_problems(spec, workload.arguments):

@@ -26,7 +26,7 @@ class Allocation:
 
     Attributes:
         job: its number; of a heterogeneous job the first part's.
-        nodes: the parts of a heterogeneous job, each a list of nodes; others have one part.
+        nodes: of each part of a heterogeneous job; others have one part.
         slots: how many tasks each node of a part takes at most, where the job says so.
         batch: whether this process runs in the job's batch script, and not below salloc.
         restarts: how often the job was requeued.
@@ -45,10 +45,7 @@ class Allocation:
         return next(part for part, names in enumerate(self.nodes) if node in names)
 
     def hosts(self, said: Sequence[Host]) -> list[Host]:
-        """Return the nodes as hosts of a run.
-
-        Args:
-            said: the spec's `hosts`, which choose among the nodes; empty for all of them.
+        """Return the nodes as hosts of a run, of which the spec's `hosts` may choose some.
 
         Raises:
             SpecError: a host is none of the nodes.
@@ -65,10 +62,7 @@ class Allocation:
     def places(self, hosts: Sequence[Host], cluster: ClusterSection, said: Places) -> Places:
         """Return the places of roles: of a heterogeneous job the later parts are for the workers alone.
 
-        Args:
-            hosts: the nodes that are used.
-            cluster: how many tasks there are.
-            said: the spec's `place`, which comes first; a part without room for its tasks changes nothing.
+        `said` is the spec's `place`, which comes first. A part without room for its tasks changes nothing.
         """
         if len(self.nodes) == 1 or isinstance(said, str) or not isinstance(cluster.worker, int):
             return said
@@ -83,7 +77,7 @@ class Allocation:
 
 
 def _slots(hosts: Sequence[Host], tasks: int) -> tuple[str, ...] | None:
-    """Return the hosts of tasks by turns, as often as a host has slots; None where there are too few."""
+    """Assign tasks to hosts in turn, as often as a host has slots; None where there are too few."""
     turns = range(-(-tasks // len(hosts)) if hosts else 0)
     if any(host.slots is not None for host in hosts):
         turns = range(max(tasks, 1))
@@ -160,13 +154,11 @@ class Srun:
     """The opener of agents on the nodes of one allocation."""
 
     def __init__(self, allocation: Allocation, python: str, foreign: bool) -> None:
-        """Open agents with this interpreter; `foreign` if they start no program of dtrain's."""
         self._allocation = allocation
         self._python = python
         self._foreign = foreign
 
     def command(self, host: str) -> list[str]:
-        """Return the command line of one agent."""
         part = self._allocation.part_of(host)
         of_part = [] if part is None else [f"--het-group={part}"]
         agent = [self._python, "-P", "-m", "dtrain_cli.agent", *(["--command"] if self._foreign else [])]
@@ -188,7 +180,7 @@ class Srun:
             raise NoSrunError(f"{host}: there is no srun here") from None
 
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
-        """Return why an srun has ended before its agent spoke, and whether another try may succeed."""
+        """Return why an srun has ended before its agent answered, and whether another try may succeed."""
         lines = [line.strip() for line in words.splitlines() if line.strip()]
         quoted = f" ({lines[-1][:_WORDS_MAX]})" if lines else ""
         if code < 0:

@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -52,7 +53,6 @@ class JobReport:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the run of a job that is over."""
         if self.state == "COMPLETED" or self.code:
             return self.code
         return _TERMINATED if self.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE") else _FAILED
@@ -68,7 +68,7 @@ class JobReport:
 
 
 def read_job(text: str) -> JobReport | None:
-    """Return what one line of `scontrol show job -o` says; None if it is about no job."""
+    """Parse one line of `scontrol show job -o`; None if it is about no job."""
     fields = dict(_FIELD.findall(text))
     if "JobState" not in fields:
         return None
@@ -108,11 +108,7 @@ _JOB = re.compile(r"([0-9]+)(?:;.*)?")
 
 
 def submit(script: str) -> str:
-    """Hand a script to sbatch; return the job's number.
-
-    Raises:
-        RunError: sbatch refuses it, or is not there.
-    """
+    """Hand a script to sbatch; return the job's number. Raise a `RunError` if sbatch refuses it."""
     answer = _run(["sbatch", "--parsable"], script)
     found = _JOB.fullmatch(answer.strip().splitlines()[-1] if answer.strip() else "")
     if found is None:
@@ -121,10 +117,8 @@ def submit(script: str) -> str:
 
 
 def show(job: str) -> JobReport | None:
-    """Return how a job stands; None if Slurm does not know it any more.
-
-    Raises:
-        RunError: Slurm cannot be asked.
+    """Return how a job stands; None if Slurm does not know it any more. Raise a `RunError` if Slurm does not
+    answer.
     """
     try:
         return read_job(_run(["scontrol", "show", "job", "-o", job]).partition("\n")[0])
@@ -140,7 +134,6 @@ def requeue(job: str) -> None:
 
 
 def cancel(job: str) -> None:
-    """End a job; raise a `RunError` if Slurm refuses."""
     _run(["scancel", job])
 
 
@@ -177,26 +170,15 @@ def is_ending(job: str, grace_s: float) -> bool:
 
 
 def node_addresses(nodes: Sequence[str]) -> dict[str, str]:
-    """Return the address of each node, without those that mean the asking machine itself.
-
-    Raises:
-        RunError: Slurm cannot be asked.
-    """
+    """Return the address of each node, but for those that mean the asking machine itself."""
     shown = read_node_addresses(_run(["scontrol", "show", "node", "-o", compress_hosts(nodes)]))
     found = {}
     for node in nodes:
-        address = _resolved(shown.get(node, node))
-        if address is not None and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-            found[node] = address
+        with suppress(OSError):  # a name that this machine cannot resolve
+            address = str(socket.getaddrinfo(shown.get(node, node), None, type=socket.SOCK_STREAM)[0][4][0])
+            if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+                found[node] = address
     return found
-
-
-def _resolved(name: str) -> str | None:
-    try:
-        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return None
-    return str(entries[0][4][0])
 
 
 def _run(command: list[str], script: str = "") -> str:
@@ -230,10 +212,9 @@ class JobScript:
     """A job that runs one launch.
 
     Attributes:
-        spec: of the run.
         command: the launch that its script becomes.
         cwd: where it starts.
-        out: the file for what the launch prints; likewise `err`.
+        out: the file for what the launch prints.
         err: the file for the launch's own lines.
     """
 
@@ -245,7 +226,6 @@ class JobScript:
 
     @property
     def nodes(self) -> int:
-        """The number of machines that the job asks for."""
         servers = self.spec.slurm.servers
         return self._worker_nodes + (servers.nodes if servers is not None else 0)
 
@@ -258,7 +238,13 @@ class JobScript:
         slurm = self.spec.slurm
         name, job = f"--job-name={self.spec.name}", self._of_the_job()
         if slurm.servers is None:
-            machines = self._machines(self._tasks_per_node(), slurm.partition, slurm.options)
+            # Each task gets a processor: count the tasks of the node that has most.
+            if self.spec.hosts:
+                placed = list(place(self.spec.cluster, read_hosts(self.spec.hosts), self.spec.place).values())
+                per_node = max(placed.count(host) for host in placed)
+            else:
+                per_node = -(-sum(self.spec.cluster.count(role) for role in ROLES) // self.nodes)
+            machines = self._machines(per_node, slurm.partition, slurm.options)
             return [[name, f"--nodes={self.nodes}", *job, *machines]]
         count = self.spec.cluster.count
         servers = sum(map(count, ROLES)) - count(Role.WORKER)
@@ -311,14 +297,6 @@ class JobScript:
             if value is not None:
                 options.append(f"--{name}={value}")
         return [*options, *more]
-
-    def _tasks_per_node(self) -> int:
-        """Return the largest number of tasks on one node: each gets a processor."""
-        if self.spec.hosts:
-            placed = list(place(self.spec.cluster, read_hosts(self.spec.hosts), self.spec.place).values())
-            return max(placed.count(host) for host in placed)
-        tasks = sum(self.spec.cluster.count(role) for role in ROLES)
-        return -(-tasks // self.nodes)
 
 
 def _name(option: str) -> str:

@@ -35,13 +35,7 @@ def problems(spec: RunSpec) -> Iterator[Problem]:
 
 
 def worker_pool_specs(spec: RunSpec, command: tuple[str, ...], secret: str | None) -> list[dict[str, Any]]:
-    """Return the pools of a job.
-
-    Args:
-        spec: one without problems.
-        command: behind `dtrain task` and its options, as in `KubernetesRun`.
-        secret: the run's; None: there is none.
-    """
+    """Return the pools of a job; `command` is behind `dtrain task` and its options."""
     variables = dict(spec.environment)
     if secret is not None:
         variables[SECRET] = secret
@@ -66,7 +60,7 @@ def worker_pool_specs(spec: RunSpec, command: tuple[str, ...], secret: str | Non
 
 
 def _options(spec: RunSpec) -> list[str]:
-    """Return the options that say what the spec says; a job has no file for it."""
+    """Return the options that hold the spec: a job has no file for it."""
     default = RunSpec()
     said: dict[str, Any] = {
         name: msgspec.to_builtins(getattr(spec, name))

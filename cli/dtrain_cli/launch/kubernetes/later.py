@@ -39,7 +39,7 @@ def report_there(run: KnownRun, place: KubernetesPlace) -> dict[str, Any]:
     if record.state not in LIVE_RUN_STATES:
         return {**build_report(run.files, record, {}, {}, True, 0.0), "damaged": []}
     kubectl = Kubectl(place)
-    view = kubectl.look()
+    view = kubectl.view()
     note_view(record, view)
     _note_end(record, view)
     if not is_alive(run.files, record):  # else the command that follows it writes the record
@@ -82,7 +82,7 @@ def stop_there(run: KnownRun, place: KubernetesPlace) -> RunState:
     """
     record = own_record(run.files.directory) or run.record
     kubectl = Kubectl(place)
-    view = kubectl.look()
+    view = kubectl.view()
     kubectl.delete(place.stop_s + ANSWER_S)
     if not is_alive(run.files, record):
         note_view(record, view)
@@ -100,7 +100,7 @@ def show_logs_there(place: KubernetesPlace, tasks: Sequence[TaskId], last: int |
         RunError: kubectl is not there, or the cluster does not answer.
     """
     kubectl = Kubectl(place)
-    pods = {task: pod for task, pod in kubectl.look().newest.items() if task in tasks and pod.has_output}
+    pods = {task: pod for task, pod in kubectl.view().newest.items() if task in tasks and pod.has_output}
     width = max((len(str(task)) for task in pods), default=0)
     sources = [_Source(kubectl.output(pods[task].name, last, follow)) for task in sorted(pods)]
     labels = [f"{task!s:{width}} | ".encode() if len(pods) > 1 else b"" for task in sorted(pods)]

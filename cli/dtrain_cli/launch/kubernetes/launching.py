@@ -103,7 +103,7 @@ class Follower:
     def _look(self, now_s: float) -> Ending | None:
         """Look at the cluster once; how the run has ended, if it has."""
         try:
-            view = self._kubectl.look()
+            view = self._kubectl.view()
         except RunError as error:
             if not self._unreachable:
                 self._console.say(f"{error}; the run goes on there, and this command tries again")
@@ -164,7 +164,7 @@ def launch(options: LaunchOptions) -> int:
             register_run(files, runs_dir, f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}")
         console = RunConsole(Outlet(1), Outlet(2))
         journal = Journal(files, _record(run, files), console.say)
-        if options.resume is not None and kubectl.look().state is not None:
+        if options.resume is not None and kubectl.view().state is not None:
             raise SpecError(f"run {run.name} is still in the cluster; stop it with `dtrain stop {run.name}`")
         if options.resume is not None and (others := other_settings(files, run.spec, options.foreign)):
             console.say(f"goes on with other settings: {others}")

@@ -34,13 +34,9 @@ class PodView:
     """One pod.
 
     Attributes:
-        task: which it runs.
-        name: the pod's own.
         uid: of which no other pod has the same, ever.
         created: an ISO time.
         state: of the task in it.
-        node: where it runs.
-        exit_code: of its container.
         message: why it waits or was lost.
     """
 
@@ -77,21 +73,14 @@ class RunView:
 
     @property
     def newest(self) -> dict[TaskId, PodView]:
-        """Return the newest pod of each task."""
         return {pod.task: pod for pod in self.pods}
 
     def restarts(self, task: TaskId) -> int:
-        """Return how many pods of a task came before its newest."""
         return max(0, sum(pod.task == task for pod in self.pods) - 1)
 
 
 def view_of(objects: Iterable[Mapping[str, Any]], leader: TaskId) -> RunView:
-    """Return the state of a run.
-
-    Args:
-        objects: its pods, Jobs and JobSet, as the API has them.
-        leader: the task that leads.
-    """
+    """Return the state of a run, from its pods, Jobs and JobSet as the API has them."""
     objects = list(objects)
     pods = sorted(filter(None, map(_pod, objects)), key=lambda pod: (pod.created, pod.uid))
     owners = [each for each in objects if each.get("kind") in ("Job", "JobSet")]
@@ -100,10 +89,17 @@ def view_of(objects: Iterable[Mapping[str, Any]], leader: TaskId) -> RunView:
     newest = {pod.task: pod for pod in pods}
     failed_of = [owner for owner in owners if _decides(owner, leader) and _condition(owner, "Failed")]
     if failed_of:
-        failed = _culprit(pods, {_role(owner) for owner in failed_of})
+        # The first pod that failed: of the roles whose Jobs have, or of any where a JobSet has.
+        roles = {_role(owner) for owner in failed_of}
+        lost = [pod for pod in pods if pod.state == TaskState.FAILED]
+        lost = [pod for pod in lost if None in roles or pod.task.role in roles]
+        failed = min(lost, key=lambda pod: pod.created, default=None)
         return RunView(pods, RunState.FAILED, failed, _condition(failed_of[0], "Failed"))
-    if any(_decides(owner, leader, alone=True) and _has_succeeded(owner) for owner in owners):
-        return RunView(pods, RunState.SUCCEEDED)
+    for owner in owners:
+        if _decides(owner, leader, alone=True) and (
+            _condition(owner, "Complete") is not None or _condition(owner, "Completed") is not None
+        ):
+            return RunView(pods, RunState.SUCCEEDED)
     if any("deletionTimestamp" in owner["metadata"] for owner in owners):
         return RunView(pods, RunState.STOPPING)
     waits = next((said for owner in owners if (said := _condition(owner, "Suspended"))), None)
@@ -114,7 +110,7 @@ def view_of(objects: Iterable[Mapping[str, Any]], leader: TaskId) -> RunView:
 
 
 def _pod(found: Mapping[str, Any]) -> PodView | None:
-    """Return a pod as a task; None for other objects and for strangers with our label."""
+    """Return a pod as a task; None for other objects, and for pods of others with our label."""
     if found.get("kind") != "Pod":
         return None
     metadata, status = found["metadata"], found.get("status", {})
@@ -162,15 +158,11 @@ def _why(
 
 
 def _condition(owner: Mapping[str, Any], kind: str) -> str | None:
-    """Return what the owner says under a condition that holds; None: it does not hold."""
+    """Return the message of a condition that holds; None: it does not hold."""
     for condition in owner.get("status", {}).get("conditions", ()):
         if condition.get("type") == kind and condition.get("status") == "True":
             return str(condition.get("message") or condition.get("reason") or kind)
     return None
-
-
-def _has_succeeded(owner: Mapping[str, Any]) -> bool:
-    return _condition(owner, "Complete") is not None or _condition(owner, "Completed") is not None
 
 
 def _role(owner: Mapping[str, Any]) -> str | None:
@@ -182,10 +174,7 @@ def _role(owner: Mapping[str, Any]) -> str | None:
 def _decides(owner: Mapping[str, Any], leader: TaskId, alone: bool = False) -> bool:
     """Return whether the end of an owner is the run's: a JobSet, the leader's Job, a failed server's.
 
-    Args:
-        owner: a Job or a JobSet.
-        leader: the task that leads.
-        alone: whether its success alone decides.
+    `alone`: whether its success alone decides.
     """
     if owner.get("kind") == "JobSet":
         return True
@@ -194,18 +183,11 @@ def _decides(owner: Mapping[str, Any], leader: TaskId, alone: bool = False) -> b
     return _role(owner) == leader.role or (not alone and _role(owner) == Role.PS)
 
 
-def _culprit(pods: list[PodView], roles: set[str | None]) -> PodView | None:
-    """Return the first pod that failed: of the roles whose Jobs have, or of any where a JobSet has."""
-    lost = [
-        pod for pod in pods if pod.state == TaskState.FAILED and (None in roles or pod.task.role in roles)
-    ]
-    return min(lost, key=lambda pod: pod.created, default=None)
-
-
 ANSWER_S = 60.0
 """The longest wait for an answer of the cluster."""
 _SHOWN = 500
 _LOG_LINE = re.compile(r"[EWIF][0-9]{4} ")
+"""A log line of a library, ``E1123 01:06:42.5 ...``: the cause of a failure is in kubectl's own last line."""
 
 
 class Kubectl:
@@ -231,8 +213,7 @@ class Kubectl:
         """Create or change objects; their text goes through a pipe, for it holds secrets."""
         self._run(["apply", "-f", "-"], json_text(objects))
 
-    def look(self) -> RunView:
-        """Return the state of the run."""
+    def view(self) -> RunView:
         kinds = "pods,jobs.batch" + (",jobsets.jobset.x-k8s.io" if self.place.jobset else "")
         answer = self._run(["get", kinds, "-l", self._label, "-o", "json"])
         try:
@@ -262,7 +243,7 @@ class Kubectl:
         )
 
     def report(self, pod: str) -> dict[str, Any] | None:
-        """Return what `dtrain status --json` says in the leader's pod; None where it says nothing."""
+        """Return what `dtrain status --json` prints in the leader's pod; None where it prints nothing."""
         if self.place.directory is None:
             return None
         words = ["dtrain", "status", "--json", self.place.directory]
@@ -306,12 +287,7 @@ class Kubectl:
         except subprocess.TimeoutExpired:
             raise RunError(f"kubectl {words[0]}: no answer of the cluster within {within_s:g} s") from None
         if done.returncode != 0:
-            said = plain(_last_words(done.stderr.decode(errors="replace")))[:_SHOWN]
-            raise RunError(f"kubectl {words[0]}: {said or f'exit code {done.returncode}'}")
+            lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
+            last = next((line for line in reversed(lines) if line and not _LOG_LINE.match(line)), "")
+            raise RunError(f"kubectl {words[0]}: {plain(last)[:_SHOWN] or f'exit code {done.returncode}'}")
         return done.stdout.decode(errors="replace")
-
-
-def _last_words(stderr: str) -> str:
-    """Return the last line of kubectl that is no log line of a library: ``E1123 01:06:42.5 ...``."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if not _LOG_LINE.match(line)), "")

@@ -142,7 +142,6 @@ KEPT_S = 86_400
 
 
 def workloads(run: KubernetesRun) -> list[dict[str, Any]]:
-    """Return the objects that start the tasks."""
     if run.jobset:
         return [_jobset(run)]
     jobs = [
@@ -242,7 +241,6 @@ def labels(run: KubernetesRun, role: Role | None = None) -> dict[str, str]:
 
 
 def pod_template(run: KubernetesRun, role: Role) -> dict[str, Any]:
-    """Return the template of a role's pods."""
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": run.name,
@@ -259,7 +257,7 @@ def pod_template(run: KubernetesRun, role: Role) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(run, role)],
-        "volumes": _volumes(run, role),
+        "volumes": [volume for volume, _, _ in _mounted(run, role)],
     }
     if role is Role.EVALUATOR and reads_disk(run, role) and not run.spec.kubernetes.volume.shared:
         beside = {"labelSelector": {"matchLabels": labels(run, run.leader)}, "topologyKey": _NODE}
@@ -325,10 +323,6 @@ def _environment(run: KubernetesRun, role: Role) -> list[dict[str, Any]]:
             for name, key in secret.items()
         ),
     ]
-
-
-def _volumes(run: KubernetesRun, role: Role) -> list[dict[str, Any]]:
-    return [volume for volume, _, _ in _mounted(run, role)]
 
 
 def _mounted(run: KubernetesRun, role: Role) -> list[tuple[dict[str, Any], str, bool]]:

@@ -58,11 +58,9 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Code:
-    """The files that the pods get.
+    """The files that the pods get, by their paths below `folder` in the pods.
 
-    Attributes:
-        folder: where they are in the pods; empty: the run has none.
-        files: contents by path below the folder; empty where the image holds the code.
+    `files` is empty where the image holds the code; `folder` is empty where the run has no code.
     """
 
     folder: str
@@ -70,7 +68,10 @@ class Code:
 
     def check_size(self) -> None:
         """Raise a `SpecError` unless a ConfigMap can hold the files."""
-        sizes = {path: _stored_bytes(content) for path, content in self.files.items()}
+        sizes = {  # what YAML cannot hold as text is stored in Base64
+            path: len(content) if text_of(content) is not None else 4 * -(-len(content) // 3)
+            for path, content in self.files.items()
+        }
         total = sum(sizes.values())
         if total <= LIMIT_BYTES:
             return
@@ -83,7 +84,7 @@ class Code:
 
     @property
     def keys(self) -> dict[str, str]:
-        """Return the key of each path; two paths never have one."""
+        """Return the key of each path in the ConfigMap; two paths never have the same."""
         keys: dict[str, str] = {}
         for path in sorted(self.files):
             plain = re.sub(r"[^-._A-Za-z0-9]", "_", path.replace("/", "__"))[:200]
@@ -103,10 +104,6 @@ def text_of(content: bytes) -> str | None:
     return text if all(each.isprintable() or each in "\n\t" for each in text) else None
 
 
-def _stored_bytes(content: bytes) -> int:
-    return len(content) if text_of(content) is not None else 4 * -(-len(content) // 3)
-
-
 PORT = 2222
 RUNS = "/dtrain/runs"
 """Where the disk of the run directory is in the pods."""
@@ -120,13 +117,11 @@ class KubernetesRun:
     """One run on Kubernetes.
 
     Attributes:
-        name: of all objects; see `object_name`.
+        name: of all objects (`object_name`).
         spec: a checked spec, whose cluster has counts.
-        code: the files that the pods get.
         command: behind `dtrain task` and its options: the program's path there and its arguments, or ``--``
             and a foreign command.
-        secret: the run's; None: a Secret of the cluster has it.
-        secrets: the values of the spec's `secrets`; likewise.
+        secret: the run's; None: a Secret of the cluster has it, and the values of the spec's `secrets`.
         certificates: a certificate for each task by its `task_name`; none: no TLS.
     """
 
@@ -140,7 +135,6 @@ class KubernetesRun:
 
     @property
     def foreign(self) -> bool:
-        """Return whether a foreign command runs, which knows nothing of dtrain."""
         return self.command[:1] == ("--",)
 
     @property
@@ -165,7 +159,6 @@ class KubernetesRun:
 
     @property
     def secret_name(self) -> str:
-        """Return the name of the Secret."""
         return self.spec.kubernetes.secret or self.name
 
     def job_name(self, role: Role) -> str:
@@ -178,7 +171,6 @@ class KubernetesRun:
 
     @property
     def addresses(self) -> ClusterSpec:
-        """Return the address of every task that has one."""
         return ClusterSpec(
             {
                 role: {
@@ -199,9 +191,7 @@ class KubernetesRun:
 def object_name(name: str, suffix: str) -> str:
     """Return the name of a run's objects, as Kubernetes wants names: ``digits-x7k2p``.
 
-    Args:
-        name: the run's.
-        suffix: small letters and digits, of which no other run has the same.
+    `suffix` has small letters and digits, and no other run has the same.
     """
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[: NAME_MAX - len(suffix) - 1].strip("-")
     if not plain[:1].isalpha():  # a Service's name begins with a letter
@@ -214,12 +204,11 @@ class KubernetesPlace:
     """The facts of a run that a later command needs.
 
     Attributes:
-        engine: that owns the tasks. Records of others lie in the same file and have other fields.
+        engine: that owns the tasks. Records of other engines lie in the same file and have other fields.
         name: of all its objects.
         context: of kubectl; None: its current one.
-        namespace: likewise.
+        namespace: of kubectl; None: its current one.
         jobset: whether its tasks are one JobSet.
-        leader: the task that leads.
         directory: the run directory in the leader's pod; None for a foreign command.
         stop_s: how long its tasks may take to stop.
     """
@@ -235,12 +224,10 @@ class KubernetesPlace:
 
     @property
     def leading(self) -> TaskId:
-        """Return the task that leads."""
         return TaskId.parse(self.leader)
 
 
 def place_of(run: KubernetesRun, stop_s: float) -> KubernetesPlace:
-    """Return the place of a run that is about to start."""
     kubernetes = run.spec.kubernetes
     directory = run.run_directory if run.leader is Role.CHIEF else f"{run.run_directory}/{run.leader}-0"
     return KubernetesPlace(
@@ -277,7 +264,7 @@ _AS_SAID = ("checkpoint", "success", "trace", "environment", "secrets", "simulat
 
 
 def task_spec(run: KubernetesRun) -> dict[str, Any]:
-    """Return the spec as plain data; what is at its default, and was not said, is left out."""
+    """Return the spec as plain data, without what is at its default and was not set."""
     spec = run.spec
     default = RunSpec()
     written: dict[str, Any] = {"name": spec.name, "cluster": dict(run.addresses.to_dict())}
@@ -297,7 +284,7 @@ def task_spec(run: KubernetesRun) -> dict[str, Any]:
 
 
 def wait_of(spec: RunSpec) -> dict[str, float]:
-    """Return the patience of the tasks: the spec's where it says one, else that of a cluster."""
+    """Return the `wait` section of the tasks: the spec's where it says one, else that of a cluster."""
     said = spec.said.get("wait", {})
     seconds = msgspec.to_builtins(spec.wait) if said else {}
     wait = {name: seconds[name] if name in said else patience for name, patience in WAIT_S.items()}
