@@ -26,7 +26,7 @@ from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, 
 from dtrain.runs.joined import JoinedRecord
 from dtrain_cli.agent import driver
 from dtrain_cli.agent import messages as told
-from dtrain_cli.agent.driver import Answers, Orders
+from dtrain_cli.agent.driver import AnswerStream, OrderStream
 from dtrain_cli.code import Archive
 from dtrain_cli.fleet import host_rules, preparation
 from dtrain_cli.fleet.host_rules import HERE, Phase
@@ -275,7 +275,7 @@ def read_orders(path: Path) -> None:
     }
     environment = {"XDG_STATE_HOME": str(state), "DTRAIN_RUNS_DIR": ""}
     with mock.patch.multiple(driver, **stand_ins), mock.patch.object(os, "environ", environment):
-        agent = driver.Agent(Orders(reading), Answers(writing), processes)
+        agent = driver.HostAgent(OrderStream(reading), AnswerStream(writing), processes)
         try:
             agent.run()
         finally:

@@ -20,10 +20,10 @@ def main(arguments: list[str]) -> None:
     line = LifeLine()
     fork_server = None if "--command" in arguments else ForkServer(line)
     try:
-        from dtrain_cli.agent.driver import Agent, Answers, Orders
+        from dtrain_cli.agent.driver import AnswerStream, HostAgent, OrderStream
         from dtrain_cli.targets.local import LocalTarget
 
-        Agent(Orders(orders_fd), Answers(answers_fd), LocalTarget(line, fork_server)).run()
+        HostAgent(OrderStream(orders_fd), AnswerStream(answers_fd), LocalTarget(line, fork_server)).run()
     finally:
         if fork_server is not None:
             fork_server.kill()

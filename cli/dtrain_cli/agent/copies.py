@@ -59,10 +59,10 @@ def is_order(path: str) -> bool:
 
 
 class CopiedFiles:
-    """The memory of what an agent has told of the files in its run directory."""
+    """What an agent has sent of the files in its run directory."""
 
     def __init__(self, run_dir: Path, known: dict[str, int]) -> None:
-        """Follow nothing yet but the files of the run; `known` bytes of those that grow are told already."""
+        """Follow only the files of the run; `known` bytes of those that grow were sent before."""
         self._files = RunFiles(run_dir)
         self._paths: dict[str, str] = {}  # making one costs more than the look at its file
         self._told = {path: size for path, size in known.items() if grows(path)}
@@ -72,7 +72,7 @@ class CopiedFiles:
         self._looks = 0
 
     def follow(self, task: TaskId, attempt: int) -> None:
-        """Follow the files of one attempt of a task, instead of those of its earlier ones."""
+        """Follow the files of this attempt instead of those of earlier ones."""
         folder = self._name(self._files.task(task))
         for path in [path for path in self._growing if path.startswith(f"{folder}/")]:
             del self._growing[path]
@@ -95,7 +95,7 @@ class CopiedFiles:
                 yield from self._record(path)
 
     def rest(self, task: TaskId) -> Iterator[News]:
-        """Yield all that a task has left, after its end."""
+        """Yield all that is left of a task's files after its end."""
         folder = f"{self._name(self._files.task(task))}/"
         for path in [path for path in self._growing if path.startswith(folder)]:
             while (piece := self._piece(path)) is not None:
@@ -169,7 +169,7 @@ _ASIDE = ".tmp-ckpt-0-0"
 
 
 def checkpoint_parts(checkpoints: Path, step: int) -> Iterator[MadePart | AllMade]:
-    """Yield the checkpoint of a step part by part, and the end, which says why it is not whole."""
+    """Yield a checkpoint part by part, and the end, which says why it is not whole."""
     folder = checkpoints / f"ckpt-{step}"
     try:
         nbytes = sum(path.stat().st_size for path in folder.iterdir())
@@ -184,18 +184,14 @@ def checkpoint_parts(checkpoints: Path, step: int) -> Iterator[MadePart | AllMad
 
 
 class ArrivingCheckpoint:
-    """A checkpoint that arrives below a folder, and gets its name there when it is whole."""
+    """A checkpoint that arrives below a folder, and gets its name when it is whole."""
 
     def __init__(self, checkpoints: Path) -> None:
         self._checkpoints = checkpoints
         self._files: FetchedFiles | None = None
 
     def take(self, part: MadePart | AllMade) -> list[str]:
-        """Write a part; return why the checkpoint has not arrived, after the last one.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write a part, or raise an `OSError`; after the last part return why the checkpoint is not there."""
         aside = self._checkpoints / _ASIDE
         if self._files is None:
             shutil.rmtree(aside, ignore_errors=True)
@@ -213,7 +209,6 @@ class ArrivingCheckpoint:
         return problems
 
     def drop(self) -> None:
-        """Expect another one: the sender of this one is gone."""
         if self._files is not None:
             self._files.drop()
         self._files = None
@@ -231,7 +226,7 @@ _COMPILED = "__pycache__"
 
 
 def made_parts(work: Path) -> Iterator[MadePart | AllMade]:
-    """Yield each file below a working directory part by part, in the order of their names, and the end."""
+    """Yield each file below a working directory part by part, sorted by name, and the end."""
     problems = []
     for path, name in _made(work):
         try:
@@ -244,7 +239,7 @@ def made_parts(work: Path) -> Iterator[MadePart | AllMade]:
 
 
 def is_fetched(name: str) -> bool:
-    """Return whether a name, relative to a working directory, is one of a file that is fetched."""
+    """Return whether a path relative to a working directory is one that is fetched."""
     parts = name.split("/")
     fits = "\0" not in name and len(parts) <= _DEPTH_MAX
     return fits and all(part and not part.startswith(".") for part in parts)
@@ -257,15 +252,13 @@ class FetchedFiles:
     A file that is there is replaced only if an earlier call has brought it, and nobody has changed it since.
 
     Attributes:
-        folder: to write into.
-        bytes_max: how much is taken of the sender.
+        bytes_max: of one sender.
         second: the caller's own folder, for files that may not be written there; None: they are problems.
         brought: the digest of each file that this or an earlier call has brought to the first folder.
-        names: of the files that are there, relative to the folder.
-        apart: the names of those that came to the second folder.
-        problems: why others are not, a sentence each.
-        nbytes: of all that have come.
-        full: whether more has come than is taken; nothing is written any more.
+        names: of the files that came to the first folder, relative to it; `apart`: to the second.
+        problems: why others are not there, a sentence each.
+        nbytes: of all files that are there.
+        full: whether the sender has sent too much; nothing more is written.
     """
 
     folder: Path
@@ -286,7 +279,6 @@ class FetchedFiles:
     _file: BinaryIO | None = None
 
     def take(self, part: MadePart) -> None:
-        """Write a part of a file; the last one gives the file its name."""
         self._taken_bytes += max(len(part.data), _BLOCK_BYTES)
         self._begun += part.path != self._name
         if self._taken_bytes > self.bytes_max or self._begun > FILES_MAX:
@@ -369,7 +361,7 @@ class FetchedFiles:
 
 
 def _open_parent(folder: Path, name: str) -> int:
-    """Open the folder of a file below another one; it is made if need be, and no link is followed."""
+    """Open the folder of a file; make it if need be, and follow no link."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     here = os.open(folder, flags)
     for part in name.split("/")[:-1]:

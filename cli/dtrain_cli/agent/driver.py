@@ -47,7 +47,6 @@ from dtrain_cli.agent.messages import (
     Signalled,
     SignalOrder,
     StartOrder,
-    SurveyOrder,
     Tried,
     Try,
     WantCode,
@@ -64,7 +63,7 @@ from dtrain_cli.targets.target import Event, HostNews, StopAsked, TargetFailed
 _READ_BYTES = 1 << 18
 
 
-class Orders:
+class OrderStream:
     """The orders of a launcher; `over` is true once its stream has ended."""
 
     def __init__(self, descriptor: int) -> None:
@@ -74,11 +73,10 @@ class Orders:
         self.over = False
 
     def fileno(self) -> int:
-        """Return the file descriptor that a selector watches."""
         return self._descriptor
 
     def read(self) -> list[Order]:
-        """Return the orders that have arrived; raise a `ValueError` if one is none of this version."""
+        """Return what has arrived; raise a `ValueError` if an order is none of this version."""
         try:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
@@ -89,7 +87,7 @@ class Orders:
         return self._lines.feed(data)
 
 
-class Answers:
+class AnswerStream:
     """The answers to a launcher; `over` is true once the launcher has closed its end."""
 
     def __init__(self, descriptor: int) -> None:
@@ -100,7 +98,6 @@ class Answers:
         self.over = False
 
     def send(self, answer: Answer) -> None:
-        """Add an answer to what `pump` writes."""
         line = encode(answer)
         self._waiting.append(line)
         self.waiting_bytes += len(line)
@@ -141,10 +138,10 @@ _LAST_WORD_S = 2.0
 """The longest wait for a launcher that does not read, before the tasks are killed."""
 
 
-class Agent:
+class HostAgent:
     """One agent; `run` serves its launcher until the stream ends or the lease has run out."""
 
-    def __init__(self, orders: Orders, answers: Answers, target: LocalTarget) -> None:
+    def __init__(self, orders: OrderStream, answers: AnswerStream, target: LocalTarget) -> None:
         self._orders = orders
         self._answers = answers
         self._target = target
@@ -164,7 +161,6 @@ class Agent:
         target.wake_on(self._signals)
 
     def run(self) -> None:
-        """Serve the launcher; at the end nothing is left of any task."""
         self._answers.send(host.welcome(os.environ))
         while not (self._orders.over or self._answers.over or self._lease_is_over()):
             self._answers.pump()
@@ -184,7 +180,9 @@ class Agent:
         wait_s = 0.0 if self._made is not None else wait_s
         until_s = self._look_s if self._look_s > now_s else now_s + wait_s
         events = self._target.events(min(until_s, now_s + wait_s))
-        self._signalled()  # first: tasks that have ended since may have got the same signal
+        for number in self._signals.read():  # first: tasks that have ended since may have got the same signal
+            if number in STOP_SIGNALS:  # the launcher stops its tasks in order everywhere; they got no signal
+                self._answers.send(Signalled(number))
         for event in events:
             self._report(event)
         for order in self._orders.read():
@@ -198,7 +196,10 @@ class Agent:
                     self._answers.send(news)
                     printed = printed or isinstance(news, Appended)
             self._look_s = now_s + LOOK_S[printed]
-        self._keep_lease(now_s)
+        there = (RemainingTask(task, self._told_s.get(task)) for task in self._tasks)
+        for task, number in self._lease.due(there, now_s):
+            self._told_s.setdefault(task, now_s)
+            self._tasks[task].signal(number)
 
     def _send_made(self) -> None:
         """Send files for a moment, as fast as the stream takes them; other work is done in between."""
@@ -212,18 +213,6 @@ class Agent:
             self._answers.finish(left_s)
             if self._answers.over:
                 return
-
-    def _signalled(self) -> None:
-        """Tell the launcher, which stops its tasks in order everywhere; the tasks got no signal."""
-        for number in self._signals.read():
-            if number in STOP_SIGNALS:
-                self._answers.send(Signalled(number))
-
-    def _keep_lease(self, now_s: float) -> None:
-        there = (RemainingTask(task, self._told_s.get(task)) for task in self._tasks)
-        for task, number in self._lease.due(there, now_s):
-            self._told_s.setdefault(task, now_s)
-            self._tasks[task].signal(number)
 
     def _lease_is_over(self) -> bool:
         return self._lease.order is not None and not self._tasks
@@ -243,7 +232,7 @@ class Agent:
             case HoldPorts() | Listen() | Release() | Try():
                 self._obey_about_ports(order)
             case AskClock() | Look():
-                self._obey_survey(order)
+                self._answers.send(_finding(order))
             case StartOrder():
                 self._start(order)
             case SignalOrder():
@@ -280,13 +269,6 @@ class Agent:
         task = self._tasks.get(TaskId.parse(order.task))
         if task is not None and task.attempt == order.attempt:
             task.signal(order.number)
-
-    def _obey_survey(self, order: SurveyOrder) -> None:
-        match order:
-            case AskClock():
-                self._answers.send(Clock(time.time()))
-            case Look(path=path, content=content):
-                self._answers.send(Seen(_content(path, len(content)) == content))
 
     def _begin(self, order: Begin) -> None:
         run_dir = run_folder(order.host, order.run)
@@ -346,7 +328,7 @@ class Agent:
             self._answers.send(event)
 
     def _put(self, order: Put) -> None:
-        """Write what the launcher has for a task: an order, or what a task of another host says of itself."""
+        """Write an order for a task, or the status of a task on another host."""
         if self._run_dir is None or not is_order(order.path):
             return
         path = self._run_dir / order.path
@@ -361,13 +343,9 @@ class Agent:
 
 
 def _locked(path: Path, wait_s: float) -> int:
-    """Wait until no earlier agent of the run is left on this host, and be the one that is.
+    """Wait until no earlier agent of the run is left on this host, and take its lock.
 
-    Without its launcher an earlier one ends within `wait_s`.
-
-    Raises:
-        RunError: the disk of the run's files has no locks.
-        WaitTimeoutError: an earlier one does not end.
+    Without its launcher an earlier agent ends within `wait_s`; else this raises a `WaitTimeoutError`.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if not lock(descriptor, wait_s, "end, an earlier agent of this run"):
@@ -375,8 +353,13 @@ def _locked(path: Path, wait_s: float) -> int:
     return descriptor
 
 
+def _finding(order: AskClock | Look) -> Clock | Seen:
+    if isinstance(order, AskClock):
+        return Clock(time.time())
+    return Seen(_content(order.path, len(order.content)) == order.content)
+
+
 def _content(path: str, nbytes: int) -> bytes | None:
-    """Return the content of a file that is no larger; None if it cannot be read."""
     try:
         return read_regular(path, nbytes)
     except OSError:
@@ -384,7 +367,6 @@ def _content(path: str, nbytes: int) -> bytes | None:
 
 
 def _holds(program: str | None, digest: str | None) -> bool:
-    """Return whether a path holds the program of this digest; a command is taken as it is."""
     if program is None:
         return True
     try:

@@ -2,7 +2,6 @@
 
 import errno
 import ipaddress
-import itertools
 import os
 import selectors
 import socket
@@ -19,7 +18,6 @@ from dtrain_cli.plan.ports import HeldPorts, pick_port
 
 
 def welcome(environment: Mapping[str, str]) -> Welcome:
-    """Return the facts about this host; `environment` says how the login came in."""
     return Welcome(
         version=version("dtrain"),
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
@@ -40,7 +38,7 @@ def reached_at(connection: str) -> str | None:
 
 
 def _no_room() -> str | None:
-    """Return why the disk of a run's folder takes no more; None if it does."""
+    """Return why the disk of runs' folders takes no more; None if it does."""
     folder = next(each for each in run_folder("", "").parents if each.is_dir())
     try:
         check_room(folder)
@@ -56,14 +54,9 @@ def _addresses() -> dict[str, list[str]]:
     for name, entries in psutil.net_if_addrs().items():
         for entry in entries:
             if entry.family in (socket.AF_INET, socket.AF_INET6) and entry.netmask:
-                found.setdefault(name, []).append(_with_prefix(entry.address, entry.netmask))
+                prefix = int(ipaddress.ip_address(entry.netmask)).bit_count()
+                found.setdefault(name, []).append(f"{entry.address.partition('%')[0]}/{prefix}")
     return found
-
-
-def _with_prefix(address: str, mask: str) -> str:
-    plain = address.partition("%")[0]
-    bits = int(ipaddress.ip_address(mask)).bit_count()
-    return f"{plain}/{bits}"
 
 
 _PICKS_MAX = 100
@@ -71,7 +64,7 @@ _OTHER_FILES = 128
 
 
 def hold(order: HoldPorts, held: HeldPorts) -> Held:
-    """Hold as many ports as an order wants, or none; the answer says which, or why there are none."""
+    """Hold as many ports as an order wants, or none."""
     allow_open_files(2 * (len(held.ports) + order.count) + _OTHER_FILES)
     found: list[int] = []
     for port in _candidates(order, held):
@@ -99,7 +92,7 @@ def _candidates(order: HoldPorts, held: HeldPorts) -> Iterator[int]:
     if order.first:
         yield from (port for port in range(order.first, order.last + 1) if port not in taken)
         return
-    for _ in itertools.repeat(None, order.count + _PICKS_MAX):
+    for _ in range(order.count + _PICKS_MAX):
         try:
             yield pick_port()
         except RunError:

@@ -25,27 +25,25 @@ class Lease:
     """The lease of one agent, by the monotonic clock of its host.
 
     Attributes:
-        order: to stop all tasks, since the lease has run out; it is never taken back.
+        order: to stop all tasks, once the lease has run out; it is never taken back.
     """
 
     def __init__(self, now_s: float, lease_s: float = LEASE_S) -> None:
-        """Begin with a lease from now on; the launcher says with its first order how long it lasts."""
         self._heard_s = now_s
         self._lease_s = lease_s
         self.order: RunStop | None = None
 
     @property
     def ends_s(self) -> float:
-        """When it runs out."""
         return self._heard_s + self._lease_s
 
     def renew(self, heard_s: float) -> None:
-        """Prolong it; `heard_s` is the moment that a ping has echoed."""
+        """Prolong the lease; `heard_s` is the moment that a ping has echoed."""
         if self.order is None:
             self._heard_s = max(self._heard_s, heard_s)
 
     def due(self, there: Iterable[RemainingTask], now_s: float) -> list[tuple[TaskId, int]]:
-        """Return the signals to send now to the tasks that are there."""
+        """Return the signals to send now."""
         if self.order is None and now_s >= self.ends_s:
             self.order = RunStop(RunState.STOPPED, 143, self.ends_s, GRACE_S, {})
         return [] if self.order is None else ordered_stop.due(self.order, there, now_s)

@@ -30,7 +30,6 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 def remove(leftovers: Leftovers) -> Removed:
-    """Remove the directories of runs on this host, and the code that no other run uses."""
     found, problems = [], {}
     for run in leftovers.runs:
         folder = run_folder(leftovers.host, run)
@@ -57,7 +56,6 @@ def _remove(folder: Path) -> None:
 
 
 def main() -> None:
-    """Carry out the order at stdin."""
     done = remove(msgspec.json.decode(sys.stdin.buffer.read(), type=Leftovers))
     sys.stdout.buffer.write(MAGIC + b"\n" + msgspec.json.encode(done) + b"\n")
 

@@ -2,8 +2,7 @@
 
 The agent's stream begins with the line `MAGIC`; a login shell may print a banner before it, which is skipped.
 Both ends are of one version of dtrain, which `Welcome` tells before anything else is said. Bytes travel as
-base64. A path is relative to the run's directory, and only the names that `agent.copied_files` lists are
-written.
+base64. A path is relative to the run's directory, and only the names that `agent.copies` lists are written.
 """
 
 import ipaddress
@@ -34,9 +33,8 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     """The run that the agent belongs to.
 
     Attributes:
-        run: its id.
-        host: the name of the agent's host, as the launcher calls it.
-        program: the path of the program; None for a command.
+        host: the launcher's name for the agent's host.
+        program: its path; None for a command.
         digest: of the program's content.
         cwd: the launcher's working directory.
         lease_s: how long the agent keeps its tasks without a word of the launcher.
@@ -53,7 +51,7 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
 
 
 class WantCode(msgspec.Struct, frozen=True, tag="want_code"):
-    """A question for the code of this digest; the answer is `CodeThere`."""
+    """A question whether the code of this digest is there; the answer is `CodeThere`."""
 
     digest: str
 
@@ -67,13 +65,11 @@ class CodePart(msgspec.Struct, frozen=True, tag="code_part"):
 
 
 class HoldPorts(msgspec.Struct, frozen=True, tag="hold"):
-    """An order to hold ports for tasks.
+    """An order to hold `count` ports for tasks.
 
     Attributes:
-        address: on which they are held.
-        count: how many.
         first: of the range to take them from; 0 for any free ones.
-        last: of the range, itself taken too.
+        last: of the range, inclusive.
         wanted: ports that are to be among them if they are free.
         loose: whether the last one is let go at once, for a server that cannot share its port.
     """
@@ -97,7 +93,7 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
 
 
 class Try(msgspec.Struct, frozen=True, tag="try"):
-    """An order to connect to each of these addresses, for so many seconds at most."""
+    """An order to connect to each of these addresses within `timeout_s`."""
 
     addresses: list[str]
     timeout_s: _Seconds
@@ -118,7 +114,6 @@ class StartOrder(msgspec.Struct, frozen=True, tag="start"):
     needs_grpc: bool
 
     def __repr__(self) -> str:
-        """Return the task alone: variables may be secrets."""
         return f"StartOrder({self.task!r}, {self.attempt})"
 
 
@@ -138,7 +133,7 @@ class Put(msgspec.Struct, frozen=True, tag="put"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """A sign of life; `heard_s` is the newest moment of the agent's clock that the launcher has heard of."""
+    """A sign of life; `heard_s` is the newest moment of the agent's clock that the launcher knows."""
 
     heard_s: Moment
 
@@ -148,7 +143,6 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
     Attributes:
         version: of dtrain.
-        python: its version, such as ``3.11``.
         executable: the path of the interpreter.
         host: the host's own name.
         monotonic_s: the host's monotonic clock.
@@ -177,9 +171,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The answer to `Begin`: nothing is left of an earlier agent of the run on this host.
 
     Attributes:
-        run_dir: the run's directory on this host.
-        in_place: whether the launcher's paths of the program and of the working directory lead to the same
-            program and to a directory here.
+        in_place: whether the launcher's paths lead to the same program and to a working directory here.
         newest_step: of the run's newest checkpoint on this host; None: it has none.
     """
 
@@ -189,12 +181,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class CodeThere(msgspec.Struct, frozen=True, tag="code_there"):
-    """Whether the code of a digest is there, and the working directory in which it lies as links.
-
-    Attributes:
-        work: the working directory; None: the code is not there.
-        problem: why it cannot be laid out.
-    """
+    """The working directory `work` in which the code lies as links; None: the code is not there."""
 
     work: Text | None
     problem: Text | None = None
@@ -207,7 +194,7 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
     problem: Text | None = None
 
     def lacking(self, count: int) -> str | None:
-        """Return why these are not so many ports; None: they are."""
+        """Return why these are not `count` ports; None: they are."""
         found = len(self.ports)
         return self.problem or (None if found == count else f"it holds {found} ports instead of {count}")
 
@@ -217,7 +204,7 @@ class Listening(msgspec.Struct, frozen=True, tag="listening"):
 
 
 class Tried(msgspec.Struct, frozen=True, tag="tried"):
-    """The answer to `Try`: why each address that did not answer cannot be reached."""
+    """The answer to `Try`: why addresses cannot be reached, by address."""
 
     problems: dict[Text, Text]
 
@@ -282,18 +269,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """A question for the checkpoint of a step, or (None) for the files that tasks have made in the working
-    directory of the run's sent code.
-    """
+    """A question for a checkpoint; None: for the files that tasks have made beside the sent code."""
 
     step: Count | None = None
 
 
 class MadePart(msgspec.Struct, frozen=True, tag="made_part"):
-    """A part of a file in that directory; the parts of one file follow each other.
-
-    A launcher sends the parts of a checkpoint that a host has not.
-    """
+    """A part of such a file; the parts of one file follow each other. Launchers send lost checkpoints so."""
 
     path: str
     data: bytes
@@ -301,7 +283,7 @@ class MadePart(msgspec.Struct, frozen=True, tag="made_part"):
 
 
 class AllMade(msgspec.Struct, frozen=True, tag="all_made"):
-    """The end of those files, and why some of them were not sent; `step` is that of a checkpoint."""
+    """The end of those files, and why some were not sent; `step` is that of a checkpoint."""
 
     problems: list[Text]
     step: Count | None = None
@@ -325,16 +307,15 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
 
 
 class Seen(msgspec.Struct, frozen=True, tag="seen"):
-    """Whether it is."""
+    """The answer to `Look`."""
 
     there: bool
 
 
-SurveyOrder = AskClock | Look
 PortOrder = HoldPorts | Listen | Release | Try
 TaskOrder = StartOrder | SignalOrder | Put
 FileOrder = WantCode | CodePart | Fetch | MadePart | AllMade
-Order = Begin | FileOrder | PortOrder | TaskOrder | SurveyOrder | Ping
+Order = Begin | FileOrder | PortOrder | TaskOrder | AskClock | Look | Ping
 Answer = (
     Welcome
     | Ready
@@ -362,11 +343,10 @@ ANSWERS: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
 
 def _sound(record: Any) -> Any:
-    """Return a record as plain data; raise an `OverflowError` if a number in it has more than 64 bits."""
+    """Return a record as plain data; raise an `OverflowError` if a number has more than 64 bits."""
     msgspec.msgpack.encode(record)
     return msgspec.to_builtins(record)
 
 
 def encode(message: Order | Answer) -> bytes:
-    """Return a message as one line."""
     return msgspec.json.encode(message) + b"\n"

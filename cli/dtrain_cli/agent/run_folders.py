@@ -34,11 +34,7 @@ def run_folder(host: str, run: str) -> Path:
 
 
 def check_room(folder: Path) -> None:
-    """Refuse a folder on a disk that is full: the tasks could not even say that they are up.
-
-    Raises:
-        RunError: it has no room.
-    """
+    """Raise a `RunError` if the disk is full: the tasks could not even say that they are up."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
@@ -48,13 +44,12 @@ def check_room(folder: Path) -> None:
 
 
 def code_store() -> Path:
-    """Return the folder in which the code of all runs lies."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "dtrain" / "code"
 
 
 def _plain(name: str) -> str:
-    """Return a name that is one folder's."""
+    """Return a name that can be one folder's."""
     letters = (letter if letter.isalnum() or letter in "-_.@" else "_" for letter in name)
     return "".join(letters).lstrip(".") or "_"
 
@@ -66,7 +61,7 @@ class SentCode:
         self._parts: list[bytes] = []
 
     def take(self, order: WantCode | CodePart, run_dir: Path | None) -> CodeThere | None:
-        """Carry out an order about code; None while parts are missing."""
+        """Carry out an order about code; return None while parts are missing."""
         assert run_dir is not None, "Begin comes first"
         store = code_store()
         if isinstance(order, CodePart):
@@ -99,7 +94,7 @@ LOCK_S = 25.0
 
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[None]:
-    """Hold the lock of a store, under which one process alone lays out or removes code.
+    """Hold the lock of a store, under which only one process lays out or removes code.
 
     Raises:
         WaitTimeoutError: another process has held the store for longer than `LOCK_S`.
@@ -114,7 +109,7 @@ def locked(store: Path) -> Iterator[None]:
 
 
 def use(store: Path, digest: str, run_dir: Path) -> None:
-    """Note, with the store locked, that a run uses this code, and no other code any more."""
+    """Note, with the store locked, that a run uses this code and no other."""
     users = store / _USERS
     users.mkdir(mode=0o700, exist_ok=True)
     own = users / f"{digest}.{_user(run_dir)}"

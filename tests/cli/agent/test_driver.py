@@ -77,7 +77,7 @@ class Stage:
         answers = SimpleNamespace(
             send=self.said.append, waiting_bytes=0, over=False, finish=lambda wait_s: None
         )
-        self.agent = driver.Agent(orders, answers, self.processes)
+        self.agent = driver.HostAgent(orders, answers, self.processes)
 
     def _read(self):
         orders, self._orders = self._orders, []
