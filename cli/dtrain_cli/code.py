@@ -46,30 +46,20 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Archive:
-    """The code of a folder.
-
-    Attributes:
-        digest: of the data, in hexadecimal digits.
-        data: a tar file, not compressed.
-    """
+    """The code of a folder: an uncompressed tar file, and its name, a digest in hexadecimal digits."""
 
     digest: str
     data: bytes = field(repr=False)
 
 
 def digest_of(data: bytes) -> str:
-    """Return the name of an archive."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def pack(folder: Path, names: Sequence[str]) -> Archive:
-    """Return the archive of some files of a folder.
+    """Return the archive of the files `names` of a folder, as `code_files` lists them.
 
-    Of a file it keeps the name, the bytes, and whether it can be executed; of a link where it leads.
-
-    Args:
-        folder: below which they lie.
-        names: paths from there, as `code_files` lists them.
+    Of a file it keeps the name, the bytes, and whether it can be executed; of a link its target.
 
     Raises:
         RunError: there are none or too many, they are too big, a link leads out of the folder, or one cannot
@@ -117,7 +107,7 @@ def _check_sizes(folder: Path, looks: dict[str, os.stat_result]) -> None:
 
 
 def _link(folder: Path, name: str, looks: dict[str, os.stat_result]) -> str:
-    """Return where a link leads; raise a `RunError` if that is not below the folder and sent, too."""
+    """Return the target of a link; raise a `RunError` if it lies outside the folder."""
     target = str((folder / name).readlink())
     if leads_out(name, target):
         raise RunError(
@@ -128,7 +118,7 @@ def _link(folder: Path, name: str, looks: dict[str, os.stat_result]) -> str:
 
 
 def leads_out(name: str, target: str) -> bool:
-    """Return whether a link of this name leads out of the folder that its name begins at."""
+    """Return whether a link leads out of the folder in which its name is a path."""
     whole = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
     return target.startswith("/") or whole == ".." or whole.startswith("../") or "\0" in target
 
@@ -146,25 +136,24 @@ _SHOWN = 5
 def may_leave(
     folder: Path, names: Sequence[str], security: SecuritySection, say: Callable[[str], None]
 ) -> list[str]:
-    """Return the files of the code that may be sent, and name the others in one line.
+    """Return the files of the code that may be sent, and name the others in one line by `say`.
 
-    Left out are the files that `security` names, those that are called as secrets and keys are, and those
-    that their owner alone can read and that hold a private key or a secret of dtrain.
-
-    Args:
-        folder: below which they lie.
-        names: paths from there.
-        security: of the spec.
-        say: prints a line for the user.
+    Left out are the files that `security` names, those with the names of secrets and keys, and those that
+    only their owner can read and that hold a private key or a secret of dtrain.
     """
     files = [getattr(security, name) for name in (*TLS_VARIABLES, "secret_file")]
-    own = [_pattern(file) for file in files if file]
+    paths = (os.path.realpath(Path(file).expanduser()) for file in files if file)
+    own = [re.sub(r"\{\w+\}", "*", glob.escape(path)) for path in paths]  # tasks may have own files
     held = [name for name in names if _is_secret(folder / name, name, own)]
     if held:
-        more = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
-        shown = ", ".join(held[:_SHOWN])
-        say(f"left out of the code: {shown}{more}: secrets and private keys stay on this machine")
+        say(f"left out of the code: {shown(held)}: secrets and private keys stay on this machine")
     return [name for name in names if name not in held]
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return the first names of files, and the number of the others."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def check_texts(files: Mapping[str, bytes], secrets: Iterable[str]) -> None:
@@ -179,7 +168,7 @@ def check_texts(files: Mapping[str, bytes], secrets: Iterable[str]) -> None:
 
 
 def password_problems(spec: RunSpec, arguments: Sequence[str] = ()) -> Iterator[Problem]:
-    """Yield the sections of a spec, and the arguments of its program, that show the password of a URL."""
+    """Yield the sections of a spec, and the arguments of its program, that show a URL's password."""
     for name, value in {**msgspec.to_builtins(spec), "arguments": arguments}.items():
         if has_password(msgspec.json.encode(value).decode()):
             yield (
@@ -202,11 +191,6 @@ def keep_from_git(folder: Path, pattern: str) -> None:
                 file.write((b"\n" if before and before[-1:] != b"\n" else b"") + os.fsencode(pattern) + b"\n")
 
 
-def _pattern(file: str) -> str:
-    """Return the pattern of the paths of a file, of which each task may have its own."""
-    return re.sub(r"\{\w+\}", "*", glob.escape(os.path.realpath(Path(file).expanduser())))
-
-
 def _is_secret(path: Path, name: str, own: Sequence[str]) -> bool:
     real = os.path.realpath(path)  # of a link, Kubernetes gets the file that it leads to
     if _NAMES.search(name) or _NAMES.search(Path(real).name) or any(fnmatchcase(real, each) for each in own):
@@ -226,11 +210,9 @@ _GIT_S = 60.0
 
 
 def code_files(folder: Path, exclude: Sequence[str] = ()) -> list[str]:
-    """Return the files and links below a folder that belong to its code, sorted, as paths from it.
+    """Return the files and links below a folder that belong to its code, as sorted paths from it.
 
-    Args:
-        folder: that is sent.
-        exclude: patterns of what is left out besides what git ignores.
+    `exclude` has patterns of what is left out besides what git ignores.
 
     Raises:
         RunError: it is no folder, or git refuses to list it.
@@ -294,20 +276,18 @@ def _by_walking(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
 def excluded(path: str, patterns: Sequence[str]) -> bool:
     """Return whether a file, or a folder above it, is left out.
 
-    Args:
-        path: of a file, from the folder that is sent, with slashes.
-        patterns: a name matches in every folder, a path from the folder that is sent; a slash at the end
-            matches folders alone; ``**`` stands for any number of folders.
+    A pattern that is a name matches in every folder, a path from the folder that is sent; a slash at the end
+    matches folders alone; ``**`` stands for any number of folders.
     """
-    return any(_matches(path.split("/"), pattern) for pattern in patterns)
-
-
-def _matches(path: list[str], pattern: str) -> bool:
-    words = pattern.strip("/").split("/")
-    anchored = "/" in pattern.rstrip("/")
-    last = len(path) - 1 if pattern.endswith("/") else len(path)  # of a file, the last part is no folder
-    heads = (path[:depth] for depth in range(1, last + 1))
-    return any(_fits(head if anchored else head[-1:], words) for head in heads)
+    parts = path.split("/")
+    for pattern in patterns:
+        words = pattern.strip("/").split("/")
+        anchored = "/" in pattern.rstrip("/")
+        last = len(parts) - 1 if pattern.endswith("/") else len(parts)  # the last part of a file is no folder
+        heads = (parts[:depth] for depth in range(1, last + 1))
+        if any(_fits(head if anchored else head[-1:], words) for head in heads):
+            return True
+    return False
 
 
 def _fits(parts: list[str], words: list[str]) -> bool:
@@ -323,12 +303,7 @@ _PATH_MAX = 4000
 
 
 def unpack(data: bytes, digest: str, store: Path) -> Path:
-    """Return the folder ``<store>/<digest>`` with the archive's files; it is made if it is not there.
-
-    Args:
-        data: an archive, as `pack` makes them.
-        digest: its name.
-        store: the folder of all archives' folders, which is made.
+    """Return the folder ``<store>/<digest>`` with the archive's files; make it if it is not there.
 
     Raises:
         RunError: the data are not those of the digest, or no archive of code.
@@ -356,15 +331,9 @@ def unpack(data: bytes, digest: str, store: Path) -> Path:
 
 
 def link_farm(code: Path, work: Path, store: Path | None = None) -> None:
-    """Make a working directory in which every file of the code is there as a link, and can be replaced.
+    """Make a working directory with a link to every file of the code, which can be replaced.
 
-    Args:
-        code: a folder of `unpack`.
-        work: the folder to make; what already lies in it stays.
-        store: the folder of all archives' folders: links to other code than this, of an earlier launch, go.
-
-    Raises:
-        OSError: it cannot be written.
+    What already lies in `work` stays, but for links to other code in `store`, of an earlier launch.
     """
     for link in _links_to_others(work, code, store) if store is not None else ():
         link.unlink()
@@ -378,7 +347,6 @@ def link_farm(code: Path, work: Path, store: Path | None = None) -> None:
 
 
 def _links_to_others(work: Path, code: Path, store: Path) -> Iterator[Path]:
-    """Yield the links of a working directory that lead into other folders of a store."""
     for parent, folders, files in os.walk(work):
         for link in (Path(parent, name) for name in (*folders, *files)):
             if link.is_symlink():
@@ -388,7 +356,7 @@ def _links_to_others(work: Path, code: Path, store: Path) -> Iterator[Path]:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder of `unpack`, which is read-only; what cannot be removed stays."""
+    """Remove a read-only folder of `unpack`; what cannot be removed stays."""
     for parent, _, _ in os.walk(folder):
         Path(parent).chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
@@ -432,7 +400,6 @@ def _is_path(name: str) -> bool:
 
 
 def _lay_out(folder: Path, data: bytes, members: Sequence[tarfile.TarInfo]) -> None:
-    """Write the files into an empty folder of our own, and take away the right to write."""
     for member in members:
         path = folder / member.name
         path.parent.mkdir(parents=True, exist_ok=True)

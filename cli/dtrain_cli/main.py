@@ -44,7 +44,7 @@ Examples:
 
 
 class _Group(click.Group):
-    """A group whose help lists the commands by what they are for, the first that a user needs first."""
+    """A group whose help lists the commands by purpose."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
@@ -127,7 +127,7 @@ def main() -> NoReturn:
 
 
 def _show(error: click.ClickException) -> None:
-    """Print in one line what click refuses; click's help for a bare `dtrain` is printed as it is."""
+    """Print in one line what click refuses, but its help for a bare `dtrain` as it is."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
@@ -147,7 +147,7 @@ def _say(message: str) -> None:
 
 
 def _drop_unread_output() -> None:
-    """Drop output whose reader has gone (`dtrain status | head`), about which Python would complain."""
+    """Drop output whose reader has gone (`dtrain status | head`): Python would complain about it."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -30,7 +30,7 @@ TOO_DEEP = f"nested too deeply; expected at most {DEPTH_MAX} lists and mappings 
 
 @dataclass(frozen=True)
 class Override:
-    """One `--set` or shortcut: how the user wrote it, and which field it gives which value."""
+    """One `--set` or shortcut as the user wrote it, and the value that it gives to a field."""
 
     label: str
     path: KeyPath
@@ -44,7 +44,7 @@ class SpecTree:
     Attributes:
         source: the file's name, or what stands in for it.
         data: mappings with string keys, lists, and scalars.
-        positions: line and column (from 1) of every key and list item that the file holds.
+        positions: line and column (from 1) of every key and list item in the file.
         overrides: in rising precedence; already applied to `data`.
     """
 
@@ -54,7 +54,7 @@ class SpecTree:
     overrides: list[Override] = field(default_factory=list)
 
     def override(self, override: Override) -> None:
-        """Put a value into the tree and make sections above it; raise a `SpecError` if one is no section."""
+        """Put a value into the tree, with the sections above it; raise a `SpecError` if one is no section."""
         node: Any = self.data
         *above, last = override.path
         for depth, key in enumerate(above):
@@ -74,7 +74,7 @@ class SpecTree:
         self.overrides.append(override)
 
     def describe(self, path: KeyPath, problem: str) -> str:
-        """Return a problem and its place: ``file:line:col: path: problem``, ``--set KEY=VALUE: problem``."""
+        """Return a problem after its place: ``file:line:col: path``, or ``--set KEY=VALUE``."""
         dotted = ".".join(map(str, path))
         override = self._override_of(path)
         if override is not None:
@@ -85,14 +85,14 @@ class SpecTree:
         return f"{place}: {dotted}: {problem}" if dotted else f"{place}: {problem}"
 
     def position(self, path: KeyPath) -> tuple[int, int]:
-        """Return line and column of the innermost part of a path that the file has; (0, 0) if it has none."""
+        """Return line and column of the innermost part of a path in the file; (0, 0) if there is none."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.positions:
                 return self.positions[path[:length]]
         return 0, 0
 
     def _override_of(self, path: KeyPath) -> Override | None:
-        """Return the option that set this field, if it was not the file."""
+        """Return the option that set this field, if any did."""
         names = tuple(map(str, path))
         for override in reversed(self.overrides):
             given = tuple(map(str, override.path))
@@ -111,17 +111,13 @@ def _child(node: Any, key: str | int) -> Any:
 
 
 def _index(key: str | int, items: list[Any]) -> int | None:
-    """Return the place of an item as a key names it; None where there is no such item."""
+    """Return the index that a key names; None where there is no such item."""
     text = str(key)
     return int(text) if text.isdecimal() and len(text) <= 9 and int(text) < len(items) else None
 
 
 def read_tree(path: Path) -> SpecTree:
-    """Read a spec file, not yet checked.
-
-    Raises:
-        SpecError: it cannot be read, is too large, not UTF-8, not YAML, JSON or TOML, or no mapping.
-    """
+    """Read a spec file, not yet checked; raise a `SpecError` if it is no mapping in YAML, JSON or TOML."""
     text = _read_text(path)
     return parse_toml(text, str(path)) if path.suffix == ".toml" else parse_yaml_tree(text, str(path))
 
@@ -153,13 +149,11 @@ def parse_toml(text: str, source: str) -> SpecTree:
 
 
 def parse_yaml_tree(text: str, source: str) -> SpecTree:
-    """Read YAML or JSON whose top level is a mapping or empty; raise a `SpecError` for anything else."""
     positions: dict[KeyPath, tuple[int, int]] = {}
-    data = parse_yaml(text, source, positions)
-    if data is None:
-        data = {}
+    data = {} if (plain := parse_yaml(text, source, positions)) is None else plain
     if not isinstance(data, dict):
-        raise SpecError(f"{source}:1:1: expected a mapping of keys such as `cluster:`, found a {_kind(data)}")
+        kind = "list" if isinstance(data, list) else "single value"
+        raise SpecError(f"{source}:1:1: expected a mapping of keys such as `cluster:`, found a {kind}")
     return SpecTree(source, data, positions)
 
 
@@ -167,8 +161,7 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
     """Read one YAML value as plain data, noting the positions of keys.
 
     Raises:
-        SpecError: not YAML, or YAML that a spec has no use for: aliases, several documents, nesting without
-            end.
+        SpecError: it is not YAML, or has aliases, several documents, or nesting without end.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.composer import Composer
@@ -195,7 +188,7 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
     yaml.Scanner = ShallowScanner
     yaml.Composer = PlainComposer
     try:
-        plain = _plain(yaml.load(text), (), {} if positions is None else positions)
+        return _plain(yaml.load(text), (), {} if positions is None else positions)
     except MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
@@ -207,7 +200,6 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
         raise SpecError(f"{place}: not YAML that a spec can use: {said}") from None
     except RecursionError:
         raise SpecError(f"{source}: {TOO_DEEP}") from None
-    return plain
 
 
 def _reason(error: Any) -> str:
@@ -217,7 +209,7 @@ def _reason(error: Any) -> str:
 
 
 def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) -> Any:
-    """Turn ruamel's tree into plain data with string keys, noting where everything stood."""
+    """Turn ruamel's tree into plain data with string keys, noting positions."""
     if isinstance(node, dict):
         for key, place in _places(node):
             positions[*path, _key(key)] = place
@@ -237,7 +229,7 @@ def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) 
 
 
 def _places(node: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """Yield the keys of a mapping, or the indices of a list, each with its line and column in the file."""
+    """Yield the keys of a mapping, or the indices of a list, each with its line and column."""
     is_mapping = isinstance(node, dict)
     if not hasattr(node, "lc"):
         return  # TOML has none
@@ -258,10 +250,6 @@ def _text(node: Any) -> str:
     text = str(getattr(node, "value", node))  # a scalar with an unknown tag has its text in `value`
     text.encode()  # an escape such as "\ud800" alone is no text: a ValueError here, not a puzzle later
     return text
-
-
-def _kind(data: Any) -> str:
-    return "list" if isinstance(data, list) else "single value"
 
 
 MISTAKES_MAX = 100
@@ -306,9 +294,8 @@ def read_spec(
             (``simulate.slow.worker:2``).
         shortcuts: values by the names of `SHORTCUTS`; those that are None were not given.
         foreign: whether it is for `-- COMMAND`: the default has no evaluator, and less can be simulated.
-        trains: whether a program is to train on the cluster that it describes, which must have what that
-            needs, and is then what its strategy makes of it; a spec beside a TF_CONFIG may leave the cluster
-            to that.
+        trains: whether a program is to train on its cluster, which is then what the strategy makes of it; a
+            spec beside a TF_CONFIG may leave the cluster to that.
         unfit: yields what else is wrong with a spec that is right in itself.
         note: is called with a line for each setting that has no use.
 
@@ -334,14 +321,14 @@ def read_spec(
 
 
 def _cut(lines: list[str], problems: int) -> list[str]:
-    """Return lines of a length that a terminal shows, and how many mistakes there are besides."""
+    """Cut lines to what a terminal shows, and say how many mistakes there are besides."""
     shown = [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..." for line in lines[:MISTAKES_MAX]]
     more = max(problems, len(lines)) - len(shown)
     return [*shown, f"and {more} more mistakes"] if more > 0 else shown
 
 
 def _add_default_cluster(data: dict[str, Any], foreign: bool) -> None:
-    """Add the tasks of which no option has said how many there are."""
+    """Add the tasks whose number no option gives."""
     training = data.get("training")
     strategy = training.get("strategy") if isinstance(training, dict) else None
     default = asdict(default_cluster(strategy if isinstance(strategy, str) else ""))
@@ -360,7 +347,7 @@ def _shortcut(name: str, value: Any) -> Override:
 
 
 def _apply(tree: SpecTree, shortcuts: list[Override], sets: Sequence[str]) -> list[str]:
-    """Put all overrides into the tree; what could not be, a line each."""
+    """Put all overrides into the tree; return what could not be, a line each."""
     overrides = list(shortcuts)
     lines = []
     for text in sets:

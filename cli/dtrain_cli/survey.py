@@ -38,6 +38,7 @@ from dtrain_cli.agent.messages import (
 from dtrain_cli.console.streams import say
 from dtrain_cli.fleet.host_rules import Logins, address_of, unfit
 from dtrain_cli.fleet.link import HostError, Link, Opener
+from dtrain_cli.fleet.locations import host_port
 from dtrain_cli.placement import hosts_of_addresses
 from dtrain_cli.targets.slurm_allocation import Srun, read_allocation
 from dtrain_cli.targets.ssh import Ssh
@@ -49,15 +50,12 @@ _DASH = "-"
 
 @dataclass
 class HostFound:
-    """One host.
+    """What was found out about one host.
 
     Attributes:
-        host: its name.
         login_s: from the start of its login to the first word of its agent.
-        python: the version there; likewise `dtrain`.
-        dtrain: the version there.
         clock_s: how much later its clock is than this machine's.
-        sees_folder: whether the working directory of this command is there the same folder.
+        sees_folder: whether this command's working directory is the same folder there.
         address: at which other hosts reach it.
         problem: why it cannot be used, with its name.
         unreached: why it cannot connect to another host, by that host's name.
@@ -78,7 +76,6 @@ HEADINGS = ("host", "ssh", "Python", "dtrain", "clock", "address", "this folder"
 
 
 def row(found: HostFound) -> tuple[str, ...]:
-    """Return the cells of a host, below `HEADINGS`."""
     if found.login_s is None:
         return (found.host, "no", *[_DASH] * 5)
     folder = {True: "seen", False: "not there", None: _DASH}[found.sees_folder]
@@ -88,7 +85,6 @@ def row(found: HostFound) -> tuple[str, ...]:
 
 
 def table(hosts: Sequence[HostFound]) -> Iterator[str]:
-    """Yield the lines of the table of hosts."""
     rows = [HEADINGS, *map(row, hosts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
@@ -130,7 +126,7 @@ def check_hosts(spec: RunSpec) -> None:
 
     Raises:
         SpecError: the spec names no hosts.
-        HostError: these hosts cannot run a cluster together; the message has a sentence for each reason.
+        HostError: these hosts cannot run a cluster together; it has a sentence for each reason.
     """
     hosts, opener = _hosts(spec)
     with Visits(opener, hosts, spec.network, say) as visits:
@@ -165,7 +161,7 @@ _KEPT = 16
 
 
 class Visit:
-    """The visit to one host: the process that carries its agent's streams, and what it has said."""
+    """The process that carries the streams of one host's agent, and what the agent has said."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -176,19 +172,11 @@ class Visit:
 
 
 class Visits:
-    """The visits to some hosts. A context manager: leaving it ends them all."""
+    """The visits to some hosts, which are ended as this context is left."""
 
     def __init__(
         self, opener: Opener, hosts: Sequence[Host], network: NetworkSection, say: Callable[[str], None]
     ) -> None:
-        """Prepare; no host is visited before `survey`.
-
-        Args:
-            opener: the way to the hosts.
-            hosts: to visit.
-            network: of the spec.
-            say: prints a line while the user waits.
-        """
         self._say = say
         self.found = {host.host: HostFound(host.host) for host in hosts}
         self._hosts = {host.host: host for host in hosts}
@@ -210,7 +198,7 @@ class Visits:
         self._selector.close()
 
     def survey(self, folder: Path) -> list[HostFound]:
-        """Return the findings about every host; `folder` is what they may see."""
+        """Find out all about every host; `folder` is what they may see."""
         self._log_in()
         self._look_at_clocks()
         self._look_for(folder)
@@ -254,7 +242,7 @@ class Visits:
         self._selector.register(visit.link, selectors.EVENT_READ, visit)
 
     def _turn(self, wait_s: float) -> None:
-        """Read what agents say for some time, and keep their leases."""
+        """Read answers for some time, and keep the leases."""
         for key, _ in self._selector.select(wait_s):
             self._hear(key.data)
         now_s = time.monotonic()
@@ -305,7 +293,7 @@ class Visits:
         self._visits.pop(host, None)
 
     def _ask(self, orders: Mapping[str, Order], kind: type[T], timeout_s: float = ANSWER_S) -> dict[str, T]:
-        """Return the answers of the hosts that answer in time."""
+        """Return the answers that come in time, by host."""
         for host, order in orders.items():
             if host in self._visits:
                 self._visits[host].link.send(order)
@@ -370,7 +358,7 @@ class Visits:
             if (reason := answer.lacking(1)) is not None:
                 self.found[host].problem = f"{host}: {reason}"
             else:
-                addresses[host] = _join(self.found[host].address, answer.ports[0])
+                addresses[host] = host_port(self.found[host].address or "", answer.ports[0])
         self._ask(dict.fromkeys(addresses, Listen(True)), Listening)
         others = {host: {each: to for each, to in addresses.items() if each != host} for host in addresses}
         orders = {host: Try(list(wanted.values()), CONNECT_S) for host, wanted in others.items() if wanted}
@@ -381,8 +369,3 @@ class Visits:
                 why = "its agent has not answered" if found is None else found.problems.get(address)
                 if why is not None:
                     self.found[host].unreached[other] = why
-
-
-def _join(address: str | None, port: int) -> str:
-    assert address is not None
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

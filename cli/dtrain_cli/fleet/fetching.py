@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dtrain.errors import RunError
@@ -12,6 +12,7 @@ from dtrain.runs.files import RunFiles, default_runs_dir, open_own, read_record
 from dtrain.runs.json_file import replace_json
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
+from dtrain_cli.code import shown
 from dtrain_cli.fleet.agents import Agents, Ended, Said
 from dtrain_cli.fleet.host_rules import Gone, Phase
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
@@ -84,20 +85,15 @@ def remember(cwd: Path, brought: Mapping[str, str]) -> None:
 def apart_text(folder: Path) -> str | None:
     """Return for the last line of a run which files came to a folder of their own; None: none did."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return f"kept apart from files of yours, in {folder}: {_shown(names)}" if names else None
+    return f"kept apart from files of yours, in {folder}: {shown(names)}" if names else None
 
 
 def _tell(files: FetchedFiles, host: str, say: Callable[[str], None]) -> None:
     if files.names:
-        say(f"fetched from {host}, {files.nbytes / (1 << 20):.1f} MiB: {_shown(files.names)}")
+        say(f"fetched from {host}, {files.nbytes / (1 << 20):.1f} MiB: {shown(files.names)}")
     if files.apart:
-        say(f"fetched from {host}, kept apart from files that no fetch has brought: {_shown(files.apart)}")
+        say(f"fetched from {host}, kept apart from files that no fetch has brought: {shown(files.apart)}")
     for problem in files.problems[:_SHOWN]:
         say(f"not fetched from {host}: {problem}")
     if len(files.problems) > _SHOWN:
         say(f"not fetched from {host}: {len(files.problems) - _SHOWN} more files")
-
-
-def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -94,7 +94,9 @@ class Locations:
 
     def check_addresses(self) -> None:
         """Refuse addresses of which only some are loopback: those hosts cannot be reached by the others."""
-        own = {host: address for host, address in self.addresses.items() if is_loopback(_join(address, 1))}
+        own = {
+            host: address for host, address in self.addresses.items() if is_loopback(host_port(address, 1))
+        }
         if own and len(own) < len(self.addresses):
             host, address = next(iter(own.items()))
             raise HostError(
@@ -129,7 +131,7 @@ class Locations:
         for task in self._serving(cluster):
             host, given = self.host_of(task), getattr(cluster, task.role)
             counted = isinstance(given, int)
-            address = _join(self.addresses[host], left[host].pop(0)) if counted else given[task.index]
+            address = host_port(self.addresses[host], left[host].pop(0)) if counted else given[task.index]
             self._address[task] = address
             jobs.setdefault(task.role.value, []).append(address)
         return ClusterSpec.from_lists(**jobs)
@@ -170,7 +172,7 @@ class Locations:
 
     def change_port(self, task: TaskId, port: int) -> None:
         """Give a task a port that its present host holds."""
-        address = _join(self.addresses[self.host_of(task)], port)
+        address = host_port(self.addresses[self.host_of(task)], port)
         if address != self._address[task]:
             self._address[task] = address
             self._moved.add(task)
@@ -187,7 +189,7 @@ class Locations:
         return [TaskId(role, index) for role in _SERVING for index in range(cluster.count(role))]
 
 
-def _join(address: str, port: int) -> str:
+def host_port(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
