@@ -51,6 +51,7 @@ from dtrain_cli.agent.messages import (
     Try,
     WantCode,
     encode,
+    write_lines,
 )
 from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
@@ -103,20 +104,11 @@ class AnswerStream:
         self.waiting_bytes += len(line)
 
     def pump(self) -> None:
-        """Write as much as the stream takes now."""
-        while self._waiting and not self.over:
+        if not self.over:
             try:
-                written = os.write(self._descriptor, self._waiting[0])
-            except BlockingIOError:
-                return
-            except (BrokenPipeError, ConnectionError):
+                self.waiting_bytes -= write_lines(self._descriptor, self._waiting)
+            except ConnectionError:
                 self.over = True
-                return
-            self.waiting_bytes -= written
-            if written == len(self._waiting[0]):
-                self._waiting.popleft()
-            else:
-                self._waiting[0] = self._waiting[0][written:]
 
     def finish(self, wait_s: float) -> None:
         """Write the rest, for so long at most."""

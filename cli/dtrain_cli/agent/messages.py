@@ -5,7 +5,10 @@ Both ends are of one version of dtrain, which `Welcome` tells before anything el
 base64. A path is relative to the run's directory, and only the names that `agent.copies` lists are written.
 """
 
+import contextlib
 import ipaddress
+import os
+from collections import deque
 from itertools import chain
 from typing import Annotated, Any
 
@@ -350,3 +353,17 @@ def _sound(record: Any) -> Any:
 
 def encode(message: Order | Answer) -> bytes:
     return msgspec.json.encode(message) + b"\n"
+
+
+def write_lines(descriptor: int, lines: deque[bytes]) -> int:
+    """Write as many bytes as a stream takes now, drop them from `lines`, and return their number."""
+    total = 0
+    with contextlib.suppress(BlockingIOError):
+        while lines:
+            written = os.write(descriptor, lines[0])
+            total += written
+            if written == len(lines[0]):
+                lines.popleft()
+            else:
+                lines[0] = lines[0][written:]
+    return total

@@ -41,12 +41,10 @@ _WORDS_MAX = 200
 
 @dataclass
 class AgentHost:
-    """An agent's host, as it has introduced itself.
+    """A host and its agent.
 
     Attributes:
-        link: to its agent.
         welcome: its facts; None before its agent has spoken.
-        clock: its monotonic clock.
         ready: its run directory, and whether it has the program.
         why: the reason why its stream has ended; None: it has not.
     """
@@ -60,41 +58,29 @@ class AgentHost:
 
 @dataclass(frozen=True)
 class Said:
-    """An answer of an agent that its owner has to deal with."""
+    """An answer of an agent for the owner of the agents."""
 
     host: str
     answer: Answer
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The end of an agent's stream, with the reason; `again` says whether another login may succeed."""
+class StreamEnded:
+    """The end of an agent's stream; `again` says whether another login may succeed."""
 
     host: str
     reason: str
     again: bool
 
 
-News = Said | Ended | Gone | Silent | HeardAgain
+News = Said | StreamEnded | Gone | Silent | HeardAgain
 
 
 class Agents:
-    """The agents of one run, by host.
-
-    Attributes:
-        members: the present agent of each host.
-        alive: which hosts are, and which task runs where.
-    """
+    """The agents of one run by host, and which hosts are alive."""
 
     def __init__(self, opener: Opener, begin: Callable[[str], Begin], mirror: Mirror, lease_s: float) -> None:
-        """Log in to no host yet.
-
-        Args:
-            opener: the way to the hosts.
-            begin: makes the first order to the agent of a host.
-            mirror: takes the files that agents send.
-            lease_s: how long an agent keeps its tasks without a word.
-        """
+        """Log in to no host yet; `begin` makes the first order to the agent of a host."""
         self.members: dict[str, AgentHost] = {}
         self.alive = HostsAlive(lease_s)
         self._opener = opener
@@ -104,25 +90,24 @@ class Agents:
         self._writes: dict[str, int] = {}
 
     def wake_on(self, source: HasFileno) -> None:
-        """Have `turn` return as soon as `source` can be read."""
         self._selector.register(source, selectors.EVENT_READ, None)
 
     def log_in(self, host: str) -> None:
-        """Start a login to a host; `Said` with `Ready`, or `Ended`, follows."""
+        """Start a login to a host; `Said` with `Ready`, or `StreamEnded`, follows."""
         self._drop(host)
         link = Link(host, self._opener.open(host))
         self.members[host] = AgentHost(link)
         self._selector.register(link, selectors.EVENT_READ, link)
 
     def send(self, host: str, order: Order) -> None:
-        """Send an order to the agent of a host; without an agent this does nothing."""
+        """Send an order to the agent of a host, if there is one."""
         member = self.members.get(host)
         if member is not None:
             member.link.send(order)
             self._watch_writing(member.link)
 
     def turn(self, until_s: float) -> list[News]:
-        """Wait for news until a moment (monotonic), and return them; copies of files are none."""
+        """Wait for news until a moment (monotonic), and return them; copied files are written at once."""
         news: list[News] = []
         woken = False
         while True:
@@ -221,7 +206,7 @@ class Agents:
         member.why = reason
         link.kill()
         self.alive.cut(link.host, time.monotonic())
-        return [Ended(link.host, reason, again)]
+        return [StreamEnded(link.host, reason, again)]
 
     def _act(self, action: Action) -> list[News]:
         match action:
@@ -232,7 +217,7 @@ class Agents:
                     self.log_in(host)
                 except HostError as error:
                     self.alive.cut(host, time.monotonic())
-                    return [Ended(host, str(error), again=True)]
+                    return [StreamEnded(host, str(error), again=True)]
             case Gone(host=host, usable=usable):
                 if not usable:
                     self._drop(host, forget=False)
@@ -252,7 +237,7 @@ class Agents:
             self.members.pop(host, None)
 
     def _watch_writing(self, link: Link) -> None:
-        """Wake when a stream that is full takes more."""
+        """Wake up when a full stream takes more."""
         if link.waiting and link.host not in self._writes:
             self._writes[link.host] = link.writing_end
             self._selector.register(link.writing_end, selectors.EVENT_WRITE, link)
@@ -273,5 +258,4 @@ class Agents:
         return f"{host}: the login{printed} has started no agent (does its shell wait for an answer?)"
 
     def up(self, hosts: Iterable[str]) -> list[str]:
-        """Return those of some hosts whose agents are heard."""
         return [host for host in hosts if self.alive.is_heard(host)]

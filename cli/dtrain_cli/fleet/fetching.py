@@ -13,8 +13,8 @@ from dtrain.runs.json_file import replace_json
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 from dtrain_cli.code import shown
-from dtrain_cli.fleet.agents import Agents, Ended, Said
-from dtrain_cli.fleet.host_rules import Gone, Phase
+from dtrain_cli.fleet.agents import Agents, Said, StreamEnded
+from dtrain_cli.fleet.host_rules import Gone, HostPhase
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
 SILENCE_S = 30.0
@@ -26,7 +26,7 @@ _SHOWN = 5
 def fetch(
     agents: Agents, host: str, files: FetchedFiles, signals: SignalInbox, say: Callable[[str], None]
 ) -> None:
-    """Have a host's agent send what was made there, write it, and say what has come and what has not."""
+    """Have a host's agent send what was made there, write it, and report what has come and what has not."""
     problem = _received(agents, host, files, signals)
     files.drop()
     if problem is not None:
@@ -35,7 +35,7 @@ def fetch(
 
 
 def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInbox) -> str | None:
-    if agents.alive.phase(host) is not Phase.UP:
+    if agents.alive.phase(host) is not HostPhase.UP:
         return "the host cannot be reached"
     agents.send(host, Fetch())
     deadline_s = time.monotonic() + SILENCE_S
@@ -48,7 +48,7 @@ def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInb
                 case Said(host=here, answer=AllMade(problems=problems)) if here == host:
                     files.problems += problems
                     return None
-                case Ended(host=here, reason=reason) if here == host:
+                case StreamEnded(host=here, reason=reason) if here == host:
                     return reason
                 case Gone(host=here, silent_s=silent_s) if here == host:
                     return f"no word of the host for {silent_s:.0f} s"
@@ -59,7 +59,7 @@ def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInb
 
 
 def brought_file(cwd: Path) -> Path:
-    """Return this user's record of the files that were fetched into a working directory, and not changed."""
+    """Return this user's record of the files that were fetched into a working directory."""
     digest = hashlib.blake2b(os.fsencode(cwd), digest_size=16).hexdigest()
     return default_runs_dir().absolute().with_name("fetched") / f"{digest}.json"
 
@@ -74,7 +74,7 @@ def earlier(cwd: Path) -> dict[str, str]:
 
 
 def remember(cwd: Path, brought: Mapping[str, str]) -> None:
-    """Keep the digests of what was fetched, as far as it is still there; a failure costs the next fetch."""
+    """Keep the digests of fetched files that are still there; a failure costs the next fetch."""
     path = brought_file(cwd)
     with contextlib.suppress(OSError, RunError):
         RunFiles(path.parent).create()
@@ -83,7 +83,7 @@ def remember(cwd: Path, brought: Mapping[str, str]) -> None:
 
 
 def apart_text(folder: Path) -> str | None:
-    """Return for the last line of a run which files came to a folder of their own; None: none did."""
+    """Return for a run's last line which files came to a folder of their own; None: none did."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return f"kept apart from files of yours, in {folder}: {shown(names)}" if names else None
 

@@ -28,7 +28,7 @@ AGAIN_S = (0.0, 1.0, 2.0, 4.0)
 """The waits before each new login to a host whose stream has ended; the last one repeats."""
 
 
-class Phase(Enum):
+class HostPhase(Enum):
     """`UP`: its agent is heard. `CUT`: the stream has ended. `LOST`: it is used no more."""
 
     UP = "up"
@@ -68,7 +68,7 @@ class LogInAgain:
 
 @dataclass(frozen=True)
 class Gone:
-    """The tasks that ran on a host are dead; `usable` says whether it can run tasks again."""
+    """The tasks on a host are dead; `usable` says whether the host can run tasks again."""
 
     host: str
     tasks: tuple[tuple[TaskId, int], ...]
@@ -84,7 +84,7 @@ class _Host:
     heard_s: float
     agent_s: float
     ping_s: float
-    phase: Phase = Phase.UP
+    phase: HostPhase = HostPhase.UP
     silent: bool = False
     again_s: float = 0.0
     logins: int = 0
@@ -98,31 +98,29 @@ class HostsAlive:
     """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
-        """Know no host yet; `lease_s` is the lease of every agent."""
         self.gone_s = lease_s + REST_S
         self._hosts: dict[str, _Host] = {}
         self._tasks: dict[TaskId, tuple[str, int]] = {}
 
-    def phase(self, host: str) -> Phase | None:
+    def phase(self, host: str) -> HostPhase | None:
         """Return the phase of a host; None before its first agent is ready."""
         return self._hosts[host].phase if host in self._hosts else None
 
     def is_heard(self, host: str) -> bool:
-        """Return whether a host has an agent that is not silent."""
-        return self.phase(host) is Phase.UP and not self._hosts[host].silent
+        return self.phase(host) is HostPhase.UP and not self._hosts[host].silent
 
     def ready(self, host: str, agent_s: float, now_s: float) -> list[Action]:
         """Note that an agent is ready, so that no earlier one is left on its host."""
         before = self._hosts.get(host)
-        if before is not None and before.phase is Phase.LOST:
+        if before is not None and before.phase is HostPhase.LOST:
             return []
         self._hosts[host] = _Host(now_s, agent_s, now_s)
         return [] if before is None else [self._gone(host, now_s - before.heard_s, usable=True)]
 
     def heard(self, host: str, now_s: float, agent_s: float | None = None) -> list[Action]:
-        """Note a word of a host, perhaps with its clock."""
+        """Note a message of a host, perhaps with its clock."""
         known = self._hosts.get(host)
-        if known is None or known.phase is not Phase.UP:
+        if known is None or known.phase is not HostPhase.UP:
             return []
         after_s = now_s - known.heard_s
         known.heard_s = now_s
@@ -133,18 +131,16 @@ class HostsAlive:
         return [HeardAgain(host, after_s)]
 
     def cut(self, host: str, now_s: float) -> None:
-        """Note that the stream of a host has ended, or that a login to it has failed."""
+        """Note that a host's stream has ended, or that a login to it has failed."""
         known = self._hosts.get(host)
-        if known is not None and known.phase is not Phase.LOST:
-            known.phase = Phase.CUT
+        if known is not None and known.phase is not HostPhase.LOST:
+            known.phase = HostPhase.CUT
             known.again_s = now_s + AGAIN_S[min(known.logins, len(AGAIN_S) - 1)]
 
     def started(self, task: TaskId, attempt: int, host: str) -> None:
-        """Note that an attempt of a task was sent to a host."""
         self._tasks[task] = host, attempt
 
     def ended(self, task: TaskId, attempt: int) -> None:
-        """Note that an attempt of a task has ended on its host."""
         if self._tasks.get(task, ("", -1))[1] == attempt:
             del self._tasks[task]
 
@@ -152,23 +148,22 @@ class HostsAlive:
         """Return when `due` may have something to do."""
         moments = [now_s + PING_S]
         for known in self._hosts.values():
-            if known.phase is Phase.UP:
+            if known.phase is HostPhase.UP:
                 moments.append(known.ping_s)
-            elif known.phase is Phase.CUT:
+            elif known.phase is HostPhase.CUT:
                 moments.append(min(known.again_s, known.heard_s + self.gone_s))
         return min(moments)
 
     def due(self, now_s: float) -> list[Action]:
-        """Return what is to be done now."""
         actions: list[Action] = []
         for host, known in self._hosts.items():
-            if known.phase is Phase.LOST:
+            if known.phase is HostPhase.LOST:
                 continue
             silent_s = now_s - known.heard_s
             if silent_s >= self.gone_s:
-                known.phase = Phase.LOST
+                known.phase = HostPhase.LOST
                 actions.append(self._gone(host, silent_s, usable=False))
-            elif known.phase is Phase.CUT:
+            elif known.phase is HostPhase.CUT:
                 if now_s >= known.again_s:
                     known.again_s = float("inf")
                     known.logins += 1
@@ -212,12 +207,11 @@ class Logins:
 
     @property
     def done(self) -> bool:
-        """Return whether every host has been logged in to."""
         return not self._due_s and not self._under_way
 
     @property
     def missing(self) -> list[str]:
-        """Return the hosts that have not been logged in to."""
+        """The hosts that have not been logged in to."""
         return sorted({*self._due_s, *self._under_way}, key=self._place.__getitem__)
 
     def begin(self, now_s: float) -> list[str]:
@@ -230,7 +224,6 @@ class Logins:
         return hosts
 
     def succeeded(self, host: str) -> None:
-        """Note that a login has succeeded."""
         self._under_way.discard(host)
 
     def failed(self, host: str, now_s: float) -> bool:
@@ -250,10 +243,7 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 def unfit(host: str, welcome: Welcome, own: str | None = None) -> str | None:
     """Return why the agent of a host cannot serve this launcher; None if it can.
 
-    Args:
-        host: its name.
-        welcome: what the agent has told.
-        own: the launcher's version of dtrain; None: the one that is installed.
+    `own` is the launcher's version of dtrain; None: the installed one.
     """
     own = own or version("dtrain")
     if welcome.version != own:
@@ -270,16 +260,9 @@ def unfit(host: str, welcome: Welcome, own: str | None = None) -> str | None:
 
 
 def address_of(host: Host, welcome: Welcome, network: NetworkSection, alone: bool) -> str:
-    """Return the address at which other hosts reach the tasks of a host.
+    """Return the address at which other hosts reach the tasks of a host; raise a `HostError` if it has none.
 
-    Args:
-        host: as the spec names it.
-        welcome: what its agent has told.
-        network: of the spec.
-        alone: whether no other host has tasks, so that loopback will do.
-
-    Raises:
-        HostError: it has no such address.
+    `alone` says that no other host has tasks, so that loopback will do.
     """
     found = host.address or _in_network(host, welcome, network) or welcome.reached_at
     if found is None and alone:
@@ -293,7 +276,7 @@ def address_of(host: Host, welcome: Welcome, network: NetworkSection, alone: boo
 
 
 def _in_network(host: Host, welcome: Welcome, network: NetworkSection) -> str | None:
-    """Return the host's address in `network.interface`; None where nothing is said."""
+    """Return the host's address in `network.interface`; None where the spec names none."""
     if network.interface is None:
         return None
     subnet = network.subnet

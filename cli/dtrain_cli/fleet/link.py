@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dtrain.errors import DtrainError
 from dtrain.process.start_protocol import Lines
-from dtrain_cli.agent.messages import ANSWERS, MAGIC, Answer, Order, encode
+from dtrain_cli.agent.messages import ANSWERS, MAGIC, Answer, Order, encode, write_lines
 
 _READ_BYTES = 1 << 18
 _BANNER_BYTES_MAX = 1 << 16
@@ -35,10 +35,7 @@ class Opener(Protocol):
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
         """Return why the process has ended before its agent spoke, and whether another try may succeed.
 
-        Args:
-            host: its host.
-            code: its exit code.
-            words: the end of what it has printed.
+        `code` is its exit code, `words` the end of what it has printed.
         """
 
 
@@ -62,21 +59,19 @@ class Link:
 
     @property
     def spoke(self) -> bool:
-        """Return whether the agent has said its first line."""
+        """Whether the agent's first line has come."""
         return self._banner is None
 
     @property
     def waiting(self) -> bool:
-        """Return whether orders wait to be written."""
+        """Whether orders wait to be written."""
         return bool(self._waiting) and not self.over and not self._in.closed
 
     def fileno(self) -> int:
-        """Return the file descriptor on which answers come."""
         return self._out.fileno()
 
     @property
     def writing_end(self) -> int:
-        """Return the file descriptor to which orders go."""
         return self._in.fileno()
 
     def words(self) -> str:
@@ -88,28 +83,19 @@ class Link:
         return (banner + b"\n" + self._words).decode(errors="replace").strip()
 
     def send(self, order: Order) -> None:
-        """Send an order as soon as the stream takes it."""
         if not self.over and not self._in.closed:
             self._waiting.append(encode(order))
             self.pump()
 
     def pump(self) -> None:
-        """Write as much as the stream takes now."""
-        while self._waiting and not self._in.closed:
+        if not self._in.closed:
             try:
-                written = os.write(self._in.fileno(), self._waiting[0])
-            except BlockingIOError:
-                return
+                write_lines(self._in.fileno(), self._waiting)
             except OSError:  # its end will be read
                 self._waiting.clear()
-                return
-            if written == len(self._waiting[0]):
-                self._waiting.popleft()
-            else:
-                self._waiting[0] = self._waiting[0][written:]
 
     def read(self) -> list[Answer]:
-        """Return the answers that have arrived; raise a `HostError` if they are not of this version."""
+        """Return what has arrived; raise a `HostError` if an answer is none of this version."""
         self._read_words()
         try:
             data = os.read(self._out.fileno(), _READ_BYTES)
@@ -128,7 +114,6 @@ class Link:
             raise HostError(f"{self.host}: its agent is not heard any more: it has said {error}") from None
 
     def exit_code(self) -> int:
-        """Return the exit code of the process whose stream has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(_END_S)
         self._process.kill()
@@ -140,7 +125,7 @@ class Link:
             self._in.close()
 
     def kill(self) -> None:
-        """End the process too. Repeating it does no harm."""
+        """End the process too. It may be repeated."""
         self.over = True
         self.close()
         self._process.kill()

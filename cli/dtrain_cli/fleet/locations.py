@@ -18,10 +18,10 @@ _SERVING = (Role.CHIEF, Role.WORKER, Role.PS)
 
 
 class Locations:
-    """The locations of one run's tasks.
+    """The hosts, addresses and ports of one run's tasks.
 
     Attributes:
-        addresses: each host's own.
+        addresses: of each host.
         stranded: the tasks that have no host any more, and why.
     """
 
@@ -36,7 +36,7 @@ class Locations:
         self.stranded: dict[TaskId, str] = {}
 
     def place(self, cluster: ClusterSection, places: Places) -> None:
-        """Give every task its host; raise a `SpecError` if they have no room."""
+        """Assign every task to a host; raise a `SpecError` if they have no room."""
         self._placed = place(cluster, self._hosts, places)
         self._folders = {f"{task.role}-{task.index}": task for task in self._placed}
 
@@ -47,11 +47,9 @@ class Locations:
 
     @property
     def places(self) -> dict[TaskId, str]:
-        """The name of every task's host."""
         return {task: host.host for task, host in self._placed.items()}
 
     def host_of(self, task: TaskId) -> str:
-        """Return the name of a task's host."""
         return self._placed[task].host
 
     def address_of(self, task: TaskId) -> str | None:
@@ -63,15 +61,13 @@ class Locations:
         return self._address[task] if task in self._moved else None
 
     def moved(self) -> dict[str, str]:
-        """Return the addresses of the tasks that serve no longer where the cluster says."""
+        """Return the addresses that are no longer the cluster's, by task."""
         return {str(task): self._address[task] for task in sorted(self._moved)}
 
     def port_of(self, task: TaskId) -> int:
-        """Return the port at which a task serves; 0 for one that does not."""
         return int(self._address[task].rpartition(":")[2]) if task in self._address else 0
 
     def tasks_of(self, host: str) -> list[TaskId]:
-        """Return the tasks of a host."""
         return [task for task, where in self._placed.items() if where.host == host]
 
     def training_on(self, host: str) -> int:
@@ -81,8 +77,8 @@ class Locations:
     def may_write(self, host: str, path: str) -> bool:
         """Return whether a host may write a file of the run directory.
 
-        Its own tasks' it may. Where the run is led it may also write those of the run and of workers that
-        have joined, and the requests to kill servers. Without servers, every replica may come to lead.
+        It may write those of its own tasks. The leader's host may also write those of the run and of workers
+        that have joined, and the requests to kill servers. Without servers, every replica may come to lead.
         """
         folder = path.removeprefix("tasks/").partition("/")[0]
         kills = path.endswith("kill.json")
@@ -93,7 +89,7 @@ class Locations:
         return not kills and self.training_on(host) > 0
 
     def check_addresses(self) -> None:
-        """Refuse addresses of which only some are loopback: those hosts cannot be reached by the others."""
+        """Refuse addresses of which only some are loopback: the other hosts cannot reach these."""
         own = {
             host: address for host, address in self.addresses.items() if is_loopback(host_port(address, 1))
         }
@@ -154,7 +150,7 @@ class Locations:
         return [task for task in self._address if self._placed[task].host == host]
 
     def move(self, lost: str, up: Collection[str], foreign: bool) -> str | None:
-        """Give the tasks of a lost host to a spare one that is up, and return its name.
+        """Assign the tasks of a lost host to a spare one that is up, and return its name.
 
         None means that they are stranded: no spare host has slots for all of them, or they are those of a
         foreign command, whose addresses stand in every TF_CONFIG.
@@ -171,7 +167,6 @@ class Locations:
         return spare.host
 
     def change_port(self, task: TaskId, port: int) -> None:
-        """Give a task a port that its present host holds."""
         address = host_port(self.addresses[self.host_of(task)], port)
         if address != self._address[task]:
             self._address[task] = address
@@ -198,8 +193,6 @@ class RemotePlace:
     """The place of a run on a host, with paths of that host.
 
     Attributes:
-        run_dir: the run's directory.
-        cwd: the working directory of its tasks.
         executable: the interpreter.
         code: the folder here whose files lie in `cwd` there; None: the paths here are those there.
     """

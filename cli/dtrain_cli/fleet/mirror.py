@@ -52,7 +52,6 @@ class HostClock:
         self.offset_s = now_s - said_s
 
     def heard(self, said_s: float, now_s: float) -> None:
-        """Note what the host's clock has said."""
         self.offset_s = min(self.offset_s, now_s - said_s)
 
 
@@ -114,7 +113,7 @@ class Mirror:
         aside.replace(target)
 
     def _overwrite(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
-        """Overwrite a status in place: of many idle tasks, renaming files would cost most."""
+        """Overwrite a status in place: with many idle tasks, renaming files would cost most."""
         target = self._targets.get(path)
         if target is None or not target.exists():
             self._write(path, said, clock)
@@ -131,10 +130,7 @@ class Mirror:
 def rebased(said: dict[str, Any], offset_s: float) -> dict[str, Any]:
     """Return a record of another host with its times by the clocks of this machine.
 
-    Args:
-        said: the record. Fields that end with `monotonic_s` are moved, `time` is computed anew; a moment of 0
-            or null has not come, and stays.
-        offset_s: is added to a moment of the host's monotonic clock.
+    Fields that end with `monotonic_s` are moved by `offset_s`, but for 0 and null; `time` is computed anew.
     """
     moved = {
         name: value + offset_s
@@ -154,7 +150,7 @@ FIELDS = ("task", "pid", "host", "attempt", "phase", "monotonic_s")
 
 
 class SharedStatuses:
-    """The passing on of servers' statuses in one run."""
+    """Passes the statuses of servers on to the chief's host."""
 
     def __init__(self) -> None:
         self._next_s = 0.0
@@ -167,14 +163,7 @@ class SharedStatuses:
         places: Mapping[TaskId, str],
         clocks: Mapping[str, HostClock],
     ) -> Iterator[tuple[str, Put]]:
-        """Yield the statuses that are due, each with the host that gets it.
-
-        Args:
-            now_s: the launcher's monotonic clock.
-            said: the newest status of a task, with the times of its host.
-            places: the host of every task.
-            clocks: those of the hosts that are up.
-        """
+        """Yield the statuses that are due, each with the host that gets it; `clocks` has the live hosts."""
         if now_s < self._next_s:
             return
         self._next_s = now_s + SERVERS_EVERY_S
@@ -213,7 +202,7 @@ class SecondPlace:
         self._arriving = ArrivingCheckpoint(files.checkpoints)
 
     def due(self, saved: Mapping[str, int]) -> tuple[str, Fetch] | None:
-        """Return the order to send a newer checkpoint, and its host; `saved` has the newest step of each."""
+        """Return the order to send a newer checkpoint, and its host; `saved` has each host's newest step."""
         host = max(saved, key=saved.__getitem__, default=None)
         if host is None or self.asked is not None or saved[host] == self._tried:
             return None
@@ -222,7 +211,7 @@ class SecondPlace:
         return host, Fetch(saved[host])
 
     def take(self, host: str, part: MadePart | AllMade) -> str | None:
-        """Write what has arrived; return why there is no copy, in words, where that is new."""
+        """Write what has arrived; return why there is no copy if that is news."""
         asked_host, step = self.asked or (None, None)
         if host != asked_host or (isinstance(part, AllMade) and part.step != step):
             return None  # the launcher has not asked for it
@@ -243,7 +232,7 @@ class SecondPlace:
         return None
 
     def forget(self, host: str) -> None:
-        """Wait no more for a host whose agent is gone."""
+        """Stop waiting for a host whose agent is gone."""
         if self.asked is not None and self.asked[0] == host:
             self.asked = self._tried = None
             self._arriving.drop()
@@ -259,7 +248,7 @@ LOST_STATUS = -signal.SIGKILL
 
 
 def keep_failure(files: RunFiles, task: TaskId, attempt: int, message: str) -> None:
-    """Write down why an attempt was lost, as the task itself would have."""
+    """Record why an attempt was lost, as the task itself would have."""
     record = FailureRecord(
         task=str(task),
         message=message,
@@ -279,7 +268,7 @@ LOOK_S = 0.5
 
 
 class OrdersForTasks:
-    """The files with orders, each told to the host of its task once."""
+    """The files with orders, each sent to the host of its task once."""
 
     def __init__(self, files: RunFiles) -> None:
         self._files = files

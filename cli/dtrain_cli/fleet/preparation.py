@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import TypeVar
 
 from dtrain.errors import DtrainError
@@ -21,7 +22,7 @@ from dtrain_cli.agent.messages import (
     WantCode,
 )
 from dtrain_cli.code import Archive
-from dtrain_cli.fleet.agents import Agents, Ended, Said
+from dtrain_cli.fleet.agents import Agents, Said, StreamEnded
 from dtrain_cli.fleet.host_rules import Gone, Logins
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
@@ -43,7 +44,10 @@ class StartInterruptedError(DtrainError):
 
 
 class Preparation:
-    """The steps of the start, each on all hosts at once."""
+    """The steps of the start, each on all hosts at once.
+
+    Each raises a `HostError` if a host cannot be used, and a `StartInterruptedError` if a signal has come.
+    """
 
     def __init__(self, agents: Agents, signals: SignalInbox, say: Callable[[str], None]) -> None:
         self._agents = agents
@@ -51,12 +55,6 @@ class Preparation:
         self._say = say
 
     def log_in(self, hosts: Sequence[str], timeout_s: float) -> None:
-        """Log in to every host and introduce the run to its agent.
-
-        Raises:
-            HostError: a host cannot be reached or used.
-            StartInterruptedError: a signal has come.
-        """
         logins = Logins(hosts)
         deadline_s = time.monotonic() + timeout_s
         reasons: dict[str, str] = {}
@@ -73,7 +71,7 @@ class Preparation:
                     raise StartInterruptedError(news.answer.number)
                 if isinstance(news, Said) and isinstance(news.answer, Ready):
                     logins.succeeded(news.host)
-                elif isinstance(news, Ended):
+                elif isinstance(news, StreamEnded):
                     reasons[news.host] = news.reason
                     if news.host not in logins.missing or not news.again:
                         raise HostError(news.reason)
@@ -83,19 +81,16 @@ class Preparation:
             self._look_at_signals()
 
     def send_code(self, hosts: Sequence[str], archive: Archive) -> dict[str, str]:
-        """Send the code to the hosts that do not have it; return the working directory on each.
-
-        Raises:
-            HostError: a host cannot keep it.
-            StartInterruptedError: a signal has come.
-        """
+        """Send the code to the hosts that do not have it; return the working directory on each."""
         there = self.ask(dict.fromkeys(hosts, WantCode(archive.digest)), CodeThere)
         lacking = [host for host, answer in there.items() if answer.work is None and answer.problem is None]
         if lacking:
             mib = len(archive.data) / (1 << 20)
             self._say(f"sending the code ({mib:.1f} MiB) to {', '.join(lacking)}")
-            for host in lacking:
-                self._send_parts(host, archive)
+            for host, start in product(lacking, range(0, max(1, len(archive.data)), _PART_BYTES)):
+                end = start + _PART_BYTES
+                part = CodePart(archive.digest, archive.data[start:end], end >= len(archive.data))
+                self._agents.send(host, part)
             there |= self.wait(lacking, CodeThere, ANSWER_S + 10 * mib)
         for host, answer in there.items():
             if answer.work is None:
@@ -103,12 +98,6 @@ class Preparation:
         return {host: answer.work for host, answer in there.items() if answer.work is not None}
 
     def hold_ports(self, orders: Mapping[str, HoldPorts]) -> dict[str, list[int]]:
-        """Hold ports on hosts; return those of each.
-
-        Raises:
-            HostError: a host has too few.
-            StartInterruptedError: a signal has come.
-        """
         held = self.ask(orders, Held)
         for host, answer in held.items():
             if (reason := answer.lacking(orders[host].count)) is not None:
@@ -121,10 +110,6 @@ class Preparation:
         Args:
             addresses: by host, the task that serves at each address.
             names: each host's own address, for the message.
-
-        Raises:
-            HostError: a pair of hosts cannot; it names both, with their addresses.
-            StartInterruptedError: a signal has come.
         """
         self.ask({host: Listen(True) for host in addresses}, Listening)
         tries: dict[str, Order] = {
@@ -144,18 +129,11 @@ class Preparation:
             )
 
     def ask(self, orders: Mapping[str, Order], kind: type[T]) -> dict[str, T]:
-        """Send an order to each host and return its answer."""
         for host, order in orders.items():
             self._agents.send(host, order)
         return self.wait(list(orders), kind, ANSWER_S)
 
     def wait(self, hosts: Sequence[str], kind: type[T], timeout_s: float) -> dict[str, T]:
-        """Return an answer of each host.
-
-        Raises:
-            HostError: a host has failed, or has not answered in time.
-            StartInterruptedError: a signal has come.
-        """
         deadline_s = time.monotonic() + timeout_s
         answers: dict[str, T] = {}
         while len(answers) < len(hosts):
@@ -165,7 +143,7 @@ class Preparation:
                     _and_more(f"{missing[0]}: its agent has not answered within {timeout_s:g} s", missing[1:])
                 )
             for news in self._agents.turn(time.monotonic() + _TICK_S):
-                if isinstance(news, Ended):
+                if isinstance(news, StreamEnded):
                     raise HostError(news.reason)
                 if isinstance(news, Gone):
                     raise HostError(f"{news.host}: no word of its agent for {news.silent_s:.0f} s")
@@ -177,12 +155,6 @@ class Preparation:
                     answers[news.host] = news.answer
             self._look_at_signals()
         return answers
-
-    def _send_parts(self, host: str, archive: Archive) -> None:
-        data = archive.data
-        for start in range(0, max(1, len(data)), _PART_BYTES):
-            last = start + _PART_BYTES >= len(data)
-            self._agents.send(host, CodePart(archive.digest, data[start : start + _PART_BYTES], last))
 
     def _look_at_signals(self) -> None:
         for number in self._signals.read():

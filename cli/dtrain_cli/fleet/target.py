@@ -28,9 +28,9 @@ from dtrain_cli.agent.messages import (
     SignalOrder,
 )
 from dtrain_cli.code import Archive
-from dtrain_cli.fleet.agents import Agents, Ended, News, Said
+from dtrain_cli.fleet.agents import Agents, News, Said, StreamEnded
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
-from dtrain_cli.fleet.host_rules import Gone, HeardAgain, Phase, Silent, address_of
+from dtrain_cli.fleet.host_rules import Gone, HeardAgain, HostPhase, Silent, address_of
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.locations import Locations, RemotePlace, start_order
 from dtrain_cli.fleet.mirror import (
@@ -52,7 +52,6 @@ class FleetRun:
     """The run of a fleet.
 
     Attributes:
-        run_id: of the run.
         spec: resolved.
         hosts: as the spec or the option names them.
         workload: the program, or the command.
@@ -90,25 +89,17 @@ class FleetTask:
         self._attempt = attempt
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process of the task; to one whose host is lost this does nothing."""
+        """Send a signal to every process of the task, unless its host is lost."""
         host = self._locations.host_of(self._task)
         self._agents.send(host, SignalOrder(str(self._task), self._attempt, number))
 
 
 class FleetTarget:
-    """The tasks of one run on its hosts."""
+    """The tasks of one run on its hosts. Nothing is opened before `hold_addresses`."""
 
     def __init__(
         self, run: FleetRun, opener: Opener, signals: SignalInbox, say: Callable[[str], None]
     ) -> None:
-        """Prepare; nothing is opened before `hold_addresses`.
-
-        Args:
-            run: the run.
-            opener: the way to its hosts.
-            signals: to the launcher, which end the start.
-            say: prints a line for the user, before there is a console.
-        """
         self._run = run
         self._locations = Locations(run.hosts)
         self._mirror = Mirror(run.files.directory, self._locations.may_write)
@@ -130,7 +121,7 @@ class FleetTarget:
     # -- the start
 
     def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
-        """Log in to the hosts, send the code, hold ports, and try each pair; see `Target`.
+        """Log in to the hosts, send the code, hold ports, and try each pair.
 
         Raises:
             HostError: a host cannot be used.
@@ -201,19 +192,16 @@ class FleetTarget:
     # -- the interface of a target
 
     def master(self) -> tuple[str, int]:
-        """Return a port of the leader's host that was free a moment ago; see `Target`."""
         assert self._master is not None, "it is a command's"
         return self._master
 
     def left_there(self, task: TaskId) -> str | None:
-        """Return where a task's run directory is; see `Target`."""
         host = self._locations.host_of(task)
         if (place := self._places.get(host)) is None or self._run.workload.foreign:
             return None
         return f"on {host} in {place.run_dir}"
 
     def newest(self, files: RunFiles) -> SavedRecord | None:
-        """Return the newest checkpoint on the leader's host; see `Target`."""
         leader = self._locations.leader
         host, there = self._locations.host_of(leader), self.left_there(leader)
         ready, copy = self._agents.members[host].ready, self._second.step if self._second else None
@@ -224,7 +212,7 @@ class FleetTarget:
         return None if step is None or there is None else SavedRecord(step, there)
 
     def finish(self, say: Callable[[str], None]) -> None:
-        """Fetch what the leader has written beside the code that was sent, and close; see `Target`."""
+        """Fetch what the leader has written beside the code that was sent, and close."""
         until_s = time.monotonic() + SILENCE_S
         self._copy_checkpoint()
         while self._second is not None and self._second.asked and time.monotonic() < until_s:
@@ -240,12 +228,10 @@ class FleetTarget:
         self.close()
 
     def release_addresses(self) -> None:
-        """Let all ports go."""
         for host in self._agents.members:
             self._agents.send(host, Release())
 
     def shares(self) -> Mapping[TaskId, HostShare]:
-        """Return the cores of each task's host, and how many tasks train there."""
         shares: dict[TaskId, HostShare] = {}
         for host, member in self._agents.members.items():
             assert member.welcome is not None
@@ -254,7 +240,6 @@ class FleetTarget:
         return shares
 
     def host_of(self, launch: TaskLaunch) -> str:
-        """Return the name of the host on which a task runs."""
         return self._locations.host_of(launch.task)
 
     def placed(self, launch: TaskLaunch) -> TaskLaunch:
@@ -262,11 +247,7 @@ class FleetTarget:
         return replace(launch, address=self._locations.address_of(launch.task) or launch.address)
 
     def start(self, launch: TaskLaunch) -> FleetTask:
-        """Send the order to start one attempt of a task; `Started` or `Refused` follows.
-
-        Raises:
-            OSError: its folder or log cannot be made here.
-        """
+        """Order the start of one attempt; `Started` or `Refused` follows. It may raise an `OSError`."""
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
         forked = launch.program is not None
@@ -280,12 +261,12 @@ class FleetTarget:
         if (why := self._locations.stranded.get(launch.task)) is not None:
             self._queued.append(HostLost(str(launch.task), launch.attempt, why))
             return
-        if host in self._moving or self._agents.alive.phase(host) is not Phase.UP:
+        if host in self._moving or self._agents.alive.phase(host) is not HostPhase.UP:
             self._delayed[launch.task] = launch  # until its host has an agent, and its address is held
             return
-        order = start_order(
-            launch, self._places[host], self._run.secrets, self._locations.moved_to(launch.task), self._bind()
-        )
+        bind = None if self._run.spec.network.bind == AUTO else self._run.spec.network.bind
+        moved_to = self._locations.moved_to(launch.task)
+        order = start_order(launch, self._places[host], self._run.secrets, moved_to, bind)
         self._agents.alive.started(launch.task, launch.attempt, host)
         self._agents.send(host, order)
 
@@ -295,20 +276,21 @@ class FleetTarget:
             self._agents.wake_on(source)
 
     def events(self, until_s: float) -> list[Event]:
-        """Wait for events and return them, after `until_s` (monotonic) without any."""
         if self._queued:
             until_s = 0.0
         for news in self._agents.turn(until_s):
             self._take(news)
         for host, order in self._orders.due(self._attempts, self._locations.host_of):
             self._agents.send(host, order)
-        self._share_statuses()
+        clocks = {host: member.clock for host, member in self._agents.members.items() if member.clock}
+        due = self._shared.due(time.monotonic(), self._mirror.said, self._locations.places, clocks)
+        for host, status in due:
+            self._agents.send(host, status)
         self._copy_checkpoint()
         events, self._queued = self._queued, []
         return events
 
     def close(self) -> None:
-        """End every agent and all that it has started. It may be repeated."""
         self._agents.close()
 
     def __enter__(self) -> "FleetTarget":
@@ -317,20 +299,14 @@ class FleetTarget:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _share_statuses(self) -> None:
-        clocks = {host: member.clock for host, member in self._agents.members.items() if member.clock}
-        due = self._shared.due(time.monotonic(), self._mirror.said, self._locations.places, clocks)
-        for host, order in due:
-            self._agents.send(host, order)
-
     def _copy_checkpoint(self) -> None:
-        """Ask for the newest checkpoint that a task has told of, unless the launcher has it."""
+        """Ask for the newest checkpoint that a task has saved, unless the launcher has it."""
         if self._second is None or self._second.asked:
             return
         saved: dict[str, int] = {}
         for task, host in self._locations.places.items():
             step = (self._mirror.said(task) or {}).get("saved_step") if task.trains else None
-            if step is not None and self._agents.alive.phase(host) is Phase.UP:
+            if step is not None and self._agents.alive.phase(host) is HostPhase.UP:
                 saved[host] = max(step, saved.get(host, 0))
         if (due := self._second.due(saved)) is not None:
             self._agents.send(*due)
@@ -338,10 +314,6 @@ class FleetTarget:
     def _send_copy(self, host: str) -> None:
         for part in self._second.parts() if self._second is not None else ():
             self._agents.send(host, part)
-
-    def _bind(self) -> str | None:
-        bind = self._run.spec.network.bind
-        return None if bind == AUTO else bind
 
     # -- what becomes of the hosts
 
@@ -352,10 +324,10 @@ class FleetTarget:
                 self._tell("silent", host, f"{host} is not heard, and is waited for: {limit}")
             case HeardAgain(host=host, after_s=after_s):
                 self._tell("heard again", host, f"{host} is heard again, after {after_s:.0f} s")
-            case Ended(host=host, reason=reason):
+            case StreamEnded(host=host, reason=reason):
                 if self._second is not None:
                     self._second.forget(host)
-                if self._agents.alive.phase(host) is Phase.CUT:
+                if self._agents.alive.phase(host) is HostPhase.CUT:
                     self._tell("cut", host, f"{reason}; logging in again")
             case Gone():
                 self._lose(news)
@@ -387,7 +359,7 @@ class FleetTarget:
         self._queued.append(HostNews(kind, host, text))
 
     def _lose(self, gone: Gone) -> None:
-        """Have ports held for a host's tasks, there or on a spare host, before their end is told."""
+        """Have ports held for a host's tasks, there or on a spare host, before their end is reported."""
         if (earlier := self._moving.pop(gone.host, None)) is not None:  # its tasks had not begun there
             gone = replace(gone, tasks=gone.tasks + earlier.tasks)
         host: str | None = gone.host
@@ -434,7 +406,7 @@ class FleetTarget:
                 self._send_start(launch)
 
     def _tell_addresses(self) -> None:
-        """Tell every host where tasks serve that have moved, before anything starts again."""
+        """Send every host the addresses of tasks that have moved, before anything starts again."""
         moved = self._locations.moved()
         data = msgspec.json.encode(moved) if moved else None
         for host in self._agents.members:

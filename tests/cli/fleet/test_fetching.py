@@ -7,9 +7,9 @@ import pytest
 
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, MadePart
-from dtrain_cli.fleet.agents import Ended, Said
+from dtrain_cli.fleet.agents import Said, StreamEnded
 from dtrain_cli.fleet.fetching import fetch
-from dtrain_cli.fleet.host_rules import Gone, Phase
+from dtrain_cli.fleet.host_rules import Gone, HostPhase
 
 HALF = Said("h1", MadePart("half", b"x", last=False))
 WHOLE = Said("h1", MadePart("whole", b"x", last=True))
@@ -18,7 +18,7 @@ WHOLE = Said("h1", MadePart("whole", b"x", last=True))
 class Agents:
     """The agents of a run, whose news are given."""
 
-    def __init__(self, *turns, phase=Phase.UP) -> None:
+    def __init__(self, *turns, phase=HostPhase.UP) -> None:
         self._turns = iter(turns)
         self.sent: list[str] = []
         self.alive = SimpleNamespace(phase=lambda _: phase)
@@ -35,10 +35,10 @@ class Agents:
     [
         ([[WHOLE], [Said("h1", AllMade([]))]], [], None),
         ([[WHOLE], [Said("h1", AllMade(["b cannot be read: no"]))]], [], "b cannot be read: no"),
-        ([[WHOLE, HALF], [Ended("h1", "h1: it is gone", True)]], [], "h1: it is gone"),
+        ([[WHOLE, HALF], [StreamEnded("h1", "h1: it is gone", True)]], [], "h1: it is gone"),
         ([[WHOLE, HALF], [Gone("h1", (), False, 15.0)]], [], "no word of the host for 15 s"),
         ([[WHOLE, HALF]], [signal.SIGINT], "SIGINT (Ctrl-C) ended the fetching"),
-        ([[Ended("h2", "another host", True), WHOLE], [Said("h1", AllMade([]))]], [], None),
+        ([[StreamEnded("h2", "another host", True), WHOLE], [Said("h1", AllMade([]))]], [], None),
     ],
 )
 def test_it_ends_with_whole_files_and_the_reason_in_words(tmp_path, turns, numbers, said):
@@ -52,7 +52,7 @@ def test_it_ends_with_whole_files_and_the_reason_in_words(tmp_path, turns, numbe
 
 def test_a_host_that_is_lost_is_not_asked(tmp_path):
     lines: list[str] = []
-    agents = Agents(phase=Phase.LOST)
+    agents = Agents(phase=HostPhase.LOST)
     fetch(agents, "h1", FetchedFiles(tmp_path), SimpleNamespace(read=list), lines.append)
     assert lines == ["not fetched from h1: the host cannot be reached"]
     assert agents.sent == []

@@ -16,7 +16,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain_cli.agent.lease import Lease
-from dtrain_cli.fleet.host_rules import Gone, HostsAlive, LogInAgain, Phase, SendPing
+from dtrain_cli.fleet.host_rules import Gone, HostPhase, HostsAlive, LogInAgain, SendPing
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 
 FIRST, LAST = (int(seed) for seed in os.environ.get("DTRAIN_SEEDS", "0:200").split(":"))
@@ -154,7 +154,7 @@ class World:
             self.act(action)
         for task, at_s in list(self.restart_s.items()):
             host = self.place[task]
-            if self.now_s >= at_s and self.alive.phase(host) is Phase.UP:
+            if self.now_s >= at_s and self.alive.phase(host) is HostPhase.UP:
                 del self.restart_s[task]
                 self.attempts[task] += 1
                 self.alive.started(task, self.attempts[task], host)
@@ -170,7 +170,7 @@ class World:
                 for task, attempt in tasks:
                     running = [agent for agent in self.agents if agent.tasks.get(task, (0,))[0] == attempt]
                     assert not running, f"{task} was taken for dead and runs on {running[0].host}"
-                up = [name for name in self.spares if self.alive.phase(name) is Phase.UP]
+                up = [name for name in self.spares if self.alive.phase(name) is HostPhase.UP]
                 if not usable and up:
                     self.spares.remove(up[0])
                     self.place |= {task: up[0] for task in TASKS if self.place[task] == host}
@@ -215,7 +215,7 @@ class World:
                 self.step_agent(agent)
             self.step_launcher()
             self.check()
-        up = [host for host in self.hosts if self.alive.phase(host) is Phase.UP]
+        up = [host for host in self.hosts if self.alive.phase(host) is HostPhase.UP]
         if up:
             running = [task for agent in self.agents for task in agent.tasks]
             missing = {task for task in TASKS if task not in running and self.place[task] in up}

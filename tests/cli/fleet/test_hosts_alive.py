@@ -2,7 +2,7 @@
 
 from dtrain.cluster import TaskId
 from dtrain_cli.agent.lease import GRACE_S
-from dtrain_cli.fleet.host_rules import Gone, HeardAgain, HostsAlive, LogInAgain, Phase, SendPing, Silent
+from dtrain_cli.fleet.host_rules import Gone, HeardAgain, HostPhase, HostsAlive, LogInAgain, SendPing, Silent
 
 WORKER = TaskId.parse("worker:0")
 LEASE_S = 60.0
@@ -32,7 +32,7 @@ def test_a_silent_host_is_told_once_and_is_lost_in_the_end():
     assert alive.heard("h1", 17.0) == [HeardAgain("h1", 7.0)]
     told = [action for at_s in range(18, 100) for action in alive.due(at_s) if isinstance(action, Gone)]
     assert told == [Gone("h1", ((WORKER, 0),), usable=False, silent_s=GONE_S)]
-    assert alive.phase("h1") is Phase.LOST
+    assert alive.phase("h1") is HostPhase.LOST
 
 
 def test_a_stream_that_ends_leads_to_a_new_login_and_a_new_agent_proves_the_tasks_dead():
@@ -45,7 +45,7 @@ def test_a_stream_that_ends_leads_to_a_new_login_and_a_new_agent_proves_the_task
     assert alive.due(14.0) == [LogInAgain("h1")]
     (gone,) = alive.ready("h1", 9000.0, 14.5)
     assert gone == Gone("h1", ((WORKER, 0),), usable=True, silent_s=4.5)
-    assert alive.phase("h1") is Phase.UP
+    assert alive.phase("h1") is HostPhase.UP
 
 
 def test_a_task_that_has_ended_is_not_lost_with_its_host():
