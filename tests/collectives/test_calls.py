@@ -162,7 +162,7 @@ def test_a_replica_that_is_not_there_is_named_while_it_is_waited_for():
             try:
                 calls.all_reduce(b"x", [np.ones(1)])
             except TimeoutError as error:
-                return named[0], str(error)[:60]
+                return str(named[0]), str(error)[:60]
         return calls._bells.wait(10) and calls._bells.wait(10)
 
     told, _ = together(2, program)

@@ -160,7 +160,7 @@ def test_a_task_that_is_late_is_named_while_it_is_waited_for_and_when_it_does_no
     (late, _) = made.together(lambda rank, calls: calls.exchange(b"all", []) if rank == 0 else None)
     assert isinstance(late, WaitTimeoutError)
     assert "worker:1, call 1" in str(late)
-    assert "worker:1, call 1" in made.waited
+    assert "worker:1, call 1" in [str(whom) for whom in made.waited]
 
 
 @pytest.mark.parametrize(

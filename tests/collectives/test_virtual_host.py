@@ -6,6 +6,7 @@ DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones.
 import os
 
 import pytest
+from collectives import backup_host, virtual_host
 from collectives.drawn_scenes import TINY, drawn, two_deaths
 from collectives.scene import Scene, judge
 from collectives.virtual_host import VirtualHost, broken_rule
@@ -13,6 +14,7 @@ from collectives.virtual_host import VirtualHost, broken_rule
 from dtrain.collectives.board import count, counted
 from dtrain.collectives.step import ARRIVE, Compute, Step
 from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.rules import Waits
 
 FIRST, LAST = map(int, os.environ.get("DTRAIN_SEEDS", "0:120").split(":"))
 WORDS = range(1, 81, 1 if "DTRAIN_SEEDS" in os.environ else 2)
@@ -24,6 +26,27 @@ def test_every_seed_keeps_the_rules_and_comes_to_its_end(tenth):
     for seed in range(FIRST, LAST)[tenth::10]:
         broken = broken_rule(seed)
         assert broken is None, broken
+
+
+@pytest.mark.parametrize(
+    ("place", "host"), [(virtual_host, VirtualHost), (backup_host, backup_host.BackupHost)]
+)
+def test_no_replica_is_named_by_a_wait_that_is_not_shown(place, host, monkeypatch):
+    named, waited = [], []
+
+    def name_of(rank):
+        named.append(rank)
+        return f"worker:{rank}"
+
+    monkeypatch.setattr(place, "Waits", lambda clock: Waits(name_of, waited.append, clock=clock))
+    scenes = [(seed, place.drawn(seed)) for seed in range(12)]
+    for seed, scene in scenes:
+        if not scene.poisoned and scene.replicas > 1:
+            host(scene, seed).run()
+    awaited = [whom for whom in waited if whom is not None]
+    assert len(awaited) > 100
+    assert named == []
+    assert any("worker:1" in str(whom) for whom in awaited)
 
 
 def does_not_wait(step, dead):

@@ -36,7 +36,7 @@ def test_a_part_that_ends_without_examples_while_another_waits_is_no_other_progr
         across=None,
         version=0,
         owes=lambda place: False,
-        owners=lambda late: f"the owners of {late}",
+        owners=lambda late, what: f"the owners of {late}, {what}",
         await_others=lambda since_s, what: None,
     )
     calls = StepCalls(CallLog.make(2), driver, bells, waits)

@@ -31,6 +31,26 @@ def test_who_waits_for_a_server_waits_for_those_whom_it_waits_for(reporter):
     assert reporter.current().waiting_for == "ps:0"
 
 
+def test_a_name_is_made_only_for_a_wait_that_is_shown(reporter, monkeypatch):
+    class Whom:
+        made = 0
+
+        def __str__(self):
+            self.made += 1
+            return "worker:1, gradient of step 3"
+
+    whom = Whom()
+    monkeypatch.setattr(reporting, "WAIT_SHOWN_AFTER_S", 60.0)
+    for _ in range(3):
+        reporter.waiting(whom)
+        assert reporter.current().waiting_for is None
+        reporter.waiting(None)
+    assert whom.made == 0
+    monkeypatch.setattr(reporting, "WAIT_SHOWN_AFTER_S", 0.0)
+    reporter.waiting(whom)
+    assert reporter.current().waiting_for == "worker:1, gradient of step 3"
+
+
 def test_a_task_by_hand_waits_for_a_server_that_it_cannot_reach(reporter):
     reporter.unreached("ps:0", "p:1", "refused")
     assert reporter.current().waiting_for == "ps:0"

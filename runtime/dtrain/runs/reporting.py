@@ -89,7 +89,7 @@ class Reporter(Account):
         self._certificate_life = CertificateLife()
         self.activity = Activity()
         self.bytes_moved: Callable[[], tuple[int, int]] | None = None
-        self._waiting: tuple[str, float] | None = None
+        self._waiting: tuple[object, float] | None = None
         self._behind: dict[str, str | None] = {}
         self._announcements = None if assignment.watched else Announcements()
         measured = assignment.watched and assignment.spec.on is On.LOCAL  # by whoever reads the status
@@ -145,8 +145,11 @@ class Reporter(Account):
         self.status.fits_ended = self.status.fits_begun
         self.write()
 
-    def waiting(self, for_whom: str | None) -> None:
-        """Record the task that this one waits for from now on; None: none."""
+    def waiting(self, for_whom: object) -> None:
+        """Record the task that this one waits for from now on; None: none.
+
+        `str` names it, and is called only where the name is shown: a task may wait often in one step.
+        """
         if self._waiting is not None and self._waiting[0] == for_whom:
             return
         now = time.monotonic()
@@ -154,7 +157,7 @@ class Reporter(Account):
             whom, since_s = self._waiting
             self._waited_s += now - since_s
             if self.trace.on:
-                self.trace.span("wait", since_s, now, whom)
+                self.trace.span("wait", since_s, now, str(whom))
         self._waiting = None if for_whom is None else (for_whom, now)
 
     def behind(self, server: str, others: str | None) -> None:
@@ -287,7 +290,8 @@ class Reporter(Account):
             or None
         )
 
-    def _whom(self, waited_for: str) -> str:
+    def _whom(self, whom: object) -> str:
+        waited_for = str(whom)
         others = [
             task
             for task in (self._behind.get(waited_for) or "").split(", ")

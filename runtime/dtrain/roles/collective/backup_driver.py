@@ -26,7 +26,7 @@ from dtrain.roles.collective.backup_step import (
     LockedStep,
     SharedStanding,
 )
-from dtrain.roles.collective.rules import LOOK_S, Rules, Waits
+from dtrain.roles.collective.rules import LOOK_S, Awaited, Rules, Waits
 from dtrain.types import Array
 from dtrain.wire.one_host.synchronization import Bells, Locks
 
@@ -213,45 +213,48 @@ class BackupDriver:
 
     # Waits
 
-    def _told(self, ranks: Sequence[int], what: str) -> str:
-        names = ", ".join(map(self._waits.name_of, ranks)) or "replicas"
-        return f"{names}, {what} of step {self.version + 1}"
+    def _awaited(self, ranks: Sequence[int], what: str) -> Awaited:
+        what = f"{what} of step {self.version + 1}"
+        return Awaited(self._waits.name_of, ranks, what, "" if ranks else "replicas")
 
     def _run(self) -> bool:
         """Do what there is to do until the round is over; return False if there is a part to compute."""
-        awaited, since_s = "", 0.0
+        awaited: Awaited | None = None
+        since_s = 0.0
         try:
             while True:
                 standing = self._shared.sync()
                 self._raise_if_failed()
                 if standing.round > self._base or self.finished:
                     return True
-                told = self._make(standing) if standing.counted is not None else self._gather(standing)
-                if told is None:
+                whom = self._make(standing) if standing.counted is not None else self._gather(standing)
+                if whom is None:
                     if self._has_part():
                         return False
                     continue
-                if told != awaited:
-                    awaited, since_s = told, self._waits.clock.now()
+                if whom != awaited:
+                    awaited, since_s = whom, self._waits.clock.now()
                 self._check_enough(standing, since_s)
-                self._waits.look(self._bells, since_s, told, SOON_S if self._looks_soon else LOOK_S)
+                self._waits.look(self._bells, since_s, whom, SOON_S if self._looks_soon else LOOK_S)
         finally:
-            if awaited:
+            if awaited is not None:
                 self._waits.waiting(None)
 
-    def _gather(self, standing: Standing) -> str | None:
+    def _gather(self, standing: Standing) -> Awaited | None:
         """Decide, or take another part, or name those for whom this replica waits; None: look again."""
         complete = self._shared.complete(standing)
         self._looks_soon = True
         if len(complete) >= self._backups.parts:
-            return None if self._shared.alone(self._decide) else self._told([self._shared.holder], "decision")
+            return (
+                None if self._shared.alone(self._decide) else self._awaited([self._shared.holder], "decision")
+            )
         if self.dead or self._may_give(standing):
-            return None if self._shared.alone(self._give) else self._told([self._shared.holder], "deal")
+            return None if self._shared.alone(self._give) else self._awaited([self._shared.holder], "deal")
         self._looks_soon = self._shared.hears_an_end
         left = {used.rank for place, used in enumerate(standing.places) if used and place not in complete}
-        return self._told(sorted(left - {self.rank}), "gradient")
+        return self._awaited(sorted(left - {self.rank}), "gradient")
 
-    def _make(self, standing: Standing) -> str | None:
+    def _make(self, standing: Standing) -> Awaited | None:
         """Work on the step that is decided, or name those for whom this replica waits; None: look again."""
         self._step.begin(standing)
         self._looks_soon = True
@@ -259,8 +262,8 @@ class BackupDriver:
             self._bells.ring()
             return None
         if self._step.open() is None:
-            return None if self._shared.alone(self._finish) else self._told([self._shared.holder], "end")
-        return self._told(self._step.busy(), "update of its slice")
+            return None if self._shared.alone(self._finish) else self._awaited([self._shared.holder], "end")
+        return self._awaited(self._step.busy(), "update of its slice")
 
     def _check_enough(self, standing: Standing, since_s: float) -> None:
         rules, live = self._rules, len(standing.members)

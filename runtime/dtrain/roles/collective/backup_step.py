@@ -22,7 +22,7 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.round import Stock
-from dtrain.roles.collective.rules import Orders, Waits
+from dtrain.roles.collective.rules import Awaited, Orders, Waits
 from dtrain.roles.collective.shared_records import StandingRecord
 from dtrain.wire.one_host.synchronization import Bells, Locks
 
@@ -130,7 +130,7 @@ class SharedStanding:
         since_s: float | None = None
         while not is_there():
             since_s = self._waits.clock.now() if since_s is None else since_s
-            whom = f"{self._waits.name_of(self.holder)}, {what}"
+            whom = Awaited(self._waits.name_of, [self.holder], what)
             self._waits.look(self._bells, since_s, whom, SOON_S)
         if since_s is not None:
             self._waits.waiting(None)

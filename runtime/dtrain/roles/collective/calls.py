@@ -30,7 +30,7 @@ import numpy as np
 from dtrain.collectives.blocks import BLOCK_ELEMENTS, share
 from dtrain.collectives.board import LINE_WORDS, Column, count, counted
 from dtrain.errors import InputError, PeerLostError
-from dtrain.roles.collective.rules import Waits
+from dtrain.roles.collective.rules import Awaited, Waits
 from dtrain.types import Array
 from dtrain.wire.one_host.shared_memory import GrowingMemory, address
 from dtrain.wire.one_host.synchronization import Bells
@@ -324,8 +324,7 @@ class Calls:
                     f"(number {count}) will not come"
                 )
             since_s = self._waits.clock.now() if since_s is None else since_s
-            names = ", ".join(map(self._waits.name_of, late))
-            self._waits.look(self._bells, since_s, f"{names}, {what} {count}")
+            self._waits.look(self._bells, since_s, Awaited(self._waits.name_of, late, f"{what} {count}"))
         if since_s is not None:
             self._waits.waiting(None)
 

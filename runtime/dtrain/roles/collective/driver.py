@@ -21,7 +21,7 @@ from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.round import Membership, PartGiven, Round
-from dtrain.roles.collective.rules import Across, NoOrders, Orders, Rules, Shortage, Waits
+from dtrain.roles.collective.rules import Across, Awaited, NoOrders, Orders, Rules, Shortage, Waits
 from dtrain.types import Array
 from dtrain.wire.one_host.synchronization import Bells
 
@@ -208,15 +208,13 @@ class CollectiveDriver:
         """Return whether this replica is to compute the part of a place, as far as it knows."""
         return self._step.is_due(place) and self._step.owner(place, self._bells.dead) == self.rank
 
-    def owners(self, places: Sequence[int]) -> str:
-        """Return the names of those who are to compute the parts of places; of other hosts, who speaks."""
+    def owners(self, places: Sequence[int], what: str) -> Awaited:
+        """Return who is to compute the parts of places, awaited for `what`; of other hosts, who speaks."""
         here = {self._step.owner(each, self._bells.dead) for each in places if self._step.is_due(each)}
-        names = [self._waits.name_of(rank) for rank in sorted(here)]
-        if not all(map(self._step.is_due, places)):
-            names.append(self._awaited_elsewhere)
-        return ", ".join(names)
+        elsewhere = "" if all(map(self._step.is_due, places)) else self._awaited_elsewhere
+        return Awaited(self._waits.name_of, sorted(here), what, elsewhere)
 
-    def await_others(self, since_s: float, whom: str) -> None:
+    def await_others(self, since_s: float, whom: Awaited | str) -> None:
         """Look for what other hosts have done in this round; if there is nothing, wait for a bell or a death.
 
         Raises:
@@ -326,7 +324,7 @@ class CollectiveDriver:
                     case WaitFor():
                         if action != awaited:
                             awaited, since_s = action, self._waits.clock.now()
-                        self.await_others(since_s, self._held() or self._told(action))
+                        self.await_others(since_s, self._held() or self._awaited(action))
                     case Arrive():
                         self._membership.publish()
                         self._board.arrived[self.rank] = self.round + 1
@@ -345,9 +343,11 @@ class CollectiveDriver:
             if awaited is not None:
                 self._waits.waiting(None)
 
-    def _told(self, awaited: WaitFor) -> str:
-        ranks = ", ".join(map(self._waits.name_of, awaited.ranks)) or self._awaited_elsewhere
-        return f"{ranks}, {awaited.what} of step {self.version + 1}"
+    def _awaited(self, action: WaitFor) -> Awaited:
+        what = f"{action.what} of step {self.version + 1}"
+        return Awaited(
+            self._waits.name_of, action.ranks, what, "" if action.ranks else self._awaited_elsewhere
+        )
 
     @property
     def _awaited_elsewhere(self) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dtrain.collectives.board import Board
 from dtrain.config.choices import NanPolicy, TooFew, Weighting
@@ -134,23 +134,40 @@ class NoOrders:
         return ()
 
 
+class Awaited(NamedTuple):
+    """Whom a replica waits for. The text, which names every rank, is made only where it is shown.
+
+    Attributes:
+        elsewhere: the tasks of other hosts that are awaited as well.
+    """
+
+    name_of: Callable[[int], str]
+    ranks: Sequence[int]
+    what: str
+    elsewhere: str = ""
+
+    def __str__(self) -> str:
+        names = [*map(self.name_of, self.ranks), *([self.elsewhere] if self.elsewhere else [])]
+        return f"{', '.join(names)}, {self.what}"
+
+
 @dataclass(frozen=True)
 class Waits:
     """How a replica waits.
 
     Attributes:
         name_of: names the task of a rank.
-        waiting: told for whom this replica waits, and for what; None: for nobody any more.
+        waiting: called at every look with whom this replica waits for, and with None when the wait is over.
         patience_s: how long it waits for the same ranks.
         clock: for that.
     """
 
     name_of: Callable[[int], str] = "replica {}".format
-    waiting: Callable[[str | None], None] = lambda _: None
+    waiting: Callable[[Awaited | str | None], None] = lambda _: None
     patience_s: float = PATIENCE_S
     clock: Clock = SYSTEM
 
-    def look(self, bells: Bells, since_s: float, whom: str, at_most_s: float = LOOK_S) -> None:
+    def look(self, bells: Bells, since_s: float, whom: Awaited | str, at_most_s: float = LOOK_S) -> None:
         """Wait for a bell or a death, for some time, of a wait that began at `since_s`.
 
         Raises:

@@ -111,8 +111,8 @@ class StepCalls:
             late = self._late(number)
             self._check_ended(late, number)
             since_s = self._waits.clock.now() if since_s is None else since_s
-            what = f"{self._driver.owners(late)}, call {number + 1} within step {self._driver.version + 1}"
-            self._driver.await_others(since_s, what)
+            what = f"call {number + 1} within step {self._driver.version + 1}"
+            self._driver.await_others(since_s, self._driver.owners(late, what))
         if since_s is not None:
             self._waits.waiting(None)
 

@@ -31,7 +31,7 @@ from dtrain.collectives.board import Board
 from dtrain.errors import InputError, PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages.replicas import StepCall
 from dtrain.roles.collective.calls import SMALL_BYTES, CallLog, Check, GivenCall, added_up
-from dtrain.roles.collective.rules import Waits
+from dtrain.roles.collective.rules import Awaited, Waits
 from dtrain.types import Array
 from dtrain.wire.streams import Incoming, Outgoing
 
@@ -159,8 +159,7 @@ class CallsBetweenHosts:
         body = [array.reshape(-1).view(np.uint8) for array in arrays if array.size] if is_small else []
         message = np.concatenate([head, np.frombuffer(text, np.uint8), *body])
         self._send([message])
-        names = ", ".join(map(self._waits.name_of, self._ways))
-        self._waits.waiting(f"{names}, call {self.count}")
+        self._waits.waiting(Awaited(self._waits.name_of, list(self._ways), f"call {self.count}"))
         told = {rank: own if rank == self._rank else self._told_by(rank) for rank in self.members}
         self._waits.waiting(None)
         if any(each.said != said for each in told.values()):
