@@ -31,6 +31,14 @@ def test_who_waits_for_a_server_waits_for_those_whom_it_waits_for(reporter):
     assert reporter.current().waiting_for == "ps:0"
 
 
+def test_a_server_that_is_awaited_itself_is_named_once(reporter):
+    reporter.behind("chief:0", "chief:0")
+    reporter.waiting("chief:0")
+    assert reporter.current().waiting_for == "chief:0"
+    reporter.behind("chief:0", "chief:0, worker:1")
+    assert reporter.current().waiting_for == "worker:1 (at chief:0)"
+
+
 def test_a_name_is_made_only_for_a_wait_that_is_shown(reporter, monkeypatch):
     class Whom:
         made = 0

@@ -295,7 +295,7 @@ class Reporter(Account):
         others = [
             task
             for task in (self._behind.get(waited_for) or "").split(", ")
-            if task not in ("", self.status.task)
+            if task not in ("", self.status.task, waited_for)
         ]
         return f"{', '.join(others)} (at {waited_for})" if others else waited_for
 
