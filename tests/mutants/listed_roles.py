@@ -158,7 +158,7 @@ SERVER = [
         "return self.newest",
         says="always in place",
     ),
-    bug("parameters/versions.py", "VersionedBuffers.lose", "*"),
+    bug("parameters/versions.py", "VersionedBuffers.disconnected", "*"),
 ]
 
 LEADER = [

@@ -115,3 +115,28 @@ def test_a_server_that_was_started_again_at_the_end_tells_the_rows_that_the_fare
     assert only(hand.say("worker:0", Pull(generation=1, at_least=0, wait_s=5.0, concluded=True))) == Conclude(
         generation=1, rows={0: {"loss": 0.5}}
     )
+
+
+def test_a_lost_connection_is_told_to_all_who_may_know_it_under_one_name(hand, monkeypatch):
+    server, heard = hand.servers[0], []
+    for part in (
+        server._questions,
+        server._snapshots,
+        server.control,
+        server.control.learned,
+        server.held.rule,
+    ):
+        kind = type(part)
+        before = kind.disconnected
+
+        def disconnected(self, caller, before=before):
+            heard.append(type(self))
+            before(self, caller)
+
+        monkeypatch.setattr(kind, "disconnected", disconnected)
+    read = []
+    monkeypatch.setattr(server.held.store, "disconnected", read.append)
+    reading = server.held.store.values
+    server.disconnected("worker:0", reading)
+    assert len(heard) == len(set(heard)) == 5
+    assert read == [reading]

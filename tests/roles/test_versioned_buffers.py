@@ -44,7 +44,7 @@ def test_unread_values_are_changed_in_place(groups):
 def test_a_server_without_variables_has_versions_too():
     published = VersionedBuffers([], BufferAllocator())
     advance(published, 1)
-    published.lose(published.newest)
+    published.disconnected(published.newest)
 
 
 @settings(deadline=None, max_examples=60)
@@ -59,7 +59,7 @@ def test_what_is_read_never_changes(steps):
                 allocator.readers[reader] = published.newest, version
             case "lose" if reader in allocator.readers:
                 reading, seen = allocator.readers.pop(reader)
-                published.lose(reading)
+                published.disconnected(reading)
                 lost.append((reading, seen))
                 losses += 1
             case "advance":

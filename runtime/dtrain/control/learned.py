@@ -62,7 +62,7 @@ class LearnedStates:
         late = [caller for caller, asked in self._waiting.items() if fits is None or asked.fits < fits]
         return [self._answer(caller, b"") for caller in late]
 
-    def forget(self, caller: Caller) -> None:
+    def disconnected(self, caller: Caller) -> None:
         """Forget a connection that is gone."""
         self._waiting.pop(caller, None)
 

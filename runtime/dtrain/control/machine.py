@@ -259,7 +259,7 @@ class ControlPlane:
         """Forget a connection that is gone."""
         if caller in self.followers:
             self.followers.remove(caller)
-        self.learned.forget(caller)
+        self.learned.disconnected(caller)
         if caller == self._leader_caller:
             self._leader_caller = None
 

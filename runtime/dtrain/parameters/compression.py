@@ -165,9 +165,9 @@ class CompressedValues:
             self._made_of = values.number
         return self._versions.newest
 
-    def lose(self, values: Sequence[Array]) -> None:
-        """Drop these buffers; see `VersionedBuffers.lose`."""
-        self._versions.lose(values)
+    def disconnected(self, reading: Sequence[Array]) -> None:
+        """Drop the buffers that a lost peer was reading."""
+        self._versions.disconnected(reading)
 
 
 def _scale(block: Array) -> float:

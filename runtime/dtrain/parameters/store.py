@@ -123,11 +123,11 @@ class Store:
             return self.values
         return self._compressed.of(self._versions)
 
-    def lose(self, values: Sequence[Array]) -> None:
-        """Drop these buffers: the process that was reading them is gone."""
-        self._versions.lose(values)
+    def disconnected(self, reading: Sequence[Array]) -> None:
+        """Drop the buffers that a lost peer was reading."""
+        self._versions.disconnected(reading)
         if self._compressed is not None:
-            self._compressed.lose(values)
+            self._compressed.disconnected(reading)
 
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
         """Take over a checkpoint's slots: for each name `[trainable group]`, flat.

@@ -79,12 +79,12 @@ class VersionedBuffers:
         if not self._allocator.keeps_spares:
             self._older = [each for each in self._older if self._allocator.in_use(each)]
 
-    def lose(self, values: Sequence[Array]) -> None:
-        """Drop these buffers without reuse: a reader has disconnected, and its end of reading is unknown."""
-        if not values:
+    def disconnected(self, reading: Sequence[Array]) -> None:
+        """Drop, without reuse, the buffers that a lost peer was reading: its end of reading is unknown."""
+        if not reading:
             return
-        self._lost = self._lost or values[0] is self.newest[0]
-        self._older = [each for each in self._older if values[0] is not each[0]]
+        self._lost = self._lost or reading[0] is self.newest[0]
+        self._older = [each for each in self._older if reading[0] is not each[0]]
 
 
 @dataclass

@@ -154,8 +154,7 @@ class ServerHandler:
         """See `Handler.disconnected`."""
         with self._lock:
             self._callers.discard(caller)
-            self.machine.lose(caller.reading)
-            self.machine.disconnected(caller)
+            self.machine.disconnected(caller, caller.reading)
             if not (connections := self._connections()):  # it may have been the last one before the end
                 self._carry_out(self.machine.tick(self._now(), connections))
 

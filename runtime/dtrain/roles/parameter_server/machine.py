@@ -316,12 +316,13 @@ class ParameterServer:
 
     # Time and the end
 
-    def disconnected(self, caller: Caller) -> None:
-        """Answer nothing more on a connection that is gone."""
-        self._questions.forget(caller)
-        self._snapshots.forget(caller)
+    def disconnected(self, caller: Caller, reading: Blocks = ()) -> None:
+        """Answer nothing more on a lost connection, and drop the values that its peer was `reading`."""
+        self._questions.disconnected(caller)
+        self._snapshots.disconnected(caller)
         self.control.disconnected(caller)
         if self.held is not None:
+            self.held.store.disconnected(reading)
             self.held.rule.disconnected(caller)
 
     def tick(self, now: float, connections: int) -> list[Action]:
@@ -330,11 +331,6 @@ class ParameterServer:
         actions = self.control.tick(now)
         actions += self._answers(now)
         return [*actions, *self.control.end(now, connections)]
-
-    def lose(self, blocks: Blocks) -> None:
-        """Let go of values that a process was reading that is gone; see `Store.lose`."""
-        if self.held is not None:
-            self.held.store.lose(blocks)
 
 
 def obey(

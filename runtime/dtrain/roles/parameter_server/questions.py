@@ -148,7 +148,7 @@ class Snapshots:
         waiting, self.waiting = self.waiting, []
         return [delivery for delivery in waiting if not self.keeps(delivery, now)]
 
-    def forget(self, caller: Caller) -> None:
+    def disconnected(self, caller: Caller) -> None:
         """Drop the waiting pushes of a lost connection, which will come again."""
         self.waiting = [delivery for delivery in self.waiting if delivery[0] != caller]
 
@@ -210,7 +210,7 @@ class Questions:
         heapq.heappush(self._deadlines, (request.deadline_s, self._asked))
         return None
 
-    def forget(self, caller: Caller) -> None:
+    def disconnected(self, caller: Caller) -> None:
         """Drop the questions of a connection that is gone."""
         self.open = {number: request for number, request in self.open.items() if request.caller != caller}
         self._open_of.pop(caller, None)
