@@ -40,7 +40,7 @@ class Archive:
     """The contents of a file.
 
     Attributes:
-        arrays: by key, in the order in which they were written.
+        arrays: in the order in which they were written.
         description: JSON about the arrays; None in a file of another program.
     """
 
@@ -50,7 +50,7 @@ class Archive:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a path is a file that `write_archive` has begun, by its first bytes."""
+    """Judge by a file's first bytes whether `write_archive` has begun it."""
     try:
         with open(open_regular(path), "rb") as file:
             return file.read(8 + len(_BEGIN))[8:] == _BEGIN
@@ -59,7 +59,7 @@ def is_archive(path: Path) -> bool:
 
 
 def check_not_of_tensorflow(path: Path) -> None:
-    """Raise a `CheckpointError` if TensorFlow wrote this path in several files; dtrain does not read it."""
+    """Raise a `CheckpointError` if TensorFlow wrote this path in several files."""
     kind = None
     if (path / "saved_model.pb").exists():
         kind = "a folder of TensorFlow (SavedModel)"
@@ -76,7 +76,7 @@ def check_not_of_tensorflow(path: Path) -> None:
 
 
 def write_archive(path: Path, arrays: Arrays, description: str, *, overwrite: bool = True) -> None:
-    """Write a file; raise a `CheckpointError` on a full disk, or for a dtype without a form."""
+    """Raise a `CheckpointError` on a full disk, or for a dtype without a form."""
     entries = [TensorEntry(key, array.dtype.name, array.shape) for key, array in arrays.items()]
     metadata = {"format": FORMAT, "version": VERSION, "description": description, "crc32": f"{0:08x}"}
     header = encode_header(entries, metadata)
@@ -104,7 +104,7 @@ def _blocks(array: Array) -> Iterator[memoryview]:
 
 
 def read_archive(path: Path) -> Archive:
-    """Read a file of `write_archive`, or any other in the safetensors format.
+    """Read a file in the safetensors format.
 
     Raises:
         CheckpointError: there is none, it is of another kind, or a newer version of dtrain wrote it.

@@ -35,9 +35,9 @@ def tell_format(path: FilePath | None) -> None:
 
 
 def destination(strategy: Strategy | None, path: FilePath) -> Path:
-    """Return the place for a file: `path` in the leader, or without a strategy; the leader's run claims it.
+    """Return where to write a file: `path` in the leader, whose run claims it, or without a strategy.
 
-    In every other task it is a place of that task alone, deleted when its process ends; see `source`.
+    In every other task it is a file of that task alone, deleted when its process ends; see `source`.
 
     Raises:
         RunInUseError: another run writes it.
@@ -51,7 +51,7 @@ def destination(strategy: Strategy | None, path: FilePath) -> Path:
 
 @contextmanager
 def written(strategy: Strategy | None, path: FilePath, overwrite: bool = True) -> Iterator[Path]:
-    """Yield the place where a file is to be written, as `destination`; at a URL it is copied there then.
+    """Yield the `destination`; at a URL the file is copied there afterwards.
 
     A URL that ends in a slash, as AIP_MODEL_DIR does, gets a file `NAME_IN_FOLDER`.
 
@@ -78,13 +78,9 @@ def written(strategy: Strategy | None, path: FilePath, overwrite: bool = True) -
 
 
 def source(strategy: Strategy, path: FilePath) -> Path:
-    """Return the place of a file to read: a task's own copy if it saved one under this path, else `path`.
+    """Return where to read a file: a task's own copy if it saved one under this path, else `path`.
 
-    What a URL names is copied here first, and deleted when the process ends.
-
-    Raises:
-        CheckpointError: it cannot be copied.
-        SpecError: nothing here knows the URL.
+    What a URL names is copied here first, and deleted when the process ends; errors are those of `written`.
     """
     if not strategy.is_leader and (own := _own_copy(strategy, path)).is_file():
         return own
@@ -131,10 +127,7 @@ def write_whole(
     """Write a file so that a crash leaves it whole or as it was before; folders above it are made.
 
     Args:
-        blocks: the content, made while it is written.
-        overwrite: whether it may replace a file.
         correction: called after the last block; returns an earlier place and the bytes for it.
-        disk: the operations that write.
 
     Raises:
         CheckpointError: it is there and is not to be overwritten, or cannot be written.

@@ -36,7 +36,6 @@ class SavedModel:
 
     Attributes:
         description: class, arguments and layers of the model, and the arguments of `compile`; JSON types.
-        weights: every variable by name.
         state: of the optimizer; None if it begins anew.
     """
 
@@ -48,7 +47,7 @@ class SavedModel:
 def write_model(
     path: FilePath | None, model: SavedModel, strategy: Strategy | None, *, overwrite: bool = True
 ) -> None:
-    """Write a model; see `destination` for who writes, and `path_or_job_folder` for where without a path.
+    """Write a model to the `destination`, or without a path as `path_or_job_folder` says.
 
     Raises:
         CheckpointError: the file cannot be written.
@@ -143,12 +142,10 @@ def load_weights(
     """Return values for a model's variables, by the variables' names.
 
     Args:
-        path: a file of weights or of a whole model, any safetensors file, or a checkpoint or a folder of
-            checkpoints.
-        by_name: take the arrays that have a variable's name, and leave the other variables as they are.
-            Otherwise every variable must have a value: under its name or, where a file of dtrain has other
-            names, in the order of creation.
-        skip_mismatch: leave variables as they are whose shape is another in the file.
+        path: any safetensors file, a checkpoint, or a folder of checkpoints.
+        by_name: skip variables of whose name there is no array. Otherwise every variable must have a value:
+            under its name or, where a file of dtrain has other names, in the order of creation.
+        skip_mismatch: skip variables whose shape is another in the file.
 
     Raises:
         CheckpointError: the file does not fit, or cannot be read.
@@ -172,7 +169,7 @@ def fitted(
     by_name: bool = False,
     skip_mismatch: bool = False,
 ) -> dict[str, Array]:
-    """Return arrays of a file as values of a model's variables; see `load_weights`. Errors name `where`."""
+    """Check arrays of a file as `load_weights` does; errors name `where`."""
     names = [spec.name for spec in variables]
     if not by_name and set(found) != set(names):
         missing = [name for name in names if name not in found]
@@ -197,9 +194,9 @@ def fitted(
 
 
 def stored_weights(path: Path) -> tuple[dict[str, Array], bool]:
-    """Return every variable of a file, or of a folder's newest sound checkpoint; True if in creation order.
+    """Return every variable of a file or checkpoint; True if they are in the order of creation.
 
-    An optimizer's slots are left out. Servers and other programs have orders of their own.
+    Servers and other programs have orders of their own.
     """
     check_not_of_tensorflow(path)
     if path.is_dir():
@@ -256,7 +253,7 @@ def write_onnx(
 
 
 def path_or_job_folder(path: FilePath | None, name: str) -> FilePath:
-    """Return the path of a program; without one, `name` in the folder that AIP_MODEL_DIR of Vertex AI names.
+    """Return `path`, or `name` in the folder that AIP_MODEL_DIR of Vertex AI names.
 
     Raises:
         SpecError: there is neither.

@@ -105,8 +105,6 @@ def onnx_model(graph: Graph, weights: Arrays, name: str) -> ModelProto:
 
 
 class _GraphWriter:
-    """Writes every step of a network once."""
-
     def __init__(self, graph: Graph, weights: Arrays) -> None:
         self.onnx = OnnxGraph()
         self._graph = graph

@@ -23,11 +23,10 @@ class OnnxGraph:
     scope: str = ""
 
     def operator(self, kind: str, *inputs: Value, **attributes: Any) -> str:
-        """Add an operator with one output; return the output's name."""
+        """Add an operator with one output, whose name is returned."""
         return self.operators(kind, *inputs, outputs=1, **attributes)[0]
 
     def operators(self, kind: str, *inputs: Value, outputs: int, **attributes: Any) -> list[str]:
-        """Add an operator with several outputs."""
         label = f"{self.scope}/{kind}_{len(self.nodes)}"
         names = [f"{label}:{number}" for number in range(outputs)]
         arguments = [each if isinstance(each, str) else self.constant(each) for each in inputs]
@@ -35,7 +34,6 @@ class OnnxGraph:
         return names
 
     def constant(self, array: Array, name: str = "") -> str:
-        """Add an array; return its name."""
         name = name or f"{self.scope}/constant_{len(self.constants)}"
         if name not in self.constants:
             self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
@@ -44,15 +42,7 @@ class OnnxGraph:
 
 @dataclass(frozen=True)
 class Use:
-    """One use of a layer, without its batch axis.
-
-    Attributes:
-        layer: of the class whose converter it is.
-        weights: the layer's, by their names within it.
-        inputs: names of values in the graph.
-        shapes: of the inputs.
-        output_shapes: of the outputs.
-    """
+    """One use of a layer; shapes are those of one example."""
 
     layer: Any
     weights: Arrays
@@ -62,12 +52,10 @@ class Use:
 
     @property
     def x(self) -> str:
-        """The name of the only input."""
         return self.inputs[0]
 
     @property
     def shape(self) -> Shape:
-        """The shape of the only input."""
         return self.shapes[0]
 
     @property
@@ -77,16 +65,14 @@ class Use:
 
     @property
     def label(self) -> str:
-        """The name of the layer in errors."""
         layer: Layer = self.layer
         return layer.label
 
 
 def numbers(*values: float) -> Array:
-    """Return float32 numbers; a scalar for one."""
+    """Return float32 numbers; one number becomes a scalar."""
     return np.array(values[0] if len(values) == 1 else values, np.float32)
 
 
 def integers(*values: int) -> Array:
-    """Return a list of int64 numbers."""
     return np.array(values, np.int64)

@@ -28,7 +28,7 @@ Converter = Callable[[OnnxGraph, Use], str]
 
 
 def convolution(graph: OnnxGraph, use: Use) -> str:
-    """Convolve over one or two axes; kernels are [...lengths, channels / groups, filters]."""
+    """Kernels are [...lengths, channels / groups, filters]."""
     layer = use.layer
     rank = use.layer.RANK
     kernel = use.weights["kernel"].transpose(rank + 1, rank, *range(rank))
@@ -36,7 +36,7 @@ def convolution(graph: OnnxGraph, use: Use) -> str:
 
 
 def depthwise(graph: OnnxGraph, use: Use) -> str:
-    """Convolve in as many groups as channels; kernels are [height, width, channels, multiplier]."""
+    """Kernels are [height, width, channels, multiplier]; there are as many groups as channels."""
     kernel = use.weights["depthwise_kernel"]
     height, width, channels, multiplier = kernel.shape
     kernel = kernel.transpose(2, 3, 0, 1).reshape(channels * multiplier, 1, height, width)
@@ -44,7 +44,7 @@ def depthwise(graph: OnnxGraph, use: Use) -> str:
 
 
 def transposed(graph: OnnxGraph, use: Use) -> str:
-    """Compute as `Conv2DTranspose`; kernels are [height, width, filters, channels]."""
+    """Kernels are [height, width, filters, channels]."""
     windows = _windows(use, use.layer.kernel_size)
     totals = [
         max(0, e - s) if windows.padding == "same" else 0
@@ -87,12 +87,10 @@ def global_pooling(kind: str) -> Converter:
 
 
 def channels_first(graph: OnnxGraph, x: str, rank: int) -> str:
-    """Transpose [batch, ...lengths, channels] to [batch, channels, ...lengths]."""
     return graph.operator("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
 
 
 def channels_last(graph: OnnxGraph, x: str, rank: int) -> str:
-    """Transpose [batch, channels, ...lengths] to [batch, ...lengths, channels]."""
     return graph.operator("Transpose", x, perm=[0, *range(2, rank), 1])
 
 
@@ -159,7 +157,7 @@ FUNCTIONS: dict[str, Callable[[OnnxGraph, str], str]] = {
 
 
 def activated(graph: OnnxGraph, use: Use, x: str, activation: ActivationLike) -> str:
-    """Apply `activation` to a value; raise a `SpecError` for the program's own functions."""
+    """Raise a `SpecError` for an activation that is the program's own function."""
     function = activations.get(activation)
     if function is not activations.get(function.name if function.name in FUNCTIONS else None):
         raise SpecError(
@@ -170,7 +168,6 @@ def activated(graph: OnnxGraph, use: Use, x: str, activation: ActivationLike) ->
 
 
 def dense(graph: OnnxGraph, use: Use) -> str:
-    """Multiply over the last axis."""
     z = graph.operator("MatMul", use.x, use.weights["kernel"])
     if use.layer.use_bias:
         z = graph.operator("Add", z, use.weights["bias"])
@@ -178,17 +175,14 @@ def dense(graph: OnnxGraph, use: Use) -> str:
 
 
 def activation(graph: OnnxGraph, use: Use) -> str:
-    """Apply an activation function as a layer."""
     return activated(graph, use, use.x, use.layer.activation)
 
 
 def softmax(graph: OnnxGraph, use: Use) -> str:
-    """Apply softmax along any axis."""
     return graph.operator("Softmax", use.x, axis=use.layer.axis)
 
 
 def relu(graph: OnnxGraph, use: Use) -> str:
-    """Apply ReLU with its slope, threshold and maximum."""
     layer = use.layer
     threshold = numbers(use.layer.threshold)
     above = use.x if layer.max_value is None else graph.operator("Min", use.x, numbers(layer.max_value))
@@ -197,17 +191,14 @@ def relu(graph: OnnxGraph, use: Use) -> str:
 
 
 def leaky_relu(graph: OnnxGraph, use: Use) -> str:
-    """Apply LeakyReLU, with one slope for all."""
     return graph.operator("LeakyRelu", use.x, alpha=float(use.layer.alpha))
 
 
 def elu(graph: OnnxGraph, use: Use) -> str:
-    """Apply ELU with its alpha."""
     return graph.operator("Elu", use.x, alpha=float(use.layer.alpha))
 
 
 def prelu(graph: OnnxGraph, use: Use) -> str:
-    """Apply PReLU, with a learned slope for each place."""
     return graph.operator("PRelu", use.x, np.asarray(use.weights["alpha"]))
 
 
@@ -222,7 +213,6 @@ def folding(kind: str) -> Converter:
 
 
 def concatenate(graph: OnnxGraph, use: Use) -> str:
-    """Concatenate the inputs."""
     return graph.operator("Concat", *use.inputs, axis=use.layer.axis)
 
 
@@ -242,35 +232,30 @@ def unchanged(graph: OnnxGraph, use: Use) -> str:
 
 
 def flatten(graph: OnnxGraph, use: Use) -> str:
-    """Flatten all axes but the batch's into one."""
     return graph.operator("Flatten", use.x, axis=1)
 
 
 def reshape(graph: OnnxGraph, use: Use) -> str:
-    """Reshape; 0 stands for the batch's length."""
+    """In ONNX 0 stands for the batch's length."""
     return graph.operator("Reshape", use.x, integers(0, *use.layer.target_shape))
 
 
 def permute(graph: OnnxGraph, use: Use) -> str:
-    """Transpose; `dims` are counted from 1."""
     return graph.operator("Transpose", use.x, perm=[0, *use.layer.dims])
 
 
 def repeat_vector(graph: OnnxGraph, use: Use) -> str:
-    """Add an axis along which everything repeats."""
     return graph.operator(
         "Expand", graph.operator("Unsqueeze", use.x, integers(1)), integers(1, use.layer.n, 1)
     )
 
 
 def zero_padding(graph: OnnxGraph, use: Use) -> str:
-    """Pad before all axes, then after all."""
     (top, bottom), (left, right) = use.layer.margins
     return graph.operator("Pad", use.x, integers(0, top, left, 0, 0, bottom, right, 0))
 
 
 def up_sampling(graph: OnnxGraph, use: Use) -> str:
-    """Repeat every pixel."""
     size = use.layer.size
     height, width = (size, size) if isinstance(size, int) else size
     scales = numbers(1, height, width, 1)
@@ -286,14 +271,12 @@ def up_sampling(graph: OnnxGraph, use: Use) -> str:
 
 
 def embedding(graph: OnnxGraph, use: Use) -> str:
-    """Gather rows of a table."""
     return graph.operator(
         "Gather", use.weights["embeddings"], graph.operator("Cast", use.x, to=TensorProto.INT64)
     )
 
 
 def batch_normalization(graph: OnnxGraph, use: Use) -> str:
-    """Normalize by the moving averages."""
     layer = use.layer
     axes = use.layer.axes_of(use.layer.axis, use.rank)
     inverse = layer.inverse_deviation(use.weights["moving_variance"], use.rank)
@@ -304,7 +287,6 @@ def batch_normalization(graph: OnnxGraph, use: Use) -> str:
 
 
 def layer_normalization(graph: OnnxGraph, use: Use) -> str:
-    """Normalize each example by itself."""
     layer = use.layer
     axes = use.layer.axes_of(use.layer.axis, use.rank)
     centred = graph.operator("Sub", use.x, graph.operator("ReduceMean", use.x, integers(*axes)))
@@ -318,7 +300,6 @@ def layer_normalization(graph: OnnxGraph, use: Use) -> str:
 
 
 def normalization(graph: OnnxGraph, use: Use) -> str:
-    """Normalize by the given or learned mean and variance."""
     mean, deviation = use.layer.mean_and_deviation(use.rank)
     if use.layer.invert:
         return graph.operator("Add", graph.operator("Mul", use.x, deviation), mean)
@@ -326,7 +307,6 @@ def normalization(graph: OnnxGraph, use: Use) -> str:
 
 
 def rescaling(graph: OnnxGraph, use: Use) -> str:
-    """Multiply and add, one factor and offset for all or for each channel."""
     scaled = graph.operator("Mul", use.x, _float32(use.layer.scale))
     return graph.operator("Add", scaled, _float32(use.layer.offset))
 
@@ -349,12 +329,11 @@ _FUNCTIONS: dict[str, tuple[str, float, float]] = {
 
 
 def simple_rnn(graph: OnnxGraph, use: Use) -> str | list[str]:
-    """Write a cell with one gate."""
     return _cell(graph, use, "RNN", [0], [use.layer.activation])
 
 
 def lstm(graph: OnnxGraph, use: Use) -> str | list[str]:
-    """Write a cell with gates i, f, c, o, which are i, o, f, c in ONNX."""
+    """Reorder the gates i, f, c, o to ONNX's i, o, f, c."""
     layer = use.layer
     return _cell(
         graph, use, "LSTM", [0, 3, 1, 2], [layer.recurrent_activation, layer.activation, layer.activation]
@@ -362,7 +341,7 @@ def lstm(graph: OnnxGraph, use: Use) -> str | list[str]:
 
 
 def gru(graph: OnnxGraph, use: Use) -> str | list[str]:
-    """Write a cell with gates z, r, h, as in ONNX."""
+    """Keep the order of the gates, z, r, h, which is ONNX's."""
     layer = use.layer
     functions = [layer.recurrent_activation, layer.activation]
     return _cell(graph, use, "GRU", [0, 1, 2], functions, linear_before_reset=int(layer.reset_after))
@@ -411,7 +390,6 @@ def _by_gate(array: Array, gates: Sequence[int]) -> Array:
 
 
 def _biases(use: Use, gates: Sequence[int]) -> Array:
-    """Return the biases of the inputs, then those of the state."""
     bias = np.atleast_2d(use.weights["bias"])
     both = bias if len(bias) == 2 else np.concatenate([bias, np.zeros_like(bias)])
     return _by_gate(both, gates).reshape(1, -1)

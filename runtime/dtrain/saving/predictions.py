@@ -16,14 +16,14 @@ SUFFIXES = (".npy", ".npz", ".csv", ".json", ".jsonl")
 
 
 def rows(outputs: Arrays) -> Iterator[Any]:
-    """Yield each example's outputs as JSON types: nested lists, or an object of such by name if several."""
+    """Yield each example's outputs as JSON: nested lists, or an object by name if there are several."""
     for row in zip(*outputs.values(), strict=True):
         values = [plain(each.tolist()) for each in row]
         yield values[0] if len(outputs) == 1 else dict(zip(outputs, values, strict=True))
 
 
 def encoded(path: Path, outputs: Arrays) -> list[bytes]:
-    """Return the bytes of a file of this name; raise a `SpecError` if its format does not fit."""
+    """Return the bytes of a file; raise a `SpecError` if the format of its name does not fit."""
     if path.suffix not in SUFFIXES:
         raise SpecError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     if path.suffix in (".npy", ".csv") and len(outputs) > 1:
@@ -49,7 +49,6 @@ def encoded(path: Path, outputs: Arrays) -> list[bytes]:
 
 
 def line(value: Any) -> bytes:
-    """Return JSON types as a line."""
     return (json.dumps(value) + "\n").encode()
 
 

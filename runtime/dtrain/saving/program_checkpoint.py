@@ -161,7 +161,6 @@ class LoadStatus:
     """The answer of `Checkpoint.restore`: every object has its values, or the call has raised already."""
 
     def assert_consumed(self) -> Self:
-        """Return at once; see the class."""
         return self
 
     assert_existing_objects_matched = assert_consumed

@@ -113,7 +113,6 @@ def softmax_along(x: Array, axis: int = -1) -> Array:
 
 
 def softmax_along_derivative(y: Array, dy: Array, axis: int = -1) -> Array:
-    """Return the gradient by x of `softmax_along`, from its value."""
     dx = y * dy
     dx -= y * dx.sum(axis=axis, keepdims=True)
     return dx
@@ -136,7 +135,6 @@ def scaled_elu(x: Array, alpha: float = 1.0) -> Array:
 
 
 def scaled_elu_derivative(y: Array, dy: Array, alpha: float = 1.0) -> Array:
-    """Return the gradient by x of `scaled_elu`, from its value."""
     return dy * np.where(y > 0, np.float32(1), y + np.float32(alpha))
 
 

@@ -26,17 +26,14 @@ def shape_text(shape: Shape) -> str:
 
 
 def fits(shape: tuple[int, ...], expected: Shape) -> bool:
-    """Return whether an example's shape is the expected one, in which None stands for any length."""
+    """None in `expected` stands for any length."""
     return shape == expected or (
         len(shape) == len(expected) and all(e in (None, s) for s, e in zip(shape, expected, strict=True))
     )
 
 
 def of_rank(array: Array, expected: Shape) -> Array:
-    """Return a batch with a last axis of length 1 added or removed where only so its examples fit `expected`.
-
-    Numbers [batch] thus are examples of shape (1,), and the reverse, as in Keras's functional models.
-    """
+    """Add or remove a last axis of length 1 where only so a batch's examples fit `expected`, as in Keras."""
     shape = array.shape[1:]
     if array.ndim == 0 or fits(shape, expected):
         return array

@@ -32,43 +32,35 @@ def squared_norm(gradient: Gradient | None) -> float:
 
 
 def squared_norm_of_piece(piece: Array) -> float:
-    """Return the sum of squares of at most `PIECE_ELEMENTS` neighbours."""
     return float(np.dot(piece, piece))
 
 
 def global_norm(gradients: Iterable[Gradient | None]) -> float:
-    """Return the Euclidean norm of all gradients together; 0.0 if there are none."""
+    """Return the Euclidean norm of all gradients together."""
     return math.sqrt(sum(squared_norm(gradient) for gradient in gradients))
 
 
 def clip_by_global_norm(
     gradients: Sequence[Gradient | None], clip_norm: float
 ) -> tuple[list[Gradient | None], float]:
-    """Scale all gradients by one factor so that their global norm is at most `clip_norm`.
-
-    Returns:
-        The clipped gradients and the global norm before clipping. If that norm is not finite, every gradient
-        is NaN.
-    """
+    """Return the gradients and their norm before clipping; if that is not finite, every gradient is NaN."""
     norm = global_norm(gradients)
     factor = global_clip_factor(norm, clip_norm)
     return [None if gradient is None else scaled(gradient, factor) for gradient in gradients], norm
 
 
 def global_clip_factor(norm: float, clip_norm: float) -> float:
-    """Return the factor that limits global norm `norm` to `clip_norm`; NaN if `norm` is not finite."""
+    """Return NaN if `norm` is not finite."""
     if not math.isfinite(norm):
         return math.nan
     return 1.0 if norm <= clip_norm else clip_norm / norm
 
 
 def clip_by_norm(gradient: Gradient, clip_norm: float) -> Gradient:
-    """Scale one gradient so that its norm is at most `clip_norm`."""
     return scaled(gradient, clip_factor(math.sqrt(squared_norm(gradient)), clip_norm))
 
 
 def clip_factor(norm: float, clip_norm: float) -> float:
-    """Return the factor that limits the norm of one gradient to `clip_norm`."""
     return 1.0 if norm <= clip_norm else clip_norm / norm
 
 

@@ -30,9 +30,7 @@ class Configurable:
     """An object that its constructor arguments describe."""
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
-        """Raise a `SpecError` for an argument of Keras that the class does not take; absent_names.txt has
-        what to write.
-        """
+        """Raise a `SpecError` for an argument of Keras that absent_names.txt lists."""
         made: type = cls
         for name in sorted(named.keys() - _argument_names(made)):
             if use := instead().get(("arguments", name)):
@@ -92,10 +90,8 @@ def from_data(
     """Return the object that a name (with default arguments) or the result of `to_data` stands for.
 
     Args:
-        identifier: a name, ``{"class_name", "config"}``, or an object, which is returned as it is.
         kind: the kind of object, for the message of an error.
-        classes: the known classes by name.
-        custom_objects: others, which come first; they are also looked up for the arguments.
+        custom_objects: classes that come before `classes`; they are also looked up for the arguments.
 
     Raises:
         SpecError: no class has that name, or the arguments are wrong.

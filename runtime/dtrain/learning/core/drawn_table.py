@@ -24,12 +24,7 @@ class DrawnTable(LazyTable):
     def __init__(
         self, shape: tuple[int, ...], initializer: initializers.Initializer, seed: Sequence[int]
     ) -> None:
-        """Describe a table of `shape`; nothing is drawn yet.
-
-        Args:
-            initializer: one that draws every element by itself (`Initializer.elementwise`).
-            seed: numbers of at least 0; an initializer with a seed of its own ignores them.
-        """
+        """Describe a table; nothing is drawn yet. `initializer` must be `elementwise`."""
         super().__init__(shape, np.float32, self._draw)
         self._initializer = initializer
         self._seed = list(seed) if initializer.seed is None else [initializer.seed]
@@ -38,19 +33,19 @@ class DrawnTable(LazyTable):
     def of(
         cls, shape: tuple[int, ...], initializer: initializers.Initializer, seed: Sequence[int]
     ) -> "DrawnTable | None":
-        """Return the initializer's table; None unless it is dtrain's own and draws rows independently."""
+        """Return None unless the initializer is dtrain's own and draws rows independently."""
         elementwise = initializer.elementwise(shape)
         if elementwise is None or type(elementwise) not in initializers.CLASSES.values():
             return None
         return cls(shape, elementwise, seed)
 
     def describe(self) -> dict[str, Any]:
-        """Return the table as plain data, without the shape."""
+        """Return plain data, without the shape."""
         return {"initializer": to_data(self._initializer), "seed": self._seed}
 
     @classmethod
     def described(cls, description: Mapping[str, Any], shape: tuple[int, ...]) -> "DrawnTable":
-        """Return the table that `describe` described; raise a `SpecError` for another description."""
+        """Undo `describe`; raise a `SpecError` for another description."""
         match dict(description):
             case {"initializer": data, "seed": list(seed)} if all(
                 isinstance(word, int) and word >= 0 for word in seed

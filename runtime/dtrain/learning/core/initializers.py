@@ -65,7 +65,6 @@ class _ByElement(Initializer):
     """An initializer that draws every element alike and independently, whatever the shape."""
 
     def elementwise(self, shape: tuple[int, ...]) -> Initializer:
-        """Return this initializer."""
         return self
 
 

@@ -36,17 +36,12 @@ from dtrain.types import Shape
 class Graph:
     """Uses of layers and of models, and the outputs of them that are the model's.
 
-    Layers without a name are given Keras's: ``dense``, ``dense_1``, ..., numbered within this graph; see
-    `named`.
-
     Attributes:
         uses: in an order in which they can run, which is the order in which their weights are created.
-        names: of the layers and models that are used, within this graph.
+        names: of the layers and models within this graph; see `named`.
         steps: the layers that run, also those of models within, in the same order.
-        inputs: the steps at which data enters.
         outputs: the model's outputs, as outputs of steps.
         leaving: the same, as outputs of uses.
-        built: whether shapes and weights are known.
         regularized: the weights with a penalty, and the model's name of each.
         submodel: the form in which the model stands in others; None: it stands in none.
     """
@@ -69,7 +64,7 @@ class Graph:
 
     @classmethod
     def of_stack(cls, layers: Sequence[Part | SymbolicTensor]) -> Self:
-        """Return the graph of parts in a row; an `InputLayer` is put in front unless there is one."""
+        """Put an `InputLayer` in front unless there is one."""
         stack: list[Part] = [item.node.part if isinstance(item, SymbolicTensor) else item for item in layers]
         if not stack:
             raise SpecError("a network needs at least one layer")
@@ -88,7 +83,7 @@ class Graph:
 
     @classmethod
     def between(cls, inputs: Any, outputs: Any) -> Self:
-        """Return the graph between symbolic inputs (of `Input`) and outputs, each one tensor or a list."""
+        """Return the graph between symbolic tensors; each argument is one or a list."""
         entering = as_list(inputs)
         leaving = as_list(outputs)
         nodes: dict[LayerNode, int] = {}
@@ -107,7 +102,7 @@ class Graph:
         return cls(uses, [Slot(nodes[t.node], t.index) for t in leaving])
 
     def replayed(self, entering: Sequence[SymbolicTensor]) -> list[SymbolicTensor]:
-        """Return the outputs of the same layers and models for other symbolic inputs, of the same shapes."""
+        """Return the outputs of the same layers for other inputs of the same shapes."""
         source = iter(entering)
         produced = list[list[SymbolicTensor]]()
         for use in self.uses:
@@ -123,7 +118,7 @@ class Graph:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Every layer and model that is used once, in Keras's order; see `depth_order`."""
+        """Every layer and model once, in Keras's order; see `by_depth`."""
         inputs = [number for number, use in enumerate(self.uses) if isinstance(use.part, InputLayer)]
         return tuple(by_depth(self.uses, inputs, self.leaving))
 
@@ -167,7 +162,6 @@ class Graph:
                     use.part.graph.build(arriving if len(arriving) > 1 else arriving[0])
 
     def shapes_of(self, number: int) -> list[Shape]:
-        """Return the shapes of the outputs of a use, for one example."""
         end = self._ends[number]
         return (
             self.steps[end].shapes
@@ -176,12 +170,11 @@ class Graph:
         )
 
     def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
-        """Return one example's output shapes for input shapes; an `InputError` names the layer at fault."""
+        """Raise an `InputError` that names the layer at fault."""
         produced = list(self._shapes(entering))
         return [produced[slot.step][slot.output] for slot in self.outputs]
 
     def _shapes(self, entering: Sequence[Shape]) -> Iterator[list[Shape]]:
-        """Yield the shapes of the outputs of each step."""
         source = iter(entering)
         produced = list[list[Shape]]()
         for step in self.steps:
@@ -204,20 +197,19 @@ class Graph:
             seen.add(step.layer)
 
     def names_by_depth(self) -> list[str]:
-        """Return all weights' names in Keras's order: by `parts`, within a layer the trained ones first."""
+        """Return the names by `parts`; within a layer the trained ones come first."""
         names: dict[Layer, list[str]] = {}
         for layer, _, name in sorted(self.weights(), key=lambda each: not each[1].trainable):
             names.setdefault(layer, []).append(name)
         return [name for layer in self.layers_by_depth() for name in names.pop(layer, ())]
 
     def layers_by_depth(self) -> Iterator[Layer]:
-        """Yield every layer once or several times, in Keras's order: by `parts`."""
+        """Yield the layers by `parts`, some of them several times."""
         for part in self.parts:
             yield from [part] if isinstance(part, Layer) else part.graph.layers_by_depth()
 
     @cached_property
     def counts(self) -> dict[Layer, int]:
-        """Return the number of uses of each layer."""
         return dict(Counter(step.layer for step in self.steps))
 
     @cached_property
@@ -239,7 +231,6 @@ class Graph:
 
     @cached_property
     def output_names(self) -> list[str]:
-        """Return the names of the outputs' layers or models, numbered where one has several outputs."""
         names: list[str] = []
         for slot in self.leaving:
             base = self.names[self.uses[slot.step].part]
@@ -253,12 +244,10 @@ class Graph:
         return sum(slot.step == number for slot in read)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the graph in JSON types; see `graph_config`."""
         return to_config(self)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        """Return the graph that `get_config` described, with `custom_objects`, or raise a `SpecError`."""
         return from_config(config, cls, custom_objects)
 
     def _check_wiring(self) -> None:
@@ -288,7 +277,7 @@ def _called(use: Use, arriving: list[SymbolicTensor]) -> Any:
 
 
 def _collect(node: LayerNode, nodes: dict[LayerNode, int]) -> None:
-    """Give `node` a number, after everything that it reads."""
+    """Add everything that `node` reads, and then `node`, each with its number."""
     if node not in nodes:
         for tensor in node.inputs:
             _collect(tensor.node, nodes)
@@ -304,7 +293,7 @@ def as_list(tensors: Any) -> list[SymbolicTensor]:
 
 
 def by_depth(uses: Sequence[Use], inputs: Sequence[int], outputs: Sequence[Slot]) -> list[Part]:
-    """Return every part of `uses` once; `inputs` are the numbers of the uses at which data enter."""
+    """Return every part once; `inputs` are the numbers of the uses at which data enter."""
     left, met = _walk(uses, outputs)
     depths = dict.fromkeys(left, 0)
     deepest: dict[Part, int] = {}
@@ -346,7 +335,7 @@ Make = Callable[[Sequence[Use], Sequence[Slot]], G]
 
 
 def to_config(graph: InnerGraph) -> dict[str, Any]:
-    """Return a graph as data; raise a `SpecError` if a layer's argument cannot be written."""
+    """Raise a `SpecError` if a layer's argument cannot be written."""
     layers: dict[Part, int] = {}
     models: dict[Part, int] = {}
     described: list[dict[str, Any]] = []
@@ -372,7 +361,7 @@ def to_config(graph: InnerGraph) -> dict[str, Any]:
 
 
 def from_config(config: Mapping[str, Any], make: Make[G], custom_objects: CustomObjects) -> G:
-    """Return the graph, made by `make`, that `to_config` described, or raise a `SpecError`."""
+    """Return the graph, made by `make`; raise a `SpecError` for an unknown layer."""
     try:
         layers = [_layer_from_data(each, custom_objects) for each in config["layers"]]
         models: list[Submodel] = []

@@ -15,13 +15,12 @@ from dtrain.types import Array
 
 
 class LossScale(NamedTuple):
-    """Factors that make the mean over the parts of a batch the gradient of the batch, if the loss is no mean.
+    """Factors for a part of a batch, so that the mean over the parts is the gradient of the batch.
 
     Attributes:
-        sums: factor of losses whose reduction is ``sum`` or ``none``, because a sum over parts is divided by
-            nothing.
+        sums: factor of losses whose reduction is ``sum`` or ``none``: nothing divides a sum over parts.
         penalties: factor of the gradients of regularizers, which parts without examples leave to the others.
-        activities: factor of penalties on the outputs of layers, which are a part's own.
+        activities: factor of penalties on the outputs of layers, which each part has for itself.
     """
 
     sums: float = 1.0
@@ -34,7 +33,7 @@ WHOLE = LossScale()
 
 
 class OutputLoss(NamedTuple):
-    """The loss of one output and its weight: the model's loss is the sum of all, each times its weight."""
+    """The loss of one output, and its factor in the model's loss, which is the sum of all."""
 
     loss: Loss
     weight: float = 1.0
@@ -45,16 +44,13 @@ Losses: TypeAlias = Loss | Sequence[Loss | OutputLoss | None]
 
 
 class Head(NamedTuple):
-    """An output and its loss, computed from the input of the last activation function where the loss can.
+    """An output and its loss, computed from the input of the last activation function where possible.
 
     So a softmax or sigmoid whose result is rounded to 0 or 1 still has a gradient, as in Keras's `fit`.
 
     Attributes:
         label: of the output's layer, for errors.
-        loss: of the value that the layer in the output's place gives; None: the output has no loss.
-        weight: of the loss.
-        stand_in: the output's layer without its activation function; None where the loss wants the layer's
-            output.
+        stand_in: the layer without its activation function; None where the loss reads the layer's output.
         activation: the function that `stand_in` leaves out.
     """
 
@@ -67,10 +63,10 @@ class Head(NamedTuple):
     def value_and_gradient(
         self, target: Any, value: Array, sample_weight: Any, scale: LossScale = WHOLE
     ) -> tuple[float, Array | None]:
-        """Return the loss, and the gradient by the value of its part in the model's loss.
+        """Return the loss, and the gradient by `value` of the weighted loss.
 
-        With the reduction ``none`` the gradient is that of the sum, and the loss is the mean, as in
-        `tf.keras.Model.fit`.
+        With the reduction ``none`` the gradient is that of the sum, and the loss is the mean, as in `fit` of
+        Keras.
         """
         if self.loss is None:
             return 0.0, None
@@ -87,7 +83,6 @@ class Head(NamedTuple):
         return lost * reported, as_float32(gradient, self.label)
 
     def value(self, target: Any, value: Array, sample_weight: Any) -> float:
-        """Return the loss alone."""
         if self.loss is None:
             return 0.0
         try:
@@ -104,13 +99,8 @@ def by_output(given: Any, names: Sequence[str], what: str) -> list[Any]:
     """Return what is given for each of a model's outputs, None where nothing is.
 
     Args:
-        given: one thing for all outputs; a list or tuple with one for each; or a dict by their names, which
-            may lack some.
-        names: of the outputs, in their order.
-        what: the noun for `given` in the message of an error.
-
-    Raises:
-        InputError: there are more or fewer than outputs, or a name is unknown.
+        given: one thing for all outputs; a list with one for each; or a dict by name, which may lack some.
+        what: the noun for `given` in the message of the `InputError` for a wrong number or name.
     """
     if given is None or isinstance(given, np.ndarray):
         return [given] * len(names)

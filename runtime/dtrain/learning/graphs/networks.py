@@ -40,10 +40,8 @@ class StepResult(NamedTuple):
         loss: with the penalties of regularizers.
         losses: of each output that has one, by its name.
         outputs: the model's output; a list of them if it has several.
-        state_updates: new values of variables that are not trained, such as moving averages, by variable
-            name.
-        row_gradients: gradients of variables for which no array was passed (`Network.sparse_variables`), by
-            name.
+        state_updates: new values of variables that are not trained, such as moving averages.
+        row_gradients: gradients of the `Network.sparse_variables` for which no array was passed.
     """
 
     loss: float
@@ -54,11 +52,7 @@ class StepResult(NamedTuple):
 
 
 class Network:
-    """A stack of layers, or (`Network.from_graph`) a graph of them.
-
-    The shape of the data comes from an `InputLayer` or an `input_shape` in front, or from `build`. Layers
-    without a name are given Keras's: ``dense``, ``dense_1``, ..., numbered within this network.
-    """
+    """A graph of layers, built from an `InputLayer`, an `input_shape` in front, or by `build`."""
 
     def __init__(self, layers: Sequence[Part | SymbolicTensor] | Graph) -> None:
         self.graph = layers if isinstance(layers, Graph) else Graph.of_stack(layers)
@@ -67,42 +61,36 @@ class Network:
 
     @classmethod
     def from_graph(cls, inputs: Any, outputs: Any) -> Self:
-        """Return the network between symbolic inputs (of `Input`) and outputs, each one tensor or a list."""
         return cls(Graph.between(inputs, outputs))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the architecture in JSON types."""
         return self.graph.get_config()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        """Return the network that `get_config` described; raise a `SpecError` for an unknown layer."""
         return cls(Graph.from_config(config, custom_objects))
 
     # Declaring
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Every layer once, also those of models within, in order of first use."""
         return self.graph.layers
 
     @property
     def built(self) -> bool:
-        """True if the shapes of the inputs are known, and so the variables."""
         return self.graph.built
 
     def build(self, input_shape: Any) -> None:
-        """Work out shapes and variables for one example's shape(s); an `InputError` names a layer."""
         self.graph.build(input_shape)
 
     @property
     def assumed_input_shape(self) -> Shape | None:
-        """Return the shape of one example of the only input if its reader assumes one, else None."""
+        """The shape of one example that the reader of the only input assumes, if any."""
         return self._reader(self.graph.inputs[0]).assumed_input_shape if len(self.graph.inputs) == 1 else None
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
-        """All variables in creation order, trainable as their layers are now."""
+        """All variables in creation order."""
         return tuple(
             VariableSpec(
                 name, weight.shape, weight.dtype, weight.trainable and layer.trainable, weight.may_be_sparse
@@ -112,7 +100,6 @@ class Network:
 
     @property
     def sums_over_replicas(self) -> bool:
-        """Whether some layer does; see `Layer.sums_over_replicas`."""
         return any(layer.sums_over_replicas for layer in self.graph.layers)
 
     @property
@@ -122,39 +109,31 @@ class Network:
 
     @property
     def input_shapes(self) -> list[Shape]:
-        """The shape of one example of each input."""
         return [step.shapes[0] for step in self.graph.inputs]
 
     @property
     def output_shapes(self) -> list[Shape]:
-        """The shape of one example of each output."""
         return [self.graph.steps[slot.step].shapes[slot.output] for slot in self.graph.outputs]
 
     @property
     def input_names(self) -> list[str]:
-        """The names of the layers at which data enters."""
         return [step.path for step in self.graph.inputs]
 
     @property
     def output_names(self) -> list[str]:
-        """The names of the outputs' layers, numbered where a layer has several."""
         return self.graph.output_names
 
     def initial_values(self, seed: int) -> dict[str, Array]:
-        """Return every variable's initial value, drawn from (seed, its name) and so the same in any cluster.
+        """Draw every value from (seed, its name), so that it is the same in any cluster.
 
-        A large table whose rows are read one by one comes as a `DrawnTable`, which draws the rows that are
-        read.
+        A large table whose rows are read one by one comes as a `DrawnTable`.
         """
         return {name: _first_value(weight, name, seed) for _, weight, name in self.graph.weights()}
 
     # Running
 
     def predict(self, weights: Arrays, x: Any, *, training: bool = False) -> Any:
-        """Return the outputs for a batch `x`: a new array, or a list of them if there are several outputs.
-
-        With `training` layers compute as in training, with random numbers of the network's own.
-        """
+        """Return the outputs for a batch: a new array, or a list of them if there are several outputs."""
         run = Pass(
             self.graph,
             self._scratch,
@@ -167,7 +146,7 @@ class Network:
         return only([np.array(output) for output in run.outputs])
 
     def forward(self, weights: Arrays, x: Any, rng: Chance, sums: StepSums | None = None) -> Pass:
-        """Return a pass in training mode whose outputs are known, the first half of `loss_and_gradients`."""
+        """Return a pass in training mode after its forward half."""
         run = Pass(
             self.graph,
             self._scratch,
@@ -181,7 +160,7 @@ class Network:
         return run
 
     def outputs_of_layers(self, weights: Arrays, x: Any) -> Iterator[tuple[str, list[Array]]]:
-        """Yield every use's label, in order, with its outputs in inference mode, which are scratch memory."""
+        """Yield each layer's label and its outputs in inference mode, which are scratch memory."""
         run = Pass(self.graph, self._scratch, weights, training=False, rng=self._own_chance)
         run.forward(self._entering(x))
         for step, outputs in run.values():
@@ -190,7 +169,7 @@ class Network:
     def loss_and_outputs(
         self, weights: Arrays, x: Any, y: Any, loss: Losses, sample_weight: Any = None
     ) -> StepResult:
-        """Return a batch's loss, with the penalties of regularizers, and the outputs, in inference mode."""
+        """Compute in inference mode; the loss includes the penalties of regularizers."""
         heads, stand_ins = self._heads(loss)
         run = Pass(
             self.graph, self._scratch, weights, training=False, rng=self._own_chance, stand_ins=stand_ins
@@ -217,20 +196,15 @@ class Network:
         training: bool = True,
         sums: StepSums | None = None,
     ) -> StepResult:
-        """Take one training step on one batch: fill `gradients` and return the rest.
+        """Compute one training step on one batch: fill `gradients` and return the rest.
 
         Args:
-            weights: every variable's array by name.
             x: the batch; a list, or a mapping by input name, if there are several inputs.
-            y: the targets; see `by_output` if there are several outputs.
+            y: the targets; see `by_output` if there are several outputs, also for `sample_weight`.
             loss: one for all outputs, or a list; losses of several outputs are added.
-            gradients: an array for every trained variable, overwritten; see `sparse_variables` for the
-                exception.
-            sample_weight: handed to the losses; see `by_output`.
-            rng: for dropout and the like.
+            gradients: an array for every trained variable but `sparse_variables`, overwritten.
             scale: of a batch that is a part of another one.
-            training: whether layers compute as in training.
-            sums: over the replicas that compute the other parts; see `sums_over_replicas`.
+            sums: over the replicas that compute the other parts.
 
         Raises:
             InputError: x does not fit, or is empty.
@@ -257,7 +231,7 @@ class Network:
         return StepResult(total, self._named(heads, lost), outputs, run.state_updates(), rows)
 
     def penalty_gradients(self, weights: Arrays, gradients: Arrays, scale: float) -> None:
-        """Fill `gradients` with those of the penalties alone, times `scale`: there are no examples."""
+        """Fill `gradients` with those of the penalties alone, times `scale`."""
         for gradient in gradients.values():
             gradient.fill(0)
         for weight, name in self.graph.regularized:
@@ -266,7 +240,6 @@ class Network:
                 penalty.add_gradient(weights[name], gradients[name], scale)
 
     def regularization_loss(self, weights: Arrays) -> float:
-        """Return the sum of all penalties."""
         if not self.graph.regularized:
             return 0.0
         penalties = [(regularizers.get(weight.regularizer), name) for weight, name in self.graph.regularized]
@@ -274,11 +247,11 @@ class Network:
 
     @cached_property
     def _own_chance(self) -> np.random.Generator:
-        """Return random numbers for layers that drop values in inference too, the same in every process."""
+        """Random numbers for layers that drop values in inference too, the same in every process."""
         return np.random.default_rng(0)
 
     def _heads(self, loss: Losses) -> tuple[list[Head], dict[int, Layer]]:
-        """Return each output with its loss, and the layers that stand in for others; cached by `loss`."""
+        """Return each output with its loss, and the layers that replace others; cached by `loss`."""
         headed = self._headed
         if headed is None or headed[0] is not loss:
             losses = by_output(loss, self.output_names, "losses")
@@ -304,7 +277,6 @@ class Network:
     def _given(
         self, heads: Sequence[Head], run: Pass, y: Any, sample_weight: Any
     ) -> Iterator[tuple[Head, tuple[Any, Array, Any]]]:
-        """Yield each output's target, value and weights of examples."""
         names = self.output_names
         targets = by_output(y, names, "targets")
         weights = by_output(sample_weight, names, "sample weights")
@@ -320,11 +292,10 @@ class Network:
         return {name: each for name, head, each in named if head.loss is not None}
 
     def _outputs(self, heads: Sequence[Head], run: Pass) -> Any:
-        """Return copies of the outputs, whose memory the pass's way back and the next pass use again."""
+        """Copy the outputs, whose memory `backward` and the next pass overwrite."""
         return only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
 
     def _entering(self, x: Any) -> list[Array]:
-        """Return the inputs as arrays, checked against their shapes."""
         if not self.built:
             raise InputError("the network is not built: give its first layer an input_shape, or call build")
         steps = self.graph.inputs
@@ -357,7 +328,6 @@ class Network:
         return arrays
 
     def _reader(self, source: Step) -> Layer:
-        """Return the first layer that reads the data of an input, or the input itself."""
         steps = self.graph.steps
         readers = (each.layer for each in steps if any(steps[slot.step] is source for slot in each.inputs))
         return next(readers, source.layer)

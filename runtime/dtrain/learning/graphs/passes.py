@@ -24,21 +24,19 @@ Scratch = list[dict[str, Array]]
 
 
 class ScratchPool:
-    """Scratch memory for the passes of one network: as many sets as were ever in flight at once."""
+    """Scratch memory for the passes of one network: as many sets as were ever in use at once."""
 
     def __init__(self, n_steps: int) -> None:
         self._n_steps = n_steps
         self._free: list[Scratch] = []
 
     def take(self) -> Scratch:
-        """Return a set that no other pass uses, preferably the one that was given back last."""
         try:
             return self._free.pop()
         except IndexError:
             return [{} for _ in range(self._n_steps)]
 
     def give_back(self, scratch: Scratch) -> None:
-        """Let the next pass use this set."""
         self._free.append(scratch)
 
 
@@ -56,17 +54,7 @@ class Pass:
         stand_ins: Mapping[int, Layer] | None = None,
         sums: StepSums | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            graph: of the layers.
-            pool: of their scratch memory.
-            weights: every variable by name.
-            training: whether layers compute as in training.
-            rng: the source of random numbers.
-            stand_ins: layers that replace those of some steps, by the steps' numbers.
-            sums: over the replicas of the step.
-        """
+        """Prepare; `stand_ins` are layers that replace those of some steps, by the steps' numbers."""
         self._pool = pool
         self._scratch: Scratch | None = pool.take()
         self._graph = graph
@@ -99,16 +87,14 @@ class Pass:
         return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
 
     def values(self) -> Iterator[tuple[Step, list[Array]]]:
-        """Yield every step and its outputs."""
         return zip(self._graph.steps, self._values, strict=True)
 
     def activity_loss(self) -> float:
-        """Return the sum of the penalties on outputs of layers, divided by the examples."""
+        """Return the penalties on outputs of layers, divided by the number of examples."""
         penalties = self._graph.activity_penalties.items()
         return sum([penalty(y) / len(y) for number, penalty in penalties for y in self._values[number]])
 
     def state_updates(self) -> dict[str, Array]:
-        """Return the new values of untrained weights that the layers ask for."""
         updates: dict[str, Array] = {}
         for step, call in zip(self._graph.steps, self._calls, strict=True):
             for name, value in call.updates.items():
@@ -116,7 +102,7 @@ class Pass:
         return updates
 
     def forward(self, entering: Iterable[Array]) -> None:
-        """Run the steps in order, and read each one's weights at its turn."""
+        """Run the steps in order; each one's weights are read at its turn."""
         source = iter(entering)
         for layer, step, call in zip(self._layers, self._graph.steps, self._calls, strict=True):
             weights = {weight.name: self._given[name] for weight, name in step.weights}
@@ -135,10 +121,7 @@ class Pass:
         penalty_scale: float = 1.0,
         activity_scale: float = 1.0,
     ) -> dict[str, SparseRows]:
-        """Fill `gradients` in reverse and return sparse ones; once only, else a `ProgramError`.
-
-        The scales are factors of penalties: of weights, and of outputs.
-        """
+        """Fill `gradients` in reverse and return the sparse ones; a second call raises a `ProgramError`."""
         if self._scratch is None:
             raise ProgramError("backward was called twice on one pass; call forward before each backward")
         arrived = Arrived(self._values)
@@ -165,7 +148,6 @@ class Pass:
         return collected.rows
 
     def _penalised(self, index: int, dy: Array, scale: float) -> Array:
-        """Return the gradient by a layer's output, with that of the penalty on it."""
         [y] = self._values[index]
         dy = np.array(dy)
         self._graph.activity_penalties[index].add_gradient(y, dy, scale / max(1, len(y)))
@@ -221,7 +203,6 @@ class Collected:
         return places
 
     def finish(self, step: Step, weights: Arrays, places: Arrays, call: Call) -> None:
-        """Take the gradients that a step's layer wrote."""
         layer = step.layer
         self._uses_left[layer] -= 1
         complete = self._uses_left[layer] == 0
@@ -247,5 +228,4 @@ class Collected:
 
 
 def only(items: list[Any]) -> Any:
-    """Return the single item, or the list if there are several."""
     return items[0] if len(items) == 1 else items

@@ -24,7 +24,7 @@ class Slot(NamedTuple):
 
 
 class InnerGraph(Protocol):
-    """The part of `Graph`, which documents it, that a `Submodel` and its config need."""
+    """The members of `Graph`, which documents them, that a `Submodel` and its config need."""
 
     uses: "tuple[Use, ...]"
     leaving: tuple[Slot, ...]
@@ -35,21 +35,16 @@ class InnerGraph(Protocol):
     submodel: "Submodel | None"
     built: bool
 
-    def build(self, input_shape: Any) -> None:
-        """Work out all shapes and weights for the shape of one example."""
+    def build(self, input_shape: Any) -> None: ...
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Every layer once."""
+    def layers(self) -> tuple[Layer, ...]: ...
 
-    def layers_by_depth(self) -> Iterator[Layer]:
-        """Yield the layers in Keras's order."""
+    def layers_by_depth(self) -> Iterator[Layer]: ...
 
-    def weights(self) -> Iterable[tuple[Layer, Weight, str]]:
-        """Yield each weight with its layer and its name in the model."""
+    def weights(self) -> Iterable[tuple[Layer, Weight, str]]: ...
 
-    def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
-        """Return the shapes of the outputs for inputs of the given shapes."""
+    def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]: ...
 
 
 @dataclass(eq=False)
@@ -57,11 +52,9 @@ class Submodel:
     """A model that stands in the graphs of others as if it were a layer; one for all of them.
 
     Attributes:
-        name: the model's.
         kind: ``Model`` or ``Sequential``.
-        graph: the model's own.
-        model: the model object in `Model.layers` of the others; None, where they come from a config, until it
-            is read.
+        model: the object in `Model.layers` of the others; None until it is read, where they come from a
+            config.
     """
 
     name: str
@@ -71,20 +64,20 @@ class Submodel:
 
     @property
     def label(self) -> str:
-        """The name in summaries: ``encoder (Sequential)``."""
+        """For summaries: ``encoder (Sequential)``."""
         return f"{self.name} ({self.kind})"
 
     def __call__(
         self, inputs: Sequence[SymbolicTensor], training: bool | None = None
     ) -> list[SymbolicTensor]:
-        """Return the symbolic outputs; raise an `InputError` if number or shapes of the inputs are others."""
+        """Raise an `InputError` if number or shapes of the inputs are others."""
         self.check([tensor.shape for tensor in inputs])
         node = LayerNode(self, tuple(inputs), training)
         shapes = self.graph.output_shapes_for([tensor.shape for tensor in inputs])
         return [SymbolicTensor(node, index, shape) for index, shape in enumerate(shapes)]
 
     def check(self, shapes: Sequence[Shape]) -> None:
-        """Raise an `InputError` unless shapes of examples fit the model's inputs, as far as known."""
+        """Raise an `InputError` unless shapes of examples fit the inputs, as far as known."""
         entrances = self.graph.inputs
         if len(shapes) != len(entrances):
             raise InputError(f"{self.name}: expected {len(entrances)} inputs, found {len(shapes)}")
@@ -116,8 +109,6 @@ class Step:
 
     Attributes:
         path: the layer's name, behind the names of the models in which it stands.
-        inputs: earlier steps' outputs.
-        training: as in `Use`.
         shapes: of the outputs, for one example; empty until the graph is built.
         weights: the weights that the layer declared, and the model's name of each.
         trained: those that have gradients, unless the layer is frozen.
@@ -133,7 +124,7 @@ class Step:
 
 
 def flattened(uses: Sequence[Use], names: Mapping[Part, str]) -> tuple[list[Step], list[list[Slot] | int]]:
-    """Return the graph as layers alone: its steps, and each use's outputs or, for a layer, its step's number.
+    """Return a graph's steps, and each use's outputs or, for a layer, its step's number.
 
     A layer that is used in several models has the path of its first use. `training` of a call of an inner
     model's layer counts more than that of the model's call.
@@ -165,26 +156,20 @@ def flattened(uses: Sequence[Use], names: Mapping[Part, str]) -> tuple[list[Step
 
 
 def flat(slot: Slot, ends: Sequence[list[Slot] | int]) -> Slot:
-    """Return an output of a use as one of a step; see `flattened`."""
     end = ends[slot.step]
     return Slot(end, slot.output) if isinstance(end, int) else end[slot.output]
 
 
 def _within(slot: Slot, places: Mapping[int, Slot | int]) -> Slot:
-    """Return an output of an inner model's step in the graph around it."""
     place = places[slot.step]
     return Slot(place, slot.output) if isinstance(place, int) else place
 
 
 def named(parts: Sequence[Part]) -> dict[Part, str]:
-    """Return the name of each part within a graph.
+    """Return the name of each part within a graph; raise a `SpecError` if two layers were given one name.
 
-    Layers keep the names that they were given, which must differ. All others are called after their class,
-    numbered where that is taken: ``dense``, ``dense_1``, ... A layer that has such a name from another graph
-    keeps it if it can, and so does a model.
-
-    Raises:
-        SpecError: two layers were given the same name.
+    Layers without a name are called after their class, numbered where that is taken: ``dense``, ``dense_1``,
+    ... A layer or model that has such a name from another graph keeps it if it can.
     """
     own = [part for part in parts if isinstance(part, Layer) and part.name is not None and not part.numbered]
     given: dict[Part, str] = {part: str(part.name) for part in own}

@@ -31,17 +31,15 @@ Chance: TypeAlias = np.random.Generator | Callable[[], np.random.Generator]
 
 
 def generator_of(chance: Chance) -> np.random.Generator:
-    """Return the generator, which is made if `chance` is a function."""
     return chance if isinstance(chance, np.random.Generator) else chance()
 
 
 @dataclass(frozen=True)
 class StepSums:
-    """A layer's way to the other replicas of a step; each of them asks for the same sums in the same order.
+    """Sums over all replicas of a step; each of them asks for the same sums in the same order.
 
     Attributes:
-        total: returns the sum of what all replicas give, added up in their order; they give arrays of the
-            same shape and dtype.
+        total: returns the sum of what all replicas give, added up in their order.
         weight: of this part's gradients in those of the step, compared with the other parts'.
     """
 
@@ -49,12 +47,12 @@ class StepSums:
     weight: float = 1.0
 
     def of(self, values: Array) -> Array:
-        """Return the sum of values."""
         return self.total(values)
 
     def of_gradients(self, gradients: Array) -> Array:
-        """Return the sum of gradients of every replica's own loss, as the step weighs them, by the weight of
-        this replica, whose gradients are multiplied by it later.
+        """Return the sum of gradients of every replica's own loss, weighed as in the step.
+
+        It is divided by this replica's weight, by which its gradients are multiplied later.
         """
         if self.weight == 1.0:
             return self.total(gradients)
@@ -149,11 +147,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerNode:
-    """One use of a layer in a graph, or of a model as if it were one.
-
-    Attributes:
-        part: a `Layer`, or a `dtrain.learning.graphs.wiring.Submodel`.
-        training: whether the part trains in this use; None: as the whole model does.
+    """One use of a layer in a graph, or of a `Submodel` as if it were one; `training` None: as the model
+    does.
     """
 
     part: Any

@@ -59,7 +59,6 @@ class _Convolution(ActivatedLayer):
         )
 
     def activity_penalty(self) -> Regularizer | None:
-        """See `Layer.activity_penalty`."""
         return regularizers.get(self.activity_regularizer)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
@@ -74,7 +73,6 @@ class _Convolution(ActivatedLayer):
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Return one place for each window, and `filters` channels."""
         return (*window_counts(self, self.windows, input_shape), self.filters)
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
@@ -375,9 +373,8 @@ def rows_of(
 ) -> Iterator[tuple[slice, Array]]:
     """Yield `n_part` examples at a time: their slice, and their windows as rows.
 
-    Args:
-        gathered: shape [examples, ...windows, ...places in a window (`rank` axes), channels].
-        with_ones: whether rows end with a column of ones.
+    `gathered` is [examples, ...windows, ...places in a window (`rank` axes), channels]; with `with_ones` rows
+    end with 1.
     """
     inner = gathered.shape[-rank - 1 :]
     count = prod(gathered.shape[1 : -rank - 1])

@@ -49,7 +49,6 @@ class Embedding(Layer):
         self.expect_positive(input_dim=self.input_dim, output_dim=self.output_dim)
 
     def activity_penalty(self) -> Regularizer | None:
-        """See `Layer.activity_penalty`."""
         return regularizers.get(self.activity_regularizer)
 
     @property

@@ -29,7 +29,6 @@ class _Normalizing(Layer):
         return axes
 
     def _kept_shape(self, shape: Shape, axes: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of one number for each place along `axes`."""
         return tuple(self.known_length(shape, axis - 1) for axis in axes)
 
 

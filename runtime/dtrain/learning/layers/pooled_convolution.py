@@ -26,7 +26,7 @@ _PART_BYTES = 384 * 1024
 
 
 class PooledConvolution(Layer):
-    """Stand-in for a convolution; its output is the pooling's. See `pooled`."""
+    """The largest output of a convolution in each window of a pooling; see `pooled`."""
 
     def __init__(self, convolution: Conv1D | Conv2D, pooling: MaxPooling1D | MaxPooling2D) -> None:
         super().__init__(name=convolution.name)
@@ -78,14 +78,10 @@ class PooledConvolution(Layer):
         return self._windows.unpadded(dwide, shape) if call.needs_input_gradient else None
 
     def _counts(self, wide: Array) -> tuple[int, ...]:
-        """Return the number of pooling windows along each axis."""
         return tuple(n // p for n, p in zip(self._windows.lengths_within(wide), self._pool, strict=True))
 
     def _rows(self, wide: Array, call: Call) -> Iterator[tuple[slice, Array]]:
-        """Yield a few examples at a time: their slice, and the convolution's windows as rows.
-
-        Rows are ordered by example, by place, by pooling window.
-        """
+        """Yield the slice of a few examples, and their rows by example, place and pooling window."""
         counts = self._counts(wide)
         rank = len(self._pool)
         gathered = self._windows.gathered(wide)
@@ -115,7 +111,7 @@ class PooledConvolution(Layer):
 
 
 def pooled(convolution: Layer, pooling: Layer) -> PooledConvolution | None:
-    """Return the layer that computes these two, one after the other, or None if they must be left alone."""
+    """Return the layer that computes both, or None if they must be left alone."""
     if not isinstance(convolution, Conv1D | Conv2D) or not isinstance(pooling, MaxPooling1D | MaxPooling2D):
         return None
     plain = convolution.groups == 1 and convolution.function in (activations.relu, activations.linear)

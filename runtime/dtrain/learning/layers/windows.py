@@ -35,7 +35,7 @@ class Windows:
     def of(
         cls, rank: int, where: str, size: Lengths, strides: Lengths, padding: str, dilation: Lengths = 1
     ) -> "Windows":
-        """Return windows over `rank` axes from Keras's arguments; `where` names the layer in an error."""
+        """Raise a `SpecError` that names the layer `where` for wrong arguments."""
         allowed = PADDINGS if rank == 1 else PADDINGS[:2]
         if padding.lower() not in allowed:
             raise SpecError(f"{where}: padding: expected one of {', '.join(allowed)}, found {padding!r}")
@@ -48,7 +48,6 @@ class Windows:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Number of places of the input over which a window reaches."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.size, self.dilation, strict=True))
 
     @property
@@ -57,7 +56,7 @@ class Windows:
         return any(e > s for e, s in zip(self.extent, self.strides, strict=True))
 
     def output_lengths(self, lengths: Shape) -> Shape:
-        """Return the number of windows along each axis (below 1 if the input is too short)."""
+        """Return the number of windows along each axis, below 1 if the input is too short."""
         return tuple(
             None if n is None else -(-n // s) if self.padding != "valid" else (n - e) // s + 1
             for n, e, s in zip(lengths, self.extent, self.strides, strict=True)
@@ -76,7 +75,7 @@ class Windows:
         return [(total // 2, total - total // 2) for total in totals]
 
     def padded(self, x: Array, value: float, call: Call) -> Array:
-        """Return the batch `x` with its margins filled with `value`; x itself if there are none."""
+        """Return `x` itself if there are no margins."""
         margins = self.margins(x.shape[1:-1])
         if not any(map(any, margins)):
             return x
@@ -87,7 +86,6 @@ class Windows:
         return wide
 
     def unpadded(self, wide: Array, shape: tuple[int, ...]) -> Array:
-        """Return the part of a padded batch that is not margin: a view of `shape`."""
         margins = self.margins(shape[1:-1])
         inner = (slice(before, before + n) for (before, _), n in zip(margins, shape[1:-1], strict=True))
         return wide[(slice(None), *inner)]
@@ -102,7 +100,6 @@ class Windows:
         return np.moveaxis(view[(slice(None), *steps, slice(None), *places)], rank + 1, -1)
 
     def lengths_within(self, wide: Array) -> tuple[int, ...]:
-        """Return the number of windows along each axis of a padded batch."""
         return tuple(
             (n - e) // s + 1 for n, e, s in zip(wide.shape[1:-1], self.extent, self.strides, strict=True)
         )
@@ -133,7 +130,7 @@ def require_channels_last(label: str, data_format: str | None) -> None:
 
 
 def window_counts(layer: Layer, windows: Windows, input_shape: Shape) -> Shape:
-    """Return the number of windows along each sliding axis, or raise an `InputError` if one is 0."""
+    """Raise an `InputError` if there is no window along an axis."""
     rank = len(windows.size)
     layer.expect(
         len(input_shape) == rank + 1, f"{rank + 2} axes: batch, {rank} to slide over, channels", input_shape

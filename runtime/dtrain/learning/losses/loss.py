@@ -116,7 +116,6 @@ class Loss(Configurable):
         return y_true.astype(y_pred.dtype, copy=False)
 
     def _examples(self, y_true: Array, losses: Array) -> int:
-        """Return how many losses count in a mean."""
         return losses.size
 
     # Inner parts
@@ -186,11 +185,10 @@ LossFunction = Callable[[Any, Array], tuple[Any, Any]]
 
 @dataclass
 class FunctionLoss(Loss):
-    """A loss of a function ``(y_true, y_pred) -> (losses, gradients)``.
+    """A loss of a function ``(y_true, y_pred) -> (losses, gradients)``, such as `Loss.of_each`.
 
-    Attributes:
-        function: returns one loss for each example, shape `y_pred.shape[:-1]`, and the gradient of each by
-            its predictions, shape `y_pred.shape`. `Loss.of_each` returns such a pair.
+    The losses have the shape `y_pred.shape[:-1]`; the gradient of each by its predictions has that of
+    `y_pred`.
     """
 
     function: LossFunction | None = None

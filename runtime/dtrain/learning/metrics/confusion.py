@@ -37,11 +37,9 @@ class Confusion(Metric):
         self.state = {name: total + counts[name] for name, total in self.state.items()}
 
     def _thresholds(self) -> Array:
-        """Return ascending thresholds, float32."""
         raise NotImplementedError
 
     def _selected(self, y_true: Array, y_pred: Array) -> tuple[Array, Array]:
-        """Return the targets and predictions that count."""
         if np.isnan(y_pred).any():
             raise InputError(f"{self.name}: expected predictions in [0, 1], found NaN.")
         return y_true, y_pred
@@ -85,7 +83,6 @@ class ThresholdMetric(Confusion):
         return float(values[0]) if values.size == 1 else values
 
     def _values(self) -> Array:
-        """Return the metric at each threshold, in ascending order."""
         raise NotImplementedError
 
 

@@ -19,7 +19,6 @@ class LossMean(MeanOfExamples):
         return np.asarray(self._loss()(y_true, y_pred))
 
     def _loss(self) -> losses.Loss:
-        """Return the loss, without reduction."""
         return self.measured(reduction="none")
 
 

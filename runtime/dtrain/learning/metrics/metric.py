@@ -20,11 +20,9 @@ State = dict[str, Array]
 
 
 class CallingReplica(NamedTuple):
-    """The replica of a strategy in which a line of a program runs.
+    """The replica of a strategy in which a line of a program runs; `number` is among all replicas.
 
-    Attributes:
-        number: among all replicas.
-        total: returns the sums of states over all processes of the strategy; None where there is one.
+    `total` returns the sums of states over all processes of the strategy; None where there is one.
     """
 
     number: int
@@ -40,14 +38,11 @@ class SharedState(Protocol):
 
     under_way: State | None
 
-    def read(self) -> State:
-        """Return the newest sums."""
+    def read(self) -> State: ...
 
-    def add(self, state: State) -> None:
-        """Add to the sums, once for all tasks."""
+    def add(self, state: State) -> None: ...
 
-    def assign(self, state: State) -> None:
-        """Set the sums, for all tasks."""
+    def assign(self, state: State) -> None: ...
 
 
 @contextmanager
@@ -73,7 +68,7 @@ def _calling_replica() -> CallingReplica | None:
 
 
 def _adding(update: Callable[..., None]) -> Callable[..., None]:
-    """Return a method that adds to a metric's sums, which first adds up apart where they are shared."""
+    """Return a method that adds up apart first, where a metric's sums are shared."""
 
     @wraps(update)
     def add(self: "Metric", *args: Any, **kwargs: Any) -> None:
@@ -89,7 +84,7 @@ def _adding(update: Callable[..., None]) -> Callable[..., None]:
 
 
 def _over_all_processes(result: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a metric's `result` that first adds up the states of all processes whose replicas have some."""
+    """Return a `result` that first adds up the states of all processes whose replicas have some."""
 
     @wraps(result)
     def of_all(self: "Metric") -> Any:
@@ -131,7 +126,7 @@ class Metric(Configurable):
         self.reset_state()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let `result` of every kind of metric be that of all processes, and add to the sums of all."""
+        """Let `result` be that of all processes, and updates add to the sums of all."""
         super().__init_subclass__(**kwargs)
         if "result" in vars(cls):
             cls.result = _over_all_processes(vars(cls)["result"])  # type: ignore[method-assign]
@@ -202,7 +197,6 @@ class Metric(Configurable):
         raise NotImplementedError
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of the sums."""
         raise ProgramError(
             f"{type(self).__name__}: a metric has no add_weight; write a function of (y_true, y_pred) that "
             "returns a number for each example, and give it to compile(metrics=[...])"
@@ -271,7 +265,7 @@ class MeanOfExamples(Mean):
 class MeanOfFunction(MeanOfExamples):
     """The mean of a function of your own, ``(y_true, y_pred) -> one number an example``.
 
-    The function is no data, so the metric is not saved. See `tf.keras.metrics.MeanMetricWrapper`.
+    The function is no data, so the metric is not saved.
     """
 
     function: Callable[[Array, Array], Any] | None = None
@@ -281,7 +275,6 @@ class MeanOfFunction(MeanOfExamples):
         super().__post_init__()
 
     def copy(self) -> Self:
-        """Return another metric of the same function."""
         return type(self)(name=self.name, function=self.function)
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:

@@ -19,19 +19,16 @@ Gradient: TypeAlias = Array | SparseRows | None
 
 @runtime_checkable
 class Application(Protocol):
-    """The place where one optimizer's slots lie."""
+    """The slots of one optimizer, where they lie."""
 
     def build(self, variables: Sequence[Any]) -> None:
         """Make the slots of these variables, and let the optimizer know no others."""
 
-    def aggregated(self, pairs: "Pairs") -> "Pairs":
-        """Return the sums of the gradients of all replicas, with their variables."""
+    def aggregated(self, pairs: "Pairs") -> "Pairs": ...
 
-    def apply(self, pairs: "Pairs", *, aggregates: bool) -> None:
-        """Update the variables once, for all replicas."""
+    def apply(self, pairs: "Pairs", *, aggregates: bool) -> None: ...
 
-    def finalize(self, variables: Sequence[Any]) -> None:
-        """Give the variables their moving averages' values."""
+    def finalize(self, variables: Sequence[Any]) -> None: ...
 
 
 Pairs: TypeAlias = list[tuple[Gradient, Any]]
@@ -46,41 +43,34 @@ class Iterations:
         self._now: Callable[[], int] | None = None
 
     def assign(self, count: Any) -> Self:
-        """Set the count."""
         self._count = int(count)
         self._now = None
         return self
 
     def follow(self, now: Callable[[], int]) -> None:
-        """Let a function tell the count, until the next `assign`."""
+        """Read the count from a function until the next `assign`."""
         self._now = now
 
     def assign_add(self, delta: Any) -> Self:
-        """Add to the count."""
         return self.assign(int(self) + int(delta))
 
     def numpy(self) -> Any:
-        """Return the count as int64."""
         return np.int64(int(self))
 
     value = numpy
 
     def __int__(self) -> int:
-        """Return the count."""
         return self._count if self._now is None else self._now()
 
     def __index__(self) -> int:
-        """Return the count."""
         return int(self)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the count is this number."""
         return int(self) == other
 
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        """Return the count for a message."""
         return f"<iterations {int(self)}>"
 
 
@@ -162,7 +152,6 @@ class Applied:
             self._application(variables).finalize(variables)
 
     def _checked(self, pairs: Pairs) -> Application:
-        """Return where gradients are applied, if there are any."""
         variables = [variable for _, variable in pairs]
         if all(gradient is None for gradient, _ in pairs):
             raise InputError(

@@ -302,7 +302,6 @@ class Optimizer(Applied, Configurable):
     def _update_part(
         self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
     ) -> None:
-        """Apply the rule, and what is the same for all rules."""
         if self.weight_decay:
             value = np.multiply(value, 1.0 - rate * self.weight_decay, out=out)
         if self.clipvalue is not None:

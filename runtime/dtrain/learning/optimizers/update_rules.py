@@ -184,7 +184,6 @@ class Nadam(Optimizer):
         np.subtract(out, s, out=out)
 
     def _momentum(self, steps: Array) -> Array:
-        """Return the momentum of each of these steps, counted from 1."""
         return np.asarray(self.beta_1 * (1 - 0.5 * 0.96**steps))
 
     def _momentum_product(self, step: int) -> float:
@@ -242,7 +241,6 @@ class RMSprop(Optimizer):
         np.subtract(value, s, out=out)
 
     def _root(self, spread: Array, out: Array) -> Array:
-        """Return the root that divides the gradient, in `out`."""
         np.add(spread, self.epsilon, out=out)
         return np.sqrt(out, out=out)
 
@@ -318,7 +316,6 @@ class Adagrad(Optimizer):
         np.subtract(value, s, out=out)
 
     def _root(self, accumulator: Array, out: Array) -> Array:
-        """Return the root that divides the gradient, in `out`."""
         np.add(accumulator, self.epsilon, out=out)
         return np.sqrt(out, out=out)
 

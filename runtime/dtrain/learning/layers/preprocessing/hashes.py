@@ -15,12 +15,7 @@ _WORD_BYTES = 8
 
 
 class ByteStrings:
-    """Byte strings one after another.
-
-    Attributes:
-        starts: place of each in the buffer.
-        lengths: of each, in bytes.
-    """
+    """Byte strings one after another; `starts` are their places in the buffer."""
 
     def __init__(self, buffer: bytes, starts: Array, lengths: Array) -> None:
         padded = buffer + bytes(_WORD_BYTES)
@@ -32,7 +27,7 @@ class ByteStrings:
 
     @classmethod
     def of(cls, values: Array) -> Self:
-        """Return the texts (in UTF-8) and bytes of a flat array of objects, or integers in decimal digits."""
+        """Hold texts (in UTF-8) and bytes of a flat array of objects, or integers in decimal digits."""
         if values.dtype.kind in "iu":
             digits = values.astype(np.bytes_)
             starts = np.arange(len(digits)) * digits.dtype.itemsize
@@ -41,7 +36,6 @@ class ByteStrings:
 
     @classmethod
     def of_list(cls, values: Sequence[bytes]) -> Self:
-        """Return the byte strings of a list."""
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         return cls(b"".join(values), np.cumsum(lengths) - lengths, lengths)
 
@@ -53,11 +47,9 @@ class ByteStrings:
         return self._words[places]
 
     def half(self, places: Array) -> Array:
-        """Return the 32-bit numbers that begin at these places, as 64-bit ones."""
         return self._halves[places].astype(np.uint64)
 
     def byte(self, places: Array) -> Array:
-        """Return the bytes at these places, as 64-bit numbers."""
         return self.bytes[places].astype(np.uint64)
 
 
@@ -75,7 +67,6 @@ _WORD = 2**64
 
 
 def fingerprints(strings: ByteStrings) -> Array:
-    """Return the fingerprint of each string, as unsigned 64-bit integers."""
     found = np.empty(len(strings), np.uint64)
     kinds: list[tuple[int, int, Callable[[ByteStrings, Array, Array], Array]]] = [
         (0, 0, lambda strings, starts, lengths: np.full(len(starts), _K2)),
@@ -220,7 +211,7 @@ _ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def keyed_hashes(strings: ByteStrings, key: Sequence[int]) -> Array:
-    """Return the hash of each string under a key of two 64-bit integers, as unsigned 64-bit integers."""
+    """Hash each string under a key of two 64-bit integers."""
     halves = [int(half) % _WORD for half in key]
     state = np.empty((4, len(strings)), np.uint64)
     for row, begin in enumerate(_BEGIN):

@@ -17,14 +17,12 @@ _ONE = np.float32(1)
 
 
 def projected(x: Array, maps: Array, fill_mode: str, interpolation: str, fill_value: float) -> Array:
-    """Return images of which each pixel (x, y) is read at (a x + b y + c, d x + e y + f).
+    """Read each pixel (x, y) at (a x + b y + c, d x + e y + f).
 
     Args:
         x: images [batch, height, width, channels].
         maps: a to f of each image, float32.
         fill_mode: what lies outside: one of `FILL_MODES`.
-        interpolation: one of `INTERPOLATIONS`.
-        fill_value: what ``constant`` has outside.
     """
     found = np.empty_like(x)
     height, width = x.shape[1:3]
@@ -41,7 +39,6 @@ def projected(x: Array, maps: Array, fill_mode: str, interpolation: str, fill_va
 
 
 def projected_back(dy: Array, maps: Array, fill_mode: str, interpolation: str) -> Array:
-    """Return the gradient by the images."""
     found = np.empty_like(dy)
     height, width, channels = dy.shape[1:]
     for image, matrix, into in zip(dy, maps, found, strict=True):
@@ -128,19 +125,17 @@ _TINY_SUM = 1000 * np.finfo(np.float32).tiny
 
 
 class Taps(NamedTuple):
-    """For each pixel of an axis that is made: which of the given ones it reads, and with which weights."""
+    """For each pixel of a resized axis: which given ones it reads, and with which weights."""
 
     places: Array
     weights: Array
 
 
 def resized(x: Array, height: int, width: int, method: str) -> Array:
-    """Return images [batch, height, width, channels] of the new size."""
     return _along(_along(x, 1, height, method), 2, width, method)
 
 
 def resized_back(dy: Array, height: int, width: int, method: str) -> Array:
-    """Return the gradient by the images, which had this height and width."""
     for axis, length in ((1, height), (2, width)):
         taps = taps_of(length, dy.shape[axis], method)
         matrix = np.zeros((len(taps.places), length), np.float32)
@@ -175,7 +170,6 @@ def _along(x: Array, axis: int, length: int, method: str) -> Array:
 
 
 def taps_of(length: int, new: int, method: str) -> Taps:
-    """Return the taps from an axis of `length` to one of `new` pixels."""
     scale = np.float32(length) / np.float32(new)
     number = np.arange(new, dtype=np.float32)
     if method == "nearest":

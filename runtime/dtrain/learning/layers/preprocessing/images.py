@@ -48,17 +48,14 @@ class Window(NamedTuple):
 
 
 def aspect_window(shape: tuple[int, ...], height: int, width: int) -> Window:
-    """Return the largest centred window of images of `shape` that has the aspect of the new size."""
     return Window(*window_of_aspect(shape[1], shape[2], height, width), shape)
 
 
 def windowed(x: Array, window: Window, height: int, width: int, method: str = "bilinear") -> Array:
-    """Return the window of images, resized to `height` and `width`."""
     return np.ascontiguousarray(resized(x[:, window.rows, window.columns], height, width, method))
 
 
 def windowed_back(dy: Array, window: Window, method: str = "bilinear") -> Array:
-    """Return the gradient by the whole images."""
     found = np.zeros(window.shape, np.float32)
     inner = found[:, window.rows, window.columns]
     inner[...] = resized_back(dy, inner.shape[1], inner.shape[2], method)
@@ -74,7 +71,6 @@ class ImageLayer(PreparingLayer):
     """Base of layers of images [batch, height, width, channels]."""
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the same shape."""
         self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
         return input_shape
 
@@ -110,10 +106,10 @@ class ImageLayer(PreparingLayer):
 class RandomImageLayer(ImageLayer):
     """Base of layers that change images at random while training, and hand them on otherwise.
 
-    Draws follow from where the layer is used, so that they are the same in whichever replica, and after a
-    resume. In a model: from the run's seed, the batch and its part. In `Dataset.map`: from the map's seed,
-    the iteration and the element's number. Elsewhere: from how often the layer was called. A layer with a
-    `seed` draws from that in place of the run's or the map's, and layers of equal seeds draw the same.
+    Draws are the same in every replica and after a resume: in a model they follow from the run's seed, the
+    batch and its part; in `Dataset.map` from the map's seed, the iteration and the element's number;
+    elsewhere from how often the layer was called. A layer with a `seed` draws from that in place of the run's
+    or the map's.
     """
 
     seed: int | None
@@ -128,11 +124,9 @@ class RandomImageLayer(ImageLayer):
         return x, None
 
     def back(self, cache: Any, dy: Array) -> Array:
-        """Return the gradient by the images."""
         raise NotImplementedError
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return changed images in training."""
         if not call.training:
             return self.unchanged(x)
         if call.rng is None:
@@ -140,7 +134,6 @@ class RandomImageLayer(ImageLayer):
         return self.changed(x, self._own(call.rng))
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return the gradient by the images."""
         return dy if cache is None else self.back(cache, dy)
 
     def of_batch(self, x: Array, training: bool | None) -> Array:
@@ -229,7 +222,6 @@ class ProjectingLayer(RandomImageLayer):
 
 
 def drawn(rng: np.random.Generator, ends: tuple[float, float], count: int) -> Array:
-    """Return numbers between two ends, each as likely, as float32."""
     return rng.uniform(*ends, count).astype(np.float32)
 
 
@@ -311,7 +303,7 @@ class RandomContrast(RandomImageLayer):
 
 
 def contrasted(x: Array, contrast: np.float32) -> tuple[Array, Any]:
-    """Return images of another contrast, and a cache: the contrast, and which values were not cut."""
+    """Return also a cache: the contrast, and which values were not cut."""
     mean = x.mean(axis=(1, 2), keepdims=True)
     found = (x - mean) * contrast + mean
     return found.clip(0, _MOST), (contrast, (found >= 0) & (found <= _MOST))

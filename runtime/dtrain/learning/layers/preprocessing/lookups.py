@@ -31,11 +31,9 @@ class TokenCounts:
         self._number = 0
 
     def add(self, tokens: Iterable[Any]) -> None:
-        """Count the tokens of a document, or of several whose borders do not matter."""
         self.counts.update(tokens)
 
     def add_documents(self, documents: Iterable[list[Any]]) -> None:
-        """Count the tokens of documents, each for itself."""
         for document in documents:
             self.counts.update(document)
             self._documents.update(set(document))
@@ -50,7 +48,7 @@ class TokenCounts:
         return found[:most]
 
     def rarities(self, tokens: Iterable[Any], specials: int) -> list[float]:
-        """Return the inverse document frequency of each token; before them their mean, for special ones."""
+        """Return each token's inverse document frequency; before them their mean for special ones."""
         within = np.array([self._documents[each] for each in tokens], np.float32)
         found = np.log(np.float32(1) + np.float32(self._number) / (np.float32(1) + within))
         return [float(found.mean())] * specials + found.tolist() if len(found) else [0.0] * specials
@@ -82,7 +80,6 @@ class Lookup(CategoryLayer):
     The integers are: 0 for the mask token (if there is one), then `num_oov_indices` for tokens that are out
     of vocabulary, then the vocabulary in order. In other output modes than ``int`` the mask has no place.
     ``tf_idf`` is ``count`` times how rare each token is among the documents of `adapt`, or `idf_weights`.
-    `adapt` orders by frequency, and equals from high to low, as Keras does.
 
     Attributes:
         vocabulary: tokens; or the path of a UTF-8 text file with one token a line, which is read at once.
@@ -125,19 +122,12 @@ class Lookup(CategoryLayer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return an equal layer from the result of `get_config`, which holds the tokens themselves.
-
-        Raises:
-            SpecError: the vocabulary is a path; data must not make a layer read a file.
-        """
+        """Refuse a path as vocabulary by a `SpecError`: data must not make a layer read a file."""
         refuse_path(cls.__name__, config)
         return super().from_config(config)
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
-        """Learn the vocabulary, the most frequent token first, from an array or a dataset of batches.
-
-        One task of a run does it for all; see `data.distribution.once`.
-        """
+        """Learn the vocabulary, the most frequent token first, from an array or a dataset of batches."""
         settings = f"{self.max_tokens} {self.num_oov_indices} {self.mask_token!r} {self.output_mode}"
 
         def learned() -> list[Any]:
@@ -196,7 +186,6 @@ class Lookup(CategoryLayer):
 
     @property
     def _first(self) -> int:
-        """Integer of the vocabulary's first token."""
         return self._has_mask + self.num_oov_indices
 
     @property
@@ -229,7 +218,6 @@ class Lookup(CategoryLayer):
             self.vocabulary, self.idf_weights = self.get_vocabulary(), weights
 
     def _weights(self, weights: Sequence[float] | None, tokens: int, has_specials: bool) -> Sequence[float]:
-        """Return a weight for every integer."""
         if weights is None or len(weights) != tokens:
             found = "none" if weights is None else len(weights)
             raise SpecError(
@@ -241,13 +229,12 @@ class Lookup(CategoryLayer):
         return [float(np.mean(weights))] * self._first + list(weights)
 
     def _begins_with_specials(self, tokens: Sequence[Any]) -> bool:
-        """Return whether the special tokens stand in front, without a list of them: there may be millions."""
+        """Copy no tokens: there may be millions."""
         if len(tokens) < self._first or (self._has_mask and tokens[0] != self.mask_token):
             return False
         return all(token == self.oov_token for token in tokens[self._has_mask : self._first])
 
     def _tokens_in(self, path: Path) -> list[Any]:
-        """Return the tokens in a text file, one a line."""
         tokens = []
         for number, line in enumerate(tokens_in(path, self.label), start=1):
             try:
@@ -294,19 +281,15 @@ class Lookup(CategoryLayer):
         return found
 
     def _tokens(self, x: Array) -> list[Any]:
-        """Return all elements as tokens of this layer's kind."""
         return [self._token(each) for each in x.reshape(-1).tolist()]
 
     def _token(self, value: Any) -> Any:
-        """Return `value` as a token of this layer's kind."""
         raise NotImplementedError
 
     def _token_of(self, line: str) -> Any:
-        """Return the token that a line of a file holds."""
         return line
 
     def _buckets(self, tokens: list[Any]) -> Array:
-        """Return the indices among the integers for tokens out of vocabulary."""
         raise NotImplementedError
 
 

@@ -48,10 +48,9 @@ class PreparingLayer(Layer):
 
 
 def batches_of(data: Any, where: str, batch_size: int | None, steps: int | None) -> Iterator[Array]:
-    """Return arrays to learn from: a dataset's elements as they come, or an array's examples in batches.
+    """Yield a dataset's elements as they come, or an array's examples in batches.
 
     Args:
-        data: an array of examples, or a dataset (or other iterable) of batches.
         where: names the reader in errors.
         batch_size: of an array; None: 32.
         steps: at most so many batches; None: all.
@@ -141,7 +140,6 @@ class Normalization(PreparingLayer):
         self.mean, self.variance = learned_once(type(self).__name__, settings, learned)
 
     def _learned(self, batches: Iterable[Array]) -> list[Any]:
-        """Return mean and variance over all batches, each of which is held alone."""
         count, mean, squares = 0, np.float64(0), np.float64(0)
         for batch in batches:
             array = np.asarray(as_float32(batch, self.label), np.float64)

@@ -45,7 +45,6 @@ def standardized(text: str, how: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return what stands between white space."""
     joined = b" ".join(text.encode().split()).decode()
     return joined.split(" ") if joined else []
 
@@ -60,7 +59,7 @@ def ngrams(tokens: list[str], widths: Sequence[int]) -> list[str]:
 
 
 def padded(ids: Array, lengths: Array, width: int | None, filler: int) -> Array:
-    """Return rows of integers, given one after another, filled up to `width`, or to the longest's length."""
+    """Return rows of integers, filled up to `width`, or to the longest's length."""
     longest = int(lengths.max(initial=0))
     found = np.full((len(lengths), longest), filler, np.int64)
     found[np.arange(longest) < lengths[:, np.newaxis]] = ids
@@ -259,7 +258,6 @@ class TextVectorization(PreparingLayer):
         return range(1, self.ngrams + 1)
 
     def _tokens(self, x: Array) -> list[list[str]]:
-        """Return the tokens of each example."""
         if self.split is not None and x.ndim > 1:
             self.expect(x.shape[1:] == (1,), "one text an example", x.shape[1:])
             x = x[:, 0]
