@@ -42,8 +42,8 @@ from dtrain.runs.trace import VARIABLE, Header, Trace
 class Account:
     """Receives the waits and the progress of a process, and records nothing. A `Reporter` records them."""
 
-    def waiting(self, for_whom: str | None) -> None:
-        """Take note of the task that is waited for from now on; None: none."""
+    def waiting(self, for_whom: object) -> None:
+        """Take note of the task that is waited for from now on, which `str` names; None: none."""
 
     def progress(self, step: int) -> None:
         """Take note of a completed step."""
