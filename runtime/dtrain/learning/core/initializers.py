@@ -125,7 +125,7 @@ class RandomUniform(_ByElement):
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
         """Return uniform numbers."""
-        return _uniform(shape, self.minval, self.maxval, rng)
+        return _affine(rng.random(shape, np.float32), self.maxval - self.minval, self.minval)
 
 
 @dataclass(frozen=True)
@@ -333,10 +333,6 @@ def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
         return (shape[0], shape[0]) if shape else (1, 1)
     receptive_field = prod(shape[:-2])
     return receptive_field * shape[-2], receptive_field * shape[-1]
-
-
-def _uniform(shape: tuple[int, ...], low: float, high: float, rng: np.random.Generator) -> Array:
-    return _affine(rng.random(shape, np.float32), high - low, low)
 
 
 def _truncated_normal(shape: tuple[int, ...], rng: np.random.Generator) -> Array:

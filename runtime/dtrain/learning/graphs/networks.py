@@ -256,7 +256,9 @@ class Network:
         if headed is None or headed[0] is not loss:
             losses = by_output(loss, self.output_names, "losses")
             heads = [self._head(slot, each) for slot, each in zip(self.graph.outputs, losses, strict=True)]
-            self._headed = headed = loss, heads, self._stand_ins(heads)
+            slots = zip(self.graph.outputs, heads, strict=True)
+            of_heads = {slot.step: head.stand_in for slot, head in slots if head.stand_in is not None}
+            self._headed = headed = loss, heads, self.graph.stand_ins | of_heads
         return headed[1:]
 
     def _head(self, slot: Slot, loss: Loss | OutputLoss | None) -> Head:
@@ -267,12 +269,6 @@ class Network:
         if from_logits is None or penalised or self.graph.readers(slot.step) > 1:
             return Head(layer.label, loss, weight)
         return Head(layer.label, from_logits, weight, layer, activation)
-
-    def _stand_ins(self, heads: Sequence[Head]) -> dict[int, Layer]:
-        slots = zip(self.graph.outputs, heads, strict=True)
-        return self.graph.stand_ins | {
-            slot.step: head.stand_in for slot, head in slots if head.stand_in is not None
-        }
 
     def _given(
         self, heads: Sequence[Head], run: Pass, y: Any, sample_weight: Any

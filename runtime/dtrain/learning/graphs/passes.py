@@ -137,7 +137,10 @@ class Pass:
             places = collected.places(step, call)
             dy = arrived.take(index)
             if index in self._graph.activity_penalties:
-                dy = self._penalised(index, dy, activity_scale)
+                [y] = self._values[index]
+                dy = np.array(dy)
+                scale = activity_scale / max(1, len(y))
+                self._graph.activity_penalties[index].add_gradient(y, dy, scale)
             dx = self._layers[index].backward(weights, self._caches[index], dy, places, call)
             for slot, gradient in zip(step.inputs, dx if step.layer.takes_list else [dx], strict=True):
                 arrived.add(slot, gradient)
@@ -146,12 +149,6 @@ class Pass:
         self._scratch = None
         self._pool.give_back(scratch)
         return collected.rows
-
-    def _penalised(self, index: int, dy: Array, scale: float) -> Array:
-        [y] = self._values[index]
-        dy = np.array(dy)
-        self._graph.activity_penalties[index].add_gradient(y, dy, scale / max(1, len(y)))
-        return dy
 
 
 class Arrived:

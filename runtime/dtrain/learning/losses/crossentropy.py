@@ -126,7 +126,11 @@ class SparseCategoricalCrossentropy(_Crossentropy):
         ignored = None if self.ignore_class is None else labels == self.ignore_class
         if ignored is not None:
             labels = np.where(ignored, 0, labels)
-        self._check_range(labels, classes)
+        if labels.size and (labels.min() < 0 or labels.max() >= classes):
+            wrong = labels[(labels < 0) | (labels >= classes)][0]
+            raise InputError(
+                f"{type(self).__name__}: expected class numbers in [0, {classes}), found {wrong}."
+            )
         rows = np.arange(labels.size)
         p = None if self.from_logits else np.clip(y_pred, EPSILON, 1.0 - EPSILON)
         logits = y_pred if p is None else np.log(p)
@@ -168,13 +172,6 @@ class SparseCategoricalCrossentropy(_Crossentropy):
 
     def _examples(self, y_true: Array, losses: Array) -> int:
         return losses.size if self.ignore_class is None else int((y_true != self.ignore_class).sum())
-
-    def _check_range(self, labels: Array, classes: int) -> None:
-        if labels.size and (labels.min() < 0 or labels.max() >= classes):
-            wrong = labels[(labels < 0) | (labels >= classes)][0]
-            raise InputError(
-                f"{type(self).__name__}: expected class numbers in [0, {classes}), found {wrong}."
-            )
 
 
 def softmax_parts(logits: Array) -> tuple[Array, Array, Array]:
