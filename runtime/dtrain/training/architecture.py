@@ -48,7 +48,7 @@ def submodel(model: Any) -> Submodel:
 
 
 def shown(part: Part) -> Any:
-    """Return the item of `Model.layers` for a part of a graph: a layer, or a model, made if from a file."""
+    """Return the item of `Model.layers` for a part of a graph; a model from a file is made first."""
     if isinstance(part, Layer):
         return part
     if part.model is None:
@@ -59,11 +59,7 @@ def shown(part: Part) -> Any:
 
 
 def in_order(tensors: Any, what: str) -> Any:
-    """Return symbolic tensors in a list, in the order of their names if they stand in a dict.
-
-    Raises:
-        SpecError: a key is not the name of its tensor's layer.
-    """
+    """Return symbolic tensors in a list; those of a dict, whose keys are their layers' names, sorted."""
     if not isinstance(tensors, Mapping):
         return tensors
     for key, tensor in tensors.items():
@@ -82,7 +78,7 @@ UNITS = ("Byte", "KB", "MB", "GB", "TB")
 def summary(
     name: str, graph: Graph, variables: Iterable[VariableSpec], line_length: int = LINE_LENGTH
 ) -> str:
-    """Return the table of a built graph, at least `line_length` wide; a stack's lacks the connections."""
+    """Return the table of a built graph; a stack's has no column of connections."""
     is_stack = all(
         [slot.step for slot in use.inputs] == [index - 1]
         for index, use in enumerate(graph.uses)
@@ -138,14 +134,10 @@ def _total(what: str, specs: list[VariableSpec]) -> str:
 
 
 class ModelVariables:
-    """The variables of one model.
+    """The variables of one model; they share the arrays of `Model.weights`.
 
-    They share the arrays of `Model.weights`. Those that are not trained, such as moving averages, differ from
-    replica to replica; outside of the replicas they are their mean, as TensorFlow's are.
-
-    Attributes:
-        group: the replicas.
-        by_name: every variable.
+    Those that are not trained, such as moving averages, differ from replica to replica; outside of the
+    replicas they are their mean, as TensorFlow's are.
     """
 
     def __init__(self, group: Group, specs: tuple[VariableSpec, ...], values: Mapping[str, Array]) -> None:
@@ -164,12 +156,11 @@ class ModelVariables:
         self._draws = [itertools.count() for _ in range(group.replicas)]
 
     def bind(self, values: Mapping[str, Array]) -> None:
-        """Let all copies share these arrays."""
         for name, variable in self.by_name.items():
             variable.set_all(as_array(values[name]))
 
     def seen_here(self) -> dict[str, Array]:
-        """Return the values as the calling line sees them: a replica's own, or what all have in common."""
+        """Return the calling replica's own values; outside of the replicas, the common ones."""
         index = self.index()
         if index is not None:
             return {name: variable.copy_of(index) for name, variable in self.by_name.items()}
@@ -179,12 +170,11 @@ class ModelVariables:
         }
 
     def index(self) -> int | None:
-        """Return the number of the calling replica in its process; None outside of all replicas."""
         place = here()
         return place.index if isinstance(place, ReplicaContext) and place.group is self.group else None
 
     def take_state(self, index: int, updates: Mapping[str, Array]) -> None:
-        """Let a replica's copies of variables that are not trained have new values."""
+        """Set a replica's copies of variables that are not trained."""
         for name, value in updates.items():
             variable = self.by_name[name]
             if variable.home is not None:
@@ -236,7 +226,6 @@ class Architecture:
 
     @property
     def has_layers(self) -> bool:
-        """True if there is a network."""
         return self._network is not None
 
     @property
@@ -251,7 +240,6 @@ class Architecture:
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
-        """Freeze or thaw every layer."""
         for layer in self.network.layers:
             layer.trainable = trainable
 
@@ -315,7 +303,7 @@ class Architecture:
         return [by_name[spec.name] for spec in self.variables if not spec.trainable]
 
     def in_replicas(self) -> ModelVariables:
-        """Return the variables as those of the strategy's replicas, made when first asked for."""
+        """Return the variables as those of the strategy's replicas, made at the first call."""
         with self._making:
             if self._in_replicas is None:
                 values = self.weights
@@ -353,7 +341,6 @@ class Architecture:
             self._once_built = act
 
     def build_for(self, batches: Batches) -> None:
-        """Fix the shapes, if they are not known, for inputs like these."""
         if not self.built:
             shape = batches.first().input_shape
             try:
@@ -395,7 +382,6 @@ class Architecture:
         self._hand_down(values)
 
     def _take(self, values: dict[str, Array]) -> None:
-        """Use these arrays, in all replicas."""
         self._values = values
         if self._in_replicas is not None:
             self._in_replicas.bind(values)
@@ -423,7 +409,6 @@ class Architecture:
             )
 
     def initial_values(self, seed: int) -> dict[str, Array]:
-        """Return the initial value of every variable, which follows from the seed."""
         return self.network.initial_values(seed)
 
     def get_config(self) -> dict[str, Any]:
@@ -487,15 +472,11 @@ class Architecture:
         return self.network
 
     def _state_of(self, optimizer: Optimizer) -> OptimizerState | None:
-        """Return how far an optimizer has come with this model in `fit` or in a file; None: it has not."""
+        """Return an optimizer's state with this model, from `fit` or a file; None: it has made no update."""
         return None
 
     def _know_shapes(self) -> None:
-        """Fix the shapes if they are unknown and the first layer assumes one.
-
-        Raises:
-            InputError: the shapes are not known.
-        """
+        """Fix the shapes as the first layer assumes them, unless known; otherwise raise an `InputError`."""
         if self.built:
             return
         assumed = self.network.assumed_input_shape
@@ -514,7 +495,7 @@ class Architecture:
 
 
 def _of_one_example(shape: Any) -> Any:
-    """Return a shape, or each of a list of them, without the batch axis, whose length is None."""
+    """Return a shape, or each of a list of them, without a batch axis, whose length is None."""
     if shape and isinstance(shape[0], list | tuple):
         return [_of_one_example(each) for each in shape]
     return tuple(shape[1:] if shape and shape[0] is None else shape)

@@ -68,27 +68,16 @@ def _rows(data: Any, rows: slice) -> Any:
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Check that class weights are a mapping.
-
-    Raises:
-        InputError: they are something else, such as scikit-learn's "balanced".
-    """
+    """Raise an `InputError` unless class weights are a mapping; scikit-learn's "balanced" is none."""
     if class_weight is not None and not isinstance(class_weight, Mapping):
         expected = "a mapping of class numbers to weights such as {0: 1.0, 1: 2.5}"
         raise InputError(f"class_weight: expected {expected}, found {class_weight!r}")
 
 
 def check_finite(batches: Batches, steps: int | None, what: str, argument: str) -> None:
-    """Check that a pass over the data has an end.
+    """Raise an `InputError` if a pass over the data has no end.
 
-    Args:
-        batches: the data.
-        steps: how many batches are taken; None: all there are.
-        what: the noun for the data in the message.
-        argument: the name of the argument that limits the number of batches.
-
-    Raises:
-        InputError: there is none.
+    `what` is the noun for the data, `argument` the name of the argument that limits the number of batches.
     """
     if steps is None and batches.infinite:
         raise InputError(
@@ -97,17 +86,7 @@ def check_finite(batches: Batches, steps: int | None, what: str, argument: str) 
 
 
 def check_example(model: Architecture, losses: Losses | None, batches: Batches, what: str) -> None:
-    """Check that the first example fits the model and its losses, if it is cheap to get.
-
-    Args:
-        model: with all its shapes.
-        losses: as compiled.
-        batches: the data.
-        what: the noun for the data in the message.
-
-    Raises:
-        InputError: it does not fit.
-    """
+    """Raise an `InputError` if the first example, if cheap to get, does not fit the model and its losses."""
     if not model.has_layers or any(spec.sparse for spec in model.created_variables):
         return
     if (example := batches.one_example()) is None:
@@ -154,12 +133,10 @@ class _Watched(Node):
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """Return the source."""
         return (self._source,)
 
     @property
     def spec(self) -> Any:
-        """Return the source's spec."""
         return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:

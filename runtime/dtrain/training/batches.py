@@ -35,10 +35,7 @@ FILES_MAX = 2000
 
 @dataclass(frozen=True)
 class BatchesOfReplicas:
-    """Data whose batches are one replica's each, as an Estimator's `input_fn` returns.
-
-    A step consumes several of them.
-    """
+    """Data whose batches are one replica's each, as an Estimator's `input_fn` returns them."""
 
     data: Any
 
@@ -50,7 +47,6 @@ class Batches:
     Attributes:
         dataset: of batches.
         pipelines: how many there are if a function of an InputContext makes them; else 0.
-        make: makes the dataset of a pipeline.
         pipeline: the number of the one that `dataset` is.
         uncut: whether a part is a batch, so that a step consumes several.
         steps: for a dataset whose options name a policy, makes the steps of so many replicas; else None.
@@ -75,10 +71,7 @@ class Batches:
         seed: int,
         context: InputContext | None = None,
     ) -> "Batches":
-        """Take the user's data; see `dtrain.data.user_data.as_dataset`.
-
-        Of a distributed dataset what it was made of is taken.
-        """
+        """Convert the user's data as `user_data.as_dataset` does; undo the distribution of a dataset."""
         if isinstance(data, DistributedDataset):
             data = data.source
         if isinstance(data, BatchesOfReplicas):
@@ -109,10 +102,8 @@ class Batches:
     def for_fit(self, strategy: Strategy, *, counts: bool) -> "Batches":
         """Return the data as `for_replicas_of`, and in a run read by number if they can be.
 
-        Args:
-            strategy: whose replicas read them.
-            counts: whether the number of batches has to be known; then they are so anyway, and where they
-                cannot be, all are read once.
+        If it `counts`, the number of batches has to be known: they are read by number anyway, and where they
+        cannot be, all are read once.
         """
         dealt = self.for_replicas_of(strategy)
         run_id = strategy.context.run_id
@@ -150,10 +141,7 @@ class Batches:
     def addressed(self) -> "Batches":
         """Return the same batches, read by number wherever the pipeline allows it.
 
-        Files are indexed for that; then their number is known, each replica reads its own batches alone, and
-        a resume begins at once.
-
-        Raises: see `data.record_index.addressing.addressed`.
+        Files are indexed for that; each replica then reads its own batches, and a resume begins at once.
         """
         make = self.make
 
@@ -174,19 +162,18 @@ class Batches:
 
     @cached_property
     def _all(self) -> Sequence[Dataset]:
-        """The datasets of all pipelines."""
         return [self.dataset] if self.make is None else [self.make(each) for each in range(self.pipelines)]
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        """The files that are read, as far as steps of the datasets name them, and not more than FILES_MAX."""
+        """The files that steps of the datasets name, at most FILES_MAX."""
         paths = [path for dataset in self._all for path in files_read(dataset.node)]
         known = [(shown(path), *size_and_checksum(path)) for path in dict.fromkeys(paths[:FILES_MAX])]
         return tuple(DataFile(*each) for each in known)
 
     @property
     def batch_size(self) -> int:
-        """Return the examples in a batch of all replicas; 0 if unknown, or if batches are one replica's."""
+        """The examples in a batch of all replicas; 0 if unknown, or if batches are one replica's."""
         return 0 if self.pipelines or self.uncut else self.dataset.node.batch_size
 
     @property
@@ -195,20 +182,14 @@ class Batches:
         return self.dataset.cardinality() == INFINITE
 
     def first(self) -> Batch:
-        """Return the first batch, to learn the shapes from.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return the first batch, to learn the shapes from; raise an `InputError` if there is none."""
         for dataset in self._own_first():
             for element in dataset.take(1):
                 return Batch.of(element)
         raise InputError(EMPTY)
 
     def open_shape(self, shape: Any) -> Any:
-        """Return the shape of one example, that of the first batch, with None for each length that may vary
-        by the dataset's `element_spec`.
-        """
+        """Return an example's shape with None for each length that may vary by `element_spec`."""
         specs = arrays_of(Batch.of(self.dataset.element_spec).x)
         of_one = len(specs) == 1 and len(specs[0].shape) == len(shape) + 1
         return specs[0].shape[1:] if of_one else shape
@@ -228,12 +209,9 @@ class Batches:
     def streams(
         self, ranks: Sequence[int], cut: BatchCut, class_weight: Mapping[int, float] | None = None
     ) -> "Sequence[Stream]":
-        """Return for each replica pass after pass without end, by the numbers that the strategy deals.
+        """Return for each rank its parts by the numbers that the strategy deals, pass after pass without end.
 
-        Args:
-            ranks: of the replicas.
-            cut: how batches are cut.
-            class_weight: factors of the examples' weights, by class.
+        `class_weight` gives factors of the examples' weights, by class.
         """
         if self.steps is not None:
             steps = Dataset(Repeated(self.steps(cut.parts), None))
@@ -250,7 +228,6 @@ class Batches:
         return [PartsOfPipelines(stream, lengths, cut)] * len(ranks)
 
     def stream(self, cut: BatchCut, class_weight: Mapping[int, float] | None = None) -> "PartStream":
-        """Return pass after pass of one pipeline without end; arguments as in `streams`."""
         return PartStream(self.dataset.repeat(), cut, class_weight, uncut=self.uncut)
 
     @property
@@ -262,18 +239,12 @@ class Batches:
         return plan_of(self.dataset.node) if self.dataset.node.addressable and not self.steps else None
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
-        """Yield every batch of one pass, or the first `limit`."""
         return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))
 
 
 @dataclass
 class _Telling:
-    """Lines about data that are counted, from 2 s on and then each 30 s.
-
-    Attributes:
-        shows: whether they are printed, as in the leader.
-        due_s: when the next line is due, on the monotonic clock.
-    """
+    """Prints how many data were counted, after 2 s and then each 30 s, if it `shows`, as in the leader."""
 
     shows: bool
     due_s: float = field(default_factory=lambda: time.monotonic() + 2.0)

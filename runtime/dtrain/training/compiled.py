@@ -21,13 +21,10 @@ from dtrain.training.architecture import Architecture
 
 @dataclass(frozen=True)
 class CompiledOutput:
-    """One output of the model.
+    """One output of the model; `loss` is None if it is not trained.
 
-    Attributes:
-        loss: None if the output is not trained.
-        loss_weight: factor of the loss in the model's, which is the sum.
-        metrics: those that count every example alike.
-        weighted_metrics: those to which sample weights apply.
+    The model's loss is the sum of the losses times `loss_weight`. `metrics` count every example alike; sample
+    weights apply to `weighted_metrics`.
     """
 
     name: str
@@ -39,13 +36,7 @@ class CompiledOutput:
 
 @dataclass(frozen=True)
 class OutputMetric:
-    """A metric of one output, in its initial state.
-
-    Attributes:
-        label: under which it is reported.
-        output: the output's number.
-        weighted: whether sample weights apply to it.
-    """
+    """A metric of one output, in its initial state; sample weights apply to it if it is `weighted`."""
 
     label: str
     output: int
@@ -87,7 +78,6 @@ class Compiled:
 
     @property
     def names(self) -> list[str]:
-        """Names of the outputs."""
         return [output.name for output in self.outputs]
 
     @property

@@ -3,7 +3,7 @@
 Gradients are what a tape gives in TensorFlow. In a program with a coordinator the variables lie on servers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,12 +37,10 @@ from dtrain.types import Array, Arrays
 
 
 class Prepared(NamedTuple):
-    """The losses of a model's outputs as sums over examples.
+    """The losses of a model's outputs as sums over examples; None for an output that is not trained.
 
-    Attributes:
-        given: what they were made of, which is kept so that its identity stays its own.
-        outputs: one for each output; None for one that is not trained.
-        averages: whether the sum is to be divided by the number of examples where no batch size is given.
+    `given` is what they were made of, kept so that its identity stays its own. If it `averages`, the sum is
+    to be divided by the number of examples where no batch size is given.
     """
 
     given: Any
@@ -58,13 +56,7 @@ def value_and_gradients(
     *,
     training: bool,
 ) -> tuple[Any, list[Array | SparseRows], Any]:
-    """Return this replica's share of the loss, its gradients, and outputs; see `Model`.
-
-    Raises:
-        ContextError: it is called outside of the replicas of a strategy that has several.
-        InputError: the data do not fit the model or the loss.
-        ProgramError: functions of the program cannot run in the strategy's replicas.
-    """
+    """Return this replica's share of the loss, its gradients, and outputs; errors as `Model` says."""
     variables = model.in_replicas()
     variables.group.check("value_and_gradients")
     index = variables.index()
@@ -102,10 +94,11 @@ def value_and_gradients(
     else:
         result = _of_no_examples(network, weights, batch.x, places, scale, rng, sums)
     penalty = network.regularization_loss(weights)
-    found: dict[str, Array | SparseRows] = {**places, **result.row_gradients}
-    gradients = [
-        found[spec.name] if spec.name in found else _no_rows(spec.shape, spec.dtype) for spec in trained
-    ]
+    given: dict[str, Array | SparseRows] = {**places, **result.row_gradients}
+    for spec in trained:
+        if spec.name not in given:
+            given[spec.name] = SparseRows(np.zeros(0, np.int64), np.zeros((0, *spec.shape[1:]), spec.dtype))
+    gradients = [given[spec.name] for spec in trained]
     return np.float32(result.loss - penalty + penalty / replicas), gradients, result.outputs
 
 
@@ -132,19 +125,13 @@ def _of_no_examples(
 
 def _sums() -> StepSums:
     """Return the sums over all replicas, for layers that normalize over all of them."""
-    place = here()
-    assert isinstance(place, ReplicaContext)
-    context = place
+    context = here()
+    assert isinstance(context, ReplicaContext)
     return StepSums(lambda array: np.asarray(context.all_reduce(ReduceOp.SUM, array)))
 
 
 def prepared_losses(model: Architecture, given: Any) -> Prepared:
-    """Return losses by the model's outputs, as sums over examples.
-
-    Args:
-        model: whose outputs they are of.
-        given: a loss, a name or a function for all outputs; or a list or dict with one for each; or what
-            `compile` was given (`OutputLoss`).
+    """Return losses, as users or `compile` give them, by the model's outputs, as sums over examples.
 
     Raises:
         SpecError: a name is unknown.
@@ -169,14 +156,9 @@ def _as_output(given: Any) -> OutputLoss | None:
 
 
 def _summed(loss: Loss) -> Loss:
-    """Return the same loss, summed over examples."""
     summed = copy(loss)
     summed.reduction = "sum"
     return summed
-
-
-def _no_rows(shape: Sequence[int], dtype: str) -> SparseRows:
-    return SparseRows(np.zeros(0, np.int64), np.zeros((0, *shape[1:]), dtype))
 
 
 def check_global_batch_size(size: Any) -> None:
@@ -211,7 +193,7 @@ def leave_loop(optimizer: Optimizer, variables: list[Variable]) -> None:
 
 
 class SharedReplica(Replica):
-    """The memory of one step: the newest weights, and room for gradients; see `Replica`."""
+    """The memory of one step: the newest weights, and room for gradients."""
 
     def __init__(self, model: Architecture, weights: Mapping[str, Array]) -> None:
         self.rank = 0
@@ -226,7 +208,6 @@ class SharedReplica(Replica):
         self.updates = {spec.name: np.array(weights[spec.name]) for spec in specs if not spec.trainable}
 
     def next_batch(self) -> int:
-        """Return 0: there is one step."""
         return 0
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
@@ -238,14 +219,6 @@ def train_shared(
     model: Any, compiled: Compiled, batch: Batch, class_weight: Mapping[int, float] | None = None
 ) -> dict[str, float]:
     """Train one step on one batch: gradients of the newest weights, applied on the servers at once.
-
-    Args:
-        model: a `Model`.
-        compiled: its losses, metrics and optimizer.
-        batch: of all the examples.
-        class_weight: factors of the examples' weights, by class.
-
-    Returns: Loss and metrics of the batch.
 
     Raises:
         NonFiniteGradientError: a gradient holds NaN or infinity; nothing is applied.

@@ -30,7 +30,6 @@ class Validation:
     Attributes:
         steps: batches of one evaluation; None: all there are.
         frequency: every so many epochs; or the epochs, counted from 1, after which it is done.
-        pace: the evaluator's.
         evaluated: called by the evaluator after each evaluation with the global step, the results, and
             whether it is the last; for the last one twice.
     """
@@ -49,7 +48,6 @@ class Validation:
             )
 
     def once(self) -> Iterator[Batch]:
-        """Yield the batches of one evaluation."""
         return self.batches.once(self.steps)
 
     def is_due(self, epochs: Iterable[int]) -> bool:
@@ -70,14 +68,12 @@ class Totals:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all batches."""
         self._sums: dict[str, float] = {}
         self.examples = 0
         for each in self._metrics:
             each.metric.reset_state()
 
     def add(self, batch: Batch, step: EvaluationStep, logs: Logs) -> None:
-        """Count a batch that has been computed."""
         self.examples += batch.size
         for name, value in logs.items():
             self._sums[name] = self._sums.get(name, 0.0) + float(value) * batch.size
@@ -141,11 +137,7 @@ def evaluate(
     test_step: Callable[[Any], Logs],
     callbacks: CallbackList = NO_CALLBACKS,
 ) -> dict[str, float]:
-    """Return loss and metrics over all batches: means over examples.
-
-    Raises:
-        InputError: there is no batch.
-    """
+    """Return the means over the examples of all batches of loss and metrics; no batch is an `InputError`."""
     totals = Totals(compiled)
     callbacks.call("on_test_begin", {})
     for number, batch in enumerate(batches):
@@ -165,11 +157,7 @@ def predict(
     predict_step: Callable[[Any], Any],
     callbacks: CallbackList = NO_CALLBACKS,
 ) -> Any:
-    """Return the outputs of all batches in one array, or a list of arrays for several outputs.
-
-    Raises:
-        InputError: there is no batch.
-    """
+    """Return the outputs of all batches in one array, or a list of arrays; no batch is an `InputError`."""
     outputs: list[Any] = []
     callbacks.call("on_predict_begin", {})
     for number, batch in enumerate(batches):

@@ -33,7 +33,7 @@ Init = Callable[[np.random.Generator], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Functions:
-    """The functions of a `FunctionModel`; see `from_function`."""
+    """The functions of a `FunctionModel` (`from_function`)."""
 
     init: Init
     loss_and_gradients: Callable[..., Any]
@@ -66,28 +66,23 @@ class FunctionModel(Model):
 
     @property
     def built(self) -> bool:
-        """True always."""
         return True
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
-        """Variables as `init` made them."""
         return self._variables
 
     @property
     def created_variables(self) -> tuple[VariableSpec, ...]:
-        """The same, in the same order."""
         return self._variables
 
     def initial_values(self, seed: int) -> dict[str, Array]:
-        """Return the values that `init` makes with this seed."""
         return {
             str(key): np.array(value)
             for key, value in self._functions.init(np.random.default_rng(seed)).items()
         }
 
     def train_step(self, step: TrainingStep) -> Logs:
-        """Call the function."""
         loss, gradients, *state = self._functions.loss_and_gradients(step.weights, *_batch(step))
         step.add_gradients(gradients)
         step.updates.update(*state)
@@ -105,7 +100,6 @@ class FunctionModel(Model):
         return {"loss": functions.loss_and_gradients(step.weights, *_batch(step))[0]}
 
     def predict_step(self, step: EvaluationStep) -> Any:
-        """Return the predictions."""
         if self._functions.predict is None:
             raise InputError(f"{self.name}: predict: from_function was given no predict")
         return self._functions.predict(step.weights, step.x)

@@ -397,7 +397,6 @@ class Model(CompiledModel):
         )
 
     def _input_context(self) -> InputContext:
-        """Return the context for a data function: that of this task's replicas, or of the only one."""
         place, pipelines = self.strategy.input_workers, self.strategy.context.pipelines
         if place.wraps:
             context = place.context

@@ -41,7 +41,6 @@ class Batch:
 
     @classmethod
     def of(cls, element: Any) -> "Batch":
-        """Return a dataset's element: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``."""
         if not isinstance(element, tuple):
             return cls(element)
         if not 1 <= len(element) <= 3:
@@ -52,7 +51,6 @@ class Batch:
 
     @cached_property
     def size(self) -> int:
-        """The number of examples."""
         first = self.x
         while isinstance(first, NESTED):
             first = next(iter(first.values())) if isinstance(first, dict) else first[0]
@@ -126,7 +124,14 @@ class Part(NamedTuple):
 
 
 class PartStream:
-    """Parts of batches by number: at once if the pipeline is addressable, else by reading up to them."""
+    """Parts of batches by number: at once if the pipeline is addressable, else by reading up to them.
+
+    Args:
+        dataset: of batches, without end.
+        class_weight: factors of the examples' weights, by class.
+        uncut: whether a part is a batch.
+        others: raises an error unless there are data beside this dataset; None: there are none.
+    """
 
     def __init__(
         self,
@@ -137,15 +142,6 @@ class PartStream:
         uncut: bool = False,
         others: Callable[[], Any] | None = None,
     ) -> None:
-        """Begin.
-
-        Args:
-            dataset: of batches, without end.
-            cut: how batches are cut.
-            class_weight: factors of the examples' weights, by class.
-            uncut: whether a part is a batch.
-            others: raises an error unless there are data beside this dataset; None: there are none.
-        """
         self._others = others
         self._nothing: Part | None = None
         self._uncut = uncut
@@ -164,10 +160,7 @@ class PartStream:
         return self._last[1]
 
     def read(self, number: int) -> Part:
-        """Return the part of a number, read anew.
-
-        Several threads may call it at once if the pipeline is addressable.
-        """
+        """Read the part of a number anew; several threads may, if the pipeline is addressable."""
         try:
             return self._nothing or self._shared(number)
         except StopIteration:  # some datasets are found to be empty only by reading
@@ -209,7 +202,6 @@ class PartStream:
         return batch if self._class_weight is None else batch.weighted(self._class_weight)
 
     def _batch(self, index: int) -> Any:
-        """Return a whole batch of a stream that can only be read on."""
         if self._read is None or self._read[0] != index:
             before = [iterator for iterator in self._iterators if iterator.position <= index]
             iterator = max(before, key=lambda iterator: iterator.position) if before else self._open(index)
@@ -224,7 +216,7 @@ class PartStream:
 
 
 class StepStream(PartStream):
-    """Parts of steps that a policy has made, by number; see `Batches.for_replicas_of`."""
+    """Parts of steps that a policy has made, by number (`Batches.for_replicas_of`)."""
 
     def _shared(self, number: int) -> Part:
         step, part = divmod(number, self._cut.parts)
@@ -239,11 +231,10 @@ ENDLESS = 1 << 62
 class Stream(Protocol):
     """The parts of one stream by number."""
 
-    def at(self, number: int) -> Part:
-        """Return the part of a number."""
+    def at(self, number: int) -> Part: ...
 
     def read(self, number: int) -> Part:
-        """Return the part of a number; several threads may at once if the pipeline is addressable."""
+        """Return the part of a number; several threads may call it at once if the pipeline is addressable."""
 
 
 class PartsOfPipelines:
@@ -251,19 +242,12 @@ class PartsOfPipelines:
 
     The pipelines take turns; a turn gives as many batches as a step has parts for each pipeline. A pipeline
     that has no batch left in this pass is skipped, and parts that the last step lacks have no examples, so
-    a pass has every batch once. Where the length of one is unknown, each is repeated by itself. With backups
-    there are no parts without examples, and the next pass fills the step. A pipeline is made when it is asked
-    for a batch.
+    a pass has every batch once. Where the length of one is unknown (a length below 0), each is repeated by
+    itself. With backups there are no parts without examples, and the next pass fills the step. A pipeline is
+    made when it is asked for a batch.
     """
 
     def __init__(self, make: Callable[[int], Stream], lengths: Sequence[int], cut: BatchCut) -> None:
-        """Read pipelines.
-
-        Args:
-            make: makes the stream of one.
-            lengths: how many batches a pass of each has; below 0 where that is not known, or endless.
-            cut: into how many parts a step is cut.
-        """
         self._make = make
         self._parts = cut.parts
         self._share = max(1, cut.parts // len(lengths))
@@ -288,11 +272,9 @@ class PartsOfPipelines:
         self._pass = self._size if cut.even else -(-self._size // cut.parts) * cut.parts
 
     def at(self, number: int) -> Part:
-        """Return the part of a number; its stream caches the latest one."""
         return self._part(number, lambda stream, position: stream.at(position))
 
     def read(self, number: int) -> Part:
-        """Return the part of a number; see `Stream.read`."""
         return self._part(number, lambda stream, position: stream.read(position))
 
     def _part(self, number: int, read: Callable[[Stream, int], Part]) -> Part:
@@ -318,12 +300,9 @@ class PartsOfPipelines:
 def parts_ahead(
     streams: Sequence[Stream], plan: PrefetchPlan | None, forecasts: Sequence[Forecast]
 ) -> Iterator[list[Callable[[int], Part]]]:
-    """Yield for each replica what reads its parts by number; what was begun to be read ends with the block.
+    """Yield for each replica of this task what reads its parts by number; reading ahead ends with the block.
 
-    Args:
-        streams: of each replica of this task; those of one task share what they read.
-        plan: how to read ahead; None: not at all.
-        forecasts: of the numbers that each replica will be asked for.
+    The streams share what they read. `forecasts` are of the numbers that each replica will be asked for.
     """
     if plan is None or not streams:
         yield [stream.at for stream in streams]
@@ -336,13 +315,9 @@ def parts_ahead(
 
 
 def forecasts_of(ranks: Sequence[int], cut: BatchCut, replicas: int, max_steps: int) -> list[Forecast]:
-    """Return the forecast of each rank; see docs/design/protocol.md#lanes.
+    """Return the forecast of each of this task's ranks; see docs/design/protocol.md#lanes.
 
-    Args:
-        ranks: of the replicas of this task.
-        cut: how batches are cut.
-        replicas: how many all tasks have.
-        max_steps: how many steps there are.
+    `replicas` counts those of all tasks.
     """
     whole = cut.parts > 1 and not cut.even
     lanes = cut.parts if whole else replicas

@@ -110,7 +110,6 @@ def _objects(description: Any) -> int:
 
 
 def _each(data: Any, made: Callable[[Any], Any]) -> Any:
-    """Return `made` of data, or of each item of lists."""
     if isinstance(data, list):
         return [_each(item, made) for item in data]
     return None if data is None else made(data)

@@ -97,7 +97,6 @@ class EvaluationStep:
         return self.outputs
 
     def _noted(self, result: StepResult) -> StepResult:
-        """Keep a network's outputs and losses for the log, and return its result."""
         self.outputs = result.outputs
         if isinstance(result.outputs, list):
             self.losses = {f"{name}_loss": value for name, value in result.losses.items()}
@@ -123,17 +122,6 @@ class TrainingStep(EvaluationStep):
         *,
         sums: StepSums | None = None,
     ) -> None:
-        """Begin.
-
-        Args:
-            model: what computes.
-            loss: the compiled ones.
-            batch: this replica's examples.
-            replica: the memory of weights and gradients.
-            chance: the source of chance of this part.
-            scale: what makes the gradients those of a whole batch.
-            sums: over the replicas of the step, where layers need them.
-        """
         super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
         self._replica = replica
@@ -337,13 +325,6 @@ STEPS = 1
 
 
 def chance_of(seed: int, first_step: int, parts: int, number: int) -> np.random.Generator:
-    """Make the generator of a part.
-
-    Args:
-        seed: of the run.
-        first_step: at which the call of `fit` began.
-        parts: into how many every batch is cut.
-        number: of the part.
-    """
+    """Make the generator of a part of a batch that is cut into `parts`."""
     batch, part = divmod(number, parts)
     return np.random.default_rng([seed, batch, part, first_step, STEPS])

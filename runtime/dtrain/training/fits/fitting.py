@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -25,7 +24,7 @@ from dtrain.learning.graphs.heads import WHOLE
 from dtrain.learning.layers.base import StepSums
 from dtrain.learning.optimizers.applied import Iterations
 from dtrain.state.feed import UNKNOWN, Feed
-from dtrain.strategies.interface import Leader, Problem, Replica, StepClock, Strategy, Training, Weights
+from dtrain.strategies.interface import Leader, Problem, Replica, Strategy, Training, Weights
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
@@ -51,7 +50,7 @@ class OptimizerOwner:
 
     Attributes:
         state: of the optimizer, where the strategy does not keep it: from a file, or since another model has
-            trained. The next `fit` takes it over.
+            trained. The next `fit` begins with it.
         updates: which the optimizer has made before the next `fit`.
         training: the `fit` that is under way.
     """
@@ -61,11 +60,10 @@ class OptimizerOwner:
     training: Training | None = None
 
     def __post_init__(self) -> None:
-        """Count on from a state."""
         self.updates = self.updates if self.state is None else self.state.step
 
     def state_in(self, strategy: Strategy) -> OptimizerState | None:
-        """Return how far the optimizer has come in `fit` or in a file; None: it has made no update."""
+        """Return the optimizer's state, from `fit` or from a file; None if it has made no update."""
         own = self.state if self.training is None else self.training.optimizer_state
         return own or strategy.optimizer_state(self)
 
@@ -84,12 +82,9 @@ class Fit:
 
     Attributes:
         owner: the same for every `fit` of one model with one optimizer; see `Problem`.
-        train_step: the model's.
-        evaluate: loss and metrics of batches with given weights.
         callbacks: run on the leader.
-        validation: None if there is none.
         class_weight: factors of the examples' weights, by class.
-        alone: whether the replica of rank 0 computes every part; see `Problem`.
+        alone: whether the replica of rank 0 computes every part.
     """
 
     model: Architecture
@@ -129,11 +124,7 @@ class Fit:
                     )
 
     def run(self, batches: Batches, epochs: Epochs) -> History:
-        """Train this replica until the last global step.
-
-        Raises:
-            InputError: another thread of this process is in a `fit`.
-        """
+        """Train to the last step; raise an `InputError` if another thread of this process is in a `fit`."""
         in_fit = _in_fit.setdefault(self.model.strategy, threading.RLock())  # a callback may call fit
         if not in_fit.acquire(blocking=False):
             raise InputError(
@@ -147,11 +138,12 @@ class Fit:
 
     def _run(self, batches: Batches, epochs: Epochs) -> History:
         model = self.model
-        strategy = self.model.strategy
+        strategy = model.strategy
         values = model.weights
         optimizer = optimizers.serialize(self.compiled.optimizer)
         leads = strategy.is_leader or strategy.context.may_lead
         description = describe_if_data(model, self.compiled) if leads else None
+        folders = (callback.resume_from() for callback in (self.callbacks if strategy.is_leader else ()))
         feed = Feed(
             batches.batch_size,
             batches.count or 0,
@@ -167,7 +159,7 @@ class Fit:
             owner=self.owner,
             model=description,
             state=self.owner.state,
-            resume_from=self._resume_from(),
+            resume_from=next((folder for folder in folders if folder is not None), None),
             steps_per_epoch=epochs.steps_per_epoch,
             first_epoch=epochs.initial_epoch,
             alone=self.alone,
@@ -181,7 +173,8 @@ class Fit:
         model.weights = training.weights
         model.stop_training = False
         # A training that a callback has kept goes on, also if this process has made some of its steps before.
-        self._count_updates(training.clock, 0 if problem.resume_from else self.owner.updates)
+        updates = (0 if problem.resume_from else self.owner.updates) - training.clock.first_step
+        self.compiled.optimizer.iterations.follow(lambda: updates + training.clock.global_step)
         try:
             loop = self._loop(training, epochs)
             loop.begin()
@@ -211,11 +204,6 @@ class Fit:
         self.history.take(training.recorded if loop.leading is None else loop.leading.log.rows)
         return self.history
 
-    def _count_updates(self, clock: StepClock, updates: int) -> None:
-        """Let the optimizer say how many updates it has made, from now on also in the midst of training."""
-        before = updates - clock.first_step
-        self.compiled.optimizer.iterations.follow(lambda: before + clock.global_step)
-
     def _say_of_input(self, read_s: float, elapsed_s: float) -> None:
         """Print in the leader which share of the training was spent on waiting for batches, if it is much."""
         share = read_s / elapsed_s if elapsed_s else 0.0
@@ -238,15 +226,7 @@ class Fit:
             for v in self.model.created_variables
         )
 
-    def _resume_from(self) -> Path | None:
-        """Return the folder in which a callback has kept a training that was interrupted."""
-        for callback in self.callbacks if self.model.strategy.is_leader else ():
-            if (folder := callback.resume_from()) is not None:
-                return folder
-        return None
-
     def _loop(self, training: Training, epochs: Epochs) -> TrainingLoop:
-        """Return the loop of this task; the leader's has a log, callbacks and validation."""
         model = self.model
         context = model.strategy.context
         return TrainingLoop(
@@ -279,7 +259,6 @@ class Fit:
         return make_step
 
     def _lead(self, training: Training, epochs: Epochs, leader: Leader) -> Leading:
-        """Return what the leader does besides."""
         validates = self.validation is not None
         optimizer = self.compiled.optimizer
         callbacks = self._callbacks(training, epochs, validates)
@@ -301,7 +280,6 @@ class Fit:
         return leading
 
     def _callbacks(self, training: Training, epochs: Epochs, validates: bool) -> CallbackList:
-        """Return the user's callbacks and those of every fit."""
         for callback in self.callbacks:
             callback.set_training(training)
         callbacks = [*self.callbacks, self.history]

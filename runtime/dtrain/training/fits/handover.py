@@ -28,10 +28,9 @@ STATE = "callback "
 
 @dataclass(frozen=True)
 class HookProgress:
-    """How far the hooks of an epoch have been called.
+    """How far the hooks of an epoch, counted from 0, have been called.
 
     Attributes:
-        epoch: from 0.
         ends: whether it is `on_epoch_end` that is being called; else `on_epoch_begin`.
         done: the names of the callbacks whose hook has come to its end.
     """
@@ -43,11 +42,9 @@ class HookProgress:
 
 @dataclass(frozen=True)
 class _Changes:
-    """Changes that callbacks have made to training, and that the strategy may not know.
+    """Changes that callbacks have made after a step, and that the strategy may not know.
 
-    Attributes:
-        step: after which step.
-        weights: new values of variables; those of others stay.
+    `weights` has the new values of variables; others stay.
     """
 
     step: int
@@ -57,11 +54,11 @@ class _Changes:
 
 
 class Handover:
-    """The memory of one leader, which begins with that of the leader before.
+    """The memory of one leader, which begins with that of the previous leader.
 
     Attributes:
-        place: where the leader before stood; None: there was none, or no epoch had begun.
-        follows: whether there was a leader before.
+        place: where the previous leader stood; None: there was none, or no epoch had begun.
+        follows: whether there was one.
     """
 
     def __init__(
@@ -72,7 +69,6 @@ class Handover:
         training: Training,
         leader: Leader,
     ) -> None:
-        """Read what the leader before has kept."""
         self._callbacks = _named(callbacks)
         self._names = {id(callback): name for name, callback in self._callbacks.items()}
         self._model = model
@@ -87,8 +83,8 @@ class Handover:
     # What the leader before has kept
 
     def restore(self) -> None:
-        """Give callbacks the states of those before, and take over the changes that these have made; print
-        which ones begin anew.
+        """Give callbacks the states of those of the previous leader, apply its changes, and print who begins
+        anew.
         """
         states = {name.removeprefix(STATE): self._read(name) for name in self._kept if name.startswith(STATE)}
         for name, callback in self._callbacks.items():
@@ -96,7 +92,8 @@ class Handover:
                 callback.set_state(state)
         anew = [name for name in self._callbacks if states.get(name) is None]
         missing = sorted(states.keys() - self._callbacks.keys())
-        text = f"dtrain: fit: the leader has died; this task leads, from step {self._step + 1} on"
+        clock = self._training.clock
+        text = f"dtrain: fit: the leader has died; this task leads, from step {clock.global_step + 1} on"
         if anew:
             text += f"; callbacks without a state begin anew: {', '.join(anew)} (see Callback.get_state)"
         if missing:
@@ -104,19 +101,15 @@ class Handover:
         print(text, file=sys.stderr, flush=True)
         if (found := self._read(CHANGES)) is not None:
             self._take(msgspec.convert(found, _Changes))
-        if self._training.clock.finished:  # as the leader before may have ordered
+        if clock.finished:  # as the leader before may have ordered
             self._model.stop_training = True
 
     def _take(self, changes: _Changes) -> None:
         vars(self._optimizer).update(vars(optimizers.from_config(changes.optimizer)))
         self._model.stop_training = changes.stop
         # Where a step was made since, the strategy had been told.
-        if changes.weights and changes.step == self._step:
+        if changes.weights and changes.step == self._training.clock.global_step:
             self._model.weights = {**self._training.weights, **changes.weights}
-
-    @property
-    def _step(self) -> int:
-        return self._training.clock.global_step
 
     def _read(self, name: str) -> Any:
         return plain_data.decode(self._kept[name]) if name in self._kept else None
@@ -128,7 +121,7 @@ class Handover:
         return self._names[id(callback)]
 
     def keep(self, place: HookProgress | None, called: Iterable[Callback]) -> None:
-        """Keep a place in an epoch's hooks, the states of callbacks that were called, and all changes."""
+        """Keep a position in an epoch's hooks, the states of callbacks that were called, and all changes."""
         if self._leader.keeps:
             at = {} if place is None else {PLACE: plain_data.encode(vars(place))}
             self._keep({**at, CHANGES: plain_data.encode(vars(self._changes())), **self._states(called)})
@@ -166,7 +159,7 @@ class Handover:
         known = self._training.weights
         assigned = {name: value for name, value in model.weights.items() if value is not known.get(name)}
         config = optimizers.serialize(self._optimizer)
-        return _Changes(self._step, config, model.stop_training, assigned)
+        return _Changes(self._training.clock.global_step, config, model.stop_training, assigned)
 
 
 def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:

@@ -53,7 +53,6 @@ class EpochLog:
         return self.totals.results_of([sums for number, sums in self.leader.tally if number == epoch])
 
     def record(self, epoch: int, results: Mapping[str, Any]) -> None:
-        """Have the numbers of an epoch kept, unless they are kept already."""
         row = {name: _plain(value) for name, value in results.items()}
         if self.rows.get(epoch) != row:
             self.rows[epoch] = row
@@ -84,8 +83,7 @@ def _plain(value: Any) -> Any:
 class Steering:
     """The leader's account of the changes that the strategy knows.
 
-    Attributes:
-        holds: whether callbacks act at the ends of epochs: no replica then goes beyond one before they have.
+    If it `holds`, callbacks act at the ends of epochs: no replica goes beyond one before they have.
     """
 
     model: Architecture
@@ -98,17 +96,12 @@ class Steering:
     _stop_told: bool = False
 
     def __post_init__(self) -> None:
-        """Take over the numbers that are in force, in a leader that was started again."""
+        """Adopt the numbers that are in force, in a leader that was started again."""
         vars(self.optimizer).update(vars(optimizers.from_config(self.leader.optimizer)))
-
-    @property
-    def stopped(self) -> bool:
-        """True if a callback has ended training."""
-        return self.model.stop_training
 
     @contextmanager
     def without_effect(self) -> Iterator[None]:
-        """Let callbacks call hooks that the leader before has called: their changes are in force already."""
+        """Let callbacks call hooks that the previous leader has called: their changes are in force."""
         numbers = dict(vars(self.optimizer))
         yield
         vars(self.optimizer).clear()
@@ -116,7 +109,6 @@ class Steering:
         self.goes_back()
 
     def begin_epoch(self, last_step: int) -> None:
-        """Let training go on, to the epoch's last step."""
         self._until = last_step if self.holds else None
         self._tell()
 
@@ -161,14 +153,12 @@ class Epochs:
     def of(
         cls, batches: Batches, steps_per_epoch: float | None, epochs: int, initial_epoch: int, parts: int
     ) -> "Epochs":
-        """Take the user's numbers; by default an epoch sees every batch once, over all replicas.
+        """Convert the user's numbers; by default an epoch sees every batch once, over all replicas.
 
-        A step consumes one batch; if batches are one replica's, as those of its own pipeline, it consumes
-        `parts`.
+        A step consumes one batch; if batches are one replica's, as those of a pipeline, it consumes `parts`.
 
         Raises:
-            InputError: the data are endless and the length of an epoch is not given, or a number is out of
-                range.
+            InputError: the data are endless and an epoch's length is not given, or a number is out of range.
         """
         count = batches.count
         if count == 0:
@@ -200,16 +190,11 @@ class Epochs:
         return self.initial_epoch + (step - clock.first_step) // self.steps_per_epoch
 
     def last_step(self, epoch: int, clock: StepClock) -> int:
-        """Return the global step at which an epoch ends."""
         return clock.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
 
     def number(self, step: int, clock: StepClock) -> int:
         """Return the epoch of a global step, which is counted from 1."""
         return self.epoch_at(step - 1, clock)
-
-    def step_in_epoch(self, step: int, clock: StepClock) -> int:
-        """Return the number within its epoch, from 0, of a global step, which is counted from 1."""
-        return (step - clock.first_step - 1) % self.steps_per_epoch
 
 
 Validate = Callable[[range], Mapping[str, float | None]]
@@ -220,7 +205,6 @@ class Leading:
     """The work of the leader of a call of `fit` beside making steps.
 
     Attributes:
-        log: the numbers of epochs.
         steering: the changes that callbacks make.
         handover: what is kept for the next leader, and was kept by the one before.
         validate: numbers to add to those of epochs that end together; None stands for one that comes later.
@@ -243,7 +227,7 @@ class Leading:
     # The beginning, of training or in the midst of it
 
     def begin(self) -> None:
-        """Let callbacks begin; after another leader they begin as its callbacks did, and then get their
+        """Call the callbacks' first hooks; after another leader, those it had called; then restore its
         states.
         """
         with self.activity.busy("callbacks"):
@@ -256,7 +240,7 @@ class Leading:
         self.handover.keep(self.handover.place, self.callbacks.callbacks)
 
     def _begin_again(self) -> None:
-        """Call the hooks that the callbacks of the leader before had seen, and that have not ended since."""
+        """Call the hooks that the previous leader's callbacks had seen, and that have not ended since."""
         self.callbacks.call("on_train_begin", {})
         if (place := self._left_at) is not None:
             for callback in self.callbacks.callbacks:
@@ -264,12 +248,15 @@ class Leading:
                     callback.on_epoch_begin(place.epoch, {})
 
     def go_on(self) -> int:
-        """Begin an epoch, or go on in the hooks in whose midst the leader before has died; return the epoch
-        under way.
+        """Begin an epoch, or continue within the hooks where the previous leader died; return the current
+        epoch.
         """
         place = self._left_at
         if place is None:
-            epoch = self._first_epoch()
+            # In a restarted leader it is the first epoch that its predecessor did not end.
+            clock = self.training.clock
+            ended = max(self.log.rows, default=self.epochs.initial_epoch - 1)
+            epoch = min(self.epochs.epoch_at(clock.global_step, clock), ended + 1)
             self.begin_epoch(epoch)
             return epoch
         if not place.ends:
@@ -277,13 +264,6 @@ class Leading:
             return place.epoch
         self.end_epochs(place.epoch, place.epoch + 1)
         return place.epoch + 1
-
-    def _first_epoch(self) -> int:
-        """Return the epoch under way; in a restarted leader the first that its predecessor did not end."""
-        clock = self.training.clock
-        epoch = self.epochs.epoch_at(clock.global_step, clock)
-        ended = max(self.log.rows, default=self.epochs.initial_epoch - 1)
-        return min(epoch, ended + 1)
 
     # Epochs
 
@@ -307,14 +287,14 @@ class Leading:
             self._end(each, rows[each])
             if self.log.lost is not None:
                 return
-            if self.steering.stopped or each + 1 == self.epochs.epochs:
+            if self.steering.model.stop_training or each + 1 == self.epochs.epochs:
                 self.steering.tell_changes()
                 self.handover.told()
                 return
             self.begin_epoch(each + 1)
 
     def _rows_of(self, ended: range) -> dict[int, Row]:
-        """Return the numbers of epochs; those that the leader before has recorded stay."""
+        """Return the numbers of epochs; those that the previous leader has recorded stay."""
         known = {each: self.log.rows[each] for each in ended if each in self.log.rows}
         numbers = {each: self.log.results(each) for each in ended if each not in known}
         validated: Mapping[str, Any] = {}
@@ -336,8 +316,9 @@ class Leading:
         self._call_each(epoch, True, end)
 
     def _call_each(self, epoch: int, ends: bool, call: Callable[[Callback], None]) -> None:
-        """Call a hook of an epoch of every callback, and keep after each of them what the next leader would
-        need; leave out those that the leader before had called.
+        """Call a hook of an epoch of every callback, but for those that the previous leader had called.
+
+        After each of them, what the next leader would need is kept.
         """
         place = self._left_at
         self._left_at = None
@@ -359,7 +340,7 @@ class Leading:
         self.begin_epoch(epoch)
 
     def conclude(self) -> bool:
-        """Return whether the last step is saved; see `Leader.conclude`."""
+        """Return whether the last step is saved."""
         with self.activity.busy("the last checkpoint"):
             return self.training.leader is not None and self.training.leader.conclude()
 
@@ -386,6 +367,7 @@ class Leading:
             return self.log.results(epoch) if numbers is None else numbers
 
         with self.activity.busy(hook):
-            called = self.callbacks.call_batch(hook, self.epochs.step_in_epoch(step, clock), logs)
+            in_epoch = (step - clock.first_step - 1) % self.epochs.steps_per_epoch
+            called = self.callbacks.call_batch(hook, in_epoch, logs)
         self.steering.tell_changes()
         self.handover.keep_states(called)

@@ -38,10 +38,10 @@ class ReplicaThreads:
     """The threads of the replicas of one training; the program's own thread starts their parts.
 
     A thread that is still on its way back from a step may be given its next part: it wakes up once for both.
+    `abort` ends the waits of replicas for one that has failed, for a reason.
     """
 
     def __init__(self, replicas: int, abort: Callable[[str], None]) -> None:
-        """Begin; `abort` ends the waits of replicas for one that has failed, for a reason."""
         self._abort = abort
         self._given: list[SimpleQueue[Work | None]] = [SimpleQueue() for _ in range(replicas)]
         self._threads: dict[int, threading.Thread] = {}
@@ -53,18 +53,15 @@ class ReplicaThreads:
         sys.setswitchinterval(min(SWITCH_S, self._switch_s))
 
     def is_idle(self, replica: int) -> bool:
-        """Return whether a replica has ended its part, or has none."""
         with self._changed:
             return not self._left[replica]
 
     @property
     def all_idle(self) -> bool:
-        """Whether no part is being computed."""
         with self._changed:
             return not any(self._left)
 
     def start(self, replica: int, part: Work) -> None:
-        """Begin the next part of a replica in its thread."""
         with self._changed:
             self._left[replica] += 1
         if replica not in self._threads:
@@ -74,10 +71,8 @@ class ReplicaThreads:
         self._given[replica].put(part)
 
     def run(self, part: Work) -> None:
-        """Compute a part in this thread, while others compute theirs.
-
-        Raises:
-            BaseException: the error of the part that failed first; when it is raised no part runs any more.
+        """Compute a part in this thread; raise the error of the part that failed first, when no part runs any
+        more.
         """
         try:
             part()
@@ -86,7 +81,7 @@ class ReplicaThreads:
             raise self._error or error from None
 
     def wait(self, *, for_all: bool) -> None:
-        """Return when all parts that are being computed have ended, or one has since the last wait.
+        """Return when all parts have ended, or one has since the last wait.
 
         Raises:
             BaseException: the error of the part that failed first, or what interrupts this thread; when it
@@ -105,7 +100,7 @@ class ReplicaThreads:
             raise
 
     def close(self, *, in_vain: bool) -> None:
-        """End the threads; what is still computed is waited for, or is `in_vain`: waits in it end at once."""
+        """End the threads after their parts; if those are `in_vain`, waits in them end at once."""
         sys.setswitchinterval(self._switch_s)
         if in_vain and not self.all_idle:
             self._abort("training has ended")
@@ -152,7 +147,6 @@ class TrainingLoop:
     """The parts of a task's training; `run` is the loop.
 
     Attributes:
-        make_step: of the part of a number that has examples.
         train_step: computes the gradients of a step and returns numbers, the loss among them.
         explain: names the reason why a step's gradients are not finite.
         make_totals: makes what sums up loss and metrics; each thread has its own.
@@ -182,7 +176,7 @@ class TrainingLoop:
         self._totals = self.make_totals()
 
     def begin(self) -> None:
-        """Take up the leader's part, if this task leads now: before its data are read."""
+        """Begin the leader's part, if this task leads now: before its data are read."""
         leader = self.training.leader
         if self._has_to_lead and self.lead is not None and leader is not None:
             self.leading = self.lead(leader)
@@ -196,8 +190,7 @@ class TrainingLoop:
     def run(self, streams: Sequence[PartOf]) -> None:
         """Train until the strategy has finished, each replica on its stream of parts.
 
-        The leader also accounts for every epoch. A task may begin to lead at any step, when the leader has
-        died.
+        A task may begin to lead at any step, when the leader has died.
         """
         if not (len(streams) > 1 and self.training.threads):
             if streams:
@@ -213,7 +206,7 @@ class TrainingLoop:
         threads.close(in_vain=self.training.cut.even)
 
     def _beside(self, part_of: PartOf, replica: Replica, number: int) -> Callable[[], None]:
-        """Read a part, and return what computes it in any thread; see `Compute`."""
+        """Read a part, and return what computes it in any thread."""
         loop = replace(self, lead=None, leading=None, warned=True)
         return partial(loop._contribute, replica, {number: part_of(number)}.__getitem__)
 
@@ -395,12 +388,7 @@ class TrainingLoop:
 
 
 def why_not_finite(network: Network | None, step: TrainingStep) -> str:
-    """Return one line that names the place, what was expected there and what was found.
-
-    Args:
-        network: None for a model without layers.
-        step: one that has filled its gradients.
-    """
+    """Return one line that says where a step's numbers stop being finite, and what was found there."""
     with np.errstate(all="ignore"):
         for place, given in _places(network, step):
             array = np.asarray(given)
