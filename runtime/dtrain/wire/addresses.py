@@ -37,10 +37,7 @@ _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETD
 def obstacle(address: str, timeout_s: float = PROBE_S, look: Look | None = None) -> str | None:
     """Return why no connection can be opened to an address; None if one was accepted.
 
-    Args:
-        address: ``host:port``, or ``[::1]:port``.
-        timeout_s: for each of the addresses that the name stands for.
-        look: at the connection; None: it is good enough that there is one.
+    Each address that the name stands for is tried for `timeout_s`. `look` checks an open connection.
     """
     try:
         places = places_of(address)
@@ -60,11 +57,7 @@ def obstacle(address: str, timeout_s: float = PROBE_S, look: Look | None = None)
 
 
 def reach(peer: str, address: str, timeout_s: float, tell: Tell, look: Look | None = None) -> None:
-    """Wait until a server accepts connections.
-
-    Raises:
-        WaitTimeoutError: none does within `timeout_s`; the last reason is named.
-    """
+    """Wait until a server accepts connections; a `WaitTimeoutError` names the last reason why none does."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = PAUSE_S
     while (reason := obstacle(address, look=look)) is not None:
@@ -77,7 +70,6 @@ def reach(peer: str, address: str, timeout_s: float, tell: Tell, look: Look | No
 
 
 def not_reached(peer: str, address: str, timeout_s: float, reason: str) -> WaitTimeoutError:
-    """Make the error of who has waited for a server in vain."""
     return WaitTimeoutError(
         f"{peer} at {address} did not accept a connection within {timeout_s:.3g} s: {reason}"
     )
@@ -89,11 +81,9 @@ def silence(address: str, *, tls: bool) -> str:
 
 
 def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
-    """Wait until the host of an address can be resolved: that of a new machine or pod may be published
-    seconds after its start.
+    """Wait until the host of an address can be resolved; raise a `SpecError` if it cannot in time.
 
-    Raises:
-        SpecError: it cannot within `timeout_s`.
+    The name of a new machine or pod may be published seconds after its start.
     """
     deadline_s = time.monotonic() + timeout_s
     pause_s = PAUSE_S
@@ -193,36 +183,27 @@ Lookup = Callable[[str], Sequence[str]]
 
 
 class Listening(NamedTuple):
-    """Where a task listens.
-
-    Attributes:
-        address: ``host:port``.
-        why: the reason, for its user, where that is not the address that others use.
-    """
+    """A ``host:port`` where a task listens, and `why`, for its user, if it is not the one that others use."""
 
     address: str
     why: str | None = None
 
 
 def place_to_listen(assignment: TaskAssignment) -> Listening:
-    """Return where a task listens."""
     cluster, task = assignment.cluster, assignment.task
     others = [address for each in cluster.tasks() if each != task and (address := cluster.address(each))]
     return listening(assignment.address, others, assignment.bind, _addresses)
 
 
 def listening(address: str, others: Sequence[str], bind: str | None, lookup: Lookup) -> Listening:
-    """Return where a task listens.
+    """Return where a task listens that is reached at `address`, and whose peers are at `others`.
 
-    Args:
-        address: at which the others reach it.
-        others: their own.
-        bind: the host, or ``host:port``, that the user wants; None: as the address says.
-        lookup: see `Lookup`.
+    `bind` is the host, or ``host:port``, that the user wants; None: as the address says.
     """
     host, _, port = address.rpartition(":")
     if bind is not None:
-        wanted = bind if _has_port(bind) else f"{bind}:{port}"
+        has_port = bind.rpartition(":")[2].isdecimal() and not (bind.count(":") > 1 and "]" not in bind)
+        wanted = bind if has_port else f"{bind}:{port}"
         return Listening(wanted, f"listens at {wanted} (--bind); others reach it at {address}")
     if _is_number(host) or not _all_loopback(lookup(address)):
         return Listening(address)
@@ -236,10 +217,6 @@ def listening(address: str, others: Sequence[str], bind: str | None, lookup: Loo
         f"listens on every interface, port {port}: {host} means {lookup(address)[0]} here, where {away[0]} "
         "would not reach it; --bind ADDRESS says otherwise",
     )
-
-
-def _has_port(bind: str) -> bool:
-    return bind.rpartition(":")[2].isdecimal() and not (bind.count(":") > 1 and "]" not in bind)
 
 
 def _is_number(host: str) -> bool:

@@ -37,8 +37,7 @@ class Channel(Protocol):
         """Bytes that the peer has been given, also where it reads them in place."""
 
     @property
-    def bytes_received(self) -> int:
-        """The same, the other way."""
+    def bytes_received(self) -> int: ...
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """Send a message. The blocks must not change before the answer has come.
@@ -52,12 +51,7 @@ class Channel(Protocol):
 
         So are those of later messages, until other arrays are offered. Or they lie where the server wrote
         them: they cannot be written, and stay as they are until the next message with blocks, unless that is
-        `Rows`.
-
-        Args:
-            into: arrays of the caller, which belong to the channel until others are offered.
-            deadline: in seconds of the channel's clock (`time.monotonic`, where it is a real one); None: wait
-                as long as the peer lives, unless another thread calls `abort`.
+        `Rows`. The deadline is in seconds of the channel's clock (`time.monotonic`, where it is a real one).
 
         Raises:
             WaitTimeoutError: no message has come by the deadline. The connection stays as it is.
@@ -88,11 +82,10 @@ class NoticesLoss(Protocol):
     """A channel whose transport learns of a loss also while no thread waits for an answer."""
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """Have `lost` called, from any thread, once the connection is gone; at once if it is gone already."""
+        """Call `lost`, from any thread, once the connection is gone; at once if it is gone already."""
 
 
 def silent(peer: str) -> WaitTimeoutError:
-    """Return the error of a wait that has reached its deadline."""
     return WaitTimeoutError(f"{peer} did not answer in time")
 
 
@@ -110,8 +103,7 @@ class Caller(Protocol):
     def has_read(self) -> None:
         """Record that the peer reads no more of the blocks: from now on `reading` is empty."""
 
-    def __hash__(self) -> int:
-        """Two connections are never equal."""
+    def __hash__(self) -> int: ...
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
         """Answer, now or later. The blocks are copied before this returns, or stand in `reading`; one that is
@@ -134,13 +126,12 @@ class Handler(Protocol):
         """Whether a large message is answered before another one is needed: they may come one at a time."""
 
     def refuse(self, hello: Hello) -> str | None:
-        """Why this connection is not let in; None if it is."""
+        """Return why this connection is refused; None if it is accepted."""
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """Take a message; answer through `caller.send`. Its blocks stay as they are until it is answered."""
+        """Handle a message; answer through `caller.send`. Its blocks stay as they are until then."""
 
-    def disconnected(self, caller: Caller) -> None:
-        """Take note that a connection is gone."""
+    def disconnected(self, caller: Caller) -> None: ...
 
 
 class MemoryCaller:
@@ -152,11 +143,9 @@ class MemoryCaller:
         self.hello = hello
         self.outbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
 
-    def has_read(self) -> None:
-        """See `Caller.has_read`: nothing is read in place."""
+    def has_read(self) -> None: ...
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        """See `Caller.send`."""
         self.outbox.put(list(with_payload(message, blocks, (payload or Payload(blocks)).chunks())))
 
 
@@ -175,7 +164,6 @@ class MemoryChannel:
         self._lost: str | None = None
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """See `Channel.send`."""
         if self._lost:
             raise PeerLostError(self._lost)
         self._requests.limits = self._handler.limits(self._caller.hello)
@@ -190,7 +178,6 @@ class MemoryChannel:
                 return
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """See `Channel.receive`."""
         try:
             chunks = None if self._lost else next_of(self._caller.outbox, deadline)
         except queue.Empty:
@@ -207,12 +194,10 @@ class MemoryChannel:
         return frame
 
     def abort(self, reason: str) -> None:
-        """See `Channel.abort`."""
         self._lost = self._lost or reason
         self._caller.outbox.put(None)
 
     def close(self) -> None:
-        """See `Channel.close`."""
         if self._lost is None:
             self._lost = f"the connection to {self.peer} is closed"
             self._handler.disconnected(self._caller)

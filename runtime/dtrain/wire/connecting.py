@@ -52,17 +52,12 @@ def connect(
     """Open a connection to `peer` at `address`.
 
     Args:
-        peer: the server, for messages: ``ps:0``.
-        address: where it serves.
-        credentials: what this task says of itself and proves itself with.
         timeout_s: how long the server may take to accept connections, and then to answer.
-        transport: the way; see above.
-        tell: told why the server is not reached while that is so, and None when it is.
+        tell: called with the reason while the server is not reached, and with None when it is.
 
     Raises:
         WaitTimeoutError: no process answers at the address within `timeout_s`.
-        PeerRefusedError: the server does not want this task, or `transport` is ``local`` and there is no such
-            way.
+        PeerRefusedError: the server refuses this task, or `transport` is ``local`` and there is no such way.
     """
     on_this_host = transport != Transport.GRPC and is_loopback(address) and not shared_memory.shortage
     channel = _met(peer, address, credentials, timeout_s, tell) if on_this_host else None
@@ -80,7 +75,7 @@ def connect(
 def _by_grpc(
     peer: str, address: str, credentials: Credentials, timeout_s: float, transport: Transport
 ) -> Channel:
-    """Open the way over gRPC, or the one whose name comes over it."""
+    """Connect over gRPC, or over the local socket whose name comes over it."""
     # 5 MB and 70 ms that a task does not take whose servers are met.
     from dtrain.wire.grpc_client import GrpcChannel
 
@@ -170,7 +165,6 @@ class Connector:
         transport: Transport,
         book: AddressBook,
     ) -> None:
-        """Prepare without a connection; `transport` as in `wire.connecting`."""
         self.book = book
         self._assignment = assignment
         self._credentials = credentials
@@ -183,7 +177,7 @@ class Connector:
         Raises:
             SpecError: no address of the task is known.
             WaitTimeoutError: no process answers there within `timeout_s`.
-            PeerRefusedError: the task does not let this one in.
+            PeerRefusedError: the task refuses this one.
         """
         return self._open(task, timeout_s, self._transport)
 
@@ -220,17 +214,10 @@ class LeaderFinder:
     """Asks the task that led last, and then the others by rank, until one leads.
 
     Attributes:
-        task: to be asked next.
+        task: to be asked next, at first the first of the candidates.
     """
 
     def __init__(self, candidates: Sequence[TaskId], connect: ConnectTask, clock: Clock = SYSTEM) -> None:
-        """Begin with the first of the tasks that may lead.
-
-        Args:
-            candidates: by rank, at least one.
-            connect: opens a connection to a task.
-            clock: the time.
-        """
         self._candidates = candidates
         self._connect = connect
         self._clock = clock
@@ -238,11 +225,7 @@ class LeaderFinder:
         self.task = candidates[0]
 
     def connect(self, timeout_s: float) -> Channel:
-        """Open a connection to the task that is to be asked; where it cannot be reached the next one is.
-
-        Raises:
-            PeerError: it cannot be reached within `timeout_s`, or refuses.
-        """
+        """Connect to `task`, which becomes the next one if it refuses or is not reached (`PeerError`)."""
         try:
             channel = self._connect(self.task, min(timeout_s, ATTEMPT_S))
         except PeerError:

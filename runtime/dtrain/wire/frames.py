@@ -65,7 +65,6 @@ class PassedDescriptor:
         self._descriptor = descriptor
 
     def take(self) -> int:
-        """Return the descriptor, which belongs to the caller from now on."""
         descriptor, self._descriptor = self._descriptor, -1
         return descriptor
 
@@ -78,8 +77,7 @@ class PassedDescriptor:
 class Frame(msgspec.Struct, frozen=True):
     """One message with its blocks: contiguous one-dimensional arrays, possibly read-only.
 
-    Attributes:
-        passed: the file descriptors that came with the message, between tasks of one host.
+    `passed` has the file descriptors that came with it, between tasks of one host.
     """
 
     message: AnyMessage
@@ -98,7 +96,6 @@ def encode(message: AnyMessage, blocks: Sequence[Array] = ()) -> Iterator[bytes]
 
 
 def with_payload(message: AnyMessage, blocks: Sequence[Array], payload: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks of a message, the payload's among them."""
     header = _encode((message, described(blocks)))
     start = _LENGTH.pack(len(header)) + header
     if len(start) > _HEADER_PIECE_BYTES:
@@ -123,16 +120,14 @@ def _places(blocks: Sequence[Array]) -> Iterator[tuple[Array, int]]:
 
 
 class Payload:
-    """Blocks that may be sent to many at about the same time. They must not change before the last one has
-    them.
-    """
+    """Blocks that may be sent to many at about the same time; they must not change until all have them."""
 
     def __init__(self, blocks: Sequence[Array]) -> None:
         self.blocks = blocks
         self._recent: dict[int, bytes] = {}
 
     def chunks(self) -> Iterator[bytes]:
-        """As `payload_chunks`; what another has just taken is not cut again."""
+        """Yield as `payload_chunks`; what another has just taken is not cut again."""
         for number, place in enumerate(_places(self.blocks)):
             chunk = self._recent.get(number)
             if chunk is None:
@@ -142,12 +137,12 @@ class Payload:
 
 
 def described(blocks: Sequence[Array]) -> list[tuple[str, int]]:
-    """(dtype, elements) of each block."""
+    """Return (dtype, elements) of each block."""
     return [(_NAMES.get(block.dtype) or block.dtype.name, block.size) for block in blocks]
 
 
 def _chunk(block: Array, start: int) -> bytes:
-    """At most `CHUNK_BYTES` of a block, padded at its end."""
+    """Return at most `CHUNK_BYTES` of a block, padded at its end."""
     data = bytes(_bytes_of(block)[start : start + CHUNK_BYTES])
     return (
         data if start + CHUNK_BYTES < block.nbytes else data + bytes(padded(block.nbytes) - start - len(data))
@@ -173,8 +168,7 @@ def check(announced: Sequence[tuple[str, int]], limits: Limits) -> bool:
     """Check what a header says of its blocks, (dtype, elements) each; return whether they are to be kept.
 
     Raises:
-        PeerRefusedError: an unknown dtype, a negative size, too many blocks, or more bytes than `limits` let
-            pass.
+        PeerRefusedError: an unknown dtype, a negative size, too many blocks, or more bytes than `limits`.
     """
     if len(announced) > _BLOCKS_LIMIT:
         raise PeerRefusedError(f"a message with {len(announced)} blocks; at most {_BLOCKS_LIMIT} make sense")
@@ -228,11 +222,7 @@ UNKNOWN = Limits(HEADER_LIMIT_BYTES, MEMORY_BYTES)
 
 
 class FrameDecoder:
-    """Puts chunks together again; one decoder a connection and direction.
-
-    Attributes:
-        limits: may change between chunks.
-    """
+    """Joins chunks to frames; one decoder a connection and direction. `limits` may change between chunks."""
 
     def __init__(self, limits: Limits, offer: Offer | None = None) -> None:
         self.limits = limits
@@ -249,7 +239,7 @@ class FrameDecoder:
         return self._expected if self._frame is not None else 0
 
     def feed(self, chunk: bytes) -> Frame | None:
-        """Take the next chunk; returns the frame that it completes.
+        """Add the next chunk; return the frame that it completes.
 
         Raises:
             PeerRefusedError: the bytes are not what `encode` writes, or too many.

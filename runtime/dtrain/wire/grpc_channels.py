@@ -12,13 +12,7 @@ if TYPE_CHECKING:  # they load ssl, which a task without TLS does not need
 
 
 def open_channel(peer: str, address: str, tls: "Tls | None") -> grpc.Channel:
-    """Return a channel to a server, with the certificate that this task has now.
-
-    Args:
-        peer: the server: ``ps:0``.
-        address: where it serves.
-        tls: of this task.
-    """
+    """Return a channel to a server, with the certificate that this task has now."""
     if tls is None or not tls.covers(address):
         return grpc.insecure_channel(address, options=CLIENT)
     material = tls.certificates.current().material

@@ -28,9 +28,7 @@ _PAUSE_S = 0.05
 
 
 class GrpcChannel:
-    """A connection to `peer` (``ps:0``) at `address`; see `Channel`. Nothing is sent before the server is
-    up.
-    """
+    """A connection to `peer` (``ps:0``) at `address`. Nothing is sent before the server is up."""
 
     def __init__(self, peer: str, address: str, credentials: Credentials, timeout_s: float) -> None:
         """Connect and shake hands.
@@ -65,17 +63,14 @@ class GrpcChannel:
                 yield chunk
 
     def _offer(self, message: AnyMessage) -> Sequence[Array]:
-        """Rows, whose receiver offers nothing, may have the sizes of what was offered for values by
-        chance.
-        """
+        """Offer nothing for rows, which may by chance have the sizes of what was offered for values."""
         return () if isinstance(message, Rows) else self._into
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """See `Channel.send`; the connection's own thread cuts the chunks, so this returns at once."""
+        """Send as `Channel.send` says; the connection's own thread cuts the chunks, so this does not wait."""
         self._requests.put(encode(message, blocks))
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """Wait as `Channel.receive` says; the connection's own thread has put the message together."""
         self._into = into
         try:
             answer = next_of(self._answers, deadline)
@@ -87,8 +82,7 @@ class GrpcChannel:
         raise self._explained(answer)
 
     def local_name(self, timeout_s: float) -> str:
-        """Wait until the server has let this task in, and told its socket for tasks on its host; "": it has
-        none. Call it once.
+        """Wait until this task is accepted; return the server's socket for its host, or "". Call it once.
 
         Raises:
             WaitTimeoutError: the server does not answer within `timeout_s`.
@@ -107,7 +101,6 @@ class GrpcChannel:
         raise AssertionError("a server that has not let a task in says nothing to it")
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """See `NoticesLoss.watch`."""
         self._tell_loss = lost
         if self._ended:
             lost()
@@ -118,9 +111,7 @@ class GrpcChannel:
         return _translated(error, self.peer, self.address) if isinstance(error, grpc.RpcError) else error
 
     def _read(self) -> None:
-        """Take what comes. A thread of its own does it: SIGTERM's SystemExit inside gRPC's wait might leave a
-        lock locked.
-        """
+        """Receive, in an own thread: SIGTERM's SystemExit inside gRPC's wait might leave a lock locked."""
         try:
             self._admitted.put(dict(self._call.initial_metadata()).get(LOCAL_KEY))
             for chunk in self._call:
@@ -135,12 +126,10 @@ class GrpcChannel:
             self._tell_loss()
 
     def abort(self, reason: str) -> None:
-        """See `Channel.abort`."""
         self._aborted = self._aborted or reason
         self._call.cancel()
 
     def close(self) -> None:
-        """See `Channel.close`."""
         self._requests.put(None)
         self._channel.close()
 

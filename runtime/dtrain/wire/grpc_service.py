@@ -46,8 +46,7 @@ _CALLS_WAITING = 256
 
 
 class GrpcCaller:
-    """One connection; see `Caller`. Large blocks are cut into chunks while they are sent; until then they are
-    being read.
+    """One connection. Large blocks are cut into chunks while they are sent; until then they are being read.
 
     Attributes:
         heard: whether it has sent anything, so that the handler may know it.
@@ -60,11 +59,9 @@ class GrpcCaller:
         self.outbox: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
 
     def has_read(self) -> None:
-        """See `Caller.has_read`."""
         self.reading = ()
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        """See `Caller.send`."""
         chunks = with_payload(message, blocks, (payload or Payload(blocks)).chunks())
         if sum(block.nbytes for block in blocks) > SMALL_BYTES:
             self.reading = blocks
@@ -90,20 +87,12 @@ class GrpcService:
         share_port: bool,
         local_name: Callable[[], str] = str,
     ) -> None:
-        """Bind the address and start.
+        """Bind the address and start; raise a `SpecError` if it cannot be bound.
 
         Args:
-            handler: who answers.
-            address: ``host:port``.
-            credentials: what this server proves itself with.
             connections: how many may be open at once; a thread each.
-            share_port: bind with SO_REUSEPORT, because the launcher holds the port for us; else it may not be
-                shared.
-            local_name: of the socket by which tasks on this host may go (`LocalService.name`); empty if there
-                is none.
-
-        Raises:
-            SpecError: the address cannot be bound; why not, and what to do.
+            share_port: bind with SO_REUSEPORT, because the launcher holds the port for us.
+            local_name: of the socket for tasks on this host (`LocalService.name`); empty if there is none.
         """
         if not share_port and (
             why := listening_obstacle(address)
@@ -135,7 +124,6 @@ class GrpcService:
         self._server.start()
 
     def stop(self) -> None:
-        """Stop serving; open connections are cancelled."""
         in_own_thread(self._stop, "stopping")
 
     def _stop(self) -> None:
@@ -143,9 +131,7 @@ class GrpcService:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _meet(self, _unread: Iterator[bytes], context: Any) -> bytes:
-        """Answer an opening, or a first proof. The request is never read: a stranger's may be of any size, or
-        never end.
-        """
+        """Answer an opening, or a first proof, without reading the request: a stranger's may never end."""
         try:
             return encode_greeting(self._door.answer(_said(context), context.peer()))
         except PeerRefusedError as error:
@@ -231,13 +217,7 @@ STALL_S = 1.0
 
 @dataclass
 class Traffic:
-    """The large transfers of one server.
-
-    Attributes:
-        receiving: held by the connection that receives a large message.
-        sending: held by the one that sends.
-        moved: chunks that the two have moved so far.
-    """
+    """The locks of the connections that have large transfers now, and the chunks that they have `moved`."""
 
     receiving: threading.Lock = field(default_factory=threading.Lock)
     sending: threading.Lock = field(default_factory=threading.Lock)
@@ -247,8 +227,7 @@ class Traffic:
 class Turn:
     """The right to be the one large transfer in one direction, for one connection at a time.
 
-    Attributes:
-        taken: whether this connection is having its turn (or has waited long enough for it).
+    It is `taken` while this connection has its turn (or has waited long enough for it).
     """
 
     def __init__(self, traffic: Traffic, lock: threading.Lock) -> None:
@@ -266,7 +245,6 @@ class Turn:
             self.taken = self._held or stalled
 
     def moved(self) -> None:
-        """Record that a chunk of this connection's has been moved."""
         self._traffic.moved += self._held
 
     def give_back(self) -> None:

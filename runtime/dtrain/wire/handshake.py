@@ -37,7 +37,7 @@ encode_greeting: Callable[[Greeting], bytes] = msgspec.msgpack.Encoder().encode
 
 
 def read_greeting(data: bytes) -> Greeting:
-    """Read what comes before the client is let in, at either end.
+    """Read what comes before the client is accepted, at either end.
 
     Of another protocol version only the version is read, and `only_version` returned: everything else may
     mean something else.
@@ -63,12 +63,9 @@ def only_version(version: int = PROTOCOL_VERSION) -> Hello:
 
 
 def refused(packet: bytes, error: PeerRefusedError) -> Greeting:
-    """Return the answer to a client that is not let in: to one of another version, this one's, in a form that
-    all versions read.
+    """Return the answer to a client that is refused after its last packet.
 
-    Args:
-        packet: the last one that it has sent.
-        error: the reason.
+    A client of another version gets this one's version, in a form that all versions read.
     """
     with contextlib.suppress(PeerRefusedError):
         said = read_greeting(packet)
@@ -78,7 +75,6 @@ def refused(packet: bytes, error: PeerRefusedError) -> Greeting:
 
 
 def other_version(peer: str, version: int, own: int = PROTOCOL_VERSION) -> str:
-    """Say that a peer's protocol has another version than the own one."""
     return (
         f"{peer} speaks version {version} of dtrain's protocol, and the other end version "
         f"{own}: start every task of a run with the same version of dtrain"
@@ -86,11 +82,9 @@ def other_version(peer: str, version: int, own: int = PROTOCOL_VERSION) -> str:
 
 
 def refusal(expected: Hello, hello: Hello) -> str | None:
-    """Return why a server does not talk to a task that has the run's key; None if it does.
+    """Return why a server refuses a task that has the run's key; None if it accepts it.
 
-    Args:
-        expected: the server's own hello.
-        hello: the task's. An empty run id and cluster hash are those of a task that does not know them yet.
+    An empty run id and cluster hash are those of a task that does not know them yet.
     """
     if hello.version != expected.version:
         return other_version("the task that connects", hello.version, expected.version)
@@ -113,16 +107,11 @@ def refusal(expected: Hello, hello: Hello) -> str | None:
 class Door:
     """The server's end of the handshake; one for each service. Threads share it.
 
-    The messages of its errors are for the peer; what a stranger may not hear is noted for the server's log.
+    The messages of its errors are for the peer; what a stranger must not learn goes to the server's log.
     """
 
     def __init__(self, credentials: Credentials, refuse: Callable[[Hello], str | None]) -> None:
-        """Begin to compute the key, if that takes time.
-
-        Args:
-            credentials: of this server.
-            refuse: says why a task of the run is not let in, as `Handler.refuse`.
-        """
+        """Begin to compute the key, if that takes time; `refuse` is as in `Handler`."""
         self._keyring = keyring = credentials.keyring
         self._tls = credentials.tls
         self._refuse = refuse
@@ -157,15 +146,10 @@ class Door:
         peer: str,
         names: Sequence[str] | None = None,
     ) -> Generator[None, None, Hello]:
-        """Hear a client on a transport of packets, until its hello is returned and it is told so.
-
-        Args:
-            receive: waits for a packet, as an `Examination` does.
-            send: sends a packet.
-            peer, names: as of `admit`.
+        """Receive a client's packets until its hello is returned and it has been told so.
 
         Raises:
-            PeerRefusedError: it is not let in, and was told why.
+            PeerRefusedError: it is refused, and was told why.
         """
         packet = b""
         try:
@@ -185,7 +169,6 @@ class Door:
         """Return the hello of a client that has proven itself and belongs to this run.
 
         Args:
-            data: what it has said.
             peer: where it comes from, for the log.
             names: in its certificate; None: the connection has no TLS.
 
@@ -223,12 +206,10 @@ class Door:
 
 
 def last_proof(peer: str, place: str, credentials: Credentials, ask: Callable[[bytes], bytes]) -> bytes:
-    """Return what a client says last, with its hello, to a server that has proven itself.
+    """Return what a client sends last, with its hello, to a server that has proven itself.
 
     Args:
-        peer: the task that is expected there.
         place: the peer, and where it is, for messages.
-        credentials: of the client.
         ask: sends a greeting, and returns what answers it.
 
     Raises:
@@ -249,7 +230,6 @@ def last_proof(peer: str, place: str, credentials: Credentials, ask: Callable[[b
 
 
 def opening_of(task: str) -> Opening:
-    """Return the first message of a client."""
     return Opening(task=task, nonce=secrets.token_bytes(proof.NONCE_BYTES))
 
 
@@ -276,7 +256,6 @@ class Strangers:
         self._unsaid = 0
 
     def note(self, peer: str, reason: str) -> None:
-        """Note that a peer was turned away, and why."""
         now_s = time.monotonic()
         with self._lock:
             if now_s < self._silent_until_s:

@@ -19,11 +19,7 @@ Item = TypeVar("Item")
 
 
 def next_of(answers: "queue.SimpleQueue[Item]", deadline: float | None = None) -> Item:
-    """Return the next item that another thread puts there.
-
-    Raises:
-        queue.Empty: none has come by the deadline, in seconds of `time.monotonic`.
-    """
+    """Return the next item that another thread puts there; raise `queue.Empty` after a monotonic deadline."""
     while True:
         try:
             if deadline is None:

@@ -37,7 +37,6 @@ class Peer:
     """A server, as one thread sees it; `abort` and `break_with` may come from other threads.
 
     Attributes:
-        name: for messages: ``ps:0``.
         channel: the connection that is open now; None while there is none.
     """
 
@@ -55,14 +54,10 @@ class Peer:
         """Remember how to connect; `open`, or the first question, does it.
 
         Args:
-            name: as above.
-            connect: opens a connection.
             patience_s: how long the server may be away, or break one connection after the other, before it is
                 lost.
-            clock: the time, and how to wait.
             pause_s: the pause before each attempt to open a connection again.
-            greeting: what is said first on every connection, instead of what is unanswered.
-            note: keeps events in the trace.
+            greeting: what is sent first on every connection, instead of what is unanswered.
         """
         self.name = name
         self.channel: Channel | None = None
@@ -83,14 +78,14 @@ class Peer:
 
     @staticmethod
     def together(peers: "Sequence[Peer]") -> None:
-        """Make peers of one thread look after each other: see above."""
+        """Make peers of one thread mend each other's connections, as the module says."""
         losses: list[Peer] = []
         for peer in peers:
             peer._crew = peers
             peer._losses = losses
 
     def open(self, within_s: float) -> None:
-        """Open the connection, or a new one; what was unanswered is not said again.
+        """Open the connection, or a new one; what was unanswered is not sent again.
 
         Raises:
             WaitTimeoutError: the server does not accept a connection within `within_s`.
@@ -109,7 +104,7 @@ class Peer:
         *,
         deadline: float | None = None,
     ) -> None:
-        """Ask a question; it is said again on a new connection until it is answered.
+        """Ask a question; it is sent again on a new connection until it is answered.
 
         The blocks must not change before that.
 
@@ -126,7 +121,7 @@ class Peer:
             channel.send(message, blocks)
 
     def tell(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """Say something once, if there is a connection: it may be lost with it."""
+        """Send something once, if there is a connection: it may be lost with it."""
         if (channel := self.channel) is not None:
             with contextlib.suppress(PeerLostError):
                 channel.send(message, blocks)
@@ -136,15 +131,17 @@ class Peer:
 
         Raises:
             PeerLostError: the server is away for longer than the patience, or the peer was aborted; or the
-                connection broke and there is nothing to be said again.
+                connection broke and there is nothing to be sent again.
             PeerRefusedError: the server does not want this task.
             WaitTimeoutError: no message has come by the deadline.
         """
         self._waits = True
         try:
             while True:
-                if self._losses:
-                    self._mend_others(deadline)
+                while self._losses:
+                    peer = self._losses.pop()
+                    if peer.channel is peer._dead and peer._asked is not None:
+                        peer._open_again(PeerLostError(f"lost {peer.name}"), deadline)
                 if (channel := self.channel) is None:
                     self._open_again(PeerLostError(f"{self.name} cannot be reached"), deadline)
                     continue
@@ -159,11 +156,7 @@ class Peer:
             self._waits = False
 
     def ask(self, message: AnyMessage, deadline: float) -> Frame:
-        """Ask, and wait for the answer. A question that is not answered in time is given up with its
-        connection.
-
-        Raises: as `receive`.
-        """
+        """Ask, and return the answer, or raise as `receive`; at the deadline the connection is given up."""
         try:
             self.send(message, deadline=deadline)
             return self.receive(deadline=deadline)
@@ -177,17 +170,16 @@ class Peer:
         self.break_with(reason)
 
     def break_with(self, reason: str) -> None:
-        """From any thread: break the connection; what is unanswered is said again on a new one."""
+        """From any thread: break the connection; what is unanswered is sent again on a new one."""
         if (channel := self.channel) is not None:
             channel.abort(reason)
 
     def close(self) -> None:
-        """Close the connection."""
         self._asked = None
         self._drop()
 
     def _open_again(self, lost: PeerError, deadline: float | None) -> None:
-        """Open a new connection, and say on it what has to be said again."""
+        """Open a new connection, and send on it what has to be sent again."""
         self._drop()
         if self._asked is None and self._greeting is None:
             raise lost
@@ -231,21 +223,13 @@ class Peer:
                 channel.send(*self._asked)
 
     def _lost(self, channel: Channel) -> None:
-        """From a thread of the transport: note that this connection is gone, and wake the thread that waits
-        for another one.
-        """
+        """From a thread of the transport: note that this connection is gone, and wake the waiting thread."""
         self._dead = channel  # before the question is looked at: `send` looks the other way round
         if self._crew and self._asked is not None and channel is self.channel:
             self._losses.append(self)
             for other in self._crew:
                 if other is not self and other._waits:
                     other.break_with(f"the connection to {self.name} broke while {other.name} was waited for")
-
-    def _mend_others(self, deadline: float | None) -> None:
-        while self._losses:
-            peer = self._losses.pop()
-            if peer.channel is peer._dead and peer._asked is not None:
-                peer._open_again(PeerLostError(f"lost {peer.name}"), deadline)
 
     def _drop(self) -> None:
         if (channel := self.channel) is not None:

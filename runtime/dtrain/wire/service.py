@@ -20,20 +20,12 @@ from dtrain.wire.security.credentials import Credentials
 
 
 class TaskService:
-    """Serves one handler at the task's address until `stop`.
-
-    Attributes:
-        listening: where it does, and why there.
-    """
+    """Serves one handler at the task's address (`listening`) until `stop`."""
 
     def __init__(
         self, handler: Handler, assignment: TaskAssignment, credentials: Credentials, transport: Transport
     ) -> None:
-        """Bind the address and start; `transport` as in `wire.connecting`.
-
-        Raises:
-            SpecError: the task has no address, may not listen there, or it cannot be bound.
-        """
+        """Start; raise a `SpecError` if the task has no address, may not listen there, or cannot bind it."""
         from dtrain.wire.grpc_service import GrpcService  # 5 MB, for who opens a port
 
         self.listening = place_to_listen(assignment)
@@ -55,47 +47,41 @@ class TaskService:
             raise
 
     def stop(self) -> None:
-        """Stop serving; open connections are closed."""
         self._grpc.stop()
         if self._local is not None:
             self._local.stop()
 
 
 class SideBySide:
-    """Two handlers on one service: the control plane's, and that of the part which holds arrays."""
+    """Two handlers on one service: `control` gets the messages of some types, `data` all others."""
 
     def __init__(self, control: Handler, data: Handler, controls: Collection[type[AnyMessage]]) -> None:
-        """Give `control` the messages of these types, and `data` all others."""
         self._control = control
         self._data = data
         self._controls = frozenset(controls)
 
     def limits(self, hello: Hello) -> Limits:
-        """See `Handler.limits`."""
         return Limits(*map(max, self._control.limits(hello), self._data.limits(hello)))
 
     @property
     def answers_at_once(self) -> bool:
-        """See `Handler.answers_at_once`: large messages are those for the part that holds arrays."""
+        """Whether the part that holds arrays answers at once: large messages are those for it."""
         return self._data.answers_at_once
 
     def refuse(self, hello: Hello) -> str | None:
-        """See `Handler.refuse`."""
         return self._control.refuse(hello) or self._data.refuse(hello)
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """See `Handler.received`."""
         handler = self._control if type(frame.message) in self._controls else self._data
         return handler.received(caller, frame)
 
     def disconnected(self, caller: Caller) -> None:
-        """See `Handler.disconnected`."""
         self._data.disconnected(caller)
         self._control.disconnected(caller)
 
 
 def _refuse_strangers(assignment: TaskAssignment, address: str) -> None:
-    """Let no task listen where other hosts can connect, unless connections are authenticated.
+    """Raise unless connections are authenticated, if other hosts can connect.
 
     No other place checks this for tasks that are no parameter servers.
     """
@@ -118,14 +104,13 @@ OPENS_AFTER_S = 2.0
 
 
 class HostService:
-    """Serves one handler to the tasks of this host until `stop`.
+    """Serves one handler to the tasks of this host, which know its socket's name, until `stop`.
 
-    They know the socket's name. After `open_port` it serves at the task's address as well, for a worker that
-    would like to join and does not. gRPC takes 5 MB and a tenth of a second, for which no step waits.
+    After `open_port` it serves at the task's address as well, for a worker that would like to join. gRPC
+    takes 5 MB and a tenth of a second, for which no step waits.
     """
 
     def __init__(self, handler: Handler, assignment: TaskAssignment, credentials: Credentials) -> None:
-        """Start at the socket."""
         self._handler = handler
         self._assignment = assignment
         self._credentials = credentials
@@ -135,7 +120,7 @@ class HostService:
         self._stopped = threading.Event()
 
     def open_port(self, failed: Callable[[str], None]) -> None:
-        """Serve at the address after `OPENS_AFTER_S`; `failed` is told why that cannot be."""
+        """Serve at the address after `OPENS_AFTER_S`; `failed` gets the reason why that cannot be."""
         self._opening = threading.Thread(target=self._open_port, args=[failed], name="port", daemon=True)
         self._opening.start()
 
@@ -151,7 +136,6 @@ class HostService:
             self._stop_port = service.stop
 
     def stop(self) -> None:
-        """Stop serving; open connections are closed."""
         self._stopped.set()
         if self._opening is not None:
             self._opening.join()

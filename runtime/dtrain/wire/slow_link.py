@@ -36,9 +36,7 @@ class Line:
     _free_s: float = 0.0
 
     def arrival_s(self, now_s: float, blocks: Sequence[Array]) -> float:
-        """When a message that is handed over now will be there; the line is busy until its last byte has
-        left.
-        """
+        """Return when a message sent now arrives; the line is busy until its last byte has left."""
         bandwidth = self.fault.bandwidth_mbit_s
         sending_s = sum(block.nbytes for block in blocks) * 8e-6 / bandwidth if bandwidth else 0.0
         self._free_s = max(now_s, self._free_s) + sending_s
@@ -46,8 +44,9 @@ class Line:
 
 
 class SlowChannel:
-    """A channel behind a slow link; see `Channel`. Two threads of its own hold messages back, so `send`
-    returns at once.
+    """A channel behind a slow link. Two threads of its own hold messages back, so `send` returns at once.
+
+    It owns the `channel` from now on. `sleep` waits seconds; the default is woken by `abort` and `close`.
     """
 
     def __init__(
@@ -57,14 +56,6 @@ class SlowChannel:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """Take over an open connection.
-
-        Args:
-            channel: what carries the messages; it must not be used otherwise from now on.
-            fault: how slow the link is.
-            clock: seconds.
-            sleep: waits that many seconds; the default is woken by `abort` and `close`.
-        """
         self.peer = channel.peer
         self.bytes_sent = self.bytes_received = 0
         self._channel = channel
@@ -82,11 +73,10 @@ class SlowChannel:
             threading.Thread(target=run, name=f"slow link to {self.peer}", daemon=True).start()
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """See `Channel.send`."""
         self._outbox.put((self._out.arrival_s(self._clock(), blocks), message, blocks))
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """See `Channel.receive`; what is late by the link alone is waited for beyond the deadline."""
+        """Receive as the channel does; what is late by the link alone is waited for beyond the deadline."""
         try:
             item = next_of(self._inbox, deadline)
         except queue.Empty:
@@ -103,18 +93,16 @@ class SlowChannel:
         return Frame(frame.message, written(frame.blocks, into))
 
     def watch(self, lost: Callable[[], None]) -> None:
-        """See `NoticesLoss.watch`."""
         if isinstance(self._channel, NoticesLoss):
             self._channel.watch(lost)
 
     def abort(self, reason: str) -> None:
-        """See `Channel.abort`."""
         self._lost = self._lost or reason
         self._ended.set()
         self._channel.abort(reason)
 
     def close(self) -> None:
-        """See `Channel.close`; what is still held back is dropped, as on any connection."""
+        """Close; what is still held back is dropped, as on any connection."""
         self._outbox.put(None)
         self._channel.close()
         self.abort(f"the connection to {self.peer} is closed")

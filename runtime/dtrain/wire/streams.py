@@ -44,7 +44,7 @@ _LATE = (TimeoutError, BlockingIOError)
 
 
 def bytes_of(array: Array) -> memoryview:
-    """Return the bytes of a flat contiguous array where they lie."""
+    """Return the bytes of a flat contiguous array, not copied."""
     return array.view(np.uint8).data
 
 
@@ -86,14 +86,10 @@ class Incoming(_End):
         self.bytes_received = 0
 
     def receive(self, into: Array, deadline: float) -> None:
-        """Fill an array, flat and contiguous, with the next bytes that come.
-
-        Args:
-            into: it belongs to the caller again when this returns or raises.
-            deadline: in seconds of `time.monotonic`.
+        """Fill an array, flat and contiguous, with the next bytes; it is the caller's again when this ends.
 
         Raises:
-            WaitTimeoutError: the bytes have not come by the deadline.
+            WaitTimeoutError: the bytes have not come by the deadline, in seconds of `time.monotonic`.
             PeerLostError: the connection is gone, or was aborted.
         """
         view = bytes_of(into)
@@ -122,7 +118,7 @@ class Incoming(_End):
 
 
 class Outgoing(_End):
-    """The sending end of a stream, with a thread of its own."""
+    """The sending end of a stream, with a thread of its own; `fault` makes it slow (`wire.slow_link`)."""
 
     def __init__(
         self,
@@ -131,7 +127,6 @@ class Outgoing(_End):
         fault: LinkFault | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take a connection over; `fault` makes it slow (`wire.slow_link`)."""
         super().__init__(peer, connection)
         self.bytes_sent = 0
         self._clock = clock
@@ -205,15 +200,16 @@ _SHORTEST_S = 0.001
 
 
 def packed(packet: bytes) -> bytes:
-    """Return a packet as it is sent."""
     return _LENGTH.pack(len(packet)) + packet
 
 
 class Packets:
-    """The packets that come on one connection; never more bytes are read than belong to the next one."""
+    """The packets that come on one connection; never more bytes are read than belong to the next one.
+
+    `deadline` is that of all packets, in seconds of `time.monotonic`.
+    """
 
     def __init__(self, connection: socket.socket, deadline: float | None = None) -> None:
-        """Read nothing yet; `deadline` is that of all packets, in seconds of `time.monotonic`."""
         self._connection = connection
         self._deadline = deadline
         self._parts = bytearray()
@@ -253,13 +249,10 @@ def open_stream(
     timeout_s: float,
     simulate: SimulateSection | None = None,
 ) -> Outgoing:
-    """Open a stream to a task; the call returns once it is let in.
+    """Open a stream to a task that listens at an address; the call returns once it is accepted.
 
     Args:
-        peer: the task: ``worker:1``.
-        address: of its listener.
         name: by which the peer knows the stream, at most 200 bytes.
-        credentials: what this task proves itself with.
         timeout_s: how long all of it may take.
         simulate: faults of the run, of which a link between the two tasks may be one.
 
@@ -267,7 +260,7 @@ def open_stream(
         PeerGoneError: no process listens there.
         PeerLostError: the connection broke, or there is no way there.
         WaitTimeoutError: the peer did not answer in time.
-        PeerRefusedError: the process there has not proven that it is the peer, or does not let this task in.
+        PeerRefusedError: the process there has not proven that it is the peer, or refuses this task.
     """
     connection = in_own_thread(
         partial(_opened, peer, address, name, credentials, time.monotonic() + timeout_s), "opening a stream"
@@ -356,18 +349,13 @@ class Listener:
         streams: int,
         bind: str | None = None,
     ) -> None:
-        """Bind a free port.
+        """Bind a free port; raise a `SpecError` if none can be bound.
 
         Args:
             own_address: of the task, ``host:port``; only the host is used.
-            credentials: what this task proves itself with.
             refuse: says why a task of the run may not open streams; None if it may.
-            streams: how many may be open and not yet taken; for one more the oldest is closed.
-            bind: ``host:port`` of which the host is bound, where that is not `own_address`
-                (`wire.addresses.place_to_listen`).
-
-        Raises:
-            SpecError: no port can be bound there.
+            streams: how many may be open and not yet accepted; for one more the oldest is closed.
+            bind: ``host:port`` of which the host is bound, where that is not `own_address`.
         """
         host = own_address.rpartition(":")[0]
         try:
@@ -395,16 +383,12 @@ class Listener:
         deadline: float,
         given_up: Callable[[], str | None] = lambda: None,
     ) -> Incoming:
-        """Wait for a stream; it belongs to the caller from then on.
+        """Wait for a stream of this name, opened by `task` or any of several; it then belongs to the caller.
 
-        Args:
-            task: that opens it, or several of which any may.
-            name: that it gives to the stream.
-            deadline: in seconds of `time.monotonic`.
-            given_up: says why it is waited for no more; None as long as it is.
+        `given_up` says why the wait ends early; None as long as it does not.
 
         Raises:
-            WaitTimeoutError: it has not been opened by the deadline.
+            WaitTimeoutError: it has not been opened by the deadline, in seconds of `time.monotonic`.
             PeerLostError: the listener has stopped, or the stream was given up.
         """
         tasks = [task] if isinstance(task, str) else list(task)
@@ -425,7 +409,7 @@ class Listener:
         return next((stream for stream in there if stream is not None), None)
 
     def stop(self) -> None:
-        """Stop listening; streams that were not taken are closed, and waits end."""
+        """Stop listening; streams that were not accepted are closed, and waits end."""
         self._acceptor.stop(STOP_LIMIT_S)
         with self._changed:
             self._stopped = True

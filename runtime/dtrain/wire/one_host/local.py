@@ -39,9 +39,7 @@ _nbytes = attrgetter("nbytes")
 
 
 class LocalChannel:
-    """The client end; see `Channel`. Blocks that lie in this process's shared memory are sent without a
-    copy.
-    """
+    """The client end. Blocks that lie in this process's shared memory are sent without a copy."""
 
     def __init__(
         self, peer: str, name: str, credentials: Credentials, timeout_s: float = HELLO_LIMIT_S
@@ -88,30 +86,28 @@ class LocalChannel:
 
     @property
     def bytes_sent(self) -> int:
-        """See `Channel`."""
         return self._packets.bytes_sent
 
     @property
     def bytes_received(self) -> int:
-        """See `Channel`."""
         return self._packets.bytes_received
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """See `Channel.send`; whatever prevents it is raised by `receive`."""
+        """Send as `Channel.send` says; whatever prevents it is raised by `receive`."""
         try:
             self._packets.send(message, blocks)
         except (OSError, SharedMemoryError) as error:
             self.abort(str(self._lost(error)))
 
     def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
-        """See `PassesOn`; whatever prevents it is raised by `receive`."""
+        """Send as `PassesOn` says; whatever prevents it is raised by `receive`."""
         try:
             self._packets.pass_on(message, descriptors)
         except (OSError, SharedMemoryError) as error:
             self.abort(str(self._lost(error)))
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """See `Channel.receive`; large blocks are left where the server wrote them."""
+        """Receive as `Channel.receive` says; large blocks are left where the server wrote them."""
         while True:
             if deadline is not None:
                 self._wait_until(deadline)
@@ -147,18 +143,16 @@ class LocalChannel:
         return PeerLostError(self._aborted or f"lost {self.peer} on this host ({why})")
 
     def abort(self, reason: str) -> None:
-        """See `Channel.abort`."""
         self._aborted = self._aborted or reason
         self._packets.close()
 
     def close(self) -> None:
-        """See `Channel.close`."""
         self._packets.close()
         self._socket.close()
 
 
 class LocalCaller:
-    """The serving end of one connection; see `Caller`."""
+    """The serving end of one connection."""
 
     def __init__(self, hello: Hello, packets: PacketSocket) -> None:
         self.hello = hello
@@ -166,24 +160,20 @@ class LocalCaller:
 
     @property
     def reading(self) -> Sequence[Array]:
-        """See `Caller.reading`."""
         return self._packets.lent
 
     def has_read(self) -> None:
-        """See `Caller.has_read`."""
         self._packets.lent = ()
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        """See `Caller.send`. A peer that does not read its answers is hung up on: the server does not wait
-        for it.
-        """
+        """Answer; or close the connection of a peer that does not read its answers."""
         try:
             self._packets.send(message, blocks)
         except (OSError, SharedMemoryError):
             self._packets.close()
 
     def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
-        """See `PassesOn`; a peer that does not read is hung up on."""
+        """Send as `PassesOn` says, or close the connection of a peer that does not read."""
         try:
             self._packets.pass_on(message, descriptors)
         except (OSError, SharedMemoryError):
@@ -191,7 +181,7 @@ class LocalCaller:
 
 
 class _Talk(NamedTuple):
-    """A connection that is heard."""
+    """An accepted connection."""
 
     connection: socket.socket
     packets: PacketSocket
@@ -199,16 +189,14 @@ class _Talk(NamedTuple):
 
 
 class LocalService:
-    """Serves one handler to the tasks of this host until `stop`; one thread hears all connections.
+    """Serves one handler to the tasks of this host until `stop`; one thread serves all connections.
 
     A handler takes one message at a time: threads would wait for each other, and at small steps that is most
-        of what they do.
+    of what they do.
     """
 
     def __init__(self, handler: Handler, credentials: Credentials, name: str = "") -> None:
-        """Serve under a name that the run's tasks know (`socket_name`), or a random one where it is taken or
-        empty.
-        """
+        """Serve under a name that the run's tasks know, or a random one where it is in use or empty."""
         self._handler = handler
         self._open: set[PacketSocket] = set()
         self._talks: dict[int, _Talk] = {}
@@ -229,11 +217,10 @@ class LocalService:
         self._acceptor = Acceptor(self._listener, acceptor.ONE_HOST_LIMITS, self._examine, _own_process)
 
     def name(self) -> str:
-        """Of the socket; empty since there has been no memory to share."""
+        """Return the socket's name; empty if there has been no memory to share."""
         return "" if shared_memory.shortage else self._name
 
     def stop(self) -> None:
-        """Stop serving; open connections are closed."""
         self._stopped.set()
         self._acceptor.stop(STOP_LIMIT_S)
         for packets in list(self._open):
@@ -250,16 +237,14 @@ class LocalService:
         return partial(self._admit, connection, hello)
 
     def _admit(self, connection: socket.socket, hello: Hello) -> None:
-        """Hear a connection from now on, with all others."""
+        """Receive from a connection from now on, with all others."""
         packets = PacketSocket(connection)
         self._open.add(packets)
         self._talks[connection.fileno()] = _Talk(connection, packets, LocalCaller(hello, packets))
         self._ready.register(connection, select.EPOLLIN)
 
     def _hear(self) -> None:
-        """Take what comes, one message after the other; at the end close the connections that are still
-        there.
-        """
+        """Receive one message after the other; at the end close the connections that are still there."""
         while not self._stopped.is_set() or self._talks:
             for descriptor, _ in self._ready.poll():
                 talk = self._talks.get(descriptor)
@@ -271,7 +256,7 @@ class LocalService:
                     talk.connection.close()
 
     def _goes_on(self, talk: _Talk) -> bool:
-        """Take the next message of a connection; whether there may be more."""
+        """Receive the next message of a connection; return whether there may be more."""
         try:
             frame = talk.packets.receive(self._handler.limits(talk.caller.hello))
             if frame is not None:
@@ -312,11 +297,7 @@ def is_served(server: str, credentials: Credentials) -> bool:
 
 
 def _own_process(connection: socket.socket) -> int:
-    """Return the id of the process at the other end.
-
-    Raises:
-        PermissionError: it is another user's.
-    """
+    """Return the id of the process at the other end; raise a `PermissionError` if it is another user's."""
     process, user = peer_process(connection)
     if user != os.getuid():
         raise PermissionError

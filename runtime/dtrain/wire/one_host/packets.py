@@ -61,17 +61,13 @@ _decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 class PacketSocket:
-    """Messages over a connected socket; one thread sends at a time, and one receives.
+    """Messages over a connected SOCK_SEQPACKET socket; one thread sends at a time, and one receives.
 
-    Attributes:
-        lent: the blocks of the last message that had some (but for `Rows`), if the peer reads them where they
-            are.
+    If the socket does not block, neither do the methods: what cannot be now is a `BlockingIOError`. `lent`
+    are the blocks of the last message that had some (but for `Rows`), if the peer reads them in place.
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        """Take a SOCK_SEQPACKET socket over. If it does not block, neither does this: what cannot be now is a
-        BlockingIOError.
-        """
         self._socket = connection
         self._announced: list[weakref.ref[SharedMemory]] = []
         self._received: dict[int, SharedMemory] = {}
@@ -103,17 +99,15 @@ class PacketSocket:
             head = _head(message, kinds, None)
             self._send_in_memory(head, blocks)
         elif place is None:
-            self._socket.send(b"".join([head, *map(_padded_bytes, blocks)]))
+            self._socket.send(
+                b"".join([head, *(each.tobytes() + _PADDING[: -each.nbytes % 8] for each in blocks)])
+            )
         else:
             self._socket.send(head)
         self.bytes_sent += len(head) + nbytes
 
     def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
-        """Send a message without blocks, and with copies of these file descriptors.
-
-        Raises:
-            OSError: the peer is gone, or does not read.
-        """
+        """Send a message with copies of these descriptors; `OSError`: the peer is gone or does not read."""
         if descriptors:
             self._socket.send(_ANNOUNCED.pack(_ANNOUNCEMENT, _PASSED + len(descriptors)))
             socket.send_fds(self._socket, [b"\0"], list(descriptors))
@@ -151,8 +145,7 @@ class PacketSocket:
         self._pass(0, memory)
 
     def receive(self, limits: Limits) -> Frame | None:
-        """Wait for the next message; None if the peer has closed the connection. Its blocks cannot be
-        written.
+        """Wait for the next message, with read-only blocks; None if the peer has closed the connection.
 
         Raises:
             OSError: the connection is broken.
@@ -245,9 +238,7 @@ def _head(message: AnyMessage, kinds: Sequence[tuple[str, int]], place: Place | 
 
 
 class _Layout(NamedTuple):
-    """Blocks of given kinds, one after another: each one's dtype, elements, and where it begins; bytes in
-    all, without padding.
-    """
+    """Blocks one after another: each one's dtype, elements and offset; bytes in all, without padding."""
 
     blocks: list[tuple[np.dtype[Any], int, int]]
     nbytes: int
@@ -267,7 +258,3 @@ def _layout(kinds: Kinds) -> _Layout:
         [(np.dtype(dtype), size, offset) for (dtype, size), offset in zip(kinds, offsets, strict=False)],
         sum(sizes),
     )
-
-
-def _padded_bytes(block: Array) -> bytes:
-    return block.tobytes() + _PADDING[: -block.nbytes % 8]

@@ -36,19 +36,14 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 class SharedMemory(mmap.mmap):
     """One mapping; it lasts as long as an array is a view of it.
 
-    Attributes:
-        fd: of the memory that this process has made, to be passed on; -1 of another one's.
+    `fd` is of the memory that this process has made, to be passed on; -1 of another one's.
     """
 
     fd: int = -1
 
     @classmethod
     def make(cls, nbytes: int) -> Self:
-        """Make new memory, zeros.
-
-        Raises:
-            SharedMemoryError: the machine, or this process's limits, have not that much.
-        """
+        """Make new memory, zeros; raise a `SharedMemoryError` if the machine or a limit has not that much."""
         fd = -1
         try:
             fd = os.memfd_create("dtrain", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -66,7 +61,7 @@ class SharedMemory(mmap.mmap):
 
     @classmethod
     def received(cls, fd: int, *, writable: bool = False) -> Self:
-        """Another process's memory, to be read, or to be written by both; the file descriptor is used up.
+        """Map another process's memory, to be read, or to be written by both; the file descriptor is used up.
 
         Raises:
             PeerRefusedError: it may shrink, its maker has not taken it all, or it is another user's and was
@@ -97,7 +92,6 @@ class SharedMemory(mmap.mmap):
 
     @cached_property
     def address(self) -> int:
-        """Address of its first byte in this process."""
         return address(np.frombuffer(self, np.uint8))
 
     def __del__(self) -> None:
@@ -115,12 +109,12 @@ def _short(reason: str) -> SharedMemoryError:
 
 
 def shared_bytes(nbytes: int) -> Array:
-    """Return new shared memory as bytes, zeros, whose views are sent uncopied; see `SharedMemory.make`."""
+    """Return new shared memory as bytes, zeros, whose views are sent uncopied."""
     return np.frombuffer(SharedMemory.make(nbytes), np.uint8)
 
 
 def shared_arrays(described: Sequence[tuple[str, int]]) -> list[Array]:
-    """Return new arrays, one of each (dtype, elements), in one shared memory; see `SharedMemory.make`."""
+    """Return new arrays, one of each (dtype, elements), in one shared memory."""
     sizes = [np.dtype(dtype).itemsize * size for dtype, size in described]
     starts = list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
     memory = shared_bytes(starts.pop())
@@ -151,21 +145,13 @@ _STRIDE_BYTES = 64 * 1024
 
 
 class GrowingMemory(mmap.mmap):
-    """One mapping, to be read and written.
-
-    Attributes:
-        fd: to be passed on; of every process that maps it, its own.
-    """
+    """One mapping, to be read and written; every process that maps it has its own `fd`."""
 
     fd: int = -1
 
     @classmethod
     def make(cls, nbytes: int) -> Self:
-        """Make new memory, zeros.
-
-        Raises:
-            SharedMemoryError: this process may not.
-        """
+        """Make new memory, zeros; raise a `SharedMemoryError` if this process may not."""
         fd = -1
         try:
             fd = os.memfd_create("dtrain-ledger", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -213,11 +199,7 @@ class GrowingMemory(mmap.mmap):
     _taken: set[int]
 
     def need(self, start: int, stop: int) -> None:
-        """Take the pages of these bytes.
-
-        Raises:
-            SharedMemoryError: the machine has not that much memory.
-        """
+        """Take the pages of these bytes; raise a `SharedMemoryError` if the machine has not that much."""
         strides = range(start // _STRIDE_BYTES, -(-stop // _STRIDE_BYTES))
         for stride in (each for each in strides if each not in self._taken):
             begin = stride * _STRIDE_BYTES

@@ -25,14 +25,13 @@ _all_bells: "weakref.WeakSet[Bells]" = weakref.WeakSet()
 
 
 class Bells:
-    """This rank's ends, one to each other rank. Used by one thread; `offer` may be called by another.
+    """This rank's sockets (SOCK_SEQPACKET), one to each other rank, that wake it and others.
 
-    Attributes:
-        dead: the ranks whose socket has ended; a rank that is connected again is no longer one of them.
+    One thread uses them; `offer` may be called by another. `dead` are the ranks whose socket has ended; a
+    rank that is connected again is no longer one of them.
     """
 
     def __init__(self, sockets: Mapping[int, socket.socket]) -> None:
-        """Take over the sockets (SOCK_SEQPACKET), by rank."""
         self.dead: set[int] = set()
         self._sockets: dict[int, socket.socket] = {}
         self._rank_of: dict[int, int] = {}
@@ -79,20 +78,20 @@ class Bells:
         self._use(rank, self._offered.pop(rank))
 
     def ring(self) -> None:
-        """Wake every rank that waits; one whose socket is full of bells is awake, and one may be gone."""
+        """Wake every rank that waits; one whose socket is full is awake, and one may be gone."""
         for connection in self._sockets.values():
             with contextlib.suppress(OSError):
                 connection.send(_BELL, socket.MSG_DONTWAIT)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a bell or an end; return False if neither came in time."""
+        """Wait for a signal or an end; return False if neither came in time."""
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:
             self._hear(self._rank_of[descriptor])
         return bool(ready)
 
     def _hear(self, rank: int) -> None:
-        """Take one bell; the others that are there wake the next waits, which look at the words and go on."""
+        """Receive one signal; others that are there wake the next waits, which check the words and go on."""
         try:
             heard = self._sockets[rank].recv(_PACKET_BYTES)
         except BlockingIOError:
@@ -114,7 +113,7 @@ class Bells:
 
 
 def is_open(end: socket.socket) -> bool:
-    """Return whether a process holds the other end; bells that wait to be heard do not hide that."""
+    """Return whether a process holds the other end; signals that were not received do not hide that."""
     poll = select.poll()
     poll.register(end, 0)
     return not poll.poll(0)
@@ -145,17 +144,19 @@ _all_locks: "weakref.WeakSet[Locks]" = weakref.WeakSet()
 
 
 class Locks:
-    """One replica's, on numbers from 0. Any thread may use them; what one thread has, no other can take."""
+    """One replica's locks, on numbers from 0: on bytes of the memory of `fd`, which stays the caller's.
+
+    Any thread may use them; what one thread has, no other can take.
+    """
 
     def __init__(self, fd: int) -> None:
-        """Lock bytes of the memory of `fd`, which stays the caller's."""
         self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)  # a description of its own
         self._held: set[int] = set()
         self._guard = threading.Lock()
         _all_locks.add(self)
 
     def take(self, number: int) -> bool:
-        """Take a lock unless another replica has it; return whether this replica has it now."""
+        """Lock a number unless another replica has it; return whether this replica has it now."""
         with self._guard:
             if number in self._held:
                 return False
@@ -168,7 +169,6 @@ class Locks:
             return True
 
     def release(self, number: int) -> None:
-        """Give a lock up."""
         with self._guard:
             given_up = struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, number, 1, 0)
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, given_up)
@@ -181,7 +181,6 @@ class Locks:
         return bool(found[0] == fcntl.F_UNLCK)
 
     def close(self) -> None:
-        """Give up all."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._fd)

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Credentials:
-    """Made once a task, and given to everything that opens or accepts connections.
+    """The identity of a task, made once and given to everything that opens or accepts connections.
 
     Attributes:
         hello: the task, its run and its cluster.
-        keyring: the keys of the run.
         tls: of this task; None: it connects and serves in plaintext.
     """
 
@@ -31,18 +30,16 @@ class Credentials:
 
     @classmethod
     def of(cls, assignment: TaskAssignment, warn: Callable[[str], None]) -> Self:
-        """Return the credentials of one process's task.
-
-        Args:
-            assignment: the task's.
-            warn: told when files that were replaced cannot be used.
+        """Return the credentials of one process's task; `warn` is told of replaced files that cannot be used.
 
         Raises:
-            SpecError: TLS is required and there is no certificate; or it cannot be used, or is another
-                task's.
+            SpecError: a required certificate is missing, cannot be used, or is another task's.
         """
         made = cls.made(assignment.hello(), assignment.secret)
-        if not _may_have_tls(assignment):
+        mode, cluster = assignment.spec.security.tls, assignment.cluster
+        addresses = [cluster.address(task) or "" for task in cluster.tasks()]
+        addresses += [assignment.moved_to] if assignment.moved_to else []
+        if mode != TlsMode.REQUIRED and (mode != TlsMode.AUTO or all(map(is_loopback, addresses))):
             return made
         from dtrain.wire.security.tls import tls_of  # ssl: 1 MB and 10 ms, which no task on one host takes
 
@@ -59,10 +56,3 @@ class Credentials:
             return None
         now = self.tls.certificates.current()
         return now.begins_s, now.ends_s
-
-
-def _may_have_tls(assignment: TaskAssignment) -> bool:
-    mode, cluster = assignment.spec.security.tls, assignment.cluster
-    addresses = [cluster.address(task) or "" for task in cluster.tasks()]
-    addresses += [assignment.moved_to] if assignment.moved_to else []
-    return mode == TlsMode.REQUIRED or (mode == TlsMode.AUTO and not all(map(is_loopback, addresses)))

@@ -57,14 +57,9 @@ KeyOf = Callable[[bytes], bytes]
 def answer(
     opening: Opening, server: str, challenge: Challenge, key_of: KeyOf, hello: Hello | None = None
 ) -> Proof:
-    """Return the client's proof.
+    """Return the client's proof to an expected server (``ps:0``).
 
-    Args:
-        opening: what the client has sent.
-        server: the task that is expected there: ``ps:0``.
-        challenge: what came back.
-        key_of: makes the key of a salt; it may take a while.
-        hello: the client's own, for a server that `is_proven`.
+    `key_of` makes the key of a salt, which may take a while; `hello` is for a server that `is_proven`.
 
     Raises:
         PeerRefusedError: no server of dtrain's says such a thing.
@@ -89,27 +84,18 @@ def is_proven(proof: Proof, server: str, proven: Proven, key_of: KeyOf) -> bool:
 
 
 class Examiner:
-    """The server's side; one for all its connections and transports. Threads share it."""
+    """The server's side; one for all its connections and transports. Threads share it.
+
+    `own` are `NONCE_BYTES` random bytes that only this server knows.
+    """
 
     def __init__(self, task: str, own: bytes) -> None:
-        """Begin.
-
-        Args:
-            task: the server itself: ``ps:0``.
-            own: `NONCE_BYTES` random bytes that only this server knows.
-        """
         self._task = task
         self._own = own
         self._taken: OrderedDict[bytes, float] = OrderedDict()
 
     def challenge(self, opening: Opening, salt: bytes, random: bytes, now_s: float) -> Challenge:
-        """Answer an opening.
-
-        Args:
-            opening: as it came.
-            salt: of this server.
-            random: `RANDOM_BYTES` new random bytes.
-            now_s: seconds of a clock that never goes back.
+        """Answer an opening with this server's salt and `RANDOM_BYTES` new bytes; the clock is monotonic.
 
         Raises:
             PeerRefusedError: it is no opening of dtrain's.
@@ -139,7 +125,7 @@ class Examiner:
         return proof.hello
 
     def _checked(self, proof: Proof, key_of: KeyOf, now_s: float) -> tuple[bytes, float]:
-        """Return what both ends of a right proof have told, and when its challenge was made."""
+        """Return what both ends of a right proof have said, and when its challenge was made."""
         nonce = proof.challenge
         head, tag = nonce[: -_TAG_BYTES or None], nonce[-_TAG_BYTES:]
         own = self._tag(head, proof.salt, proof.nonce, proof.task)
@@ -157,7 +143,7 @@ class Examiner:
         return hmac.digest(self._own, _encode((head, salt, nonce, task)), "sha256")[:_TAG_BYTES]
 
     def _forget(self, now_s: float) -> None:
-        """Drop what has become too old to be used again, whatever it was."""
+        """Drop what has become too old to be used again."""
         for nonce, begun_s in list(self._taken.items()):
             if now_s - begun_s <= PROOF_LIMIT_S:
                 break
@@ -185,15 +171,14 @@ _SCRYPT_LIMIT_BYTES = 64 << 20
 
 
 class Keyring:
-    """The keys of one task: one for each salt that a server has told, computed once. Threads share it."""
+    """The keys of one task: one for each salt that a server has sent, computed once. Threads share it.
+
+    Args:
+        secret: of the run; None: there is none, and every peer has the key.
+        salt: random bytes, which this task sends if it serves.
+    """
 
     def __init__(self, secret: str | None, salt: bytes) -> None:
-        """Compute nothing yet.
-
-        Args:
-            secret: of the run; None: there is none, and every peer has the key.
-            salt: random bytes, which this task tells if it serves.
-        """
         self._secret = secret
         self._salt = salt
         self._adopted = False
@@ -202,7 +187,6 @@ class Keyring:
 
     @property
     def is_slow(self) -> bool:
-        """Whether a key takes noticeable time."""
         return self._secret is not None and not is_random(self._secret)
 
     @property
@@ -212,19 +196,17 @@ class Keyring:
 
     @property
     def salt(self) -> bytes:
-        """The salt that this task tells as a server."""
         return self._salt
 
     def adopt(self, salt: bytes) -> None:
-        """Tell from now on the salt of a server that has proven itself, if it is the first one.
+        """Use the salt of a server that has proven itself from now on, if it is the first one.
 
-        So the servers of a run come to tell one salt, and each task computes one key.
+        So the servers of a run come to use one salt, and each task computes one key.
         """
         if not self._adopted:
             self._adopted, self._salt = True, salt
 
     def key(self, salt: bytes) -> bytes:
-        """Return the key for a salt, `KEY_BYTES` long."""
         if (known := self._keys.get(salt)) is not None:
             return known
         with self._lock:
@@ -235,9 +217,9 @@ class Keyring:
             return self._keys[salt]
 
     def named(self, *told: str) -> str:
-        """Return a name of 32 hexadecimal digits for what is told.
+        """Return a name of 32 hexadecimal digits that only owners of a secret made by dtrain can compute.
 
-        Nobody without a secret that dtrain has made can compute it; of another secret it says nothing.
+        Of a person's secret it says nothing.
         """
         secret = self._secret if self._secret is not None and is_random(self._secret) else ""
         return hmac.digest(secret.encode(), "\0".join(told).encode(), "sha256").hex()[:32]

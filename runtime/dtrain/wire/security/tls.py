@@ -48,11 +48,7 @@ _BY_TIME = (9, 10)
 class Certificate:
     """TlsMaterial that has been checked, and what its certificate says.
 
-    Attributes:
-        hosts: its DNS names.
-        uris: its URIs.
-        begins_s: from when on it is valid, in seconds since 1970.
-        ends_s: until when.
+    Its `hosts` are DNS names; its times are in seconds since 1970.
     """
 
     material: TlsMaterial
@@ -75,11 +71,7 @@ class CertificateFiles:
         return tuple(map(_state, (self.authorities, self.certificate, self.key)))
 
     def read(self) -> TlsMaterial:
-        """Read the files.
-
-        Raises:
-            SpecError: one cannot be read, or the key can be read by others.
-        """
+        """Read the files; raise a `SpecError` if one cannot be read, or others can read the key."""
         authorities, certificate = read_tls_file(self.authorities), read_tls_file(self.certificate)
         return TlsMaterial(authorities, certificate, read_tls_file(self.key, private=True))
 
@@ -93,11 +85,7 @@ class Certificates:
     def __init__(
         self, source: CertificateFiles | TlsMaterial, warn: Callable[[str], None] = lambda text: None
     ) -> None:
-        """Read and check it.
-
-        Args:
-            source: the files, or what they would hold.
-            warn: told when a file was replaced by one that cannot be used.
+        """Read and check it; `warn` is told when a file was replaced by one that cannot be used.
 
         Raises:
             SpecError: it cannot be used, and why.
@@ -124,19 +112,13 @@ class Certificates:
 
 
 def _own_clock() -> str:
-    """Return what is to be known where a time decides: a wrong clock is as likely as a wrong certificate."""
     return f"; the clock of {socket.gethostname()} says {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def checked(material: TlsMaterial, where: str) -> Certificate:
-    """Check that a certificate, its key and the authorities fit each other.
+    """Raise a `SpecError` unless a certificate, its key and the authorities fit each other.
 
-    Args:
-        material: what is checked.
-        where: it comes from, for messages.
-
-    Raises:
-        SpecError: they do not.
+    `where` is where they come from, for messages.
     """
     try:
         said = _rehearsed(material)
@@ -225,7 +207,6 @@ class Tls:
     """The TLS of one task.
 
     Attributes:
-        certificates: its own.
         cluster: whose tasks it talks to.
         run_id: of the run that certificates name; "" for a task that does not know it yet.
         everywhere: whether connections to loopback addresses have TLS, too.
@@ -241,11 +222,7 @@ class Tls:
         return self.everywhere or not is_loopback(address)
 
     def server_name(self, peer: str) -> str | None:
-        """Return the name that a server's certificate must have; None: the host of its address.
-
-        Args:
-            peer: the server: ``ps:0``.
-        """
+        """Return the name that the certificate of a server (``ps:0``) must have; None: its address's host."""
         own = self.certificates.current()
         if names_tasks(own.uris) and self.run_id:
             return host_name(task_name(TaskId.parse(peer)))
@@ -257,12 +234,7 @@ class Tls:
         return partial(tls_obstacle, own=self.certificates.current(), name=name)
 
     def refusal(self, task: str, uris: Iterable[str]) -> str | None:
-        """Return why a certificate is not that of a task; None if it is, or names no task and need not.
-
-        Args:
-            task: as it calls itself: ``worker:0``.
-            uris: of its certificate.
-        """
+        """Return why a certificate with these URIs is not a task's; None if it is, or need not name one."""
         named = [uri for uri in uris if uri.startswith(SCHEME)]
         if not named and not names_tasks(self.certificates.current().uris):
             return None
@@ -279,12 +251,8 @@ class Tls:
 def tls_of(assignment: TaskAssignment, warn: Callable[[str], None]) -> Tls | None:
     """Return the TLS of a task on a network, or that requires it; None if it has no certificate.
 
-    Args:
-        assignment: the task's.
-        warn: told when files that were replaced cannot be used.
-
     Raises:
-        SpecError: TLS is required and there is no certificate; or it cannot be used, or is another task's.
+        SpecError: a required certificate is missing, cannot be used, or is another task's.
     """
     required = assignment.spec.security.tls == TlsMode.REQUIRED
     if (source := _source(assignment)) is None:
@@ -322,10 +290,7 @@ _EXPIRED, _HOST_MISMATCH, _ADDRESS_MISMATCH = 10, 62, 64
 def tls_obstacle(connection: socket.socket, own: Certificate, name: str) -> str | None:
     """Return why no TLS connection can be made of an open one, which is used up; None if one was made.
 
-    Args:
-        connection: to the server, with a timeout.
-        own: this task's certificate.
-        name: that the server's certificate must have.
+    The connection has a timeout. The server's certificate must have the `name`.
     """
     tls = context(own.material, server=False)
     tls.check_hostname = True
@@ -352,8 +317,7 @@ def tls_obstacle(connection: socket.socket, own: Certificate, name: str) -> str 
 class ServerEnd:
     """The serving end's context, made again where files were replaced.
 
-    Attributes:
-        waits: raised by a connection that does not block and needs more bytes.
+    A connection that does not block raises `waits` where it needs more bytes.
     """
 
     waits = (*WAITS, ssl.SSLWantReadError, ssl.SSLWantWriteError)
