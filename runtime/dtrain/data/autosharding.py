@@ -97,10 +97,6 @@ def autoshard(node: Node, workers: int, index: int, policy: AutoShardPolicy, rep
                 f"autosharding: AutoShardPolicy.FILE expects a pipeline that reads files, found {missing}; "
                 "choose AutoShardPolicy.DATA (every worker reads all and keeps its part) or OFF"
             )
-    return _by_data(node, workers, index, replicas)
-
-
-def _by_data(node: Node, workers: int, index: int, replicas: int) -> Node:
     if isinstance(node, Rebatched) and replicas > 1:
         node = SplitBatches(node.inputs[0], replicas)
     return Dealt(node, workers, index)
@@ -117,7 +113,10 @@ def _by_file(node: Node, workers: int, index: int) -> tuple[Node, str | None]:
     As in TensorFlow what has been dealt before that was found stays so.
     """
     if isinstance(node, Interleaved) and _reads_files(node):
-        return node.with_inputs([_dealt_files(node.inputs[0], workers, index)]), None
+        # Files are shuffled after they were dealt, so that each has one worker.
+        in_order, shuffles = _unshuffled(node.inputs[0])
+        names: Node = Dealt(in_order, workers, index)
+        return node.with_inputs([shuffles[-1].with_inputs([names]) if shuffles else names]), None
     if not isinstance(node, (*OVER_FILES, *OF_SEVERAL)):
         return node, f"{type(node).__name__}, which is no file reader"
     inputs: list[Node] = []
@@ -134,13 +133,6 @@ def _reads_files(node: Node) -> bool:
     made = node.made_first if isinstance(node, Interleaved) else None
     inside = (*node.inputs, *([] if made is None else [made]))
     return isinstance(node, FileSource) or any(map(_reads_files, inside))
-
-
-def _dealt_files(names: Node, workers: int, index: int) -> Node:
-    """Return one worker's files; they are shuffled after they were dealt, so that each has one worker."""
-    in_order, shuffles = _unshuffled(names)
-    dealt: Node = Dealt(in_order, workers, index)
-    return shuffles[-1].with_inputs([dealt]) if shuffles else dealt
 
 
 def _unshuffled(node: Node) -> tuple[Node, list[Shuffled]]:

@@ -187,15 +187,12 @@ def make_csv_dataset(
         dataset = dataset.shuffle(shuffle_buffer_size, shuffle_seed)
     if num_epochs != 1:
         dataset = dataset.repeat(num_epochs)
-    return dataset.batch(batch_size, drop_remainder=num_epochs is None).map(_organizing(names, label_name))
 
-
-def _organizing(names: Sequence[str], label: str | None) -> Callable[..., Any]:
     def organized(*columns: Any) -> Any:
         features = dict(zip(names, columns, strict=True))
-        return features if label is None else (features, features.pop(label))
+        return features if label_name is None else (features, features.pop(label_name))
 
-    return organized
+    return dataset.batch(batch_size, drop_remainder=num_epochs is None).map(organized)
 
 
 def _check_columns(

@@ -117,7 +117,6 @@ class _Images:
     names: list[str] | None
 
     def labelled(self, mode: str | None) -> "_Images":
-        """Return the images with labels of a mode."""
         if mode is None or self.labels is None:
             return _Images(self.paths, None, None)
         classes = len(self.names or ())
@@ -298,18 +297,14 @@ def resized(image: Array, size: tuple[int, int], interpolation: str, *, crop: bo
             changes.
     """
     if crop:
-        image = _middle(image, size)
+        height, width = image.shape[:2]
+        rows = min(height, int(width * size[0] / size[1]))
+        columns = min(width, int(height * size[1] / size[0]))
+        top, left = (height - rows) // 2, (width - columns) // 2
+        image = image[top : top + rows, left : left + columns]
     for axis, length in enumerate(size):
         image = _along(image, axis, length, interpolation)
     return image.astype(np.float32, copy=False)
-
-
-def _middle(image: Array, size: tuple[int, int]) -> Array:
-    height, width = image.shape[:2]
-    rows = min(height, int(width * size[0] / size[1]))
-    columns = min(width, int(height * size[1] / size[0]))
-    top, left = (height - rows) // 2, (width - columns) // 2
-    return image[top : top + rows, left : left + columns]
 
 
 def _along(image: Array, axis: int, length: int, interpolation: str) -> Array:

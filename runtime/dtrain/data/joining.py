@@ -54,10 +54,8 @@ class Zipped(Node):
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
         columns = [iter(node.each(indices, iteration)) for node in self._leaves]
-        return [self._side_by_side(iter([next(column) for column in columns])) for _ in indices]
-
-    def _side_by_side(self, leaves: Iterator[Element]) -> Element:
-        return map_arrays(lambda _: next(leaves), self._nodes)
+        rows = (iter([next(column) for column in columns]) for _ in indices)
+        return [map_arrays(lambda _, leaves=row: next(leaves), self._nodes) for row in rows]
 
 
 class Concatenated(Node):

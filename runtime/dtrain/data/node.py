@@ -57,7 +57,6 @@ class Node:
 
     @property
     def spec(self) -> Any:
-        """Return the structure of `TensorSpec`s that every element fits."""
         raise NotImplementedError
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
@@ -68,7 +67,6 @@ class Node:
             index += 1
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        """Return element `index` of an addressable node."""
         raise NotImplementedError
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
@@ -81,7 +79,6 @@ class Node:
 
     @property
     def order_varies(self) -> bool:
-        """Return whether the elements come in another order in each iteration."""
         return any(node.order_varies for node in self.inputs)
 
     def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:

@@ -13,7 +13,6 @@ from dtrain.data.permutation import (
     BlockPermutation,
     Listing,
     Numbers,
-    Order,
     Permutation,
 )
 from dtrain.data.structure import Element, concatenate
@@ -159,7 +158,7 @@ class Shuffled(Derived):
         self._reshuffle = reshuffle_each_iteration
         self._block = block
         self.addressable = source.addressable and self.cardinality != INFINITE
-        self._newest: tuple[Iteration, Order] | None = None
+        self._newest: tuple[Iteration, Listing | Ahead] | None = None
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
         block = self._block if inputs[0].addressable else None
@@ -191,7 +190,7 @@ class Shuffled(Derived):
             indices = np.arange(indices.start, indices.stop, indices.step)
         return self._order(iteration).at(indices)
 
-    def _order(self, iteration: Iteration) -> Order:
+    def _order(self, iteration: Iteration) -> Listing | Ahead:
         newest = self._newest
         if newest is not None and newest[0] == iteration:
             return newest[1]
@@ -199,7 +198,7 @@ class Shuffled(Derived):
         self._newest = (iteration, order)
         return order
 
-    def _drawn(self, entropy: list[int]) -> Order:
+    def _drawn(self, entropy: list[int]) -> Listing | Ahead:
         length = self.cardinality
         if self._block is not None:
             return Ahead(BlockPermutation(length, self._block, self._buffer_size, entropy), length)

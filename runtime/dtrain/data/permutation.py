@@ -12,7 +12,7 @@ row, which a disk far away asks for. Source of the idea: the `py1e` shuffle of M
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -107,7 +107,6 @@ class BlockPermutation:
         self._within = lru_cache(WINDOWS_KEPT)(lambda window, rows: Permutation(rows, (*entropy, 1, window)))
 
     def at(self, indices: Numbers) -> Numbers:
-        """Return the numbers at some places of the order; `indices` lie below the length."""
         places = self._as_if_whole(indices)
         windows = places // self._window_rows
         rows = np.empty_like(places)
@@ -135,23 +134,6 @@ PIECE_ROWS = 4096
 PIECES_KEPT = 4
 
 
-class Order(Protocol):
-    """The numbers of rows in the order in which they come."""
-
-    def at(self, indices: Numbers) -> Numbers:
-        """Return the numbers at some places of the order."""
-
-    def row(self, index: int) -> int:
-        """Return the number at one place."""
-
-
-class Computed(Protocol):
-    """An order that is computed, better many places at a time."""
-
-    def at(self, indices: Numbers) -> Numbers:
-        """Return the numbers at some places of the order."""
-
-
 class Listing:
     """An order that is all in memory."""
 
@@ -159,11 +141,9 @@ class Listing:
         self._order = order
 
     def at(self, indices: Numbers) -> Numbers:
-        """Return the numbers at some places of the order."""
         return self._order[indices]
 
     def row(self, index: int) -> int:
-        """Return the number at one place."""
         return int(self._order[index])
 
 
@@ -173,13 +153,12 @@ class Ahead:
     Several threads may ask at once: at worst two of them compute the same piece.
     """
 
-    def __init__(self, order: Computed, length: int) -> None:
+    def __init__(self, order: Permutation | BlockPermutation, length: int) -> None:
         self._order = order
         self._length = length
         self._kept: tuple[tuple[int, Numbers], ...] = ()
 
     def at(self, indices: Numbers) -> Numbers:
-        """Return the numbers at some places of the order."""
         if not len(indices):
             return indices
         first, last = (int(end) // PIECE_ROWS for end in (indices.min(), indices.max()))
@@ -189,7 +168,6 @@ class Ahead:
         return pieces[indices - first * PIECE_ROWS]
 
     def row(self, index: int) -> int:
-        """Return the number at one place."""
         return int(self._piece(index // PIECE_ROWS)[index % PIECE_ROWS])
 
     def _piece(self, number: int) -> Numbers:

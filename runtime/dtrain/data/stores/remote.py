@@ -161,25 +161,20 @@ class RangeStream(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Return that it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Return that it can be sought."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a place, and return it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._nbytes}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def tell(self) -> int:
-        """Return the place."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Read up to as many bytes as a buffer has, and return how many."""
         nbytes = max(0, min(len(buffer), self._nbytes - self._position))
         buffer[:nbytes] = self._read(self._position, nbytes)
         self._position += nbytes
