@@ -52,7 +52,7 @@ def user_has_stopped(files: RunFiles) -> bool:
 
 
 def stop_launcher(run: KnownRun, wait_s: float) -> bool:
-    """Ask the launcher of a run to stop it, and wait; whether it has ended.
+    """Ask the launcher of a run to stop it, and wait; return whether it has ended.
 
     Only a process of this user that holds the run's lock is asked: the record alone might be anybody's.
 
@@ -61,8 +61,9 @@ def stop_launcher(run: KnownRun, wait_s: float) -> bool:
     """
     record = run.record
     if (host := other_host(record)) is not None:
-        if (job := _job_of(run)) is not None:
-            return _stopped_there(run, job, wait_s)
+        where = read_record(run.files.where, WhereRecord)
+        if where is not None and where.engine is On.SLURM and where.job is not None:
+            return _stopped_there(run, where.job, wait_s)
         raise RunError(
             f"run {record.run} is led on {host} (process {record.launcher_pid} there); give "
             f"`dtrain stop {run.files.directory}` on {host}"
@@ -98,14 +99,8 @@ def stop_launcher(run: KnownRun, wait_s: float) -> bool:
     return bool(ended)
 
 
-def _job_of(run: KnownRun) -> str | None:
-    """Return the job of Slurm in which the launcher of a run lives; None: it is in none."""
-    where = read_record(run.files.where, WhereRecord)
-    return where.job if where is not None and where.engine is On.SLURM else None
-
-
 def _stopped_there(run: KnownRun, job: str, wait_s: float) -> bool:
-    """Stop a run on the machine of its launcher; return whether it has ended."""
+    """Stop a run on the node of its launcher; return whether it has ended."""
     words = ["-P", "-m", "dtrain_cli.main", "stop", f"--wait={wait_s:g}", str(run.files.directory)]
     problem = slurm_jobs.run_on_node(job, str(run.record.host), [sys.executable, *words], wait_s)
     record = own_record(run.files.directory)
@@ -150,14 +145,13 @@ def bytes_of(run: KnownRun, runs_dir: Path) -> int:
 
 
 def alive_text(run: KnownRun) -> str:
-    """Say why a run is not removed."""
     return f"run {run.record.run} is still running; stop it first with `dtrain stop {run.record.run}`"
 
 
 def old_runs(
     runs: Sequence[KnownRun], older_than: timedelta | None, keep: int, now: datetime
 ) -> list[KnownRun]:
-    """Choose the runs that may go.
+    """Return the runs that may go.
 
     Args:
         runs: in any order.
@@ -190,11 +184,15 @@ def remove_run(run: KnownRun, runs_dir: Path) -> None:
     try:
         with _locked(run):
             for path in _parts(files, runs_dir):
-                _remove(path)
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
         with contextlib.suppress(OSError):  # what is not ours stays
             files.directory.rmdir()
-        for link in _links(files, runs_dir):
-            link.unlink()
+        for path in list(runs_dir.iterdir()):
+            if path.is_symlink() and path.resolve() == files.directory:
+                path.unlink()
     except OSError as error:
         raise RunError(
             f"run {run.record.run} cannot be removed: {error.filename}: {error.strerror}"
@@ -216,18 +214,7 @@ def _locked(run: KnownRun) -> Iterator[None]:
 
 
 def _parts(files: RunFiles, runs_dir: Path) -> list[Path]:
-    """Return the parts to remove, in order."""
+    """Return the files to remove, in order."""
     own_place = files.directory.parent == runs_dir.resolve()
     paths = [path for path in files.directory.iterdir() if own_place or files.is_own(path.name)]
     return sorted(paths, key=lambda path: path.name in _LAST and 1 + _LAST.index(path.name))
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def _links(files: RunFiles, runs_dir: Path) -> list[Path]:
-    return [path for path in runs_dir.iterdir() if path.is_symlink() and path.resolve() == files.directory]

@@ -31,12 +31,7 @@ class RunningTask:
     """One attempt of a task that runs now; `pid` leads its group."""
 
     def __init__(self, directory: Path, task: TaskId) -> None:
-        """Look it up.
-
-        Raises:
-            SpecError: the run has no such task.
-            RunError: the run has ended, or the task is not running.
-        """
+        """Raise a `SpecError` if the run has no such task, a `RunError` if it is not running."""
         self.task = task
         self._files = RunFiles(directory)
         self._run = _read_live(self._files)
@@ -72,7 +67,7 @@ class RunningTask:
 
     def slow(self, factor: float | None) -> str | None:
         """Make the task's own computation take `factor` times as long until this attempt ends; None: as the
-        spec says. Return what that costs, as `cost_of_slowness` does.
+        spec says. Return what that costs (`cost_of_slowness`).
 
         Raises:
             RunError: the task does not train with dtrain.
@@ -164,7 +159,13 @@ class FaultSchedule:
     def __init__(self, simulate: SimulateSection) -> None:
         chance = random.Random(simulate.seed)
         faults: list[AnyFault] = [*simulate.kill, *simulate.pause]
-        self._waiting = [_at_one_moment(fault, chance) for fault in faults]
+        self._waiting: list[AnyFault] = []
+        for fault in faults:  # the seed draws one step, or one second, between the two that the spec gives
+            if isinstance(fault.at_step, tuple):
+                fault = replace(fault, at_step=chance.randint(*fault.at_step))
+            elif isinstance(fault.at_s, tuple):
+                fault = replace(fault, at_s=chance.uniform(*fault.at_s))
+            self._waiting.append(fault)
         self._paused: list[tuple[float, TaskId]] = []
 
     def due(self, elapsed_s: float, step: int | None, there: Container[TaskId] | None = None) -> list[Fault]:
@@ -202,13 +203,6 @@ class FaultSchedule:
             f"{fault.task} was not {'paused' if isinstance(fault, PauseFault) else 'killed'}"
             for fault in self._waiting
         ]
-
-
-def _at_one_moment(fault: AnyFault, chance: random.Random) -> AnyFault:
-    """Return the fault at the step or second that the seed draws between the two that the spec gives."""
-    if isinstance(fault.at_step, tuple):
-        return replace(fault, at_step=chance.randint(*fault.at_step))
-    return replace(fault, at_s=chance.uniform(*fault.at_s)) if isinstance(fault.at_s, tuple) else fault
 
 
 def _is_due(fault: AnyFault, elapsed_s: float, step: int | None) -> bool:

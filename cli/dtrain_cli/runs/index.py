@@ -63,7 +63,7 @@ class Survey:
 
 
 def survey(runs_dir: Path) -> Survey:
-    """Look at every run below a directory. One that cannot be read hides no other."""
+    """Read every run below a directory. One that cannot be read hides no other."""
     runs: dict[Path, KnownRun] = {}
     unread = []
     others = []
@@ -109,7 +109,9 @@ def own_record(directory: Path) -> RunRecord | None:
     try:
         # The folder cannot be exchanged for another between its check and the reading.
         path = Path(f"/proc/self/fd/{folder}/run.json")
-        if (facts := _facts(path)) is None:
+        try:
+            facts = path.lstat()
+        except FileNotFoundError:
             return None
         if why := why_not_own(facts):
             raise RunError(f"{directory / path.name} is not believed: {why}; {NOT_BELIEVED}")
@@ -123,13 +125,6 @@ def own_record(directory: Path) -> RunRecord | None:
         raise RunError(str(error).replace(f"/proc/self/fd/{folder}", str(directory), 1)) from None
     finally:
         os.close(folder)
-
-
-def _facts(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except FileNotFoundError:
-        return None
 
 
 def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
@@ -170,7 +165,7 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
 
 
 def no_run_below(runs_dir: Path, unread: list[str]) -> str:
-    """Say that no run is known, and what to do; `unread` as in `Survey`."""
+    """Return the text that no run is known, and what to do; `unread` as in `Survey`."""
     if unread:
         more = f" and {len(unread) - 1} more" if unread[1:] else ""
         return (
@@ -209,7 +204,7 @@ def register_run(files: RunFiles, runs_dir: Path, run_id: str) -> None:
 
 
 def instant(text: str) -> datetime:
-    """Read an ISO time; what is none is long ago, and what names no zone is local."""
+    """Parse an ISO time; text that is none is long ago, and a time without a zone is local."""
     try:
         instant = datetime.fromisoformat(text)
         return instant if instant.tzinfo else instant.astimezone()
@@ -228,10 +223,8 @@ def new_run_id(name: str, now: datetime) -> str:
 
 
 def check_fit(files: RunFiles) -> None:
-    """Make sure that an existing directory may be taken for a run.
-
-    Raises:
-        SpecError: it is another's, others may write to it, or it holds other files than a run's.
+    """Raise a `SpecError` if an existing directory may not become a run's: it is another user's, others may
+    write to it, or it holds other files than a run's.
     """
     if strange := _strange(files):
         raise SpecError(
@@ -262,9 +255,7 @@ def _strange(files: RunFiles) -> str | None:
 def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
     """Make the directory if need be and hold its lock.
 
-    Args:
-        directory: the run's own directory.
-        resume: whether it may, and must, hold an earlier launch of the run.
+    `resume`: whether it may, and must, hold an earlier launch of the run.
 
     Raises:
         RunInUseError: another launch, or a chief started by hand, holds the lock.
@@ -316,7 +307,6 @@ class WhereRecord:
 
     @property
     def all_hosts(self) -> list[str]:
-        """Return the hosts of every launch of the run."""
         return [*self.hosts, *self.earlier]
 
 
@@ -347,7 +337,7 @@ def where_text(record: WhereRecord) -> str:
 
 
 class Journal:
-    """The writer of both; `record` is what run.json will say. A full disk is reported once, no more."""
+    """The writer of a run's events and of `record`, its run.json. A full disk is reported once, no more."""
 
     def __init__(self, files: RunFiles, record: RunRecord, warn: Callable[[str], None]) -> None:
         self.record = record
@@ -357,7 +347,6 @@ class Journal:
         self._warned = False
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Append one line; see `append_event`."""
         try:
             append_event(self._files, kind, **facts)
         except OSError as error:

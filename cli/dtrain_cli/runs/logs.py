@@ -31,7 +31,6 @@ class TaskOutput:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the task has printed nothing so far, or there is no log."""
         logs = [self.files.log(self.task, attempt) for attempt in self.files.attempts(self.task)]
         return not any(log.exists() and log.stat().st_size for log in logs)
 
@@ -46,7 +45,6 @@ class TaskOutput:
                 return
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the output since the last call, as it is."""
         yield from (block for _, block in self._new())
 
     def lines(self, ended: bool) -> Iterator[bytes]:
@@ -119,7 +117,9 @@ THREADS = {"input": 1, "compute": 2, "send": 3, "wait": 4, "apply": 5}
 def timeline(traces: Mapping[TaskId, Iterable[Sequence[Line]]]) -> list[dict[str, Any]]:
     """Return the events of all attempts (lines by task and attempt), on one clock that begins at 0."""
     found = [(task, lines) for task, attempts in traces.items() for lines in attempts if lines]
-    starts = {id(lines): _start_s(lines) for _, lines in found}
+    # When each attempt began, on the clock that machines share.
+    firsts = {id(lines): lines[0] for _, lines in found}
+    starts = {key: each.wall_s if isinstance(each, Header) else each.at_s for key, each in firsts.items()}
     origin_s = min(starts.values(), default=0.0)
     events: list[dict[str, Any]] = []
     for number, task in enumerate(traces):
@@ -132,12 +132,6 @@ def timeline(traces: Mapping[TaskId, Iterable[Sequence[Line]]]) -> list[dict[str
                 shift_s = starts[id(lines)] - origin_s - lines[0].at_s
                 events += [event for line in lines for event in _event(line, number, shift_s)]
     return events
-
-
-def _start_s(lines: Sequence[Line]) -> float:
-    """Return when an attempt began, on the clock that machines share."""
-    first = lines[0]
-    return first.wall_s if isinstance(first, Header) else first.at_s
 
 
 def _event(line: Line, process: int, shift_s: float) -> list[dict[str, Any]]:

@@ -69,9 +69,7 @@ class ProcessMeter:
 def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str, Any]:
     """Return everything that is known of the run in a directory; `damaged` names the records that are.
 
-    Args:
-        directory: the run's directory.
-        meter: keeps measurements between calls, so that the processor's share is the present one.
+    A `meter` that is kept between calls makes the processor's share the present one.
 
     Raises:
         RunNotFoundError: there is no run in it.
@@ -125,11 +123,10 @@ def _clock_there(files: RunFiles, statuses: Mapping[str, TaskStatus | None]) -> 
 
 
 def is_alive(files: RunFiles, record: RunRecord) -> bool:
-    """Return whether the process that writes the record (the launcher, or a chief started by hand) still
-    lives.
+    """Return whether the process that writes the record (the launcher, or a chief started by hand) lives.
 
-    The lock is the truth: the kernel drops it with its holder. It is asked last because asking means taking
-        it for a moment.
+    The lock is the truth: the kernel drops it with its holder. It is asked last because asking means holding
+    it for a moment.
     """
     return launcher_lives(record) or is_locked(files.lock)
 
@@ -145,7 +142,6 @@ def launcher_lives(record: RunRecord) -> bool:
 
 
 def is_locked(lock: Path) -> bool:
-    """Return whether a process holds a lock."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -167,15 +163,10 @@ def build_report(
     alive: bool,
     now_s: float,
 ) -> dict[str, Any]:
-    """Merge the launcher's view with the tasks' own.
+    """Merge the launcher's record with the tasks' own statuses.
 
-    Args:
-        files: the run's files.
-        record: the launcher's record.
-        statuses: by the tasks' names.
-        usage: by the tasks' names, of the processes that live on this machine.
-        alive: whether the launcher lives.
-        now_s: the monotonic clock of the machine that writes the statuses.
+    `usage` is of the processes that live on this machine; `now_s` is the monotonic clock of the machine that
+    writes the statuses.
     """
     stale = record.state in LIVE_RUN_STATES and not alive
     known = [status for status in statuses.values() if status is not None]
@@ -241,37 +232,37 @@ def _task_report(
 ) -> dict[str, Any]:
     """Return the report of one task. An earlier attempt's numbers count, but are no sign of life."""
     live = record.state in LIVE_TASK_STATES and not stale
-    said = status or TaskStatus(record.task, 0, "")
-    speaks = live and status is not None and status.attempt == record.attempt
-    told = ProcessUsage(said.cpu_percent, said.memory_bytes) if speaks else ProcessUsage(None, None)
-    used = usage.get(record.task, told)
+    last = status or TaskStatus(record.task, 0, "")
+    reports = live and status is not None and status.attempt == record.attempt
+    reported = ProcessUsage(last.cpu_percent, last.memory_bytes) if reports else ProcessUsage(None, None)
+    used = usage.get(record.task, reported)
     return {
         "task": record.task,
         "state": TaskState.STOPPED if stale and record.state in LIVE_TASK_STATES else record.state,
         "pid": record.pid,
-        "host": record.host or said.host or None,
+        "host": record.host or last.host or None,
         "address": record.address,
-        "step": said.step,
-        "loss": said.loss,
-        "examples_per_s": said.examples_per_s,
-        "staleness_mean": said.staleness_mean,
-        "stale_gradients": said.stale_gradients,
-        "bytes_sent": said.bytes_sent,
-        "bytes_received": said.bytes_received,
+        "step": last.step,
+        "loss": last.loss,
+        "examples_per_s": last.examples_per_s,
+        "staleness_mean": last.staleness_mean,
+        "stale_gradients": last.stale_gradients,
+        "bytes_sent": last.bytes_sent,
+        "bytes_received": last.bytes_received,
         "cpu_percent": used.cpu_percent,
         "memory_bytes": used.memory_bytes,
         "restarts": record.restarts,
-        "heartbeat_age_s": _age(now_s, said.monotonic_s) if speaks else None,
-        "waiting_for": said.waiting_for if speaks else None,
-        "busy_with": said.busy_with if speaks else None,
-        "leads": (said.leads and said.attempt == record.attempt) or None,
-        "waiting_share": said.waiting_share if speaks else None,
-        "input_share": said.input_share if speaks else None,
-        "reading_s": _age(now_s, said.reading_monotonic_s) if speaks else None,
-        "stalled_s": _age(now_s, said.progress_monotonic_s) if speaks and said.step is not None else None,
+        "heartbeat_age_s": _age(now_s, last.monotonic_s) if reports else None,
+        "waiting_for": last.waiting_for if reports else None,
+        "busy_with": last.busy_with if reports else None,
+        "leads": (last.leads and last.attempt == record.attempt) or None,
+        "waiting_share": last.waiting_share if reports else None,
+        "input_share": last.input_share if reports else None,
+        "reading_s": _age(now_s, last.reading_monotonic_s) if reports else None,
+        "stalled_s": _age(now_s, last.progress_monotonic_s) if reports and last.step is not None else None,
         "exit_code": record.exit_code,
         "message": record.message or (_UNHEARD if stale and not logs and not leads and record.pid else None),
-        "certificate_ends": said.certificate_ends if speaks else None,
+        "certificate_ends": last.certificate_ends if reports else None,
         "log": str(files.log(TaskId.parse(record.task), record.attempt)) if logs else None,
     }
 
@@ -299,7 +290,7 @@ def with_joined(
 ) -> list[TaskRecord]:
     """Return the tasks of a run and those that have joined it, whose own commands know them best.
 
-    `ended` is the state of a run that has ended: the last word of a worker from elsewhere came after that.
+    `ended` is the state of a run that has ended: the last status of a worker from elsewhere came after that.
     """
     records = joined_records(files)
     for record in records:
@@ -326,7 +317,6 @@ def first_line(message: str) -> str:
 
 
 def lost_tasks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the tasks of a report that were lost for good."""
     return [
         task
         for task in report["tasks"]
@@ -347,9 +337,7 @@ def lost_on_the_way(
 ) -> str:
     """Return all tasks that a run has lost, in the order of their failures; empty if it has lost none.
 
-    Args:
-        lost: the state and the failure of each lost task that the launcher has started.
-        joined: the workers that have joined the run and were lost, as a report has them; they come last.
+    `lost` are tasks that the launcher has started; `joined` are workers as a report has them, and come last.
     """
     own = [
         {"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log}
