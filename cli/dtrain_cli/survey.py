@@ -50,7 +50,7 @@ _DASH = "-"
 
 @dataclass
 class HostFound:
-    """What was found out about one host.
+    """Facts that were found out about one host.
 
     Attributes:
         login_s: from the start of its login to the first word of its agent.

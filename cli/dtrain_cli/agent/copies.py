@@ -59,7 +59,7 @@ def is_order(path: str) -> bool:
 
 
 class CopiedFiles:
-    """What an agent has sent of the files in its run directory."""
+    """The files that an agent has sent, in its run directory."""
 
     def __init__(self, run_dir: Path, known: dict[str, int]) -> None:
         """Follow only the files of the run; `known` bytes of those that grow were sent before."""

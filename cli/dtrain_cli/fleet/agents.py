@@ -100,7 +100,7 @@ class Agents:
         self._selector.register(link, selectors.EVENT_READ, link)
 
     def send(self, host: str, order: Order) -> None:
-        """Send an order to the agent of a host, if there is one."""
+        """Send an order where the host has an agent; without one nothing happens."""
         member = self.members.get(host)
         if member is not None:
             member.link.send(order)

@@ -135,7 +135,7 @@ class NoOrders:
 
 
 class Awaited(NamedTuple):
-    """Whom a replica waits for. The text, which names every rank, is made only where it is shown.
+    """The tasks that a replica waits for. The text, which names every rank, is made only where it is shown.
 
     Attributes:
         elsewhere: the tasks of other hosts that are awaited as well.
