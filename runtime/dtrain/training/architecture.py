@@ -226,6 +226,7 @@ class Architecture:
 
     @property
     def has_layers(self) -> bool:
+        """True if there is a network."""
         return self._network is not None
 
     @property
@@ -240,6 +241,7 @@ class Architecture:
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
+        """Freeze or thaw every layer."""
         for layer in self.network.layers:
             layer.trainable = trainable
 
@@ -341,6 +343,7 @@ class Architecture:
             self._once_built = act
 
     def build_for(self, batches: Batches) -> None:
+        """Fix the shapes, if they are not known, for inputs like these."""
         if not self.built:
             shape = batches.first().input_shape
             try:
@@ -409,6 +412,7 @@ class Architecture:
             )
 
     def initial_values(self, seed: int) -> dict[str, Array]:
+        """Return the initial value of every variable, which follows from the seed."""
         return self.network.initial_values(seed)
 
     def get_config(self) -> dict[str, Any]:

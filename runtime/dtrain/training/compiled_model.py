@@ -27,7 +27,11 @@ MAX_PREPARED = 16
 
 
 class CompiledModel(Architecture):
-    """A network and how it is trained (`compiled`; None before `compile`)."""
+    """A network and how it is trained.
+
+    Attributes:
+        compiled: None before `compile`.
+    """
 
     def __init__(self, network: Network | None = None, name: str | None = None) -> None:
         super().__init__(network, name)

@@ -122,6 +122,17 @@ class TrainingStep(EvaluationStep):
         *,
         sums: StepSums | None = None,
     ) -> None:
+        """Begin.
+
+        Args:
+            model: what computes.
+            loss: the compiled ones.
+            batch: this replica's examples.
+            replica: the memory of weights and gradients.
+            chance: the source of chance of this part.
+            scale: what makes the gradients those of a whole batch.
+            sums: over the replicas of the step, where layers need them.
+        """
         super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
         self._replica = replica

@@ -73,6 +73,7 @@ class _Convolution(ActivatedLayer):
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def output_shape(self, input_shape: Shape) -> Shape:
+        """Return one place for each window, and `filters` channels."""
         return (*window_counts(self, self.windows, input_shape), self.filters)
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:

@@ -88,11 +88,13 @@ class _ElementWise(ActivatedLayer):
     """A layer without weights that applies its function."""
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Apply the function."""
         z = call.scratch("z", x.shape)
         z[...] = x
         return self.function.apply(z)
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return the function's derivative times dy."""
         return self.function.apply_back(cache, dy)
 
 

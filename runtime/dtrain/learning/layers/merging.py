@@ -16,6 +16,7 @@ class _Merging(Layer):
     takes_list: ClassVar[bool] = True
 
     def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
+        """Return the shape to which all inputs broadcast."""
         shapes = list(input_shape)
         self.expect(len(shapes) >= 2, "at least 2 inputs", f"{len(shapes)}")
         rank = max(map(len, shapes))
@@ -51,12 +52,14 @@ class _Summing(_Merging):
         return [1.0] * count
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+        """Sum factor times input."""
         total: Any = 0
         for factor, array in zip(self._factors(len(x)), _aligned(x), strict=True):
             total = total + (array if factor == 1 else np.float32(factor) * array)
         return total, x
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return dy times each factor."""
         parts = [_gathered_back(dy, like) for like in cache]
         for part, factor in zip(parts, self._factors(len(cache)), strict=True):
             part *= np.float32(factor)
@@ -132,6 +135,7 @@ class _Extreme(_Merging):
         raise NotImplementedError
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+        """Return the winner's value at each place."""
         first, *others = np.broadcast_arrays(*_aligned(x))
         y = first.copy()
         winner = np.zeros(first.shape, np.int16)
@@ -142,6 +146,7 @@ class _Extreme(_Merging):
         return y, (x, winner)
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return dy to the winner at each place."""
         inputs, winner = cache
         return [_gathered_back(dy * (winner == number), like) for number, like in enumerate(inputs)]
 

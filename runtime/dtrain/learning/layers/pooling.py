@@ -27,6 +27,7 @@ class _Pooling(Layer):
         self.windows = Windows.of(self.RANK, self.label, self.pool_size, strides, self.padding)
 
     def output_shape(self, input_shape: Shape) -> Shape:
+        """Return one place for each window."""
         return (*window_counts(self, self.windows, input_shape), input_shape[-1])
 
 
@@ -34,6 +35,7 @@ class _MaxPooling(_Pooling):
     """The maximum of each window; margins never win."""
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return the maximum over the places of a window."""
         wide = self.windows.padded(x, -np.inf, call)
         y = call.scratch("y", (len(x), *self.windows.lengths_within(wide), x.shape[-1]))
         y.fill(-np.inf)
@@ -42,6 +44,7 @@ class _MaxPooling(_Pooling):
         return y, (wide, x.shape, y)
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return dy at the first place of each window that holds its maximum."""
         wide, shape, y = cache
         dwide = call.scratch("dwide", wide.shape)
         dwide.fill(0)
@@ -60,6 +63,7 @@ class _AveragePooling(_Pooling):
     """The average of each window, over the places that are not margin."""
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return the sum over the places of a window, divided by their number."""
         wide = self.windows.padded(x, 0, call)
         y = np.zeros((len(x), *self.windows.lengths_within(wide), x.shape[-1]), np.float32)
         for place in self.windows.places(wide):
@@ -69,6 +73,7 @@ class _AveragePooling(_Pooling):
         return y, (wide.shape, x.shape, counts)
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return dy / count at every place of each window."""
         wide_shape, shape, counts = cache
         dwide = call.scratch("dwide", wide_shape)
         dwide.fill(0)
@@ -161,6 +166,8 @@ class AveragePooling2D(_AveragePooling):
 
 @dataclass(eq=False)
 class _GlobalPooling(Layer):
+    """Base of the global pooling layers."""
+
     RANK: ClassVar[int]
 
     data_format: str | None = None
@@ -171,22 +178,30 @@ class _GlobalPooling(Layer):
         self._axes = tuple(range(1, self.RANK + 1))
 
     def output_shape(self, input_shape: Shape) -> Shape:
+        """Return the channels, after axes of length 1 if `keepdims`."""
         self.expect(len(input_shape) == self.RANK + 1, f"{self.RANK + 2} axes", input_shape)
         return (*[1] * self.RANK, input_shape[-1]) if self.keepdims else (input_shape[-1],)
 
 
 class _GlobalAveragePooling(_GlobalPooling):
+    """The average over all inner axes."""
+
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return the mean."""
         return x.mean(axis=self._axes, keepdims=self.keepdims), x.shape
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return an equal share of dy everywhere."""
         batch, *lengths, channels = cache
         share = dy.reshape(batch, *[1] * self.RANK, channels) / np.float32(np.prod(lengths))
         return np.broadcast_to(share, cache).copy()
 
 
 class _GlobalMaxPooling(_GlobalPooling):
+    """The maximum over all inner axes."""
+
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return the maximum."""
         return x.max(axis=self._axes, keepdims=self.keepdims), x
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:

@@ -28,7 +28,8 @@ class _Recurrent(Layer):
     """Base of the recurrent layers.
 
     `dropout` drops the same input features at all times of an example. The output is the last hidden state,
-    or with `return_sequences` all of them [batch, time, units]; `return_state` appends the final state.
+    or with `return_sequences` all of them [batch, time, units]; `return_state` appends the final state (h, or
+    h and c).
     """
 
     GATES: ClassVar[int]
@@ -77,11 +78,13 @@ class _Recurrent(Layer):
         return (*weights, bias) if self.use_bias else weights
 
     def output_shape(self, input_shape: Shape) -> Any:
+        """Return the output's shape; with `return_state` followed by those of the final states."""
         self.expect(len(input_shape) == 2, "3 axes: batch, time, features", input_shape)
         output = (input_shape[0], self.units) if self.return_sequences else (self.units,)
         return [output] + [(self.units,)] * self.STATES if self.return_state else output
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Any, Any]:
+        """Loop over time."""
         batch, times, features = x.shape
         steps = np.ascontiguousarray(x.swapaxes(0, 1)[:: -1 if self.go_backwards else 1])
         mask = self._dropout_mask(batch, features, call)
@@ -103,6 +106,7 @@ class _Recurrent(Layer):
         return [output, *state] if self.return_state else output, (steps, mask, caches)
 
     def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
+        """Go back through time: each time's gradient comes from its output and from the time after it."""
         steps, mask, caches = cache
         times, batch, features = steps.shape
         doutput, *dstates = (

@@ -20,10 +20,12 @@ class _Rearranging(Layer):
     any_dtype: ClassVar[bool] = True
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return the same elements in the new shape."""
         length = [-1 if n is None else n for n in self.output_shape(x.shape[1:])]
         return x.reshape(len(x), *length), x.shape
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return dy in the input's shape."""
         return dy.reshape(cache)
 
 

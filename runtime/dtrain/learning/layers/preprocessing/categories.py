@@ -56,6 +56,7 @@ class CategoryLayer(PreparingLayer):
 
     @property
     def depth(self) -> int:
+        """Return the length of encodings."""
         raise NotImplementedError
 
     def integers(self, x: Any) -> Array:
@@ -67,6 +68,7 @@ class CategoryLayer(PreparingLayer):
         return encoded(integers, self.output_mode, self.depth, weights)
 
     def output_shape(self, input_shape: Any) -> Any:
+        """Return the same shape, or for the encodings one with all integers as last axis."""
         return encoded_shape(input_shape, self.output_mode, lambda: self.depth)
 
     def at_once(self, inputs: Any, training: bool | None) -> Array:
@@ -75,12 +77,14 @@ class CategoryLayer(PreparingLayer):
         return integers if self.output_mode == "int" else self.encoded(integers)
 
     def forward(self, weights: Arrays, x: Any, call: Call) -> tuple[Array, Any]:
+        """Return the integers or encodings of a batch."""
         integers = self.integers(x)
         if self.output_mode == "int":
             return integers, None
         return self.encoded(integers[:, np.newaxis] if integers.ndim == 1 else integers), None
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return None: categories have no gradient."""
         return None
 
     def whole_numbers(self, x: Array) -> Array:

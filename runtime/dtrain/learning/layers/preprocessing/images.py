@@ -71,6 +71,7 @@ class ImageLayer(PreparingLayer):
     """Base of layers of images [batch, height, width, channels]."""
 
     def output_shape(self, input_shape: Shape) -> Shape:
+        """Return the same shape."""
         self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
         return input_shape
 
@@ -106,10 +107,10 @@ class ImageLayer(PreparingLayer):
 class RandomImageLayer(ImageLayer):
     """Base of layers that change images at random while training, and hand them on otherwise.
 
-    Draws are the same in every replica and after a resume: in a model they follow from the run's seed, the
-    batch and its part; in `Dataset.map` from the map's seed, the iteration and the element's number;
-    elsewhere from how often the layer was called. A layer with a `seed` draws from that in place of the run's
-    or the map's.
+    Draws follow from where the layer is used, so that they are the same in whichever replica, and after a
+    resume. In a model: from the run's seed, the batch and its part. In `Dataset.map`: from the map's seed,
+    the iteration and the element's number. Elsewhere: from how often the layer was called. A layer with a
+    `seed` draws from that in place of the run's or the map's, and layers of equal seeds draw the same.
     """
 
     seed: int | None
@@ -124,9 +125,11 @@ class RandomImageLayer(ImageLayer):
         return x, None
 
     def back(self, cache: Any, dy: Array) -> Array:
+        """Return the gradient by the images."""
         raise NotImplementedError
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return changed images in training."""
         if not call.training:
             return self.unchanged(x)
         if call.rng is None:

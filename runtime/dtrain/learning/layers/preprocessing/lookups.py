@@ -80,6 +80,7 @@ class Lookup(CategoryLayer):
     The integers are: 0 for the mask token (if there is one), then `num_oov_indices` for tokens that are out
     of vocabulary, then the vocabulary in order. In other output modes than ``int`` the mask has no place.
     ``tf_idf`` is ``count`` times how rare each token is among the documents of `adapt`, or `idf_weights`.
+    `adapt` orders by frequency, and equals from high to low, as Keras does.
 
     Attributes:
         vocabulary: tokens; or the path of a UTF-8 text file with one token a line, which is read at once.
@@ -122,12 +123,19 @@ class Lookup(CategoryLayer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Refuse a path as vocabulary by a `SpecError`: data must not make a layer read a file."""
+        """Return an equal layer from the result of `get_config`, which holds the tokens themselves.
+
+        Raises:
+            SpecError: the vocabulary is a path; data must not make a layer read a file.
+        """
         refuse_path(cls.__name__, config)
         return super().from_config(config)
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
-        """Learn the vocabulary, the most frequent token first, from an array or a dataset of batches."""
+        """Learn the vocabulary, the most frequent token first, from an array or a dataset of batches.
+
+        One task of a run does it for all; see `data.distribution.once`.
+        """
         settings = f"{self.max_tokens} {self.num_oov_indices} {self.mask_token!r} {self.output_mode}"
 
         def learned() -> list[Any]:
