@@ -143,6 +143,10 @@ _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
 
 
+def _selu(x: Array) -> Array:
+    return np.float32(_SELU_SCALE) * scaled_elu(x, _SELU_ALPHA)
+
+
 def _selu_derivative(x: Array, y: Array, dy: Array) -> Array:
     # at 0 the derivative from the right, as in TensorFlow
     return dy * np.where(y < 0, y + np.float32(_SELU_SCALE * _SELU_ALPHA), np.float32(_SELU_SCALE))
@@ -167,6 +171,10 @@ def _softsign_derivative(x: Array, y: Array, dy: Array) -> Array:
     return dy
 
 
+def _hard_sigmoid(x: Array) -> Array:
+    return np.clip(0.2 * x + 0.5, 0, 1, out=x)
+
+
 def _hard_sigmoid_derivative(x: Array, y: Array, dy: Array) -> Array:
     dy *= np.float32(0.2) * ((y > 0) & (y < 1))
     return dy
@@ -180,6 +188,10 @@ def _swish_derivative(x: Array, y: Array, dy: Array) -> Array:
     s = _sigmoid(x.copy())
     dy *= s + y * (1 - s)
     return dy
+
+
+def _mish(x: Array) -> Array:
+    return x * np.tanh(_softplus(x))
 
 
 def _mish_derivative(x: Array, y: Array, dy: Array) -> Array:
@@ -252,7 +264,7 @@ log_softmax = Activation("log_softmax", _log_softmax, _log_softmax_derivative)
 """The logarithm of softmax along the last axis, which does not overflow."""
 elu = Activation("elu", scaled_elu, lambda x, y, dy: scaled_elu_derivative(y, dy))
 """x where positive, exp(x) - 1 elsewhere."""
-selu = Activation("selu", lambda x: np.float32(_SELU_SCALE) * scaled_elu(x, _SELU_ALPHA), _selu_derivative)
+selu = Activation("selu", _selu, _selu_derivative)
 """A scaled elu, by which mean 0 and variance 1 stay (Klambauer et al., 2017)."""
 softplus = Activation("softplus", _softplus, _softplus_derivative)
 """log(1 + exp(x))."""
@@ -260,15 +272,13 @@ softsign = Activation("softsign", _softsign, _softsign_derivative)
 """x / (1 + |x|)."""
 exponential = Activation("exponential", lambda x: np.exp(x, out=x), lambda x, y, dy: dy * y)
 """exp(x)."""
-hard_sigmoid = Activation(
-    "hard_sigmoid", lambda x: np.clip(0.2 * x + 0.5, 0, 1, out=x), _hard_sigmoid_derivative
-)
+hard_sigmoid = Activation("hard_sigmoid", _hard_sigmoid, _hard_sigmoid_derivative)
 """0.2 x + 0.5, cut to 0 to 1, as in Keras 2.15."""
 swish = Activation("swish", _swish, _swish_derivative, needs_x=True)
 """x · sigmoid(x)."""
 silu = Activation("silu", _swish, _swish_derivative, needs_x=True)
 """x · sigmoid(x); another name of swish."""
-mish = Activation("mish", lambda x: x * np.tanh(_softplus(x)), _mish_derivative, needs_x=True)
+mish = Activation("mish", _mish, _mish_derivative, needs_x=True)
 """x · tanh(softplus(x))."""
 gelu = Activation("gelu", _gelu, _gelu_derivative, needs_x=True)
 """x times the normal distribution's cumulative function at x."""
