@@ -45,10 +45,9 @@ from dtrain_cli.targets.signals import signal_name
 
 
 class Arrivals:
-    """Looks for new workers in the run directory; those of an earlier launch are known."""
+    """Finds new workers in the run directory; those of an earlier launch are known."""
 
     def __init__(self, files: RunFiles, planned: Iterable[TaskId]) -> None:
-        """Look at nothing yet; tasks that are `planned` never join."""
         self._files = files
         self._here: set[str] = set()
         self._gone: set[str] = set()
@@ -64,7 +63,11 @@ class Arrivals:
 
     def rows(self, ended: RunState | None) -> list[Row]:
         """Return the rows of those that have come; `ended` as in `with_joined`."""
-        return [self._row(record) for record in self._there(ended)]
+        return [
+            Row(task, record.state, record.restarts, read_sound(self._files.status(task), TaskStatus))
+            for record in self._there(ended)
+            for task in (TaskId.parse(record.task),)
+        ]
 
     def lost(self) -> Iterator[TaskRecord]:
         """Yield the record of every worker that has failed or stopped since the last call."""
@@ -76,10 +79,6 @@ class Arrivals:
     def _there(self, ended: RunState | None) -> list[TaskRecord]:
         there = with_joined(self._files, (), ended) if self._here else []
         return [record for record in there if record.task in self._here]
-
-    def _row(self, record: TaskRecord) -> Row:
-        task = TaskId.parse(record.task)
-        return Row(task, record.state, record.restarts, read_sound(self._files.status(task), TaskStatus))
 
 
 def departure_text(record: TaskRecord) -> str:
@@ -100,10 +99,9 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class Joining:
-    """The place of one more worker.
+    """The assignment of one more worker of a run.
 
     Attributes:
-        assignment: its.
         run: the run's id or name, for messages.
         keeper: the record of the run on this machine, whose launcher is watched; None: it has none here.
     """
@@ -114,12 +112,9 @@ class Joining:
 
 
 def joining_run(run: KnownRun, environment: Mapping[str, str], security: Mapping[str, Any]) -> Joining:
-    """Return the place of one more worker of a run on this machine.
+    """Return the assignment of one more worker of a run on this machine.
 
-    Args:
-        run: the run.
-        environment: the user's variables.
-        security: fields of that section which the worker's own options give.
+    `security` are the fields of that section which the worker's own options give.
 
     Raises:
         RunError: the run has ended, or is none that a worker can join.
@@ -160,7 +155,7 @@ def joining_address(
     runs_dir: Path,
     run_dir: Path | None = None,
 ) -> Joining:
-    """Return the place of one more worker of a run anywhere.
+    """Return the assignment of one more worker of a run anywhere.
 
     Args:
         address: of any of its servers, ``host:port``.
@@ -227,11 +222,11 @@ def threads_beside(joining: Joining, environment: Mapping[str, str]) -> dict[str
 
 
 def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
-    """Return the answer of a server.
+    """Return the answer of a server; `run` is the run if it is on this machine.
 
     Raises:
         DtrainError: as `dtrain.roles.joining.ask_for_place`.
-        RunError: the run, which is on this machine, ends meanwhile.
+        RunError: the run ends meanwhile.
     """
     command = (sys.executable, "-P", "-m", "dtrain.task.join_command")
     question: bytes | None = encode_join_message(request)
@@ -257,7 +252,7 @@ def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
 
 
 def _assignment(place: Place, request: JoinRequest, directory: Path) -> TaskAssignment:
-    """Return the worker's place: what the run says, with what is this machine's own of `security`."""
+    """Return the worker's assignment: the run's settings, with this machine's own of `security`."""
     return TaskAssignment(
         task=TaskId(Role.WORKER, place.index),
         cluster=_cluster(place.cluster),
@@ -271,11 +266,7 @@ def _assignment(place: Place, request: JoinRequest, directory: Path) -> TaskAssi
 
 
 def _offer(run: KnownRun) -> JoinRecord | None:
-    """Return what a live run on this machine offers.
-
-    Raises:
-        RunError: it has ended.
-    """
+    """Return what a live run on this machine offers; raise a `RunError` if it has ended."""
     if run.record.state not in LIVE_RUN_STATES or not is_alive(run.files, run.record):
         raise RunError(
             f"run {run.record.run} cannot be joined: its state is {run.record.state}; "
@@ -298,7 +289,7 @@ def _cluster(told: Mapping[str, Any]) -> ClusterSpec:
 
 
 def _check_reach(cluster: ClusterSpec, address: str) -> None:
-    """Raise a SpecError if a server of the cluster can be reached from another machine alone."""
+    """Raise a `SpecError` if a server of the cluster can be reached from another machine alone."""
     if is_loopback(address) or _is_here(address):
         return
     for task in cluster.tasks(Role.PS):
@@ -322,19 +313,18 @@ def _is_here(address: str) -> bool:
 
 
 class JoinedWorkers:
-    """The joined workers of a run that is being stopped; their owners pass on what they are told."""
+    """The joined workers of a run that is being stopped; their owners pass signals on to them."""
 
     def __init__(self, files: RunFiles) -> None:
         self._files = files
         self._told_s: dict[TaskId, float] = {}
 
     def there(self) -> list[RemainingTask]:
-        """Return the joined workers that have not left yet."""
         owned = [TaskId.parse(record.task.task) for record in joined_records(self._files) if is_owned(record)]
         return [RemainingTask(task, self._told_s.get(task)) for task in owned]
 
     def signal(self, task: TaskId, number: int, now_s: float) -> None:
-        """Tell one to stop, or kill it with its owner: the worker dies with it."""
+        """Have a worker's owner stop it, or kill it with its owner: the worker dies with it."""
         self._told_s.setdefault(task, now_s)
         record = joined_record(self._files, task)
         if record is None:

@@ -47,13 +47,6 @@ class JoiningWorker:
     """One worker that has joined a run; `run` is the loop."""
 
     def __init__(self, joining: Joining, program: Path, arguments: tuple[str, ...]) -> None:
-        """Prepare it.
-
-        Args:
-            joining: the worker's place; the run's keeper is watched where that is a launcher of this machine.
-            program: what the worker runs.
-            arguments: the program's own.
-        """
         assignment = joining.assignment
         self.launch = _launch(joining, program, arguments)
         self._files = RunFiles(self.launch.run_dir)
@@ -93,7 +86,11 @@ class JoiningWorker:
             self._tick(time.monotonic())
             self._show()
         self._target.close()
-        self._show_the_rest()
+        deadline_s = time.monotonic() + LAST_LINES_S
+        self._show()
+        while not self._outlet.idle and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+            self._show()
         if self._ended is None and (self._told is not None or self._exit_code == 0):
             self._say(self._record.task.message or f"has left run {self._run}{self._at_step()}")
         return self._exit_code
@@ -132,7 +129,8 @@ class JoiningWorker:
             return
         self._told = number
         self._kill_s = now_s + self._grace_s
-        self._told_with_all = self._run_is_stopping()
+        run = read_sound(self._files.run, RunRecord)
+        self._told_with_all = run is not None and run.state is RunState.STOPPING  # then no task was lost
         why = f"run {self._run} is being stopped" if self._told_with_all else signal_name(number)
         self._say(f"{why}: leaves in order; a second signal kills at once")
         if self._record.task.state == TaskState.RESTARTING:
@@ -149,7 +147,7 @@ class JoiningWorker:
         asked = self._told_with_all or (self._told is not None and code in (0, TOLD_TO_STOP))
         self._record.task.message = None if asked else message
         if self._ended is not None:
-            self._end_as(self._ended)
+            self._end(TaskState(self._ended.state), self._ended.exit_code or 0)
             return
         if self._told is not None:
             self._end(TaskState.STOPPED if code else TaskState.SUCCEEDED, 128 + self._told if code else 0)
@@ -167,11 +165,6 @@ class JoiningWorker:
             f"{message}; restarting in {restart.at_s - now_s:g} s ({restart.count} of {self._rule.max})"
         )
         self._write(TaskState.RESTARTING)
-
-    def _run_is_stopping(self) -> bool:
-        """Return whether the whole run is being stopped. Then no task was lost."""
-        run = read_sound(self._files.run, RunRecord)
-        return run is not None and run.state is RunState.STOPPING
 
     def _why(self, end: Exited) -> tuple[str | None, str | None]:
         """Return in one line why the worker was lost (None: it ended well), and its exception's class."""
@@ -210,15 +203,11 @@ class JoiningWorker:
         self._say(f"run {self._run} has {run.state}, and this worker ends with it")
         self._ended = run
         if self._record.task.state == TaskState.RESTARTING:
-            self._end_as(run)
+            self._end(TaskState(run.state), run.exit_code or 0)
             return
         self._kill_s = min(self._kill_s, now_s + self._grace_s)
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
-
-    def _end_as(self, run: RunRecord) -> None:
-        """End as a run that has ended."""
-        self._end(TaskState(run.state), run.exit_code or 0)
 
     def _signal(self, number: int) -> None:
         if self._handle is not None:
@@ -238,13 +227,6 @@ class JoiningWorker:
         if not self._outlet.clogged:
             for block in self._output.blocks():
                 self._outlet.write_bytes(self._plain.text(block) if self._plain else block)
-
-    def _show_the_rest(self) -> None:
-        deadline_s = time.monotonic() + LAST_LINES_S
-        self._show()
-        while not self._outlet.idle and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-            self._show()
 
     def _say(self, text: str) -> None:
         print(f"dtrain: {self.launch.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201

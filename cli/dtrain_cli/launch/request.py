@@ -40,13 +40,9 @@ from dtrain_cli.targets.kubernetes import run
 def read_request(
     options: LaunchOptions, environment: Mapping[str, str] = os.environ, *, starts: bool = True
 ) -> tuple[Workload, RunSpec]:
-    """Return the workload and the spec, with what the environment says about security; name in a line each
-    setting that has no use.
-
-    Args:
-        options: of the command.
-        environment: of the user.
-        starts: see `unfit`.
+    """Return the workload and the spec, with the security settings of the environment. A line names each
+    setting
+    that has no use. `starts` as in `unfit`.
 
     Raises:
         SpecError: the spec is wrong, or cannot be launched.
@@ -115,12 +111,12 @@ def other_settings(files: RunFiles, spec: RunSpec, foreign: bool) -> str | None:
 
 
 def _settings_of(files: RunFiles, foreign: bool) -> tuple[SpecTree, RunSpec]:
-    """Return what a run was told, without what its program has wished: as it was written, and checked.
+    """Return the settings of a run, without the wishes of its program: as they were written, and checked.
 
     Raises:
-        RunError: it is damaged.
-        SpecError: it is not there, is wrong, or lacks the password of a URL, which no record holds.
-        OSError: it cannot be read.
+        RunError: they are damaged.
+        SpecError: they are not there, are wrong, or lack the password of a URL, which no record holds.
+        OSError: they cannot be read.
     """
     file = files.kept_spec if files.kept_spec.exists() else files.spec
     if (record := read_record(file, RunSpec)) is None:
@@ -166,8 +162,13 @@ def constructed_strategy(program: Path) -> tuple[str, int] | None:
         warnings.simplefilter("ignore")
         nodes = list(ast.walk(ast.parse(program.read_bytes())))
     names = _imported(nodes)
-    branches = (node for node in nodes if isinstance(node, _BRANCHES))
-    unsure = {id(inner) for branch in branches if not _is_main(branch) for inner in ast.walk(branch)}
+    mains = {
+        id(node)
+        for node in nodes
+        if isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__ == ")
+    }
+    branches = (node for node in nodes if isinstance(node, _BRANCHES) and id(node) not in mains)
+    unsure = {id(inner) for branch in branches for inner in ast.walk(branch)}
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     called = {id(call.func) for call in calls if not {key.arg for key in call.keywords} & {None, "strategy"}}
     found: dict[str, int] = {}
@@ -193,10 +194,6 @@ def _imported(nodes: list[ast.AST]) -> dict[str, str]:
     return names
 
 
-def _is_main(branch: ast.AST) -> bool:
-    return isinstance(branch, ast.If) and ast.unparse(branch.test).startswith("__name__ == ")
-
-
 def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
     """Return the dotted path that an expression of names and dots refers to; "" for other expressions."""
     if isinstance(node, ast.Attribute):
@@ -206,13 +203,9 @@ def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
 
 
 def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, starts: bool) -> Iterator[Problem]:
-    """Yield what is wrong.
+    """Yield what makes a valid spec unfit for a launch.
 
-    Args:
-        spec: a valid spec.
-        environment: of the user.
-        foreign: whether any other command than a program of dtrain runs on it.
-        starts: whether its tasks are to be started here; else they may be by hand, each on its host.
+    `starts`: whether its tasks are to be started here; else they may be by hand, each on its host.
 
     Raises:
         SpecError: the environment says of `security` what makes no sense.
@@ -240,7 +233,6 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
 
 
 def _secrets(spec: RunSpec, environment: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield the secrets that cannot be had here."""
     if spec.on is not On.VERTEX and (reason := missing_secrets(spec.secrets, environment)):
         instead = "; or name a Secret that has them: kubernetes.secret" if spec.on is On.KUBERNETES else ""
         yield ("secrets",), f"{reason.removeprefix('secrets: ')}{instead}"

@@ -34,7 +34,6 @@ class Success:
     def __init__(
         self, spec: RunSpec, spec_file: Path, leader: TaskId, foreign: bool, lives: Mapping[TaskId, TaskLife]
     ) -> None:
-        """Judge by the lives of the tasks; `leader` is the one that leads at the beginning."""
         self.leader_changes = outcomes.leader_changes(spec, foreign)
         self._spec = spec
         self._spec_file = spec_file
@@ -54,7 +53,6 @@ class Success:
 
     @property
     def achieved(self) -> bool:
-        """Whether the run has succeeded."""
         leader = self.leader
         heirs = self.leader_changes and not self.stands_and_falls_with(leader)
         return outcomes.has_succeeded(self._spec, leader, self._states, heirs)
@@ -62,7 +60,7 @@ class Success:
     def stands_and_falls_with(self, task: TaskId) -> bool:
         """Return whether the others end with a task: it is in a loop of the program's own.
 
-        Such a loop has no heirs: rule *Calls* (docs/design/collectives.md#calls).
+        No other task leads such a loop on: rule *Calls* (docs/design/collectives.md#calls).
         """
         said = self._lives[task].status
         return self.leader_changes and task.trains and said is not None and said.in_loop
@@ -83,13 +81,10 @@ class Success:
         of_the_spec = lost.trains and why.error_type == SpecError.__name__
         if (of_the_spec or self.needed_in_a_loop(lost)) and not self.achieved:
             return False
-        if self._spec.on is not On.LOCAL and lost == self.leader and not self._trains_without(lost):
+        others = (life for life in self._lives.values() if life.task.trains and life.task != lost)
+        if self._spec.on is not On.LOCAL and lost == self.leader and not any(life.is_up for life in others):
             return False  # tasks on other hosts cannot read who has failed for good: they would wait for it
         return outcomes.survives_without(self._in_force(), self.leader, lost, self._states, self._foreign)
-
-    def _trains_without(self, lost: TaskId) -> bool:
-        """Return whether another replica has come so far as to train."""
-        return any(life.is_up for life in self._lives.values() if life.task.trains and life.task != lost)
 
     @property
     def _states(self) -> dict[TaskId, TaskState]:
@@ -113,7 +108,7 @@ class Judgement:
         state: the task's from now on.
         failure: why it ended, if it did not end well.
         restart: when it is started again; None: it is not.
-        word: what is to be said about an end that is none of these.
+        word: the line for the user about an end that is none of these.
     """
 
     state: TaskState
@@ -134,7 +129,7 @@ class TaskEnds:
         self._lives = lives
 
     def judge(self, life: TaskLife, end: Exited, order: RunStop | None, now_s: float) -> Judgement:
-        """Return what follows from an end; `order` is by which the run is being stopped, if it is.
+        """Return what follows from an end; `order` is the order to stop, if there is one.
 
         A task that died when its program had ended well has succeeded. Another attempt would find nothing to
         do, and after a leader's farewell no server either.
@@ -190,7 +185,6 @@ class TaskEnds:
         return None
 
     def rule(self, task: TaskId) -> RestartSection:
-        """Return the restart rule of a task."""
         if self._foreign:
             return self._spec.restart.get(task.role.value, NO_RESTART)
         return self._spec.restart_of(task.role)
@@ -243,8 +237,9 @@ class TaskEnds:
         return record
 
     def _was_told(self, life: TaskLife, end: Exited, failure: FailureRecord) -> bool:
-        """Return whether this task left in order after a SIGTERM from another process; a leader's run ends
-        with it, where no other one leads then.
+        """Return whether this task left in order after a SIGTERM from another process. A leader's run ends
+        with it,
+        where no other one leads then.
         """
         leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != self._success.leader
         leaves = leaves or (life.task.trains and self._success.leader_changes)
@@ -252,7 +247,7 @@ class TaskEnds:
 
 
 def has_finished(said: TaskStatus | None) -> bool:
-    """Return whether a task has said that its program ended with exit code 0."""
+    """Return whether a task has reported that its program ended with exit code 0."""
     return said is not None and said.phase is TaskPhase.FINISHED and said.exit_code == 0
 
 

@@ -33,10 +33,7 @@ _TAIL_BYTES = 1 << 16
 def failure_of(launch: TaskLaunch, end: Exited, why: str | None = None) -> FailureRecord:
     """Keep and return the record of a failed attempt: its own, else one made here, with its last output.
 
-    Args:
-        launch: the attempt.
-        end: of its process.
-        why: it was killed by this launcher; None: it was not.
+    `why`: the launcher has killed it for this reason; None: it has not.
     """
     record = own_record(launch)
     if record is None or (end.status < 0 and record.kind is FailureKind.SIGNAL):
@@ -91,12 +88,11 @@ def _signal_name(number: int) -> str | None:
 
 
 def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
-    """Return the first cause; see `FailureRecord.order`."""
+    """Return the first cause, by `FailureRecord.order`."""
     return min(failures, key=lambda failure: failure.order, default=None)
 
 
 def last_lines(log: Path) -> list[str]:
-    """Return the end of a log."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -114,7 +110,7 @@ class Stuck:
     Attributes:
         place: where it was stuck, ``in its input at step 7``.
         reason: how that is known, for people.
-        since_s: since when, by the monotonic clock.
+        since_s: by the monotonic clock.
     """
 
     place: str
@@ -124,23 +120,25 @@ class Stuck:
 
 @dataclass
 class TaskLife:
-    """Mutable, and owned by the supervisor alone.
+    """The state of one task. Mutable, and owned by the supervisor alone.
 
     Attributes:
         launch: the present attempt.
+        first_attempt: where this launch began to count; a resumed run directory holds earlier ones.
         host: the name of the host on which it runs.
         handle: the present attempt at the target; None: none was started.
-        first_attempt: where this launch began to count; a resumed run directory holds earlier ones.
         state: as docs/reference/commands.md names it.
+        pid: of the present attempt, while it lives.
+        exit_code: of the last attempt that ended.
         started_s: when the present attempt was started (monotonic).
-        status: what the present attempt last said of itself.
+        status: the last one that the present attempt has written.
         stop_s: when it got the order to stop; None: it did not.
         reluctant: it got the order and has not left in time, so its stacks were asked for.
         restart_s: when it is to be started again; None: it is not.
         restarts_used: since it was last healthy; `restarts` counts all.
         failure: of the last attempt that failed.
-        stuck: by attempt, where it was stuck, of those that were killed for it.
         lost: why it will not run again although it has not come to a good end; None: it has, or still runs.
+        stuck: by attempt, where it was stuck, of those that were killed for it.
     """
 
     launch: TaskLaunch
@@ -164,12 +162,10 @@ class TaskLife:
 
     @property
     def task(self) -> TaskId:
-        """Return the task's name."""
         return self.launch.task
 
     @property
     def restarts(self) -> int:
-        """Return how often this launch has restarted the task."""
         return self.launch.attempt - self.first_attempt
 
     @property
@@ -192,10 +188,10 @@ class TaskLife:
         return self.status is not None and self.status.phase is not TaskPhase.STARTING
 
     def read_status(self) -> None:
-        """Read what the present attempt says of itself; an earlier attempt's word does not count."""
+        """Read the status of the present attempt; that of an earlier attempt does not count."""
         if not self.has_process or self.launch.program is None:
             return
-        path, _ = self._files_looked_at()
+        path, _ = self._polled_files()
         try:
             facts = path.stat()
             stamp = facts.st_ino, facts.st_mtime_ns, facts.st_size
@@ -210,14 +206,13 @@ class TaskLife:
                 self.status = status
 
     def kill_request(self) -> KillRequest | None:
-        """Return the request to kill the present attempt, if there is one."""
-        if self.launch.program is None or not os.path.lexists(path := self._files_looked_at()[1]):
+        if self.launch.program is None or not os.path.lexists(path := self._polled_files()[1]):
             return None
         with contextlib.suppress(RunError):
             return read_record(path, KillRequest)
         return None
 
-    def _files_looked_at(self) -> tuple[Path, Path]:
+    def _polled_files(self) -> tuple[Path, Path]:
         """Return the files of the present attempt's status and kill request, made once."""
         if self._paths is None or self._paths[0] is not self.launch:
             files = RunFiles(self.launch.run_dir)
@@ -233,12 +228,10 @@ class TaskLife:
         return f"was stuck{times} {stuck.place}, and was killed"
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process of the present attempt."""
         if self.handle is not None:
             self.handle.signal(number)
 
     def to_record(self) -> TaskRecord:
-        """Return the task's part of run.json."""
         why = self.failure if self.state == TaskState.RESTARTING else self.lost
         return TaskRecord(
             task=str(self.task),
@@ -262,7 +255,7 @@ _NOT_THE_PROGRAMS = (sysconfig.get_path("stdlib"), str(Path(dtrain.__file__).par
 
 
 class TaskPlaces:
-    """The place of each task, and after the end the lines at which tasks stood that were asked for stacks."""
+    """The position of each task, and after the end the innermost lines of tasks asked for their stacks."""
 
     def __init__(self, lives: Iterable[TaskLife], asked: Iterable[TaskLife]) -> None:
         self._places = {life.task: _place(life) for life in lives}
@@ -271,7 +264,7 @@ class TaskPlaces:
         }
 
     def lines(self) -> list[str]:
-        """Return one line a task. Those who were asked must have ended."""
+        """Return one line a task. Those that were asked must have ended."""
         width = max((len(str(task)) for task in self._places), default=0)
         return [
             f"{task!s:<{width}}  {place}{self._frame(task)}" for task, place in sorted(self._places.items())
@@ -297,7 +290,7 @@ def innermost_frame(log: Path, begin: int = 0, or_any: bool = True) -> str | Non
 
     Args:
         log: of the task.
-        begin: where to look, in bytes.
+        begin: where to start to read, in bytes.
         or_any: whether the innermost line of all is returned where no line is the program's own.
     """
     try:
