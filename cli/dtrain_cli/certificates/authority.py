@@ -30,22 +30,14 @@ _NO_LIBRARY = (
 
 
 def make_authority(run_id: str, days: int = AUTHORITY_DAYS) -> "Authority":
-    """Make the authority of a run.
-
-    Raises:
-        SpecError: the package `cryptography` is missing.
-    """
+    """Make the authority of a run; raise a `SpecError` if the package `cryptography` is missing."""
     # No two authorities may have one name: a ca.crt that holds both would be searched by it.
     name = f"dtrain {run_id.encode('ascii', 'replace').decode()[:40]} {secrets.token_hex(4)}"
     return _library().make(name, days)
 
 
 def read_authority(certificate: bytes, key: bytes) -> "Authority":
-    """Read an authority that was made before.
-
-    Raises:
-        SpecError: the package `cryptography` is missing, or these are no authority.
-    """
+    """Read an authority that was made before; raise a `SpecError` if these files are none."""
     return _library().read(certificate, key)
 
 
@@ -67,18 +59,14 @@ _LONGEST_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class TaskFolder:
-    """The folder of a task: `name` as `task_name` returns it, `folder` below the folder of all."""
+    """The `folder` of a task below the folder of all, and its `name` as `task_name` returns it."""
 
     name: str
     folder: str
 
 
 def places(addresses: dict[TaskId, str | None]) -> list[TaskFolder]:
-    """Return where the files of every task go, and those of workers that join.
-
-    Args:
-        addresses: of every task; None for one that has none.
-    """
+    """Return where the files of every task go, and those of workers that join."""
     named = [
         TaskFolder(task_name(task), _host_folder(address) if address else task.role.value)
         for task, address in addresses.items()
@@ -148,11 +136,7 @@ def _files_of(out: Path, task: TaskFolder) -> Iterator[Path]:
 
 
 def _authority_in(out: Path, days: int) -> "Authority":
-    """Read the authority of an earlier call.
-
-    Raises:
-        SpecError: there is none, or it does not live for so long.
-    """
+    """Read the authority of an earlier call; raise a `SpecError` if none is valid for `days`."""
     found = []
     for path in (out / CERTIFICATE, out / KEY):
         try:

@@ -42,11 +42,7 @@ class Authority:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> "Authority":
-        """Read one that was made before.
-
-        Raises:
-            SpecError: these are no certificate and key on an elliptic curve.
-        """
+        """Read one that was made before; raise a `SpecError` if it is none on an elliptic curve."""
         try:
             found = load_pem_private_key(key, None)
             authority = x509.load_pem_x509_certificate(certificate)
@@ -95,7 +91,6 @@ def _named(name: str) -> x509.Name:
 
 
 def _builder(name: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
-    """Return what both kinds of certificates begin with."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

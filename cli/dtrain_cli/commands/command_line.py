@@ -39,7 +39,6 @@ class Words:
     """The arguments of a command that takes a program.
 
     Attributes:
-        spec: the spec file, if one was named.
         program: the Python program; None for a foreign command, or where none was named.
         arguments: what follows the program, or the whole foreign command.
         foreign: whether ``--`` was written.
@@ -83,7 +82,6 @@ def check_program_file(program: Path) -> None:
 
 
 def _instead(path: Path) -> str:
-    """Return the words to write where something else than a Python program is named."""
     if path.is_dir():
         return ", found a directory"
     if path.exists() and not os.access(path, os.X_OK):
@@ -92,7 +90,6 @@ def _instead(path: Path) -> str:
 
 
 def _check_executable(name: str) -> None:
-    """Raise a `SpecError` unless the shell would find a command."""
     if shutil.which(name) is not None:
         return
     if "/" in name and Path(name).is_file():
@@ -103,7 +100,6 @@ def _check_executable(name: str) -> None:
 
 
 def _check_that_it_compiles(program: Path, source: bytes) -> None:
-    """Compile a program as its tasks would; raise a `SpecError` if that fails."""
     try:
         with _no_warnings():
             compile(source, program, "exec", dont_inherit=True)
@@ -165,7 +161,6 @@ class ProgramCommand(click.Command):
         self.params.append(click.Argument(["words"], nargs=-1, type=click.Path()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give click the options alone."""
         options, words = self._split(args)
         named = [str(path) for path in (words.spec, words.program) if path is not None]
         ctx.meta[GIVEN] = (*options, *named, *(["--"] if words.foreign else []), *words.arguments)
@@ -176,9 +171,7 @@ class ProgramCommand(click.Command):
     def check_arguments(self, words: Words) -> Words:
         """Check what stands behind a program that has been checked.
 
-        Returns:
-            The words without a ``--`` directly behind the program, which says that all that follows is the
-            program's.
+        A ``--`` directly behind the program says that all that follows is the program's; it is left out.
 
         Raises:
             SpecError: without it, an option of this command or a spec stands among the program's arguments.
@@ -208,7 +201,6 @@ class ProgramCommand(click.Command):
         )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the options by what they are for."""
         options = {each.opts[0]: each for each in self.get_params(ctx)}
         for title, names in OPTION_GROUPS.items():
             if rows := [options[name].get_help_record(ctx) for name in names.split() if name in options]:
@@ -216,12 +208,11 @@ class ProgramCommand(click.Command):
                     formatter.write_dl([row for row in rows if row])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete dtrain's options before the program; those behind it are the program's and not known."""
+        """Complete dtrain's options before the program; those behind it are not known."""
         words = ctx.params.get("words") or Words()
         return [] if words.program or words.foreign else super().shell_complete(ctx, incomplete)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return the grammar in one line."""
         return (
             ["[OPTIONS]", "[SPEC]", "PROGRAM.py|--", "..."]
             if self._takes_spec
@@ -301,7 +292,6 @@ class Seconds(click.FloatRange):
     name = "number of seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a number of seconds."""
         seconds = super().convert(value, param, ctx)
         return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if isnan(seconds) else seconds
 
@@ -339,7 +329,7 @@ _OPTIONS = (
 
 
 def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--set` and the shortcuts; the callback gets `sets` and the names of `spec.file.SHORTCUTS`."""
+    """Add `--set` and the shortcuts; the callback gets `sets` and the names of `spec.SHORTCUTS`."""
     security = (click.option(name, **settings) for name, settings in SECURITY_OPTIONS.items())
     for option in reversed((*_OPTIONS, *security)):
         command = option(command)
@@ -392,7 +382,6 @@ class BashWithColons(BashComplete):
 
 
 def install_completion() -> None:
-    """Make click answer bash so."""
     add_completion_class(BashWithColons)
 
 
@@ -405,7 +394,6 @@ def complete_run(context: click.Context, _parameter: click.Parameter, begin: str
 
 
 def complete_task(context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
-    """Return the tasks of the run that stands before, or of the newest."""
     return _tasks(context, context.params.get("run"), begin)
 
 

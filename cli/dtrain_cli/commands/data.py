@@ -71,7 +71,6 @@ def inspect(**order: Any) -> int:
 
 
 def _do(action: str, *, files: tuple[str, ...], **order: Any) -> int:
-    """Have the runtime do it; return the exit code."""
     from dtrain.task.data_command import DataRequest, main
 
     return main(DataRequest(action=action, files=[os.fsdecode(path) for path in files], **order))

@@ -120,7 +120,6 @@ def export(**order: Any) -> int:
 
 
 def _do(action: str, *, model: str, runs_dir: Path | None, **order: Any) -> int:
-    """Have the runtime do it; return the exit code."""
     from dtrain.task.model_command import ModelRequest, main
 
     return main(ModelRequest(action=action, model=str(_located(model, runs_dir)), **order))

@@ -168,7 +168,6 @@ def _options(role: Role) -> list[click.Parameter]:
 
 
 def _options_of_place(about_spec: str) -> list[click.Parameter]:
-    """Return the options of every command that becomes a task."""
     return [
         click.Option(["--spec"], type=FILE, metavar="SPEC", help=about_spec),
         click.Option(
@@ -252,7 +251,6 @@ def _check_words(name: str, command: ProgramCommand, words: Words) -> Words:
 
 
 def _make_run_directory(assignment: "TaskAssignment") -> None:
-    """Make the directory in which the task keeps its files, if one is named."""
     from dtrain.runs.files import RunFiles
     from dtrain_cli.runs.index import check_fit
 
@@ -318,14 +316,12 @@ def _become_command(assignment: "TaskAssignment", words: Words) -> NoReturn:
 
 
 def is_address(text: str) -> bool:
-    """Return whether the words after `--join` are those of an address, not of a run."""
     return ":" in text and "/" not in text and not Path(text).exists()
 
 
 def _join(
     words: Words, join: str, runs_dir: Path | None, run_dir: Path | None, security: dict[str, Any]
 ) -> int:
-    """Own one more worker of a run to its end."""
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.launch.join import joining_address, joining_run
     from dtrain_cli.launch.joining_worker import JoiningWorker

@@ -33,7 +33,7 @@ FOLLOW_EVERY_S = 0.2
 
 
 def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
-    """Return the run that the words of a command mean; see `runs.index.find_run`."""
+    """Return the run that the words of a command mean."""
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.runs.index import find_run
 
@@ -41,7 +41,6 @@ def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
 
 
 def runs_text(count: int) -> str:
-    """Return a number of runs in words: ``1 run``, ``2 runs``."""
     return f"{count} run{'' if count == 1 else 's'}"
 
 
@@ -174,7 +173,6 @@ def _place(run: "KnownRun") -> "KubernetesPlace | None":
 
 
 def _shown_there(run: "KnownRun", tasks: list[TaskId], last: int | None, follow: bool) -> bool:
-    """Print the output that an engine has; whether there is any."""
     if (place := _place(run)) is None:
         return False
     from dtrain_cli.launch.kubernetes.later import show_logs_there
@@ -289,7 +287,6 @@ class Age(click.ParamType[timedelta]):
     name = "age"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Read a whole number and a unit."""
         match = re.fullmatch(r"(\d{1,6})([smhdw])", str(value))
         if match is None:
             self.fail(f"{value!r} is not an age such as 90m, 12h, 7d or 4w.", param, ctx)

@@ -65,11 +65,7 @@ class LiveTable:
     def render(self, rows: list[Row], width: int, height: int, colour: bool) -> str:
         """Return the table as text with escape codes.
 
-        Args:
-            rows: the tasks, in the order of display.
-            width: of the terminal, in columns.
-            height: of the terminal, in lines; the most telling tasks are shown if not all fit.
-            colour: whether escape codes for colour may be used.
+        `rows` are in the order of display; if not all fit into `height`, the most telling ones are shown.
         """
         from rich.console import Console
         from rich.text import Text
@@ -119,12 +115,12 @@ class LiveTable:
 
 
 def pace_of(before: StepPace | None, step: int, now_s: float) -> StepPace:
-    """Return the pace of a run that is at this step now. A rollback begins another."""
+    """Return the pace of a run that is at this step now; a rollback begins another."""
     return StepPace(now_s, step, step) if before is None or step < before.step else before._replace(step=step)
 
 
 def time_left(pace: StepPace, last: int, now_s: float) -> str:
-    """Return ``1:05 left``; the text is empty before there is a rate, and after the last step."""
+    """Return ``1:05 left``; nothing before there is a rate, and after the last step."""
     done = pace.step - pace.first
     if done <= 0 or pace.step >= last:
         return ""
@@ -132,13 +128,13 @@ def time_left(pace: StepPace, last: int, now_s: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as ``1:05`` or ``2:00:05``."""
+    """Format as ``1:05`` or ``2:00:05``."""
     minutes, rest_s = divmod(int(seconds), 60)
     return f"{minutes}:{rest_s:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest_s:02d}"
 
 
 def evaluation_text(evaluation: Mapping[str, float], step: int | None) -> str:
-    """Return ``loss 0.035, accuracy 0.991``, with the step of the evaluation if the run stands at another."""
+    """Return ``loss 0.035, accuracy 0.991``, with the step of the evaluation if it is not `step`."""
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step")
     of = evaluation.get("global_step", step)
     return numbers if of == step else f"{numbers} when evaluated at step {of:.0f}"
@@ -185,10 +181,10 @@ def slow_replicas(rows: list[Row], so_far: Container[TaskId] = ()) -> dict[TaskI
 
 
 def most_telling(rows: list[Row], lines: int) -> list[Row]:
-    """Choose the rows for so many lines; where not all fit, one of these is for the number of the others.
+    """Choose the rows for so many lines; where not all fit, one line is left for the number of the others.
 
-    First those in trouble, then those that wait, then one of each role in turn: of the workers the one that
-    is furthest behind.
+    First come those in trouble, then those that wait, then one of each role in turn: of the workers the one
+    that is furthest behind.
     """
     if len(rows) <= lines:
         return rows
@@ -211,7 +207,6 @@ def _step(row: Row) -> int:
 
 
 def _cells(row: Row, slowness: float | None) -> dict[str, str]:
-    """Return the table's text on a task, by column."""
     status = row.status or TaskStatus(str(row.task), 0, "")
     numbers = (status.step, status.loss, status.examples_per_s, status.staleness_mean)
     values = (*numbers, status.stale_gradients or None)
@@ -265,7 +260,6 @@ _REMARK_MIN = len("9.9 x slower")
 
 
 def new_table() -> "Table":
-    """Return an empty table with a line under its heading."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -319,5 +313,5 @@ def fitted_table(
 
 
 def _room(widths: Mapping[str, int], width: int) -> int:
-    """Return how many characters of a table's width its columns leave free; less than 0: they do not fit."""
+    """Return how many characters of the width are left; less than 0: the columns do not fit."""
     return width - sum(widths.values()) - _GAP * (len(widths) - 1)

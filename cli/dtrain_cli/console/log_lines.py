@@ -22,13 +22,10 @@ _CONTROLS = re.compile(rf"\x1b\[[0-9;?]*[ -/]*[@-~]|[\n{CONTROLS}]")
 
 @dataclass
 class LogTail:
-    """The console's place in one attempt's log.
+    """The console's position in one attempt's log.
 
     Attributes:
-        task: whose it is.
-        path: the file.
-        without_stacks: whether stacks, which all tasks write when training stands still, are left to the
-            file.
+        without_stacks: whether stacks, which all tasks write when training stands still, are not shown.
         line_bytes_max: how much of a line is shown; None: all of it.
     """
 
@@ -44,10 +41,7 @@ class LogTail:
         """Return the lines that are now complete: about a hundred thousand bytes at most, or one longer one.
 
         If the reader of the console is too slow, most are left out, and the first line says how many.
-
-        Args:
-            to_the_end: the task is gone: when there is no more, the last line counts also if no newline has
-                ended it.
+        `to_the_end` says that the task is gone: the last line counts also without a newline.
         """
         size = self._size()
         shown = []
@@ -95,7 +89,7 @@ class LogTail:
         return data
 
     def _skip(self, until: int) -> int:
-        """Leave lines out up to the first that begins after `until`; how many."""
+        """Leave lines out up to the first that begins after `until`; return how many."""
         left_out = 0
         while self._offset < until and (data := self._take(1 << 20)):
             if count := data.count(b"\n"):
@@ -118,20 +112,15 @@ def _text(line: bytes, bytes_max: int | None) -> str:
 
 
 def without_colours(text: str) -> str:
-    """Return a text without colours, for a reader that is not a terminal."""
     return _COLOURS.sub("", text)
 
 
 def collapse(lines: list[tuple[TaskId, str]]) -> list[tuple[str, str]]:
-    """Show a line that several tasks printed at about the same time once: ``worker x4``, or ``tasks x6`` of
+    """Join the lines that several tasks printed at about the same time: ``worker x4``, or ``tasks x6`` of
     several roles.
 
-    Args:
-        lines: task and line, in the order of arrival.
-
-    Returns:
-        Label and line, each where it first appeared. The n-th occurrence in one task is matched with the n-th
-        of another.
+    Label and line stand where the line first appeared. The n-th occurrence in one task is matched with the
+    n-th of another.
     """
     counts: dict[tuple[TaskId, str], int] = defaultdict(int)
     tasks: dict[tuple[str, int], list[TaskId]] = defaultdict(list)

@@ -72,7 +72,7 @@ class RunConsole:
         self._err.write(self._between_words(f"dtrain: {plain(masked(text))}") + "\n")
 
     def leave_out_stacks(self) -> None:
-        """Leave the tasks' stacks to the log files from now on: those of a cluster are thousands of lines."""
+        """Show no stacks from now on: those of a cluster are thousands of lines."""
         for tail in (tail for tails in self._tails.values() for tail in tails):
             tail.without_stacks = True
 
@@ -103,7 +103,7 @@ class RunConsole:
         """Show all that is left of the logs, a last table, and what there is to say at the end.
 
         Args:
-            failure: what the box tells, the last thing on stderr.
+            failure: the contents of the box, which comes last on stderr.
             last_word: dtrain's own.
             report: a last line on stdout.
             way_on: a command line that goes on with the run; in one piece, for people copy it.
@@ -135,7 +135,7 @@ class RunConsole:
             time.sleep(0.005)
 
     def _show_lines(self, until_s: float, to_the_end: bool = False) -> bool:
-        """Show what there is; whether there is more."""
+        """Show what there is; return whether there is more."""
         more = False
         while not self._out.clogged or self._out.closed:
             tasks = list(self._tails) if to_the_end else self._with_news(time.monotonic())
@@ -149,7 +149,7 @@ class RunConsole:
         return more
 
     def _with_news(self, now_s: float) -> list[TaskId]:
-        """Return the tasks whose logs are looked at now: of idle tasks, these looks would cost most."""
+        """Return the tasks whose logs are read now: reading those of idle tasks would cost most."""
         if now_s < self._next_look_s:
             return list(self._lively)
         self._next_look_s = now_s + _LOOK_AT_QUIET_S
@@ -212,7 +212,7 @@ class RunConsole:
         self._next_table_s = time.monotonic() + TABLE_EVERY_S
 
     def _between_words(self, text: str, indent: int = 8) -> str:
-        """Break a text between words at the width of the terminal. A path that is too long stays whole."""
+        """Break a text between words at the width of the terminal; a long path stays whole."""
         if not self._err.is_terminal:
             return text
         width = self._size().columns
@@ -245,13 +245,7 @@ _MARKS = re.compile(r"[\s|]*[~^]+\s*")
 
 
 def render(failure: FailureRecord, width: int, colour: bool) -> str:
-    """Return task, time, message, traceback or last lines, and where the log is, as text with a frame.
-
-    Args:
-        failure: the cause.
-        width: of the terminal, in columns.
-        colour: whether escape codes may be used.
-    """
+    """Return task, time, message, traceback or last lines, and where the log is, as text with a frame."""
     from rich.box import ROUNDED
     from rich.console import Console, Group
     from rich.panel import Panel

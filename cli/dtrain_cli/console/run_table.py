@@ -35,7 +35,7 @@ PIPE_WIDTH = 1000
 
 
 def stdout_console() -> Console:
-    """Return a console as wide as the terminal, or as COLUMNS says. A pipe has room for everything."""
+    """Return a console as wide as the terminal, or as COLUMNS says; a pipe has room for everything."""
     console = Console(highlight=False, file=own_stdout())
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
@@ -47,7 +47,7 @@ def _number(value: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes as people read it: ``12.3 MB``."""
+    """Format a number of bytes: ``12.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -101,11 +101,8 @@ def status_table(
 ) -> Group:
     """Return the whole report, at most `width` columns wide.
 
-    Args:
-        report: of `run_report`.
-        width: in columns.
-        tasks: those that have a row, the others being counted; None: all. Without any there is no table at
-            all.
+    `tasks` are those that have a row, the others being counted; None: all. Without any there is no
+    table at all.
     """
     report = plain_data(report)
     parts: list[Any] = [_headline(report)]
@@ -133,7 +130,6 @@ def status_table(
 
 
 def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the list of runs."""
     table = new_table()
     rows: list[tuple[str, ...]] = [tuple(map(plain_line, _run_row(run))) for run in runs]
     headings: tuple[str, ...] = ("run", "name", "state", "step", "took", "started", "where")
@@ -164,7 +160,7 @@ def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _took(run: Mapping[str, Any]) -> str:
-    """Return how long a run took, or has been under way. The text is empty where the end is not recorded."""
+    """Return how long a run took so far; nothing where the end is not recorded."""
     started = _moment(run["started"])
     ended = datetime.now(UTC) if run["state"] in LIVE_RUN_STATES else _moment(run["ended"])
     return duration_text(max(0.0, (ended - started).total_seconds())) if started and ended else ""
@@ -202,7 +198,7 @@ def _cell(task: Mapping[str, Any], name: str) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
-    """Return the table of tasks; the host stands there only where several have tasks."""
+    """Return the table of tasks, with their hosts only where there are several."""
     one_host = len({row["host"] for row in rows}) == 1
     headings = {
         name: heading for name, (_, heading, _) in COLUMNS.items() if not (one_host and name == "host")

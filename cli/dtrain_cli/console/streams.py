@@ -41,31 +41,27 @@ class Outlet:
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether this is a terminal."""
         return os.isatty(self.fd)
 
     @property
     def is_pipe(self) -> bool:
-        """Return whether another program reads this; it may show it on this terminal (`| less`, `| tee`)."""
+        """Whether another program reads this; it may show it on this terminal (`| less`, `| tee`)."""
         mode = os.fstat(self.fd).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
     @property
     def clogged(self) -> bool:
-        """Return whether the reader is too slow. Producers then wait, or leave something out."""
+        """Whether the reader is too slow; producers then wait, or leave something out."""
         return len(self._pending) > PENDING_BYTES_MAX
 
     @property
     def idle(self) -> bool:
-        """Return whether everything has been written."""
         return not self._pending
 
     def write(self, text: str) -> None:
-        """Take `text` and write what can be written now."""
         self.write_bytes(text.encode(errors="replace"))
 
     def write_bytes(self, data: bytes) -> None:
-        """Write bytes as they are."""
         if not self.closed:
             self._pending += data
             self.flush()
@@ -101,7 +97,6 @@ class PlainStream(io.TextIOWrapper):
     own: TextIO
 
     def write(self, text: str) -> int:
-        """Write a text without its control characters."""
         return super().write(plain(text))
 
 
