@@ -22,8 +22,6 @@ class BackupRules:
     """The settings of a call of `fit` with backups; the same in every replica.
 
     Attributes:
-        parts: N0, how many parts make a version.
-        replicas: T, how many train at the start.
         shrink: whether those that live compute more parts where fewer are left.
         retry: whether a part whose gradient came too late is computed again.
     """
@@ -34,7 +32,7 @@ class BackupRules:
     retry: bool = False
 
     def quota(self, live: int) -> int:
-        """Return how many parts of a version one replica may contribute, while so many are alive."""
+        """Return how many parts of a version one replica may contribute."""
         return quota(self.parts, live if self.shrink and 0 < live < self.replicas else self.replicas)
 
 
@@ -43,7 +41,6 @@ class GradientSlot(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         rank: of the replica that writes it; no other replica writes it until this one has finished or died.
-        part: of which the gradient is.
         void: whether values were assigned since: what is computed of the part counts for nothing, and it is
             computed again.
     """
@@ -61,15 +58,12 @@ class Standing(msgspec.Struct, array_like=True):
         next, due: of the dealer: the first part that was never dealt, and those to be dealt again.
         members: by rank of a live replica, a number that is another one for each process of the rank.
         round: from 1; it grows with each version, and when values are assigned.
-        version: the newest.
         counted: the places of the step that is being made, in the order of their parts; None: gradients are
             computed.
-        leader: the rank that leads; NOBODY: it has died.
         entered: how many processes have become members.
         carried: the last order of which the values were assigned.
         contributed: by rank, the last round to whose version it contributed, and how many parts.
         made_by: the ranks whose gradients made the newest version, in the order of their parts.
-        failed: why training cannot go on.
         sums: of the epochs that have not ended, as bytes that only their owner reads.
     """
 
@@ -106,7 +100,6 @@ class Standing(msgspec.Struct, array_like=True):
         self.leader = NOBODY if self.leader == rank else self.leader
 
     def places_of(self, rank: int) -> list[int]:
-        """Return the places that a rank uses."""
         return [place for place, used in enumerate(self.places) if used is not None and used.rank == rank]
 
     # Parts
@@ -126,7 +119,7 @@ class Standing(msgspec.Struct, array_like=True):
         return bool(self.due) or self._outstanding < (last - self.version) * rules.parts
 
     def give(self, rank: int, rules: BackupRules, complete: Collection[int], last: int | None) -> bool:
-        """Give a rank a place and a part, if it may have one; return whether it was."""
+        """Give a rank a place and a part, if it may have one; return whether it got them."""
         if not self.may_give(rank, rules, complete, last):
             return False
         place = self.places.index(None)

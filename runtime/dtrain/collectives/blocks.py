@@ -30,12 +30,10 @@ class Block:
 
     @property
     def elements(self) -> slice:
-        """The same as a slice of the array."""
         return slice(self.start, self.stop)
 
 
 def blocks_of(sizes: Sequence[int], elements: int) -> tuple[Block, ...]:
-    """Return the blocks of groups of these sizes, in order."""
     return tuple(
         Block(group, start, min(start + elements, size))
         for group, size in enumerate(sizes)
@@ -50,7 +48,7 @@ def share(blocks: int, slices: int, number: int) -> range:
 
 @dataclass(frozen=True, slots=True)
 class Piece(Block):
-    """Neighbours within one variable, whose squares are added up in one call; pieces count from 0."""
+    """Neighbours within one variable, whose squares are added up in one call."""
 
     number: int
 
@@ -81,27 +79,23 @@ class TableInGroup:
 
     @property
     def elements(self) -> slice:
-        """The same as a slice of the array."""
         return slice(self.start, self.stop)
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
         return (self.stop - self.start) // self.width
 
     @property
     def row_nbytes(self) -> int:
-        """The size of a row."""
         return self.width * np.dtype(self.dtype).itemsize
 
 
 def are_rows(ids: Array, rows: int, after: int = -1) -> bool:
-    """Return whether ids ascend, each once, from behind one of them to the last of so many rows."""
+    """Return whether ids ascend strictly and are rows of a table of so many."""
     return not ids.size or bool(ids[0] > after and ids[-1] < rows and np.all(ids[1:] > ids[:-1]))
 
 
 def tables_in(groups: Sequence[Group], names: Collection[str]) -> tuple[TableInGroup, ...]:
-    """Return the tables of these names in the order of the groups."""
     return tuple(
         TableInGroup(
             shard.name, index, first, first + shard.size, prod(shard.shape[1:]), group.dtype, group.trainable

@@ -34,11 +34,10 @@ _BLOCK_BITS = 24
 class Words(Protocol):
     """Signed 64-bit numbers, `LINE_WORDS` to a line."""
 
-    def __getitem__(self, place: int, /) -> int:
-        """Return a word."""
+    def __getitem__(self, place: int, /) -> int: ...
 
     def __setitem__(self, place: int, number: int, /) -> None:
-        """Write a word, in one piece."""
+        """Write a word atomically."""
 
 
 class Column:
@@ -118,7 +117,7 @@ class Board:
 
 
 def lines(ranks: int, parts: int) -> int:
-    """Return how many cache lines a board of so many ranks and parts has."""
+    """Return how many cache lines a board needs."""
     return 5 * parts + 8 * ranks + 15
 
 
@@ -129,17 +128,14 @@ def count(word: int, number: int) -> int:
 
 
 def counted(number: int, blocks: int) -> int:
-    """Return the word that says so many blocks of round `number`."""
     return (number << _BLOCK_BITS) + blocks
 
 
 def bits(ranks: Iterable[int]) -> int:
-    """Return a set of ranks as bits of a word."""
     return sum(1 << rank for rank in set(ranks))
 
 
 def ranks_in(word: int) -> tuple[int, ...]:
-    """Return the ranks in a set of bits, ascending."""
     return tuple(rank for rank in range(RANKS_MAX) if word >> rank & 1)
 
 
@@ -159,15 +155,12 @@ class Ledger:
 
     Attributes:
         entries: the newest of each name, as of the last `read` or `write`.
-        nbytes: of the memory, and so more than entries ever have.
     """
 
     def __init__(self, data: Array, words: Words, need: Callable[[int, int], None]) -> None:
         """Lay it over memory of zeros, or over one that others use.
 
         Args:
-            data: bytes, of which the first `HEAD_BYTES` are the word's.
-            words: those bytes as words.
             need: called before bytes of `data` are written that may not be there yet: from, to.
         """
         self._data = data
@@ -179,11 +172,7 @@ class Ledger:
         self.entries: dict[str, bytes] = {}
 
     def write(self, entries: Mapping[str, bytes]) -> None:
-        """Write entries, all or none; an empty one ends its name.
-
-        Raises:
-            InputError: there is no room.
-        """
+        """Write entries, all or none; an empty one ends its name. InputError: there is no room."""
         self.read()
         self.entries = _laid_over(self.entries, entries.items())
         half, end = divmod(self._read, 1 << _END_BITS)

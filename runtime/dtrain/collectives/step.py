@@ -65,7 +65,7 @@ class WorkOn:
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """Wait for these ranks, which owe `what`; look again after every bell and every death."""
+    """Wait for these ranks, which owe `what`, until a notification or a death."""
 
     ranks: tuple[int, ...]
     what: str
@@ -99,12 +99,7 @@ class Step:
         """Begin a round.
 
         Args:
-            board: shared by all.
-            number: of the round.
-            members: ascending; this rank is one of them.
-            rank: this replica's.
             parts: the places of the parts of this round, ascending, of 0 to N0 - 1.
-            several_hosts: whether parts may be due at other hosts.
             alone: whether the first member computes every part.
         """
         self._board = board
@@ -126,7 +121,6 @@ class Step:
         self._phases = [*phases, Phase.UPDATE]
 
     def owner(self, part: int, dead: Set[int]) -> int:
-        """Return the rank that is to compute a part."""
         return heir(self._members, part % self._computing, dead)
 
     def is_due(self, part: int) -> bool:
@@ -150,7 +144,10 @@ class Step:
         self._open_parts = [
             part for part in self._open_parts if board.ready[part] < number and board.void[0] != number
         ]
-        here = self._due_here()
+        here: Sequence[int] = self._open_parts
+        if self._several_hosts and board.summed[0] < number:
+            due = self._due()
+            here = [part for part in here if part in due]
         owners = {part: self.owner(part, dead) for part in here}
         for part, owner in owners.items():
             if owner == self._rank:
@@ -164,13 +161,6 @@ class Step:
             return WaitFor((), "sum over all hosts")
         absent = tuple(rank for rank in members if rank not in dead and board.arrived[rank] < number)
         return WaitFor(absent, "arrival") if absent else None
-
-    def _due_here(self) -> Sequence[int]:
-        """Return the open parts that this host is to compute."""
-        if not self._several_hosts or self._board.summed[0] >= self._number:
-            return self._open_parts
-        due = self._due()
-        return [part for part in self._open_parts if part in due]
 
     def _due(self) -> Sequence[int]:
         board, number = self._board, self._number

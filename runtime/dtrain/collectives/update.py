@@ -65,14 +65,6 @@ class RowUpdate:
     """
 
     def __init__(self, group: int, slots: Sequence[str], arrays: Sequence[Array], width: int) -> None:
-        """Remember the table.
-
-        Args:
-            group: what its blocks call it.
-            slots: their names.
-            arrays: the values, then each slot, flat.
-            width: of a row, in elements.
-        """
         self._group = group
         self._slots = slots
         self._arrays = [array.reshape(-1, width) for array in arrays]
@@ -80,7 +72,7 @@ class RowUpdate:
         self.begin((), 0, None)
 
     def begin(self, given: Sequence[GivenRows], count: int, weights: Sequence[int] | None) -> None:
-        """Take the rows of the gradients that make a version; arguments as of `Contributions`."""
+        """Receive the rows of the gradients that make a version, as `Contributions`."""
         self._given = [(ids, rows.reshape(len(ids), self._width)) for ids, rows in given]
         self._count = count
         self._weights = weights
@@ -110,7 +102,6 @@ class RowUpdate:
     # The mean
 
     def mean(self, first: int, last: int) -> SparseRows:
-        """Return the mean gradient of the rows number `first` to `last` of those listed."""
         ids = self.ids[first:last]
         if not ids.size:
             return SparseRows(ids, np.empty((0, self._width), self._arrays[0].dtype))
@@ -124,7 +115,6 @@ class RowUpdate:
         return SparseRows(ids, rows.reshape(-1, self._width))
 
     def square(self, piece: Piece) -> float:
-        """Return the sum of squares of a piece of the mean of the listed rows."""
         first, last = piece.start // self._width, -(-piece.stop // self._width)
         skipped = first * self._width
         flat = np.ascontiguousarray(self.mean(first, last).rows).reshape(-1)
@@ -133,13 +123,11 @@ class RowUpdate:
     # What is done with a block
 
     def copy(self, block: RowBlock, places: Sequence[Array]) -> None:
-        """Copy rows and slots to `places`, flat."""
         ids = self.ids[block.first : block.last]
         for place, array in zip(places, self._arrays, strict=True):
             np.take(array, ids, axis=0, out=self._rows_of(place, ids))
 
     def put_back(self, block: RowBlock, places: Sequence[Array]) -> None:
-        """Copy rows and slots back."""
         ids = self.ids[block.first : block.last]
         for place, array in zip(places, self._arrays, strict=True):
             array[ids] = self._rows_of(place, ids)
@@ -148,14 +136,7 @@ class RowUpdate:
         return place[: ids.size * self._width].reshape(-1, self._width)
 
     def update(self, block: AnyBlock, optimizer: Optimizer, factor: float, step: int) -> None:
-        """Make the next version of a block.
-
-        Args:
-            block: of this table.
-            optimizer: the rule.
-            factor: by which its limits of norms multiply the gradient.
-            step: as of `Optimizer.update_rows`.
-        """
+        """Make the next version of a block; `factor` scales the gradient by the limits of its norm."""
         if isinstance(block, RowBlock):
             first, last, start, arrays = block.first, block.last, 0, self._arrays
         else:
@@ -179,8 +160,6 @@ class Contributions:
         blocks: `[contribution][block]`, flat, in the order of their parts: each group up to its tables, then
             ids and rows of each trainable table.
         count: the divisor of the mean: as many, and the parts without examples.
-        weights: numbers of examples, where the mean is weighted by them.
-        version: the one that is updated.
         means: by trained group, their mean, where it has been made over several hosts.
     """
 
@@ -194,7 +173,7 @@ class Contributions:
     def of(
         cls, blocks: Sequence[Blocks], empty: int, examples: Sequence[int] | None, version: int
     ) -> "Contributions":
-        """Return the contributions of a step, of which `empty` parts had no examples; see `means.mean`."""
+        """Return the contributions of a step, of which `empty` parts had no examples."""
         count = len(blocks) + (empty if examples is None else 0)
         weights = None if examples is None or len(set(examples)) == 1 else examples
         return cls(blocks, count, weights, version)
@@ -230,11 +209,9 @@ class BlockUpdate:
         """Begin.
 
         Args:
-            store: of the variables and slots.
             aside: `[slice]`, of `nbytes_aside` bytes each.
             squares: float64, one for each piece.
             elements: of a block at most, and of a row.
-            tables: of which gradients list rows.
         """
         self._store = store
         self._elements = elements
@@ -299,7 +276,6 @@ class BlockUpdate:
         return block.group >= len(self._store.groups)
 
     def _of(self, block: AnyBlock) -> RowUpdate:
-        """Return the table that a block belongs to."""
         return self._tables[block.group - len(self._store.groups)]
 
     # What is done with a block
@@ -314,7 +290,6 @@ class BlockUpdate:
             place[:length] = array[block.elements]
 
     def restore(self, number: int, block: AnyBlock) -> None:
-        """Copy them back."""
         if isinstance(block, RowBlock):
             self._of(block).put_back(block, [*self._aside[number][block.group]])
             return
@@ -323,7 +298,6 @@ class BlockUpdate:
             array[block.elements] = place[:length]
 
     def update(self, block: AnyBlock) -> None:
-        """Make the next version of the block."""
         given, store = self._contributions, self._store
         last = given.version + 1 == store.max_steps
         if self._is_of_table(block):
@@ -368,7 +342,6 @@ class BlockUpdate:
     # Limits of norms
 
     def square(self, piece: Piece) -> None:
-        """Add up the squares of a piece of the mean gradient."""
         of_table = self._is_of_table(piece)
         self._squares[piece.number] = (
             self._of(piece).square(piece) if of_table else squared_norm_of_piece(self._mean(piece))
@@ -412,7 +385,7 @@ class BlockUpdate:
 def trained_variables(
     groups: Sequence[Group], tables: Sequence[TableInGroup] = ()
 ) -> list[tuple[int, int, int]]:
-    """Return (group, first element there, elements) of each trainable variable that is no table."""
+    """Return (group, first element, elements) of each trainable variable that is no table."""
     sizes = sizes_without(groups, tables)
     return [
         (index, offset, shard.size)

@@ -35,12 +35,7 @@ COMES_S = 60.0
 
 
 class Agent:
-    """One host; see above.
-
-    Attributes:
-        left_behind: whether the others go on without this host.
-        leader: the host that is followed.
-    """
+    """One host: it follows the leader, and leads itself where it is its turn."""
 
     def __init__(
         self,
@@ -59,9 +54,6 @@ class Agent:
             promise: of this host; all hosts have the same variables, those of its step.
             parts: how many each step has.
             lease_s: the time without a message after which a host is silent.
-            now: seconds of a clock that never goes back.
-            alone: whether all parts of every step are due at the host that leads.
-            needed: see `Leading`.
             commits: whether the commit of the step before is not in the memory of this host yet.
         """
         self.host = promise.host
@@ -90,7 +82,6 @@ class Agent:
 
     @property
     def step(self) -> int:
-        """The version that is made."""
         return self._following.step
 
     @property
@@ -107,15 +98,13 @@ class Agent:
 
     @property
     def stands(self) -> str | None:
-        """Why nothing goes on, as far as this host leads; None while something does."""
+        """Why this host, which leads, cannot go on; None if it can."""
         return self._leading.stands if self._leading is not None else None
 
     def complete(self, facts: PartFacts) -> None:
-        """Take note that the gradient of a part is here."""
         self._following.complete(facts)
 
     def seated(self, seats: Sequence[Seat]) -> None:
-        """Take note of this host's live replicas."""
         self._following.seated(seats)
 
     @property
@@ -125,7 +114,6 @@ class Agent:
 
     @property
     def hosts(self) -> Sequence[int]:
-        """Those of the newest membership that this host has heard of."""
         return self._following.hosts
 
     def admit(self, seats: Sequence[Seat]) -> None:
@@ -154,50 +142,42 @@ class Agent:
 
     @property
     def welcome(self) -> frozenset[int]:
-        """The hosts that are to be sent the variables now, if this host leads."""
+        """The hosts to which the variables have to be sent now, if this host leads."""
         return self._leading.welcome if self._leading is not None else frozenset()
 
     @property
     def membership(self) -> int:
-        """The number of the newest membership that this host has heard of."""
         return self._following.membership
 
     @property
     def seats(self) -> Mapping[int, Sequence[Seat]]:
-        """By host, its live replicas, as far as this host has heard."""
         return self._seats
 
     @property
     def written(self) -> int:
-        """The position of the newest record of the leader's ledger that is here."""
         return self._following.state.written
 
     def write(self, position: int) -> None:
-        """Take note that the records of the leader's ledger are here up to this position."""
         self._following.written(position)
 
     def arrive(self, step: int, position: int = UNRECORDED, *, void: bool = False) -> None:
-        """Take note that the replica that leads, which is at this host, has arrived in a step."""
         self._following.arrive(step, position, void=void)
 
     def joining(self, step: int, *, joining: bool) -> None:
-        """Take note whether replicas wait, in a step, to take part at this host from the next one on."""
         self._following.joining(step, joining=joining)
 
     def has_mean(self, attempt: int) -> None:
-        """Take note that the mean of an attempt is here, whole."""
         self._following.has_mean(attempt)
 
     def failed(self, attempt: int, blamed: int = -1) -> None:
-        """Take note that an attempt cannot be finished here, and for which host it waited then."""
+        """Note that an attempt cannot be finished here, and for which host it waited."""
         self._following.failed(attempt, blamed)
 
     def gone(self, host: int) -> None:
-        """Take note that all processes of a host have certainly ended."""
+        """Note that all processes of a host have certainly ended."""
         self._gone.add(host)
 
     def received(self, sender: int, message: HostState | Direction, now: float) -> None:
-        """Take a message of another host."""
         if sender in self._gone:
             return
         self._heard_s[sender] = now
@@ -250,7 +230,6 @@ class Agent:
                 self._send(other, self._leading.direction, now, sent)
 
     def _look(self, now: float) -> None:
-        """Notice silence, and judge the ends of hosts."""
         hosts = self._following.hosts
         for host in sorted({*hosts, *self._gone} - {self.host}):
             silent = now - self._contact_s.setdefault(host, now + COMES_S) >= self._lease_s
@@ -287,7 +266,6 @@ class Agent:
         self.leader = self.host
 
     def _hear_itself(self, now: float) -> None:
-        """Let this host follow itself until nothing changes."""
         while (leading := self._leading) is not None:
             told = leading.direction
             self._follow(told)

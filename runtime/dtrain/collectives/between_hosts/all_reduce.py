@@ -47,17 +47,15 @@ def slices(elements: int, count: int) -> Sequence[Span]:
 
 
 def segments(span: Span, length: int) -> Sequence[Span]:
-    """Return the pieces of a slice, each of `length` elements but for the last one; none of an empty one."""
+    """Return the pieces of a slice, each of `length` elements except the last one."""
     return [Span(start, min(start + length, span.stop)) for start in range(span.start, span.stop, length)]
 
 
 def whole(span: Span) -> Sequence[Span]:
-    """Return a slice as one piece; none of an empty one."""
     return [span] if span.stop > span.start else []
 
 
 def segment_length(itemsize: int) -> int:
-    """Return how many elements of a dtype a segment has."""
     return max(1, SEGMENT_BYTES // itemsize)
 
 
@@ -69,8 +67,6 @@ class Way(NamedTuple):
     """One direction from a host to another one, on which segments keep their order.
 
     Attributes:
-        source: the host that sends.
-        target: the host that receives.
         label: tells several ways between the same two hosts apart.
     """
 
@@ -83,7 +79,6 @@ class Act(NamedTuple):
     """One segment at one host: it comes or begins here, gradients are added, it goes on or ends here.
 
     Attributes:
-        span: its elements.
         receive: the way on which it comes; None: it begins here.
         add: the parts whose gradients are added, in this order.
         send: the way on which it goes on; None: to no host.
@@ -108,10 +103,7 @@ def ring(hosts: Sequence[int], host: int, parts: PartsOf, span: Span, length: in
     """Return what one host does for a slice.
 
     Args:
-        hosts: all of them, in the order of the ring.
-        host: which of them does it.
         parts: of every host; one without parts passes sums on.
-        span: the slice.
         length: of a segment, in elements.
     """
     count, place = len(hosts), hosts.index(host)
@@ -146,15 +138,13 @@ def legs(parts: PartsOf) -> Sequence[tuple[int, Sequence[int]]]:
 
 
 def way_back(hosts: Sequence[int], parts: PartsOf) -> Sequence[int]:
-    """Return the hosts in the order in which they get the means: from the last of the chain to the first,
-    then those without parts.
-    """
+    """Return the hosts in the order in which they get the means; those without parts come last."""
     backwards = [host for host, _ in reversed(legs(parts))]
     return list(dict.fromkeys([*backwards, *hosts]))
 
 
 def ordered_chain(hosts: Sequence[int], host: int, parts: PartsOf, span: Span, length: int) -> Sequence[Flow]:
-    """Return what one host does for a slice; arguments as of `ring.ring`. At least one host has a part."""
+    """Return what one host does for a slice, as `ring`. At least one host has a part."""
     pieces = segments(span, length)  # what is only sent, or only received, needs none: see `ring`
     chain, back = legs(parts), way_back(hosts, parts)
     back_ways = [Way(one, other, f"mean {at}") for at, (one, other) in enumerate(pairwise(back))]
@@ -181,7 +171,7 @@ BROADCAST_LABEL = "values"
 def broadcast(
     hosts: Sequence[int], host: int, holder: int, part: int, span: Span, length: int
 ) -> Sequence[Flow]:
-    """Return what one host does for the array of a part that `holder` has; the rest as of `ring.ring`."""
+    """Return what one host does for the array of a part that `holder` has, as `ring`."""
     count = len(hosts)
     distance = (hosts.index(host) - hosts.index(holder)) % count
     right = Way(host, hosts[(hosts.index(host) + 1) % count], BROADCAST_LABEL)
@@ -203,7 +193,6 @@ class Terms:
 
         Args:
             blocks: by part, flat arrays of floats of one length and dtype, which belong to the caller.
-            count: of the parts of the step; those without examples have no gradient and count as zero.
             weights: of all parts of the step, the numbers of examples, where the mean is weighted by them
                 and they are not all the same; None: each part counts the same.
         """
@@ -212,14 +201,7 @@ class Terms:
         self._divisor = count if weights is None else sum(weights.values())
 
     def add(self, total: Array, span: Span, parts: Sequence[int], *, begin: bool) -> None:
-        """Add gradients to a sum, one after another, or begin with the first of them.
-
-        Args:
-            total: the sum of the elements of `span`, which is changed.
-            span: elements of the block.
-            parts: whose gradients are added, in this order.
-            begin: whether `total` holds nothing yet.
-        """
+        """Add the gradients of `parts` in this order to `total`; `begin`: `total` holds nothing yet."""
         terms = [self._term(part, span, total) for part in parts]
         if begin and len(terms) > 1:
             np.add(terms[0], terms[1], out=total)
@@ -233,13 +215,12 @@ class Terms:
         return term if self._weights is None else term * total.dtype.type(self._weights[part])
 
     def only(self, span: Span, parts: Sequence[int]) -> Array | None:
-        """Return the sum of the gradients of `parts` where it lies, if it lies anywhere."""
+        """Return the sum of the gradients of `parts` if it needs no addition, else None."""
         if len(parts) != 1 or self._weights is not None:
             return None
         return self._blocks[parts[0]][span.start : span.stop]
 
     def divide(self, total: Array) -> None:
-        """Make a sum over all parts their mean."""
         if self._divisor != 1:
             np.divide(total, total.dtype.type(self._divisor), out=total)
 
@@ -265,8 +246,6 @@ def carry_out(flow: Flow, terms: Terms, mean: Array) -> Iterator[Receive | Send]
     written there was made from it.
 
     Args:
-        flow: the acts.
-        terms: what is added up at this host.
         mean: of the block's length and dtype, the caller's: sums, and in the end the mean.
     """
     for act in flow:
@@ -288,12 +267,10 @@ _WORDS = 3
 
 
 def head_of(step: int, attempt: int, lengths: Sequence[int]) -> Array:
-    """Return the head, int64, of lists with so many rows each."""
     return np.array([step, attempt, len(lengths), *lengths], np.int64)
 
 
 def empty_head(lists: int) -> Array:
-    """Return room for the head of so many lists."""
     return np.empty(_WORDS + lists, np.int64)
 
 
@@ -301,8 +278,6 @@ def lengths_in(head: Array, step: int, attempt: int, most: Sequence[int]) -> lis
     """Return the length of each list that a head announces.
 
     Args:
-        head: as it came, of as many lists as `most` has.
-        step, attempt: of which the lists are expected.
         most: for each list, the rows of its table.
 
     Raises:

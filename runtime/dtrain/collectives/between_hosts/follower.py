@@ -43,13 +43,8 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     """One host's.
 
     Attributes:
-        host: its number.
         hosts: of the newest membership that it has heard of.
-        seats: by host, its replicas as far as was heard; the first one speaks.
         heirs: the replicas of this host that may speak for it.
-        step: the version that is made; all before it are in the variables, or will be by `before`.
-        term: of the leader that is heeded.
-        membership: the number of that membership.
         gone: the hosts that have certainly ended.
         silent: the hosts with which this one had no contact for a lease, or up to their end.
         attempt: the newest that was begun; -1: none of this step.
@@ -58,11 +53,8 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
         named: the replicas of this host that the attempt names.
         summed: whether the mean of the attempt is here, whole.
         needed: the position up to which the attempt needs the leader's records.
-        written: the position up to which they are in the ledger of this host.
         dealt: whether the parts of this step are dealt.
         before: of the step before, the parts.
-        before_void: whether that one made no version.
-        left_behind: whether the others go on without this host.
         over: whether nobody is to speak for this host any more, as training has ended.
     """
 
@@ -92,7 +84,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     def first(
         cls, host: int, seats: dict[int, tuple[Seat, ...]], step: int = 0, term: int = 0, membership: int = 0
     ) -> Self:
-        """Return what a host has promised that begins, of which all hosts know these replicas."""
+        """Return the promise of a host that begins; all hosts know these replicas."""
         return cls(
             host=host,
             hosts=tuple(sorted(seats)),
@@ -104,7 +96,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
         )
 
     def spoken_by(self, rank: int) -> Self:
-        """Return the same for the replica of a rank, which speaks in the place of one that has ended."""
+        """Return the same promise for the replica that speaks after another has ended."""
         own = self.seats[self.host]
         left = sorted(own if own[0].rank == rank else own[1:], key=lambda seat: seat.rank != rank)
         return msgspec.structs.replace(self, seats={**self.seats, self.host: tuple(left)})
@@ -118,7 +110,7 @@ _UNKNOWN = -2
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Have the gradients of these parts computed, those that are not there yet."""
+    """Compute the gradients of those of these parts that are not there yet."""
 
     parts: tuple[int, ...]
 
@@ -162,16 +154,9 @@ Action = Compute | Begin | Apply | Hold | LeftBehind
 
 
 class Following:
-    """One host.
-
-    Attributes:
-        step: the version that is made.
-        term: of the leader that is heeded.
-        hosts: of the newest membership.
-    """
+    """One host as it follows the leader."""
 
     def __init__(self, promise: Promise) -> None:
-        """Go on from what this host has promised; its first seat is the replica that speaks now."""
         self.host = promise.host
         self.hosts = promise.hosts
         self.step = promise.step
@@ -195,7 +180,7 @@ class Following:
 
     @property
     def promise(self) -> Promise:
-        """All that another replica needs to go on; of other hosts and their replicas nothing."""
+        """All that another replica needs to go on, without other hosts and their replicas."""
         return Promise(
             host=self.host,
             hosts=self.hosts,
@@ -222,7 +207,6 @@ class Following:
 
     @property
     def state(self) -> HostState:
-        """All that the leader has to know."""
         return HostState(
             term=self.term,
             host=self.host,
@@ -243,35 +227,28 @@ class Following:
         )
 
     def complete(self, facts: PartFacts) -> None:
-        """Take note that the gradient of a part is here."""
         self._parts[facts.part] = facts
 
     def seated(self, seats: Sequence[Seat]) -> None:
-        """Take note of the live replicas of this host."""
         self._seats = tuple(seats)
 
     def has_mean(self, attempt: int) -> None:
-        """Take note that the mean of an attempt is here, whole."""
         if attempt == self._attempt and not self._failed:
             self._summed = True
 
     def failed(self, attempt: int, blamed: int = -1) -> None:
-        """Take note that an attempt cannot be finished here."""
         if attempt == self._attempt and not self._summed:
             self._failed = True
             self._blamed = blamed
 
     def written(self, position: int) -> None:
-        """Take note that the records of the leader's ledger are here up to this position."""
         self._written = max(self._written, position)
 
     def arrive(self, step: int, position: int, *, void: bool) -> None:
-        """Take note that the leader of this host has arrived, and of its ledger's position."""
         if step == self.step:
             self._arrived, self._arrived_void = position, void
 
     def joining(self, step: int, *, joining: bool) -> None:
-        """Take note whether replicas wait, in a step, to take part from the next one on."""
         if step == self.step:
             self._joining = joining
 
@@ -280,7 +257,7 @@ class Following:
         return term >= self.term and leader_of(term) in self.hosts
 
     def heard(self, told: Direction) -> list[Action]:
-        """Heed a leader; return what follows from it, in this order."""
+        """Follow a leader's direction; return the actions in their order."""
         said = told.term, told.membership
         if told.step >= 0 and self.host not in told.hosts and said >= self._counted:
             return [LeftBehind()]
@@ -346,8 +323,6 @@ def may_go_on(members: Collection[int], present: Collection[int], gone: Collecti
     Args:
         members: of the newest membership that all present hosts have heard of.
         present: those that are heard of, the asking one included.
-        gone: hosts that have certainly ended; some may not be known.
-        leader: of that membership.
     """
     there = set(members) & set(present)
     if set(members) <= there | set(gone):
@@ -365,7 +340,7 @@ def next_term(newest: int, host: int) -> int:
 
 
 def leader_of(term: int) -> int:
-    """Return the host that leads in a term; for term 0, in which no host has led yet, the first one."""
+    """Return the host that leads in a term; for term 0 the first one."""
     return term % _HOSTS_MAX
 
 

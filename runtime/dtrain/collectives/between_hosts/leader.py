@@ -37,8 +37,6 @@ TRIES = 3
 
 
 class _Attempt(NamedTuple):
-    """The contents of an attempt; see `Direction`."""
-
     parts: tuple[PartFacts, ...]
     seats: dict[int, tuple[Seat, ...]]
     written: int
@@ -49,8 +47,6 @@ class Leading:
     """One leader, of one term.
 
     Attributes:
-        direction: what every host is to be told now.
-        stands: why nothing goes on; None while something does.
         without: the hosts without which it may not go on, while it stands.
         deposed: whether another leader has taken over; this one gives no more directions.
     """
@@ -69,12 +65,8 @@ class Leading:
         """Begin by asking.
 
         Args:
-            host: of the leader.
             term: higher than that of any leader before.
-            state: of its own host.
-            parts: how many each step has.
             former: the host of the leader before; of the first one, itself.
-            alone: whether all parts are due at this host.
             needed: so many replicas must live for a step to begin.
         """
         self._host = host
@@ -106,7 +98,6 @@ class Leading:
         self.direction = Direction(term=term, membership=state.membership, hosts=state.hosts)
 
     def gone(self, host: int) -> None:
-        """Take note that all processes of a host have ended, which is final."""
         self._gone.add(host)
         self._go_on()
 
@@ -140,11 +131,9 @@ class Leading:
         return frozenset(each.host for each in states if not (each.step == self._step and each.has_mean))
 
     def has_heard(self, host: int) -> bool:
-        """Return whether a host has said in this term how far it is."""
         return host in self._states and host not in self._new
 
     def silent(self, host: int) -> None:
-        """Note that the lease of a host has run out."""
         if host not in self._silent:
             self._silent.add(host)
             self._go_on()
@@ -152,7 +141,6 @@ class Leading:
                 self._tell()
 
     def heard(self, state: HostState) -> None:
-        """Take note of how far a host is."""
         self.deposed = self.deposed or state.term > self._term
         if state.term != self._term or state.host not in self._hosts or self.deposed:
             return
@@ -180,7 +168,6 @@ class Leading:
             pass
 
     def _note_acknowledged(self) -> None:
-        """Count the newest membership from now on, if every host in it knows it."""
         heard = [self._states.get(host) for host in sorted(self._hosts - self._gone)]
         if all(state is not None and state.membership == self._membership for state in heard):
             self._acknowledged = sorted(self._hosts)
@@ -236,7 +223,6 @@ class Leading:
 
     @property
     def _live(self) -> Mapping[int, Seat]:
-        """The replicas of all hosts, by rank."""
         return {seat.rank: seat for host in self._hosts for seat in self._states[host].seats}
 
     def _deal(self) -> None:
@@ -273,12 +259,11 @@ class Leading:
                 self._attempt += 1  # whose streams are opened anew, for these hosts
 
     def _numbered(self) -> set[int]:
-        """Return every number that a host has had, as far as is known."""
         told = {host for state in self._states.values() for host in state.hosts}
         return told | self._states.keys() | self._hosts | self._gone | self._silent | {self._former}
 
     def _deal_again(self, lost: set[int]) -> None:
-        """Let the parts of lost hosts be due where they are already, or at the host of the next replica."""
+        """Let the parts of lost hosts be due where they lie already, or at the next replica's host."""
         dead = {rank for rank, host in self._host_of.items() if host not in self._hosts}
         for part, host in self._due.items():
             if host in lost:
@@ -298,7 +283,7 @@ class Leading:
         self._tell()
 
     def _advanced(self) -> bool:
-        """Take the next decision that can be taken; return whether there was one."""
+        """Take the next possible decision; return whether there was one."""
         if self._begun is None:
             return self._released() or self._begin_attempt()
         states = [self._states[host] for host in sorted(self._hosts)]
@@ -314,7 +299,6 @@ class Leading:
         return False
 
     def _released(self) -> bool:
-        """Deal the parts of a step that was held, if enough replicas live now."""
         if not self._held or len(self._live) < self._needed:
             return False
         self._held = False
@@ -324,14 +308,12 @@ class Leading:
 
     @property
     def _has_newcomers(self) -> bool:
-        """Whether replicas could take part from the next step on that do not in this one."""
         here = [state for state in self._states.values() if state.step == self._step]
         return not self._asking.keys() <= self._live.keys() or any(
             state.joining for state in here if state.host in self._hosts
         )
 
     def _begin_attempt(self) -> bool:
-        """Begin an attempt, if everything is there that it needs."""
         own = self._states[self._host]
         if own.step != self._step or own.arrived < first_attempt(self._term):
             return False
@@ -355,7 +337,6 @@ class Leading:
 
     @property
     def _is_spoken(self) -> bool:
-        """Whether the replicas that the attempt names still speak for their hosts."""
         named = self._begun.seats if self._begun is not None else {}
         return all(self._states[host].seats[:1] == seats[:1] for host, seats in named.items())
 

@@ -81,11 +81,6 @@ class Leader:
     def __init__(
         self, servers: int, connect: ConnectTask, connect_s: float, clock: Clock = SYSTEM, host: int = 0
     ) -> None:
-        """Connect to every server; `host` hosts the control plane.
-
-        Raises:
-            WaitTimeoutError: one is not there within `connect_s`.
-        """
         self._clock = clock
         self.host = host
         self.term = 0
@@ -113,14 +108,8 @@ class Leader:
         until: int | None = None,
         heard_of: tuple[str, ...] = (),
     ) -> int:
-        """Begin a term: give every server its variables; return the highest version given up for it, or -1.
-
-        `until` and `heard_of` are those of `Initialise`. It is never repeated within a term: a server might
-        have begun it, trained, and died in the meantime.
-
-        Raises:
-            PeerLostError: a server is gone: all servers need a new term.
-            PeerRefusedError: a server will not have it.
+        """Give every server its variables; return the highest version given up for them, or -1. It is never
+        repeated within a term: a server might have begun it, trained, and died in the meantime.
         """
         self.term = term
         plan = start.plan
@@ -159,7 +148,6 @@ class Leader:
         return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """Return rows of the last snapshot, flat; raise a `PeerError` if the server has none."""
         with self._asking():
             self._say(server, question)
             blocks = _expect(Rows, self._hear(server, question)).blocks
@@ -168,11 +156,7 @@ class Leader:
         return blocks[0]
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
-        """Return every server's state; arguments as in `Cut.question`.
-
-        Raises:
-            PeerError: a server is gone, or will not answer.
-        """
+        """Return every server's state; arguments as in `Cut.question`. Raises a PeerError."""
         if cut.sync:
             return self._ask(cut.question(newest, last), SnapshotReply)
         marks = self._ask(cut.mark(), Marked)
@@ -180,7 +164,6 @@ class Leader:
         return self._ask(cut.marked(marks), SnapshotReply)
 
     def _ask(self, question: AnyMessage, kind: type[Answer]) -> list[Answer]:
-        """Ask every server, before the first answer is awaited."""
         with self._asking():
             for server in range(len(self._peers)):
                 self._say(server, question)
@@ -191,12 +174,7 @@ class Leader:
         return answers
 
     def conclude(self, generation: int, rows: Mapping[int, Row]) -> None:
-        """Tell ps:0 that the last step of a generation is saved, and the numbers of its epochs: it may have
-        been started again.
-
-        Raises:
-            PeerError: ps:0 is gone, or will not answer.
-        """
+        """Tell ps:0, which may have been started again, that the last step of a generation is saved."""
         question = Conclude(generation=generation, rows=dict(rows))
         with self._asking():
             self._say(self.host, question)
@@ -221,7 +199,7 @@ class Leader:
         self._peers[server].tell(question)
 
     def _hear(self, server: int, question: AnyMessage) -> Frame:
-        """Return a server's answer; if the connection is broken, that to another question on a new one."""
+        """Return a server's answer; after a broken connection, that to another question on a new one."""
         peer = self._peers[server]
         try:
             return peer.receive()
@@ -231,7 +209,6 @@ class Leader:
         return peer.receive()
 
     def reconnect(self) -> None:
-        """Open every connection again; raise a `WaitTimeoutError` if a server is not there."""
         for peer in self._peers:
             peer.open(RECONNECT_S)
         self._answers_open = False
@@ -250,16 +227,15 @@ class Leader:
                 peer.receive(deadline=deadline)
 
     def abort(self, reason: str) -> None:
-        """Give up, from another thread, whatever is being waited for."""
+        """Give up every wait, from another thread."""
         for peer in self._peers:
             peer.abort(reason)
 
     def break_with(self, server: int, reason: str) -> None:
-        """Break a server's connection from another thread; open questions are asked again on a new one."""
+        """Break a server's connection from another thread; open questions are asked again."""
         self._peers[server].break_with(reason)
 
     def close(self) -> None:
-        """Close the connections."""
         for peer in self._peers:
             peer.close()
 
@@ -275,7 +251,6 @@ def _expect(kind: type[AnyMessage], frame: Frame) -> Frame:
 
 
 def server_name(server: int) -> str:
-    """Return a server's name in messages: ``ps:0``."""
     return str(TaskId(Role.PS, server))
 
 
@@ -287,7 +262,7 @@ Part = tuple[Load, Callable[[], list[Array]]]
 
 
 def descriptions(tables: Tables) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return how the arrays that are not shipped are drawn; see `Initialise.drawn`."""
+    """Return how the arrays that are not sent are drawn."""
     return {
         name: {array: source.describe() for array, source in arrays.items() if isinstance(source, DrawnTable)}
         for name, arrays in tables.items()
@@ -318,12 +293,7 @@ def _blocks(source: Any, rows: slice) -> list[Array]:
 
 @dataclass(frozen=True)
 class KeeperParts:
-    """Where a leader works: its ways to the servers, and what it keeps.
-
-    Attributes:
-        training: the rules, which the servers are told.
-        server_s: how long it waits for a server that is lost.
-    """
+    """The connections, settings and storage with which a leader works."""
 
     leader: Leader
     links: Sequence[HeartbeatLink]
@@ -336,7 +306,6 @@ class KeeperParts:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
         return RunFiles(self.run_dir).checkpoints
 
 
@@ -344,8 +313,6 @@ class Keeper(KeeperThread):
     """Keeps one generation on the servers and on the disk.
 
     Attributes:
-        asked: the call of `fit` as the program asks for it.
-        plan: where its variables lie.
         busy: a term is being begun: servers may be slow to answer.
         own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
     """
@@ -379,23 +346,19 @@ class Keeper(KeeperThread):
 
     @property
     def first_version(self) -> int:
-        """Return the version at which the present term began, or was found."""
         return self._machine.first_version
 
     @property
     def saved_step(self) -> int:
-        """Return the step of the newest checkpoint that this process has written."""
         return self._saver.saved_step
 
     # In the program's own thread
 
     def begin(self, start: Start, *, save: bool) -> None:
-        """Begin with this, and keep it up to the last step that it has; see `KeeperThread.begin`."""
         self._machine.max_steps = start.state.max_steps
         super().begin(start, save=save)
 
     def attach(self) -> None:
-        """Go on in the background with what the servers train already."""
         self._hear()
         lineage = self._place.links[self._place.leader.host].reply.lineage
         last = lineage.first_step + self.asked.max_steps
@@ -417,10 +380,7 @@ class Keeper(KeeperThread):
 
     def give_back(self) -> None:
         """Give every server the newest checkpoint again: what an earlier process of the leader assigned has
-        reached some only.
-
-        Raises:
-            DtrainError: the keeper has given up.
+        reached some only. Raises the keeper's error if it has given up.
         """
         self._ask(Request.GIVE_BACK)
 
@@ -499,7 +459,6 @@ class Keeper(KeeperThread):
 
 
 def _notices(said: TaskStatus) -> Iterator[Hashable]:
-    """Yield what a task has told: that it was told to stop and needs a checkpoint first, and notices."""
     process = said.task, said.attempt, said.pid
     if said.phase is TaskPhase.LEAVING:
         yield process
@@ -510,18 +469,9 @@ def _notices(said: TaskStatus) -> Iterator[Hashable]:
 def request_kill(
     run_dir: Path, task: TaskId, heard_attempt: int | None, reason: str, *, now_s: float, lease_s: float
 ) -> None:
-    """Order it, if it is sure that the attempt that runs now is the one that does not answer.
-
-    It is if this attempt has answered before, or if it has not even written its own status for as long: it
-    stands still. Any other was started meanwhile, and is not there yet.
-
-    Args:
-        run_dir: of the run, which the launcher reads.
-        task: the server.
-        heard_attempt: the attempt that answered last; None if none has.
-        reason: for people.
-        now_s: the machine's monotonic clock.
-        lease_s: how long it has been silent.
+    """Order it, if it is sure that the attempt that runs now is the one that does not answer. It is if this
+    attempt has answered before, or has not written its own status for as long. `heard_attempt` answered last;
+    the server has been silent for `lease_s`.
     """
     files = RunFiles(run_dir)
     with contextlib.suppress(RunError, OSError):

@@ -20,16 +20,11 @@ STOP_S = 5.0
 
 
 class KeeperThread:
-    """Carries out what the machine wants, one action at a time, in the background.
-
-    Attributes:
-        on_failure: called with the reason when it has given up; `failure` is set before.
-    """
+    """Carries out what the machine wants in the background; `on_failure` hears why it gives up."""
 
     def __init__(
         self, machine: Keeping, saver: Saver, warn: Callable[[str], None], trace: Trace, clock: Clock = SYSTEM
     ) -> None:
-        """Begin nothing yet; `warn` tells the user."""
         self._machine = machine
         self._saver = saver
         self._warn = warn
@@ -44,19 +39,12 @@ class KeeperThread:
 
     @property
     def failure(self) -> DtrainError | None:
-        """Why it has given up."""
         return self._machine.failure
 
     # In the program's own thread
 
     def begin(self, start: Start, *, save: bool) -> None:
-        """Begin with this, and go on in the background; with `save` no checkpoint knows it yet, and one is
-        written.
-
-        Raises:
-            CheckpointError: it cannot be saved.
-            PeerError: a server is gone for good, or refuses it.
-        """
+        """Begin, and go on in the background; `save`: no checkpoint has this state yet."""
         self._start = start
         self._saver.state = state = start.state
         lost = state.lineage.rolled_back_steps
@@ -66,23 +54,15 @@ class KeeperThread:
         self._go_on()
 
     def finish(self) -> bool:
-        """Save the last step. False if the servers had to go back before that: training goes on.
-
-        Raises:
-            DtrainError: it cannot be saved.
-        """
+        """Save the last step. False if the servers had to go back before that: training goes on."""
         return self._ask(Request.FINISH)
 
     def save_now(self) -> None:
-        """Write a checkpoint out of turn, unless the last one is written; raise its error."""
+        """Write a checkpoint now, unless the last one is written; raise its error."""
         self._ask(Request.SAVE)
 
     def stop(self, *, save: bool = False) -> None:
-        """Do nothing more in the background; with `save` write one last checkpoint of what there is.
-
-        Raises:
-            DtrainError: it cannot be written.
-        """
+        """Stop the background work; with `save` write one last checkpoint."""
         last = self._machine.stop(self._away(), save=save)
         self._wake.set()
         if self._thread is not None and any(isinstance(action, Save) for action in last):
@@ -132,17 +112,14 @@ class KeeperThread:
             raise
 
     def _look(self) -> Sequence[Action]:
-        """Return what the machine wants now."""
         self._hear()
         return self._machine.look(self._clock.now())
 
     def _hear(self) -> None:
-        """Tell the machine how far training is."""
         self._machine.own_step = 0, self._saver.step()
         self._machine.notices = range(1, notices.heard() + 1)
 
     def _away(self) -> Sequence[int]:
-        """Return the servers that cannot be reached."""
         return ()
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
@@ -156,7 +133,6 @@ class KeeperThread:
             waiting.extend(following)
 
     def _do(self, action: Action) -> Sequence[Action]:
-        """Carry one action out; return what follows."""
         match action:
             case Save():
                 return self._save(action)

@@ -58,17 +58,14 @@ MARK_S = 2.0
 
 @dataclass
 class CheckpointSchedule:
-    """A schedule of checkpoints: every so many seconds or steps, whichever comes first.
-
-    Step 0 and the end are saved besides.
-    """
+    """A schedule by seconds or steps, whichever comes first; step 0 and the end are saved too."""
 
     section: CheckpointSection
     last_s: float
     last_step: int
 
     def due(self, step: int, now: float) -> bool:
-        """Return whether a checkpoint of `step` should be written now, never twice of the same step."""
+        """Return whether to write a checkpoint of `step`, never twice of the same step."""
         if step <= self.last_step:
             return False
         by_time = self.section.every_s is not None and now - self.last_s >= self.section.every_s
@@ -76,12 +73,10 @@ class CheckpointSchedule:
         return by_time or by_steps
 
     def saved(self, step: int, now: float) -> None:
-        """Record that a checkpoint of `step` has been written."""
         self.last_s = now
         self.last_step = step
 
     def wait_s(self, now: float) -> float:
-        """Return how long to sleep before asking again."""
         if self.section.every_steps is not None:
             return 0.05
         until = self.last_s + self.section.every_s - now if self.section.every_s is not None else 1.0
@@ -94,8 +89,6 @@ class Cut:
 
     Attributes:
         sync: whether a checkpoint is one version.
-        term: in which all servers must be.
-        host: the server that hosts the control plane.
     """
 
     sync: bool
@@ -121,16 +114,13 @@ class Cut:
         return Snapshot(at_least=0, wait_s=ARRIVAL_S, term=self.term, covers=covers, settled=own.settled)
 
     def whole(self, replies: Sequence[SnapshotReply]) -> bool:
-        """Return whether the answers make one cut: in async, equal batches applied on all servers."""
+        """Return whether, in async, equal batches are applied on all servers."""
         applied = {tuple(each.batches for each in reply.state.contents) for reply in replies}
         return self.sync or len(applied) == 1
 
     def accept(self, versions: Sequence[int], assigned: Sequence[tuple[int, int]] = ()) -> bool:
         """Return whether the answers make a checkpoint; if not, the next question looks further ahead.
-
-        Args:
-            versions: of the servers.
-            assigned: the numbers of the orders whose values they have: they are in all of them, or in none.
+        `assigned` are the orders whose values the servers have: all of them must have the same.
         """
         if self.sync and len(set(versions)) > 1:
             self.margin_steps *= 2
@@ -160,7 +150,6 @@ def beginning(fit: int, servers: Sequence[HeartbeatReply], saved: int) -> Beginn
 
     Args:
         fit: which call of `fit` of the program this is, from 1.
-        servers: each server's report.
         saved: the generation of the newest checkpoint; 0 without one.
     """
     reached = max([saved, *(reply.generation for reply in servers)])
@@ -176,9 +165,7 @@ def next_term(servers: Iterable[HeartbeatReply], own: int, incarnation: int) -> 
     """Return a term later than all that were begun before.
 
     Args:
-        servers: each server's report.
         own: the last term that this leader has begun, or tried to.
-        incarnation: of the leader, which rises from process to process.
     """
     return max(incarnation, own, *(reply.term for reply in servers)) + 1
 
@@ -189,7 +176,6 @@ class TermWatch:
 
     Attributes:
         since_s: when the term had begun everywhere.
-        host: the server that hosts the control plane.
         heard_of: what ps:0 said of this last while it held the term.
     """
 
@@ -200,7 +186,6 @@ class TermWatch:
     host: int = 0
 
     def lost(self, answers: Sequence[Answer]) -> list[int]:
-        """Return the servers that do not hold the term, by the newest answers."""
         term = (self.generation, self.term)
         own = answers[self.host][1]
         if (own.generation, own.term) == term:
@@ -242,7 +227,6 @@ class Save:
     """Write a checkpoint: of the start, or of what all servers hold in this term.
 
     Attributes:
-        step: the newest step that was heard of.
         at_least: nothing is written where ps:0 has not reached this step.
     """
 
@@ -253,7 +237,6 @@ class Save:
 
     @property
     def final(self) -> bool:
-        """Return whether training has ended."""
         return self.reason in (Reason.LAST, Reason.STOP)
 
 
@@ -267,10 +250,7 @@ class BeginTerm:
     """Give every server its variables; no version is made beyond `until` before the leader's order.
 
     Attributes:
-        term: the number of the new term.
         until: the version that the variables belong to.
-        rolled_back_steps: how many steps were lost so far, as far as that is known.
-        heard_of: as in `Initialise`.
         again: whether a term was begun before, so that all connections are opened anew.
     """
 
@@ -296,14 +276,14 @@ class Tell:
 
 @dataclass(frozen=True)
 class Warn:
-    """Tell the user."""
+    """Warn the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Note:
-    """Keep an event in the trace."""
+    """Write an event to the trace."""
 
     event: AnyEvent
 
@@ -325,17 +305,10 @@ class Keeping:
     """One generation as it is kept.
 
     Attributes:
-        schedule: when a checkpoint is due.
-        max_steps: the last step.
-        patience_s: how long a server may be gone.
         watch: looks for servers that have lost the term; None: there are no servers.
         answers: what each server last said, and when it was asked.
         own_step: the term and step of the leader's own replica, which knows sooner than a heartbeat says.
-        notices: what tasks have told of that are about to end; each new one asks for a checkpoint.
         first_version: the version at which the present term began, or was found.
-        rolled_back_steps: how many steps were lost so far.
-        stopped: nothing more is to be done.
-        failure: why training ends.
     """
 
     schedule: CheckpointSchedule
@@ -358,12 +331,10 @@ class Keeping:
 
     @property
     def term(self) -> int:
-        """Return the present term; 0 without servers."""
         return 0 if self.watch is None else self.watch.term
 
     @property
     def step(self) -> int:
-        """Return the newest version of this term that was heard of."""
         heard = [(said.term, said.version) for said in self._said[:1]]
         return max(
             [self.first_version, *(step for term, step in [*heard, self.own_step] if term == self.term)]
@@ -374,14 +345,13 @@ class Keeping:
         return [said for _, said in self.answers]
 
     def wait_s(self, now: float) -> float:
-        """Return when to look again, in seconds from now."""
+        """Return when to poll again, in seconds from now."""
         longest_s = NOTICE_S if self.watch is None else LOOK_S
         return min(longest_s, self.schedule.wait_s(now))
 
     # How it begins
 
     def begin(self, version: int, rolled_back_steps: int, *, save: bool, now: float) -> list[Action]:
-        """Begin with variables of this version; with `save` no checkpoint knows them yet."""
         self._deadline_s = now + self.patience_s
         self._given = version
         self._reached = 0
@@ -391,7 +361,6 @@ class Keeping:
         return self._next_term()
 
     def attach(self, rolled_back_steps: int, *, nothing_saved: bool, now: float) -> list[Action]:
-        """Go on with servers that train already: the leader's process is another one."""
         said = self._said[0 if self.watch is None else self.watch.host]
         if self.watch is not None:
             self.watch.term = said.term
@@ -402,14 +371,12 @@ class Keeping:
     # What goes on
 
     def ask(self, request: Request, now: float) -> list[Action]:
-        """Note what the program asks for; it is done when the machine looks the next time."""
         if self.stopped:
             return [Tell(request)]
         self._requests.setdefault(request, now)
         return []
 
     def look(self, now: float) -> list[Action]:
-        """Return what is to be done now."""
         if self.stopped or self.failure is not None:
             return []
         lost = self.watch.lost(self.answers) if self.watch is not None else []
@@ -457,12 +424,10 @@ class Keeping:
         return [*([] if whole else [Warn(half)]), *told]
 
     def concluded(self) -> list[Action]:
-        """Stop: the last step is saved, and ps:0 knows it."""
         self.stopped = True
         return self._told(Request.FINISH)
 
     def restored(self, version: int, rolled_back_steps: int) -> list[Action]:
-        """Go on with the newest checkpoint, which is of this version."""
         of_this = [
             said.version for said in self._said if self.watch and said.generation == self.watch.generation
         ]
@@ -488,7 +453,7 @@ class Keeping:
         return [begun, *warning, *self._told(Request.FINISH, done=False), *self._told(Request.GIVE_BACK)]
 
     def failed(self, action: Action | None, error: DtrainError, now: float) -> list[Action]:
-        """Go on after an action that could not be carried out; None: a server is gone for good."""
+        """Go on after an action that failed; None: a server is gone for good."""
         match action:
             case Save(reason=Reason.SCHEDULE | Reason.REQUEST | Reason.NOTICE):
                 self.schedule.saved(action.step, now)

@@ -56,10 +56,7 @@ class Order:
         comes_back: the ends of epochs that came before it are lost.
         for_its_values: whether it is given only where it brings them: a later order is given after it.
         holding: what ps:0 said; None before.
-        unanswered: by server, what was asked and not yet answered.
-        done: every server has obeyed.
         brings_values: whether the control that is given now comes with the values.
-        host: the server that hosts the control plane.
     """
 
     servers: int
@@ -82,7 +79,6 @@ class Order:
 
     @property
     def seen(self) -> Holding:
-        """The newest answer of ps:0."""
         if self.holding is None:
             raise AssertionError("an order that is done was answered by ps:0")
         return self.holding
@@ -105,17 +101,15 @@ class Order:
         return len({answer.assigned for answer in self._answers}) > 1
 
     def start(self) -> Iterator[Outgoing]:
-        """Begin, or begin again: the servers are, or were, not all in one term."""
+        """Begin, or begin again, as the servers were not all in one term."""
         self._answers = []
         self._void = False
         for server in range(self.servers):
             yield self._ask(server, Hold(generation=self.generation, number=self.number))
 
     def receive(self, server: int, message: AnyMessage) -> Iterator[Outgoing]:
-        """Take a server's answer. With nothing unanswered and not `done`, wait a moment and start again.
-
-        Raises:
-            PeerRefusedError: it will not obey this task.
+        """Process an answer. With nothing unanswered and not `done`, wait a moment and start again. Raises a
+        PeerRefusedError if a server will not obey this task.
         """
         asked = self.unanswered.pop(server)
         match message:
@@ -137,7 +131,6 @@ class Order:
             yield from self._next(told=isinstance(asked, Control))
 
     def _next(self, told: bool) -> Iterator[Outgoing]:
-        """Send the next messages, once all servers have answered."""
         if len({answer.term for answer in self._answers}) != 1 or self.holding is None:
             return
         if self.control is None or self.void:
@@ -152,7 +145,7 @@ class Order:
             yield self._ask(server, control)
 
     def _told_now(self, control: Control, holding: Holding) -> Control:
-        """Return the order as given to the servers, now that ps:0 has said at which version it holds."""
+        """Return the order as the servers get it, once ps:0 has said at which version it holds."""
         version = max(holding.version, self.since)
         control = msgspec.structs.replace(
             control, number=self.number, term=holding.term, version=version, stop=self.stops
@@ -174,9 +167,7 @@ class GivenOrder:
     """An order that was given.
 
     Attributes:
-        control: what was ordered.
         values: by server, the values that belong to it; empty if it has none.
-        since: the version that it holds for at the earliest.
         epochs: those that had ended before it.
     """
 
@@ -197,12 +188,10 @@ class OrdersInForce:
     _orders: list[GivenOrder] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Whether any order was given."""
         return bool(self._orders)
 
     @property
     def last(self) -> GivenOrder:
-        """The newest order."""
         return self._orders[-1]
 
     def given(

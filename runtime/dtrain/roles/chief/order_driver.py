@@ -24,7 +24,6 @@ class OrderDriver:
         waits: the servers had begun another term: the last order is given with `repeat_in`.
         torn: the values of an order of an earlier process of the leader have reached some servers only, as
             `look` has seen.
-        rows: the numbers of the epochs that have ended, as ps:0 has them.
     """
 
     def __init__(
@@ -37,10 +36,6 @@ class OrderDriver:
         clock: Clock = SYSTEM,
         host: int = 0,
     ) -> None:
-        """Prepare without a connection.
-
-        A server may be away for `patience_s`; the server `host` hosts the control plane.
-        """
         self._host = host
         self._clock = clock
         self._generation = generation
@@ -59,7 +54,6 @@ class OrderDriver:
         self.rows: Mapping[int, Row] = {}
 
     def look(self) -> Holding:
-        """Return the state in force; training stands still before the next order."""
         order = self._order(None)
         self._give(order, ())
         self.torn = order.torn
@@ -82,13 +76,9 @@ class OrderDriver:
         that term.
 
         Args:
-            optimizer: the numbers.
-            term: in which the leader stands.
             reached: the version that it has seen.
-            stop: make no further version.
             until: make none beyond this one before the next order.
             values: each server's new ones; empty: they stay.
-            saved: the version of the newest checkpoint.
 
         Raises:
             PeerLostError: a server is away for too long.
@@ -112,7 +102,7 @@ class OrderDriver:
         return since, order.stops
 
     def repeat_in(self, term: int) -> bool:
-        """Ask for rows and repeat the last order if that was done in another term; return whether it was."""
+        """Repeat the last order in another term; return whether that was needed."""
         if self._rows_term not in (0, term):
             self.ask_for_rows()
         if not self._in_force:
@@ -130,13 +120,8 @@ class OrderDriver:
         return True
 
     def record(self, term: int, epoch: int, rows: Mapping[int, Row]) -> bool:
-        """Have ps:0 keep the numbers of epochs that have ended in this term; those from `epoch` on have not.
-
-        Returns whether it has: not if the servers have begun another term.
-
-        Raises:
-            PeerLostError: ps:0 is away for too long.
-            PeerRefusedError: it will not take them.
+        """Have ps:0 keep the numbers of ended epochs; those from `epoch` on have not ended. Return False if
+        the servers have begun another term. Raises as `give`.
         """
         number = self._next_number()
         record = Record(generation=self._generation, term=term, epoch=epoch, rows=dict(rows), number=number)
@@ -146,7 +131,6 @@ class OrderDriver:
         return kept
 
     def ask_for_rows(self) -> None:
-        """Ask ps:0 for the numbers of the epochs that have ended."""
         answer = self._ask_first(Record(generation=self._generation))
         self.rows = answer.rows
         self._rows_term = answer.term
@@ -209,13 +193,11 @@ class OrderDriver:
         self._told_term = term
 
     def abort(self, reason: str) -> None:
-        """Give up, from another thread, whatever is being waited for."""
         self._aborted = reason
         for peer in self._peers:
             peer.abort(reason)
 
     def close(self) -> None:
-        """Close the connections."""
         for peer in self._peers:
             peer.close()
 

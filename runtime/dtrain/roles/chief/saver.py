@@ -28,7 +28,7 @@ from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 
 @dataclass(frozen=True)
 class SavedArray:
-    """Values, or one slot, of a group or table, as in `SnapshotRows`: of `shards` one after another."""
+    """Values, or one slot, of a group or table, in `shards` one after another."""
 
     part: int
     name: str
@@ -36,13 +36,11 @@ class SavedArray:
     shape: tuple[int, ...]
 
     def questions(self, nbytes: int = BLOCK_BYTES) -> Iterator[SnapshotRows]:
-        """Yield the questions for all of it, in blocks of about `nbytes`."""
         for start, stop in row_blocks(self.shape, DTYPE_BYTES[self.shards[0].dtype], nbytes):
             yield SnapshotRows(part=self.part, array=self.name, start=start, stop=stop)
 
 
 def saved_arrays(layout: ServerLayout, slots: Sequence[str]) -> Iterator[SavedArray]:
-    """Everything that a server holds."""
     groups = [(group.shards, (group.size,)) for group in layout.groups]
     tables = [((table,), table.shape) for table in layout.tables]
     for part, (shards, shape) in enumerate([*groups, *tables]):
@@ -59,11 +57,9 @@ Tried = Callable[[int, str | None], None]
 class Holder(Protocol):
     """A source of the state of all servers."""
 
-    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
-        """One answer a server; arguments as in `Cut.question`."""
+    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]: ...
 
-    def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        """Rows of an array at the last snapshot, flat."""
+    def snapshot_rows(self, server: int, question: SnapshotRows) -> Array: ...
 
 
 class Saver:
@@ -71,11 +67,8 @@ class Saver:
 
     Attributes:
         state: what is saved, as it began; each checkpoint has the newest version of it.
-        directory: where checkpoints are written.
         until: no version is made beyond this one before the leader allows it; None: there is no such limit.
-        step: says the newest global step.
         whole: whether the last one is one cut through all servers.
-        saved_step: of the last one.
     """
 
     def __init__(
@@ -97,18 +90,8 @@ class Saver:
         """Begin.
 
         Args:
-            holder: says what is to be saved.
-            plan: where its variables lie.
-            state: what it belongs to.
-            section: which checkpoints stay, and where else they go.
-            directory: where they are written.
-            step: says the newest global step.
-            warn: told of copies that could not be written.
-            sync: whether a checkpoint is one version.
-            host: the server that hosts the control plane.
             turn: in which a cut is saved, because the holder remembers one snapshot only.
             tried: called after every attempt to write a checkpoint.
-            clock: the time, and how to wait.
         """
         self._holder = holder
         self.state = state
@@ -128,7 +111,6 @@ class Saver:
         self.rows: Mapping[int, Row] = {}
 
     def save_start(self, start: Start) -> None:
-        """Save a beginning from the leader's own memory; raise a `CheckpointError` on a failing disk."""
         self.state = start.state
         if start.state.generation > 1:
             checkpoints.keep_final(self.directory, start.state.generation - 1)
@@ -142,16 +124,8 @@ class Saver:
             self._copies.finish()
 
     def save_cut(self, term: int = 0, *, final: bool = False, at_least: int = 0) -> int | None:
-        """Save the present state of the servers; return its step.
-
-        Args:
-            term: in which all servers must be.
-            final: training has ended.
-            at_least: nothing is saved, and None returned, if ps:0 has not reached this step.
-
-        Raises:
-            CheckpointError: the servers do not agree on a version, or the disk is full or failing.
-            PeerError: a server is gone, or is in another term.
+        """Save the state of the servers; return its step, or None where ps:0 has not reached `at_least`.
+        Raises a CheckpointError if the servers agree on no version or the disk fails, else a PeerError.
         """
         attempt = Cut(self._sync, term, host=self._host)
         with self._turn:
@@ -180,7 +154,7 @@ class Saver:
         )
 
     def _arrays(self, slots: Sequence[str]) -> dict[str, Streamed]:
-        """Return the servers' arrays as a checkpoint's entries in reading order, by variable and row."""
+        """Return the servers' arrays in reading order, by variable and row."""
         plan = self._plan
         entries = {}
         for server, layout in enumerate(plan.layouts):
@@ -194,7 +168,6 @@ class Saver:
         return entries
 
     def _blocks(self, server: int, array: SavedArray) -> Iterator[Array]:
-        """Yield the array as it was at the last snapshot."""
         dtype, width = array.shards[0].dtype, math.prod(array.shape[1:])
         for question in array.questions():
             rows = self._holder.snapshot_rows(server, question)
@@ -203,7 +176,6 @@ class Saver:
             yield rows
 
     def _save(self, state: FitState, arrays: Mapping[str, Array | Streamed], *, final: bool) -> None:
-        """Write a state with its arrays; what the servers are not told, and the lineage, is the leader's."""
         begun = self.state
         state = state.but(
             compiled=begun.compiled,
@@ -234,7 +206,7 @@ class Saver:
 
 
 class Pieces:
-    """Flat arrays that come one after another, cut anew: who takes the next elements gets them in pieces."""
+    """Cuts flat arrays that come one after another into pieces of the size that is asked for."""
 
     def __init__(self, blocks: Iterator[Array]) -> None:
         self._blocks = blocks
@@ -252,7 +224,6 @@ class Pieces:
 
 
 def _streamed(source: Any) -> Array | Streamed:
-    """Return an array, or a source that can be sliced by rows, in a form that a checkpoint takes."""
     if isinstance(source, np.ndarray) or not source.shape:
         return np.asarray(source)
     blocks = (source[start:stop] for start, stop in row_blocks(source.shape, source.dtype.itemsize))
@@ -276,7 +247,6 @@ class CopiesThread:
         warn: Callable[[str], None],
         clock: Clock = SYSTEM,
     ) -> None:
-        """Begin; `warn` is told of copies that could not be written while training goes on."""
         self._remote = remote
         self._directory = directory
         self._warn = warn
@@ -292,12 +262,11 @@ class CopiesThread:
     def of(
         cls, section: CheckpointSection, directory: Path, warn: Callable[[str], None], clock: Clock = SYSTEM
     ) -> "CopiesThread | None":
-        """Return the copies that the spec asks for; None if it names no remote store."""
         remote = checkpoints.remote_copies(section.remote)
         return None if remote is None else cls(remote, directory, warn, clock)
 
     def copy(self) -> None:
-        """Ask for copies of the directory's changes; return at once."""
+        """Start copying the directory's changes; return at once."""
         self._asked += 1
         self._wake.set()
 

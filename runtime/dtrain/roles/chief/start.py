@@ -35,11 +35,9 @@ class Start:
 
     Attributes:
         state: of the call of `fit`, at the version that everything else belongs to.
-        plan: where its variables lie.
         values: of every variable. A sparse one may be anything that can be sliced by rows; a `DrawnTable` is
             not shipped.
         slots: by slot name, then by variable.
-        warning: what is to be said about the checkpoint.
         changed: which numbers of the program mean something else than when the checkpoint was written.
     """
 
@@ -51,24 +49,19 @@ class Start:
     changed: str | None = None
 
     def but(self, **changed: Any) -> "Start":
-        """Return the same start with other values of the fields of its state that are named."""
         return replace(self, state=self.state.but(**changed))
 
     def going_on(self, cut: BatchCut, steps: int, *, sync: bool) -> "Start":
-        """Return the start of a call of `fit` of so many steps that would cut batches so if it began now."""
         state = self.state
         last = state.lineage.first_step + steps
         return self.but(max_steps=last, dealt=state.dealt.going_on(cut, sync=sync))
 
     @property
     def optimizer_state(self) -> OptimizerState:
-        """Return the state of the optimizer."""
         return OptimizerState(self.state.version - self.state.lineage.origin, self.slots)
 
     def where(self) -> list[str]:
-        """Say from which step training goes on, or that it has ended already; and what steps mean now if that
-        has changed.
-        """
+        """Say at which step training goes on, or that it has ended, and what steps mean if that changed."""
         version, max_steps = self.state.version, self.state.max_steps
         if version > max_steps:
             where = (
@@ -97,10 +90,6 @@ def fresh(
     """Return a start from given values, and a new optimizer or one in the state `state`.
 
     Args:
-        asked: the call of `fit` as the program asks for it.
-        plan: where its variables lie.
-        values: of every variable.
-        version: the global step.
         state: of an optimizer that goes on.
     """
     state = state or OptimizerState(0, {})
@@ -135,9 +124,6 @@ def restored(directory: Path, plan: Plan, asked: FitState, *, by_server: bool = 
     training goes on at the same example.
 
     Args:
-        directory: the folder.
-        plan: where the variables lie now.
-        asked: the call of `fit` as the program asks for it.
         by_server: whether servers may begin with different batches, as in async, where they were saved so.
 
     Raises:
@@ -195,7 +181,7 @@ def _restored(directory: Path, plan: Plan, asked: FitState, *, by_server: bool) 
 
 
 def _check_files(before: Feed, now: Feed, checkpoint: checkpoints.Checkpoint) -> None:
-    """Raise a `CheckpointError` if a file of data has changed since: batches had other examples."""
+    """Raise a CheckpointError if a data file has changed since, so that batches had other examples."""
     changed = now.changed_files(before)
     if changed:
         old, new = changed[0]
@@ -210,14 +196,13 @@ def _check_files(before: Feed, now: Feed, checkpoint: checkpoints.Checkpoint) ->
 
 
 def _read(checkpoint: checkpoints.Checkpoint, spec: VariableSpec, key: str) -> Any:
-    """Return an array of a variable; of a table, one that reads rows when it is indexed."""
     return checkpoint.look_into(key) if spec.sparse else checkpoint.read(key)
 
 
 def _restored_slots(
     checkpoint: checkpoints.Checkpoint, plan: Plan, rule: optimizers.Optimizer, values: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return a checkpoint's slots by slot and variable; those of variables not trained there are fresh."""
+    """Return slots by name and variable; those of variables not trained there are fresh."""
     one = np.zeros(1, np.float32)
     names = list(rule.initial_slots(one))
     before, now = (
@@ -242,13 +227,9 @@ def _restored_slots(
 
 
 def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: bool) -> checkpoints.Checkpoint:
-    """Open the newest sound checkpoint of a folder.
-
-    One in which not all servers contain the same batches would be a mixture on other servers, or where they
-    have to be of one version. Then it is the newest one of the same call of `fit` that is none.
-
-    Raises:
-        CheckpointError: there is none.
+    """Open the newest sound checkpoint of a folder, or raise a CheckpointError. One whose servers contain
+    different batches does not fit other servers, nor a single version: then it is the newest one of the same
+    call of `fit` without such differences.
     """
     newest = checkpoints.open_checkpoint(directory)
     state = newest.state
@@ -291,7 +272,7 @@ def continued(
     *,
     same_owner: bool,
 ) -> Start:
-    """Return a start from the end of the `fit` before with the model's values; a new optimizer is fresh."""
+    """Return a start with the model's values from the end of the `fit` before."""
     values = dict(values)
     with checkpoints.open_checkpoint(directory) as checkpoint:
         history = checkpoint.state.history
@@ -310,7 +291,6 @@ def continued(
 
 
 def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
-    """Return the epochs' numbers of a `fit`, from a folder's newest sound checkpoint; empty without one."""
     if not checkpoints.list_checkpoints(directory):
         return {}
     with checkpoints.open_checkpoint(directory) as checkpoint:
@@ -318,7 +298,6 @@ def saved_rows(directory: Path, fit: int) -> dict[int, Row]:
 
 
 def saved_generation(directory: Path) -> int:
-    """Return the call of `fit` of a folder's newest sound checkpoint; 0 without one."""
     if not checkpoints.list_checkpoints(directory):
         return 0
     with checkpoints.open_checkpoint(directory) as checkpoint:
@@ -326,15 +305,13 @@ def saved_generation(directory: Path) -> int:
 
 
 def replicas_in_sync(directory: Path) -> int:
-    """Return N of the synchronous run that saved in a folder, at its start; 0 where the cluster says it."""
+    """Return N of the synchronous run that saved in a folder; 0 where the cluster says it."""
     state = _newest_state(directory)
     return 0 if state is None else state.replicas_in_sync
 
 
 def pipelines_of(assignment: TaskAssignment | None, directory: Path | None) -> int:
-    """Return how many pipelines a function of an InputContext makes: by the spec, else as in the run that
-    saved in a folder (None: there is none); 0 if neither says a number.
-    """
+    """Return how many pipelines a function makes, by the spec or the saved run; 0 if neither says it."""
     said = None if assignment is None else assignment.spec.data.pipelines
     state = None if said or directory is None else _newest_state(directory)
     return said or (0 if state is None else state.feed.pipelines)
