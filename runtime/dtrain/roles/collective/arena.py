@@ -55,15 +55,11 @@ class ArenaShape(msgspec.Struct, frozen=True):
     """All that decides where things lie; the same in every replica.
 
     Attributes:
-        plan: of all variables, for one server.
         optimizer: its serialized form, for the names of the slots.
         parts: how many gradients there is room for: N0, as many as a batch has parts; with backups for those
             that come too late, too.
         ranks: how many replicas may ever be members, at most 62.
-        sums_nbytes: room for a part's sums.
         several_hosts: whether there is room for a mean over several hosts, and for the rows of all parts.
-        block_elements: how many elements of a variable are put aside and updated at a time.
-        backups: whether a step does not wait for every replica.
     """
 
     plan: Plan
@@ -76,7 +72,6 @@ class ArenaShape(msgspec.Struct, frozen=True):
     backups: bool = False
 
     def described(self) -> list[tuple[str, int]]:
-        """Return the (dtype, elements) of every array, in their order in memory."""
         if self.plan.servers != 1 or not 1 <= self.ranks <= RANKS_MAX or self.parts < 1:
             raise SpecError(
                 f"replicas of one host: expected a plan for 1 server, 1 to {RANKS_MAX} replicas and at least "
@@ -93,6 +88,8 @@ class ArenaShape(msgspec.Struct, frozen=True):
         squares = [("float64", pieces_in(groups))]
         sizes = sizes_without(groups, self.tables)
         means = [(group.dtype, size) for group, size in zip(groups, sizes, strict=True) if group.trainable]
+        # A promise has the sums of all parts of two steps.
+        record_bytes = RECORD_BYTES + (2 * self.parts * self.sums_nbytes if self.several_hosts else 0)
         return [
             *board,
             *kinds,
@@ -104,37 +101,27 @@ class ArenaShape(msgspec.Struct, frozen=True):
             *[("uint8", RECORD_BYTES)] * 2,
             *(means if self.several_hosts else ()),
             *[("uint8", ADDRESS_BYTES)] * (self.ranks if self.several_hosts else 0),
-            *[("uint8", self._record_bytes)] * (2 if self.backups or self.several_hosts else 0),
+            *[("uint8", record_bytes)] * (2 if self.backups or self.several_hosts else 0),
         ]
 
     @property
-    def _record_bytes(self) -> int:
-        """The size of a record: a promise has the sums of all parts of two steps."""
-        return RECORD_BYTES + (2 * self.parts * self.sums_nbytes if self.several_hosts else 0)
-
-    @property
     def tables(self) -> tuple[TableInGroup, ...]:
-        """The tables of which gradients list rows."""
         return tables_in(self.plan.layout(0).groups, self.plan.by_rows)
 
     @property
     def trained_tables(self) -> tuple[TableInGroup, ...]:
-        """Those that are trained."""
         return tuple(table for table in self.tables if table.trainable)
 
     @property
     def rows_nbytes(self) -> int:
-        """The size of the memory of rows: of each part, and over several hosts of those that come as well."""
         return nbytes_of(self.trained_tables, self.parts * (2 if self.several_hosts else 1))
 
     @property
     def elements(self) -> int:
-        """The size of a block: at least a row of a table."""
         return max([self.block_elements, *(table.width for table in self.tables)])
 
     @property
     def gradient_plan(self) -> Plan:
-        """The plan without the tables of which gradients list rows."""
         names = {table.name for table in self.tables}
         if not names:
             return self.plan
@@ -142,11 +129,9 @@ class ArenaShape(msgspec.Struct, frozen=True):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the optimizer's slots."""
         return tuple(optimizers.from_config(self.optimizer).initial_slots(np.zeros(0)))
 
     def starts(self) -> list[int]:
-        """Return the offset of every array, and the size of the whole."""
         sizes = [np.dtype(dtype).itemsize * size for dtype, size in self.described()]
         return list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
 
@@ -155,20 +140,13 @@ class Arena:
     """The memory, as arrays.
 
     Attributes:
-        board: the words.
-        values: every dense variable.
         slots: by name `[trainable group]`, flat.
-        gradients: by part of a batch.
-        aside: by slice, bytes.
         squares: of each piece of the gradient, for a limit of its norm.
         means: by trained group up to its tables, the mean over several hosts; none where there is one.
-        record: how training stands, with backups; else of no use.
-        promise: what this host has promised to others; of no use where there are none.
         tables: of which gradients list rows.
         rows: those rows, of each part as it was computed here; over several hosts, behind them, of each part
             as the sum of a step has brought it.
         fd: of the memory, in the process that has made it; to be sent to the others.
-        rows_fd: of that of the rows.
     """
 
     def __init__(
@@ -179,14 +157,16 @@ class Arena:
         fd: int = -1,
         rows: GrowingMemory | Array | None = None,
     ) -> None:
-        """Lay out `data`, bytes; `words` are its first ones. `rows` is the memory of rows; None: this object
-        has its own.
-        """
         self.shape = shape
         self.fd = fd
         self.rows_fd = rows.fd if isinstance(rows, GrowingMemory) else -1
         self.tables = shape.tables
-        self.rows = _given_rows(shape, rows)
+        tables, row_places = shape.trained_tables, shape.parts * (2 if shape.several_hosts else 1)
+        if isinstance(rows, GrowingMemory):
+            self.rows = GivenRows(tables, row_places, np.frombuffer(rows, np.uint8), rows.need)
+        else:
+            own = np.zeros(shape.rows_nbytes, np.uint8) if rows is None else rows
+            self.rows = GivenRows(tables, row_places, own, lambda start, stop: None)
         arrays = _cut(shape, data)
         next(arrays)
         self.board = Board(words, shape.ranks, shape.parts)
@@ -214,11 +194,7 @@ class Arena:
 
     @classmethod
     def make(cls, shape: ArenaShape) -> Self:
-        """Make new memory; every variable and slot is 0 until `fill`.
-
-        Raises:
-            SharedMemoryError: the machine, or this process's limits, have not that much.
-        """
+        """Make new memory of zeros. Raises a SharedMemoryError if the limits do not allow it."""
         memory = SharedMemory.make(shape.starts()[-1])
         rows = GrowingMemory.make(shape.rows_nbytes)
         return cls(shape, np.frombuffer(memory, np.uint8), _words(memory, shape), memory.fd, rows)
@@ -242,16 +218,13 @@ class Arena:
         return cls(shape, np.frombuffer(memory, np.uint8), _words(memory, shape), rows=rows)
 
     def store(self, optimizer: dict[str, Any], origin: int = 0, max_steps: int | None = None) -> Store:
-        """Return the variables and slots as a store, which this process does not own alone."""
         layout = self.shape.plan.layout(0)
         return Store(layout, optimizer, self.values.blocks[0], origin, max_steps, slots=self.slots)
 
     def block_update(self, store: Store) -> BlockUpdate:
-        """Return the blocks of that store."""
         return BlockUpdate(store, self.aside, self.squares, self.shape.elements, self.tables)
 
     def dense(self, part: int) -> list[Array]:
-        """Return the gradient of a part without rows: each group up to its tables."""
         memory = self.gradients[part]
         if not self.tables:
             return memory.blocks[0]
@@ -260,12 +233,12 @@ class Arena:
         return [memory.buffers.get(kind, np.empty(0, kind[0])) for kind in kinds]
 
     def given(self, part: int) -> list[Array]:
-        """Return the gradient of a part that was computed here, as `Contributions.blocks` has it."""
+        """Return the gradient of a part that was computed here."""
         return [*self.dense(part), *self.rows.blocks(part)]
 
     def counted(self, part: int) -> list[Array]:
-        """Return that of a part of a step whose sum is there, wherever it was computed. Over several hosts
-        its dense gradients are here only if it was computed here: `means` has what is made of them.
+        """Return the gradient of `part`. Over several hosts, dense gradients are here only if the part was
+        computed here: `means` has what is made of them.
         """
         behind = self.shape.parts if self.shape.several_hosts else 0
         return [*self.dense(part), *self.rows.blocks(behind + part)]
@@ -273,7 +246,7 @@ class Arena:
     def fill(
         self, values: Mapping[str, Array], slots: Mapping[str, Mapping[str, Array]] | None = None
     ) -> None:
-        """Set variables by name, and slots to those of a checkpoint, by slot and variable, or to new ones."""
+        """Set variables by name, and slots by slot and variable; without slots, to new ones."""
         for name, array in self.values.variables.items():
             array[...] = values[name]
         optimizer = optimizers.from_config(self.shape.optimizer)
@@ -296,9 +269,7 @@ class Arena:
         number: int = 1,
         batches: int = 0,
     ) -> None:
-        """Let a round, the first one at this host, begin with these members, from this version, with these
-        sums of epochs and after so many batches.
-        """
+        """Begin the first round at this host."""
         self.put_tally(number, tally)
         self.board.versions[number % 2] = version
         self.board.members[number % 2] = bits(members)
@@ -306,26 +277,19 @@ class Arena:
         self.board.summed[0] = number - 1
 
     def promise_first(self, promise: Promise) -> None:
-        """Let this host begin among others, with what it has promised and the addresses of its replicas."""
         self.promise.write(promise)
         for seat in promise.heirs:
             self.put_address(seat.rank, seat.address)
 
     def put_address(self, rank: int, address: str) -> None:
-        """Say where the process of a rank takes streams."""
         told = address.encode()
         self._addresses[rank][:] = np.frombuffer(told.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
 
     def address(self, rank: int) -> str:
-        """Return where the newest process of a rank takes streams."""
         return self._addresses[rank].tobytes().rstrip(b"\0").decode(errors="replace")
 
     def put_sums(self, part: int, sums: Sums | None) -> int:
-        """Keep the sums of a part; return their length.
-
-        Raises:
-            InputError: they are too long.
-        """
+        """Store the sums of a part; return their length. Raises an InputError if they are too long."""
         if sums is None:
             return 0
         told = msgspec.msgpack.encode(sums)
@@ -337,19 +301,13 @@ class Arena:
         return len(told)
 
     def sums(self, part: int, nbytes: int) -> Sums | None:
-        """Return a copy of the sums of a part."""
         return msgspec.msgpack.decode(self._sums[part][:nbytes].tobytes(), type=Sums) if nbytes else None
 
     def put_tally(self, number: int, tally: Open) -> None:
-        """Keep the sums of epochs with which round `number` begins, until the round after it is over.
-
-        Raises:
-            InputError: they are too long.
-        """
+        """Store the sums of epochs of round `number`, until the round after it is over."""
         put_bytes(self._tallies[number % 2], msgspec.msgpack.encode(tally))
 
     def tally(self, number: int) -> Open:
-        """Return the sums of the epochs that have not ended, with which round `number` begins."""
         return msgspec.msgpack.decode(bytes_in(self._tallies[number % 2]), type=Open)
 
 
@@ -361,11 +319,3 @@ def _words(memory: SharedMemory, shape: ArenaShape) -> Words:
 def _cut(shape: ArenaShape, data: Array) -> Iterator[Array]:
     for (dtype, size), start in zip(shape.described(), shape.starts(), strict=False):
         yield data[start : start + np.dtype(dtype).itemsize * size].view(dtype)
-
-
-def _given_rows(shape: ArenaShape, rows: GrowingMemory | Array | None) -> GivenRows:
-    tables, places = shape.trained_tables, shape.parts * (2 if shape.several_hosts else 1)
-    if isinstance(rows, GrowingMemory):
-        return GivenRows(tables, places, np.frombuffer(rows, np.uint8), rows.need)
-    own = np.zeros(shape.rows_nbytes, np.uint8) if rows is None else rows
-    return GivenRows(tables, places, own, lambda start, stop: None)

@@ -36,11 +36,7 @@ NO_PLACE = -1
 
 
 class BackupDriver:
-    """One replica; see `CollectiveDriver` for what has its names.
-
-    Attributes:
-        leadership: which replica leads, and whether this one has to.
-    """
+    """One replica; the methods with the same names are those of `CollectiveDriver`."""
 
     across: None = None
     exchanges = False
@@ -64,10 +60,6 @@ class BackupDriver:
         """Take part.
 
         Args:
-            arena, bells, rank, store, rules, orders, waits: as of `CollectiveDriver`.
-            locks: on bytes of the arena.
-            backups: what makes a step.
-            account: of epochs.
             linked: the ranks to which `bells` has an end.
             joins: whether this replica takes part later than others, or in the place of one that has died.
         """
@@ -98,36 +90,30 @@ class BackupDriver:
 
     @property
     def members(self) -> Sequence[int]:
-        """The ranks that take part, ascending."""
         return sorted(self._standing.members)
 
     @property
     def dead(self) -> set[int]:
-        """The members whose process is gone, as far as this one has heard."""
         return self._shared.dead
 
     @property
     def version(self) -> int:
-        """The newest version that this process knows."""
         return self._standing.version
 
     @property
     def round(self) -> int:
-        """How many rounds are over, as far as this process knows."""
         return self._standing.round - 1
 
     @property
     def finished(self) -> bool:
-        """Whether the last version has been made."""
         return self.store.max_steps is not None and self.version >= self.store.max_steps
 
     @property
     def made_by(self) -> Sequence[int]:
-        """The ranks whose gradients made the newest version, in the order of their parts."""
         return self._standing.made_by
 
     def next_part(self) -> int:
-        """Return the number of the part to compute now; NO_PART if there is none, or a step is being made."""
+        """Return the part to compute now; NO_PART if there is none, or a step is being made."""
         standing = self._shared.sync()
         self._base, self._place = standing.round, NO_PLACE
         if self.finished or standing.counted is not None:
@@ -142,28 +128,20 @@ class BackupDriver:
         return self._part_in(standing, self._place)
 
     def place_of(self, part: int) -> int:
-        """Return which memory is for the gradient of the part that `next_part` has named last."""
+        """Return the place of the part that `next_part` returned last."""
         return max(self._place, 0)
 
     def gradients(self, part: int) -> ReplicaMemory:
-        """Return the memory of its gradient, and of its new values of untrained variables."""
         return self._arena.gradients[self.place_of(part)]
 
     def give_rows(self, part: int, rows: Mapping[str, SparseRows]) -> None:
         self._arena.rows.put(self.place_of(part), rows)
 
     def given(self, part: int) -> list[Array]:
-        """Return the whole gradient; see `Arena.given`."""
         return self._arena.given(self.place_of(part))
 
     def contribute(self, part: int, examples: int, sums: Sums | None, finite: bool) -> Outcome:
-        """Say that a part's gradient is complete, and take part in the step until it is made.
-
-        Arguments and errors are those of `CollectiveDriver.contribute`.
-
-        Returns:
-            Stale if the step was made without the gradient; pending if another part is to be computed.
-        """
+        """Contribute a gradient, as `CollectiveDriver.contribute`; stale if the step was made without it."""
         if self.finished:
             return FINISHED
         if part != NO_PART and (not examples or not finite):
@@ -177,13 +155,11 @@ class BackupDriver:
         return self._outcome(part)
 
     def look_across(self) -> None:
-        """Look, between two steps, for what others have done."""
         self._shared.sync()
         if self.dead:
             self._shared.surely(lambda standing: False)
 
     def close(self) -> None:
-        """Leave: the others go on without this replica."""
         self._locks.close()
         self._bells.close()
 
@@ -229,7 +205,9 @@ class BackupDriver:
                     return True
                 whom = self._make(standing) if standing.counted is not None else self._gather(standing)
                 if whom is None:
-                    if self._has_part():
+                    standing = self._shared.sync()  # for another part of the round, after the one given
+                    here = standing.round == self._base and standing.counted is None
+                    if here and any(place != self._place for place in self._open_places(standing)):
                         return False
                     continue
                 if whom != awaited:
@@ -289,12 +267,6 @@ class BackupDriver:
             self.rank, self._backups, self._shared.complete(standing), self.store.max_steps
         )
 
-    def _has_part(self) -> bool:
-        """Return whether this replica is to compute another part of the round, after the one it has given."""
-        standing = self._shared.sync()
-        here = standing.round == self._base and standing.counted is None
-        return here and any(place != self._place for place in self._open_places(standing))
-
     @staticmethod
     def _rank_in(standing: Standing, place: int) -> int:
         used = standing.places[place]
@@ -331,7 +303,6 @@ class BackupDriver:
         return True
 
     def _drop(self, part: int, finite: bool, standing: Standing) -> bool:
-        """Settle the part of a gradient that does not count."""
         place = self._place
         if (self._rank_in(standing, place), self._part_in(standing, place)) != (self.rank, part):
             return False

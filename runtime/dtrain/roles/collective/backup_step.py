@@ -41,7 +41,7 @@ class LateOrders(Orders, Protocol):
 
     @property
     def unwritten(self) -> int:
-        """The number of the order whose values may not lie where they belong; 0: there is none."""
+        """The number of the order whose values may not be written yet; 0: there is none."""
 
 
 class EpochAccount(Protocol):
@@ -51,15 +51,11 @@ class EpochAccount(Protocol):
         """Return the sums with those of the step that makes `version` + 1."""
 
     def adopt(self, standing: Standing) -> None:
-        """Take note of a standing that is new to this process."""
+        """Receive a standing that is new to this process."""
 
 
 class SharedStanding:
-    """The standing, and who of its members is gone.
-
-    Attributes:
-        now: as this process knows it.
-    """
+    """The standing, as this process knows it, and who of its members is gone."""
 
     def __init__(
         self,
@@ -72,7 +68,6 @@ class SharedStanding:
         waits: Waits,
         linked: Sequence[int],
     ) -> None:
-        """Read it; arguments as of `BackupDriver`."""
         self._arena, self._board, self._record = arena, arena.board, arena.record
         self._bells, self._locks, self._rank = bells, locks, rank
         self._account, self._orders, self._waits = account, orders, waits
@@ -91,19 +86,16 @@ class SharedStanding:
         return False
 
     def keep(self) -> None:
-        """Write what was changed meanwhile; this process has the lock."""
         self._tidy(self.now)
         self._write(self.now)
 
     def take(self, number: int) -> bool:
-        """Take a lock and say so; return whether this process has it."""
         taken = self._locks.take(number)
         if taken:
             self._board.locked_by[number] = self._rank
         return taken
 
     def give_up(self, number: int) -> None:
-        """Give up a lock that `take` has taken."""
         self._locks.release(number)
 
     @property
@@ -113,7 +105,6 @@ class SharedStanding:
 
     @property
     def dead(self) -> set[int]:
-        """The members whose process is gone, as far as this one has heard."""
         return {rank for rank in self.now.members if self._gone(rank)}
 
     @property
@@ -122,11 +113,7 @@ class SharedStanding:
         return any(rank in self.now.members and rank in self._bells.dead for rank in self._linked)
 
     def wait_for(self, what: str, is_there: Callable[[], bool]) -> None:
-        """Wait for something that another process, which has a lock, holds up for a moment.
-
-        Raises:
-            WaitTimeoutError: it did so for too long.
-        """
+        """Wait for another process that has a lock. Raises a WaitTimeoutError if it lasts too long."""
         since_s: float | None = None
         while not is_there():
             since_s = self._waits.clock.now() if since_s is None else since_s
@@ -136,22 +123,17 @@ class SharedStanding:
             self._waits.waiting(None)
 
     def sync(self) -> Standing:
-        """Take note of what others have changed."""
         if self._record.has_changed:
             self.now = self._record.read()
             self._account.adopt(self.now)
         if self._bells.offered:
-            self._take_up()
+            for rank, entered in self.now.members.items():
+                is_new = rank != self._rank and self._linked.get(rank) != entered
+                if is_new and rank in self._bells.offered:
+                    self._bells.take_up(rank)
+                    self._linked[rank] = entered
         self._orders.heed(self.now.version)
         return self.now
-
-    def _take_up(self) -> None:
-        """Ring new members from now on, once they have handed their sockets."""
-        for rank, entered in self.now.members.items():
-            is_new = rank != self._rank and self._linked.get(rank) != entered
-            if is_new and rank in self._bells.offered:
-                self._bells.take_up(rank)
-                self._linked[rank] = entered
 
     def _gone(self, rank: int) -> bool:
         """Return whether a member's process has ended; a socket may be its predecessor's, or be missing."""
@@ -160,7 +142,7 @@ class SharedStanding:
         return rank != self._rank and doubtful and self._locks.is_free(LIFE + rank)
 
     def alone(self, change: Change) -> bool:
-        """Change the standing unless another process has the lock on it; return whether this one had it."""
+        """Change the standing unless another process has the lock; return whether this one had it."""
         if not self.take(DECISION):
             return False
         try:
@@ -173,7 +155,6 @@ class SharedStanding:
         return True
 
     def leave(self) -> None:
-        """Give the lock on it up."""
         self._locks.release(DECISION)
         self._bells.ring()
 
@@ -199,7 +180,6 @@ class SharedStanding:
         return True
 
     def complete(self, standing: Standing) -> set[int]:
-        """Return the places whose gradients are complete in this round."""
         ready, number = self._board.ready, standing.round
         return {
             place for place, used in enumerate(standing.places) if used is not None and ready[place] == number
@@ -224,7 +204,6 @@ class Leadership:
     """Which replica leads, as one of them sees it."""
 
     def __init__(self, shared: SharedStanding, rank: int, waits: Waits) -> None:
-        """Look at `shared` for the replica `rank`, by the clock of `waits`."""
         self._shared = shared
         self._rank = rank
         self._clock = waits.clock
@@ -232,7 +211,6 @@ class Leadership:
 
     @property
     def awaited(self) -> int:
-        """The rank that leads, or that is to lead as the live one of the lowest rank."""
         standing = self._shared.now
         return min(standing.members) if standing.leader == NOBODY else standing.leader
 
@@ -266,11 +244,7 @@ _Anything = TypeVar("_Anything")
 
 
 class LockedStep:
-    """The slices of a step, as one process works on them. The lock on slice s has number s + 1.
-
-    Attributes:
-        round: whose step it is.
-    """
+    """The slices of a step, as one process works on them. The lock on slice s has number s + 1."""
 
     def __init__(
         self,
@@ -281,7 +255,6 @@ class LockedStep:
         rank: int,
         weighting: Weighting,
     ) -> None:
-        """Take part in steps; arguments as of `BackupDriver`."""
         self._arena = arena
         self._board = arena.board
         self._store = store
@@ -311,7 +284,6 @@ class LockedStep:
         self._phases = [Phase.UPDATE] if self._limits_found else [Phase.SQUARES, Phase.UPDATE]
 
     def sums(self, standing: Standing) -> list[Sums]:
-        """Return the sums of loss and metrics of the gradients that count."""
         return [
             part.sums for part in Stock(self._arena, standing.counted or ()).parts if part.sums is not None
         ]
@@ -342,7 +314,6 @@ class LockedStep:
         return False
 
     def busy(self) -> tuple[int, ...]:
-        """Return the ranks that have locked the unfinished slices."""
         found = self.open()
         return () if found is None else tuple(sorted({self._board.locked_by[each + 1] for each in found[1]}))
 

@@ -49,26 +49,16 @@ Check = Callable[[Mapping[int, bytes]], None]
 
 
 class _Given(msgspec.Struct, frozen=True, array_like=True):
-    """A call, as its replica describes it: what it says of itself, and its arrays."""
-
     said: bytes
     kinds: list[tuple[str, tuple[int, ...]]]
 
     def starts(self) -> list[int]:
-        """Return the offset of each array, and the size of all."""
         sizes = [np.dtype(dtype).itemsize * prod(shape) for dtype, shape in self.kinds]
         return list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
 
 
 class _Known:
-    """A call, and what follows from it.
-
-    Attributes:
-        text: the call as it is written.
-        digest: of the text, as a word.
-        nbytes: of its arrays.
-        views: the arrays by rank and turn.
-    """
+    """A call, its text and digest, and its arrays by rank and turn."""
 
     def __init__(self, given: _Given) -> None:
         self.given = given
@@ -86,9 +76,6 @@ class CallMemory:
         called: by rank, the number of its newest call, whose arrays are there.
         done: by rank, the number of the newest call of which it needs no other replica's arrays.
         held: by rank and turn, the large results that it uses, as bits. Two turns, as of small arrays.
-        length: by rank and turn, of the call's description.
-        digest: by rank and turn, of the same.
-        fd: to be sent to the others.
     """
 
     def __init__(self, memory: GrowingMemory, ranks: int) -> None:
@@ -112,16 +99,13 @@ class CallMemory:
 
     @classmethod
     def make(cls, ranks: int) -> Self:
-        """Make new memory for so many replicas at most; raise a `SharedMemoryError` if that cannot be."""
         return cls(GrowingMemory.make(cls._nbytes(ranks)), ranks)
 
     @classmethod
     def received(cls, fd: int, ranks: int) -> Self:
-        """Map another process's memory; errors as of `GrowingMemory.received`."""
         return cls(GrowingMemory.received(fd), ranks)
 
     def small(self, rank: int, count: int) -> int:
-        """Return the place of a call's description and small arrays."""
         return self._header(self.ranks) + (2 * rank + count % 2) * _PLACE_BYTES
 
     def large(self, number: int) -> int:
@@ -129,7 +113,6 @@ class CallMemory:
         return self._header(self.ranks) + 2 * self.ranks * _PLACE_BYTES + number * _LARGE_BYTES
 
     def need(self, start: int, nbytes: int) -> None:
-        """Take pages to write to; raise a `SharedMemoryError` if the machine has none."""
         if nbytes > _LARGE_BYTES:
             raise InputError(f"arrays of {nbytes} bytes in one call; expected at most {_LARGE_BYTES}")
         if self._needed.get(start, 0) < nbytes:
@@ -146,7 +129,6 @@ class Calls:
 
     Attributes:
         members: the ranks that make the same calls, ascending; it changes only between calls, in all of them.
-        count: calls so far.
     """
 
     def __init__(
@@ -163,12 +145,7 @@ class Calls:
         """Take part from the next call on.
 
         Args:
-            memory: mapped.
-            bells: to all members.
-            rank: this replica's.
-            members: the ranks that make the same calls.
             check: raises the error for calls that do not agree: what each says of itself, by rank.
-            waits: how this replica waits.
             count: how many calls the members have made before, of one that comes later.
         """
         self.members = members
@@ -228,7 +205,11 @@ class Calls:
                 added_up(out.reshape(-1), [each[position].reshape(-1) for each in terms], mean=mean)
             self._memory.done[self._rank] = self.count
             return sums
-        number = self._free_result()
+        held = 0
+        for rank in self.members:
+            held |= self._memory.held[2 * rank + self.count % 2]
+        # The first result that no member uses, the same in all; RESULTS: there is none, it is copied.
+        number = next(number for number in range(RESULTS + 1) if not held >> number & 1)
         place = self._memory.large(self._memory.ranks + number)
         self._memory.need(place, nbytes)
         root = self._memory.bytes_at(place, nbytes)
@@ -252,7 +233,6 @@ class Calls:
     # What a call is made of
 
     def _known(self, said: bytes, arrays: Sequence[Array]) -> _Known:
-        """Return what is known of a call like this one; a program makes the same ones again and again."""
         kinds = tuple((each.dtype.str, each.shape) for each in arrays)
         known = self._calls.get((said, kinds))
         if known is None:
@@ -265,7 +245,7 @@ class Calls:
         return known
 
     def _give(self, known: _Known, arrays: Sequence[Array]) -> list[list[Array]]:
-        """Write this replica's call; return the arrays of all members once they are there and agree."""
+        """Write this replica's call; return the arrays of all members once all calls agree."""
         memory, rank = self._memory, self._rank
         if known.nbytes > SMALL_BYTES:
             self._await(memory.done, "end of the call before", self._large)
@@ -297,7 +277,6 @@ class Calls:
         return msgspec.msgpack.decode(text.tobytes(), type=_Given)
 
     def _arrays(self, rank: int, known: _Known) -> list[Array]:
-        """Return the arrays of a call where they lie."""
         key = rank, self.count % 2
         if (views := known.views.get(key)) is None:
             small = self._memory.small(rank, self.count) + _TEXT_BYTES
@@ -305,15 +284,7 @@ class Calls:
             views = known.views[key] = _views(self._memory.bytes_at(place, known.nbytes), known.given)
         return views
 
-    def _free_result(self) -> int:
-        """Return the first result that no member uses, the same in all; `RESULTS`: there is none, copy it."""
-        held = 0
-        for rank in self.members:
-            held |= self._memory.held[2 * rank + self.count % 2]
-        return next(number for number in range(RESULTS + 1) if not held >> number & 1)
-
     def _await(self, column: Column, what: str, count: int | None = None) -> None:
-        """Wait until the word of every member has reached a count: this call's."""
         count = self.count if count is None else count
         since_s: float | None = None
         while late := [rank for rank in self.members if column[rank] < count]:
@@ -330,7 +301,6 @@ class Calls:
 
 
 def _views(data: Array, given: _Given) -> list[Array]:
-    """Return arrays in memory."""
     return [
         data[start : start + np.dtype(dtype).itemsize * prod(shape)].view(dtype).reshape(shape)
         for start, (dtype, shape) in zip(given.starts(), given.kinds, strict=False)
@@ -355,12 +325,7 @@ _HEAD_BYTES = 64
 
 
 class GivenCall(NamedTuple):
-    """One call of a part.
-
-    Attributes:
-        said: what the call is and where it stands in the program.
-        arrays: what the part gives; where they were read they lie in the memory of all.
-    """
+    """One call of a part; arrays that were read lie in the memory of all."""
 
     said: bytes
     arrays: Sequence[Array]
@@ -391,37 +356,26 @@ class CallLog:
 
     @classmethod
     def make(cls, parts: int) -> Self:
-        """Make new memory for the parts of a batch; raise a `SharedMemoryError` if that cannot be."""
         return cls(GrowingMemory.make(cls._head(parts) + parts * PART_BYTES), parts)
 
     @classmethod
     def received(cls, fd: int, parts: int) -> Self:
-        """Map another process's memory; errors as of `GrowingMemory.received`."""
         return cls(GrowingMemory.received(fd), parts)
 
     def made(self, place: int, of_round: int) -> int:
-        """Return how many calls the part of a place has made in a round."""
         return count(self._given[place], of_round)
 
     def end(self, place: int, of_round: int, examples: int) -> None:
-        """Take note that the part of a place, which another host computes, is complete."""
         self._ended[place] = counted(of_round, 1 + bool(examples))
 
     def has_ended(self, place: int, of_round: int) -> bool:
-        """Return whether the part is complete, at another host."""
         return count(self._ended[place], of_round) > 0
 
     def is_empty(self, place: int, of_round: int) -> bool:
-        """Return whether the part is known to have no examples, at another host."""
         return count(self._ended[place], of_round) == 1
 
     def give(self, place: int, of_round: int, call: GivenCall) -> None:
-        """Add the next call of the part.
-
-        Raises:
-            InputError: the calls of one step take too much memory.
-            SharedMemoryError: the machine has not that much.
-        """
+        """Add the next call of the part. Raises an InputError or SharedMemoryError if there is no room."""
         number = self.made(place, of_round)
         start = self._start(place, of_round, number)
         kinds = [(each.dtype.str, each.shape) for each in call.arrays]
@@ -441,7 +395,6 @@ class CallLog:
         self._given[place] = counted(of_round, number + 1)
 
     def read(self, place: int, of_round: int, number: int) -> GivenCall:
-        """Return a call of the part, one of those that it has made; the first is number 0."""
         start = self._start(place, of_round, number)
         text, kinds = self._described(start)
         return GivenCall(
@@ -453,7 +406,6 @@ class CallLog:
         )
 
     def _start(self, place: int, of_round: int, number: int) -> int:
-        """Return where a call lies, one that was made or the next one."""
         known = self._starts.get(place)
         if known is None or known[0] != of_round:
             known = self._starts[place] = of_round, [self._first + place * PART_BYTES]
@@ -476,7 +428,6 @@ class CallLog:
 
 
 def _offsets(kinds: Sequence[tuple[str, tuple[int, ...]]], text_nbytes: int) -> list[int]:
-    """Return the offset of each array in its call, and that of the next call."""
     sizes = [np.dtype(dtype).itemsize * prod(shape) for dtype, shape in kinds]
     first = _HEAD_BYTES + text_nbytes + -text_nbytes % _ALIGNED_BYTES
     return list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=first))

@@ -34,10 +34,8 @@ class CollectiveDriver:
 
     Attributes:
         exchanges: whether all parts of a step are computed at the same time.
-        rank: this replica's.
         round: attempts at a step that are over.
         values: every dense variable, in the memory of all. Not to be written.
-        store: the same memory with the optimizer.
         made_by: the ranks whose gradients made the newest version, in the order of their parts.
     """
 
@@ -60,17 +58,9 @@ class CollectiveDriver:
         """Take part.
 
         Args:
-            arena: mapped.
-            bells: to all members.
-            rank: this replica's.
-            store: `Arena.store`.
             dealer: of whole batches, in the state of the beginning, the same in every replica.
-            rules: the same in every replica.
-            orders: of the leader.
             from_round: the first round in which this replica is a member: a later one than the first for one
                 that was admitted, which all others have begun by then.
-            waits: how it waits.
-            across: this replica's part in the agreement with other hosts; None: there are none.
         """
         self.rank = rank
         self.values = arena.values
@@ -101,24 +91,19 @@ class CollectiveDriver:
 
     @property
     def dead(self) -> set[int]:
-        """The ranks whose process is gone, as far as this one has heard; members or not."""
         return set(self._bells.dead)
 
     @property
     def leader(self) -> int:
-        """The lowest rank that is alive, as far as this one has heard."""
         return next(rank for rank in self.members if rank not in self._bells.dead)
 
     @property
     def finished(self) -> bool:
-        """Whether the last version has been made."""
         return self.store.max_steps is not None and self.version >= self.store.max_steps
 
     def next_part(self) -> int:
-        """Return the number of the part to compute now; NO_PART if others compute what is left.
-
-        Raises:
-            TooFewReplicasError: fewer are left than a step needs, by the rule `too_few`.
+        """Return the number of the part to compute now; NO_PART if others compute what is left. Raises a
+        TooFewReplicasError by the rule `too_few`.
         """
         self._await_enough()
         action = self._step.next(self._bells.dead)
@@ -129,25 +114,20 @@ class CollectiveDriver:
         return part % self._dealer.parts
 
     def gradients(self, part: int) -> ReplicaMemory:
-        """Return the memory of a part's gradient, and of its new values of untrained variables."""
         return self._arena.gradients[part % self._dealer.parts]
 
     def give_rows(self, part: int, rows: Mapping[str, SparseRows]) -> None:
-        """Write what a part's gradient lists of tables, before `contribute`; see `GivenRows.put`."""
+        """Write the rows of a part's gradient, before `contribute`."""
         self._arena.rows.put(self.place_of(part), rows)
 
     def given(self, part: int) -> list[Array]:
-        """Return a part's whole gradient; see `Arena.given`."""
         return self._arena.given(self.place_of(part))
 
     def contribute(self, part: int, examples: int, sums: Sums | None, finite: bool) -> Outcome:
         """Say that a part's gradient is complete, and take part in the step until it is made.
 
         Args:
-            part: as `next_part` told it; NO_PART: none.
             examples: of how many the gradient is the mean; 0: there is none.
-            sums: of loss and metrics.
-            finite: whether the gradient is free of NaN and infinity.
 
         Returns:
             Pending if this replica is to compute another part of the same step. Otherwise the round is over:
@@ -179,16 +159,13 @@ class CollectiveDriver:
         assert over, "nothing is to be computed in a round without gradients"
 
     def sums_of_last_step(self) -> list[Sums]:
-        """Return the sums of loss and metrics that count to the newest version, in the order of the parts."""
         return self._sums
 
     @property
     def across(self) -> Across | None:
-        """This replica's part in the agreement with other hosts."""
         return self._across
 
     def look_across(self) -> None:
-        """Look, between two rounds, for what other hosts have done; errors as of `Across.look`."""
         if self._across is not None:
             self._across.look(self._now.number, self._bells.dead)
 
@@ -205,7 +182,6 @@ class CollectiveDriver:
         return self._now
 
     def owes(self, place: int) -> bool:
-        """Return whether this replica is to compute the part of a place, as far as it knows."""
         return self._step.is_due(place) and self._step.owner(place, self._bells.dead) == self.rank
 
     def owners(self, places: Sequence[int], what: str) -> Awaited:
@@ -226,17 +202,14 @@ class CollectiveDriver:
             self._waits.look(self._bells, since_s, whom)
 
     def number_of(self, place: int) -> int:
-        """Return the number of the part that has this place in the batch of this round."""
         return self._batch * self._dealer.parts + place
 
     @property
     def members(self) -> Sequence[int]:
-        """The ranks that take part in this round, ascending."""
         return self._now.members
 
     @property
     def version(self) -> int:
-        """The newest version; its values lie in `values`."""
         return self._now.version
 
     def _begin(self, *, again: bool = False) -> None:
@@ -302,7 +275,6 @@ class CollectiveDriver:
         return f"{needed - live} more replicas"
 
     def complete(self, place: int, examples: int, sums: Sums | None, finite: bool) -> None:
-        """Say that the part of a place is complete; arguments as of `contribute`."""
         board = self._board
         board.examples[place] = examples
         board.finite[place] = finite

@@ -33,11 +33,9 @@ class _Waiting(NamedTuple):
 class HostsNow(Protocol):
     """The hosts of a run, as a task that takes part knows them."""
 
-    def seats(self) -> Mapping[int, Sequence[Seat]]:
-        """Return the live replicas of each; none where this task does not know them."""
+    def seats(self) -> Mapping[int, Sequence[Seat]]: ...
 
-    def ask_in(self, rank: int, message: Enter) -> None:
-        """Note that a replica of another host would like to take part."""
+    def ask_in(self, rank: int, message: Enter) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -45,11 +43,8 @@ class Shared:
     """The memory and sockets that the replicas of one call of `fit` share.
 
     Attributes:
-        terms: how training began.
         descriptors: of the arena, the ledger, the arena's rows of tables, and the memory of calls; for loops
             of the program's own, of the last alone. They are owned by this object.
-        bells: of this task.
-        hosts: those of the run; None where all share memory.
         standing: says which rank leads now, and whether it has ended this call of `fit`.
     """
 
@@ -60,22 +55,16 @@ class Shared:
     hosts: HostsNow | None = None
 
     def close(self) -> None:
-        """Close the descriptors; who has mapped the memory keeps it."""
         for descriptor in self.descriptors:
             os.close(descriptor)
 
 
 class Meeting:
-    """One task's; see `Handler`. Its methods may be called by any thread.
-
-    Attributes:
-        gathers: whether this task leads, so that replicas wait here for a call of `fit` to begin.
-    """
+    """The meeting at one task. Its methods may be called by any thread."""
 
     answers_at_once = True
 
     def __init__(self, rank_of: Callable[[TaskId], int | None]) -> None:
-        """Begin without replicas; `rank_of` returns the rank of a task."""
         self._rank_of = rank_of
         self._changed = threading.Condition()
         self._waiting: dict[int, _Waiting] = {}
@@ -88,15 +77,9 @@ class Meeting:
     def gather(
         self, own: Enter, wait: Callable[[Mapping[int, str], threading.Condition], bool]
     ) -> dict[int, Enter]:
-        """Return who would like to take part in this call of `fit`, by rank, once there are enough.
-
-        Those whose programs build other variables are refused.
-
-        Args:
-            own: what the leader would say.
-            wait: given the ranks that are there, with the name of each, and what is notified when more come;
-                returns whether these are enough, and waits a little if not. It is called with the condition
-                held.
+        """Return the ranks that would take part in this call of `fit`, once there are enough. Those whose
+        programs build other variables are refused. `wait` gets the names of those that are there and the held
+        condition; it returns whether they are enough, and waits a little if not.
         """
         with self._changed:
             self._generation = own.generation
@@ -117,12 +100,7 @@ class Meeting:
                     return {rank: self._waiting[rank].message for rank in sorted(there)}
 
     def begin(self, shared: Shared, ends: Mapping[int, Mapping[int, socket.socket]]) -> None:
-        """Tell the ranks that were gathered that training begins, with each one's sockets to others.
-
-        Args:
-            shared: what they share; kept here until the next call.
-            ends: by rank, the sockets by the rank at their other end. They are closed here.
-        """
+        """Tell the gathered ranks that training begins; send the sockets `ends`, and close them here."""
         begin = {seat.rank for seats in shared.terms.seats.values() for seat in seats}
         with self._changed:
             self._keep(shared)
@@ -141,7 +119,6 @@ class Meeting:
     # For every replica's program
 
     def keep(self, shared: Shared) -> None:
-        """Tell newcomers of what is shared from now on."""
         with self._changed:
             self._keep(shared)
 
@@ -179,15 +156,12 @@ class Meeting:
     # For the service
 
     def limits(self, hello: Hello) -> Limits:
-        """See `Handler.limits`."""
         return LIMITS
 
     def refuse(self, hello: Hello) -> str | None:
-        """See `Handler.refuse`."""
         return None
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """See `Handler.received`."""
         message, sender = frame.message, TaskId.parse(caller.hello.task)
         with self._changed:
             if (rank := self._rank_of(sender)) is None:
@@ -226,7 +200,6 @@ class Meeting:
             caller.send(message)
 
     def disconnected(self, caller: Caller) -> None:
-        """See `Handler.disconnected`."""
         with self._changed:
             for rank, waiting in list(self._waiting.items()):
                 if waiting.caller is caller:

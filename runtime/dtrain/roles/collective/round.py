@@ -29,11 +29,9 @@ class Membership:
         self._rank = rank
 
     def publish(self) -> None:
-        """Say which replicas that wait this one can ring."""
         self._board.offered[self._rank] = bits(self._bells.offered)
 
     def of(self, number: int) -> tuple[int, ...]:
-        """Return the members of a round, ascending."""
         return ranks_in(self._board.members[number % 2])
 
     def prepare(self, number: int, members: Sequence[int]) -> None:
@@ -64,7 +62,6 @@ class Membership:
         self._board.members[number % 2] = bits([*members, *new])
 
     def take_up(self, members: Sequence[int], known: Set[int]) -> None:
-        """Ring new members from now on."""
         for rank in members:
             if rank not in known and rank != self._rank:
                 self._bells.take_up(rank)
@@ -77,10 +74,6 @@ class Round:
     """An attempt at a step.
 
     Attributes:
-        number: from 1.
-        members: that take part, ascending.
-        version: from which it starts.
-        places: of the parts in their batch.
         stock: the parts, once all are complete; none in a round that the leader has made void.
         ends: whether the leader has ended training at this version.
     """
@@ -117,32 +110,22 @@ class Round:
         return self._board.void[0] == self.number
 
     def is_ready(self, place: int) -> bool:
-        """Return whether the part of a place is complete."""
         return self._board.ready[place] == self.number
 
     def is_empty(self, place: int) -> bool:
-        """Return whether the part of a place is known to have no examples."""
         return self.is_ready(place) and not self._board.examples[place]
 
     @property
     def makes(self) -> bool:
-        """Whether this round makes a version."""
         return self.stock is not None and bool(self.stock.counted) and not self.ends
 
     @property
     def sums(self) -> list[Sums]:
-        """The sums of loss and metrics that count to the version that this round makes, in the order of the
-        parts.
-        """
         counted = self.stock.counted if self.stock is not None and self.makes else ()
         return [part.sums for part in counted if part.sums is not None]
 
     def take_stock(self, weighting: Weighting) -> list[Phase]:
-        """Read the parts and the leader's orders, which nobody writes again before this replica is through.
-
-        Returns:
-            The phases of this round, before the update.
-        """
+        """Return the phases before the update. Parts and orders stay until this replica is through."""
         before = self._store.max_steps
         self._orders.heed(self.version)
         self.ends = self._store.max_steps != before and self._store.max_steps == self.version
@@ -153,7 +136,6 @@ class Round:
         return [Phase.SQUARES] if self._limited else []
 
     def work(self, phase: Phase, number: int) -> None:
-        """Bring a slice to the end of a phase."""
         board, memory = self._board, self._memory
         if phase is Phase.SQUARES:
             for piece in self._own(memory.pieces, number):
@@ -198,11 +180,7 @@ class PartGiven:
     """A complete gradient.
 
     Attributes:
-        place: of the part in its batch.
         examples: of how many it is the mean; 0: there is none.
-        finite: whether it is free of NaN and infinity.
-        rank: of the replica that has computed it.
-        sums: of loss and metrics.
     """
 
     place: int
@@ -213,7 +191,6 @@ class PartGiven:
 
     @property
     def counts(self) -> bool:
-        """Whether it is part of the next version."""
         return self.examples > 0 and self.finite
 
 
@@ -239,7 +216,6 @@ class Stock:
         self.refused = [part for part in self.parts if not part.finite]
 
     def contributions(self, weighting: Weighting, version: int) -> Contributions:
-        """Return the gradients that make the version after this one."""
         return Contributions.of(
             [self._arena.counted(part.place) for part in self.counted],
             sum(part.examples == 0 for part in self.parts),

@@ -23,10 +23,7 @@ class Rules:
     """The settings by which gradients make versions; the same in every replica.
 
     Attributes:
-        weighting: whether a step is the mean of its parts, or that of its examples.
-        nan_policy: what follows from a gradient that is not finite.
         too_few: what happens while fewer replicas are left than the parts of a step need.
-        too_few_timeout_s: how long to wait for more.
         replicas: how many train at the start; None: as many as there are parts.
         alone: whether the first member computes every part of every batch.
     """
@@ -39,7 +36,6 @@ class Rules:
     alone: bool = False
 
     def needed(self, parts: int, open_parts: int) -> int:
-        """Return how many replicas are needed for `open_parts` of a step of so many, by their quota."""
         return -(-open_parts // quota(parts, self.replicas or parts))
 
 
@@ -52,7 +48,7 @@ class Orders(Protocol):
         """
 
     def carry_out(self) -> None:
-        """Write what was ordered into the memory of all; it may be written again by another replica."""
+        """Write the orders into the memory of all; another replica may write them again."""
 
     def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
         """Return the sums of the epochs that have not ended, with those given for the step that is being made
@@ -64,8 +60,7 @@ class Book(Protocol):
     """The leader's ledger at this host, as the replica that speaks for the host uses it."""
 
     @property
-    def entries(self) -> Mapping[str, bytes]:
-        """All that count now."""
+    def entries(self) -> Mapping[str, bytes]: ...
 
     @property
     def concluded(self) -> bool:
@@ -79,63 +74,51 @@ class Across(Protocol):
     """One replica's part in the agreement of its host with others."""
 
     def look(self, number: int, dead: Set[int]) -> bool:
-        """Look, in round `number`, for what other hosts have done; return whether the words of the board have
-        changed.
-
-        Raises:
-            PeerError: this host does not go on with the others.
+        """Receive what other hosts have done; return whether the words of the board have changed. Raises a
+        PeerError if this host does not go on with the others.
         """
 
-    def over(self, number: int) -> None:
-        """Take note that round `number` is over at this host."""
+    def over(self, number: int) -> None: ...
 
     @property
-    def leads(self) -> bool:
-        """Whether this replica is the one that leads all hosts."""
+    def leads(self) -> bool: ...
 
     @property
     def elsewhere(self) -> Set[int]:
-        """The ranks of live replicas at other hosts, as far as a replica that leads knows them."""
+        """The ranks of live replicas at other hosts, as far as the leader knows them."""
 
     @property
     def awaited(self) -> str:
-        """The tasks for which this one waits while other hosts have not done their share; or nothing."""
+        """The tasks for which this one waits while other hosts are late, or ""."""
 
     @property
     def has_newcomers(self) -> bool:
-        """Whether hosts take part newly in the round that begins, which this replica, as the leader, is to
-        welcome.
-        """
+        """Whether hosts join in this round, which this replica, as the leader, has to welcome."""
 
     def welcome(self) -> None:
         """Send them the variables, which stay as they are until these hosts have them."""
 
-    def keep(self, book: Book) -> None:
-        """Use the ledger of this host."""
+    def keep(self, book: Book) -> None: ...
 
     def record(self, entries: Mapping[str, bytes]) -> None:
         """Send the other hosts what this replica has written into its ledger, where it leads."""
 
-    def close(self) -> None:
-        """Leave."""
+    def close(self) -> None: ...
 
 
 class NoOrders:
     """A leader that orders nothing."""
 
-    def heed(self, version: int) -> None:
-        """Find none."""
+    def heed(self, version: int) -> None: ...
 
-    def carry_out(self) -> None:
-        """Write nothing."""
+    def carry_out(self) -> None: ...
 
     def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
-        """Count nothing."""
         return ()
 
 
 class Awaited(NamedTuple):
-    """The tasks that a replica waits for. The text, which names every rank, is made only where it is shown.
+    """The ranks for which a replica waits. The text, which names every rank, is made only where it is shown.
 
     Attributes:
         elsewhere: the tasks of other hosts that are awaited as well.
@@ -156,10 +139,8 @@ class Waits:
     """How a replica waits.
 
     Attributes:
-        name_of: names the task of a rank.
         waiting: called at every look with whom this replica waits for, and with None when the wait is over.
         patience_s: how long it waits for the same ranks.
-        clock: for that.
     """
 
     name_of: Callable[[int], str] = "replica {}".format
@@ -168,11 +149,7 @@ class Waits:
     clock: Clock = SYSTEM
 
     def look(self, bells: Bells, since_s: float, whom: Awaited | str, at_most_s: float = LOOK_S) -> None:
-        """Wait for a bell or a death, for some time, of a wait that began at `since_s`.
-
-        Raises:
-            WaitTimeoutError: it has lasted too long.
-        """
+        """Wait for a notification or a death, or raise a WaitTimeoutError if that has lasted too long."""
         left_s = since_s + self.patience_s - self.clock.now()
         if left_s <= 0:
             raise WaitTimeoutError(
@@ -187,23 +164,13 @@ class Shortage:
     """The time for which too few replicas live, as one of them measures it."""
 
     def __init__(self, board: Board, rules: Rules, clock: Clock) -> None:
-        """Begin with enough."""
         self._board = board
         self._rules = rules
         self._clock = clock
         self._since_s: float | None = None
 
     def goes_on(self, number: int, version: int, needed: int, live: int) -> float:
-        """Return since when too few live.
-
-        Args:
-            number: of the round that they hold up.
-            version: from which it starts.
-            needed, live: how many replicas.
-
-        Raises:
-            TooFewReplicasError: it is not waited for more, or not any longer.
-        """
+        """Return since when too few replicas live for round `number`, or raise a TooFewReplicasError."""
         rules, now_s = self._rules, self._clock.now()
         if self._since_s is None:
             self._since_s = now_s
@@ -218,5 +185,4 @@ class Shortage:
         return self._since_s
 
     def ends(self) -> None:
-        """Take note that there are enough."""
         self._since_s = None

@@ -33,11 +33,7 @@ _Kind = TypeVar("_Kind", Standing, Promise)
 
 
 def put_bytes(place: Array, told: bytes) -> None:
-    """Write bytes to the beginning of a place, behind their length.
-
-    Raises:
-        InputError: they are too long.
-    """
+    """Write bytes behind their length. Raises an InputError if they are too long."""
     if _LENGTH_BYTES + len(told) > place.size:
         raise InputError(
             f"what the replicas of a host keep of a step and of sums of metrics takes {len(told)} bytes; "
@@ -48,7 +44,6 @@ def put_bytes(place: Array, told: bytes) -> None:
 
 
 def bytes_in(place: Array) -> bytes:
-    """Return a copy of the bytes that `put_bytes` has written last."""
     length = int.from_bytes(place[:_LENGTH_BYTES].tobytes(), "little")
     return place[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes()
 
@@ -58,13 +53,11 @@ class _Record(Generic[_Kind]):
 
     Attributes:
         places: two, for bytes.
-        number: of the newest one that this process has read or written; it grows.
     """
 
     _kind: ClassVar[type]
 
     def __init__(self, words: Column, places: Sequence[Array]) -> None:
-        """Use a word and two places for bytes."""
         self._words = words
         self._decoder: msgspec.msgpack.Decoder[_Kind] = msgspec.msgpack.Decoder(self._kind)
         self.places = places
@@ -72,11 +65,9 @@ class _Record(Generic[_Kind]):
 
     @property
     def has_changed(self) -> bool:
-        """Whether there is a newer one than this process knows."""
         return self._words[0] != self.number
 
     def read(self) -> _Kind:
-        """Return the newest one."""
         while True:
             number = self._words[0]
             place = self.places[number % 2]
@@ -86,11 +77,7 @@ class _Record(Generic[_Kind]):
                 return self._decoder.decode(told)
 
     def write(self, record: _Kind) -> None:
-        """Write a new one; the caller holds the lock on it.
-
-        Raises:
-            InputError: it is too long.
-        """
+        """Write a new one; the caller holds the lock. Raises an InputError if it is too long."""
         number = self._words[0] + 1
         put_bytes(self.places[number % 2], _encoder.encode(record))
         self._words[0] = self.number = number
@@ -125,23 +112,12 @@ def _sizes(table: TableInGroup) -> tuple[int, int]:
 
 
 class GivenRows:
-    """The room, as one process uses it.
-
-    Attributes:
-        tables: the trainable ones, in the order of their lists.
-    """
+    """The memory of rows, as one process uses it; `tables` are in the order of their lists."""
 
     def __init__(
         self, tables: Sequence[TableInGroup], places: int, memory: Array, need: Callable[[int, int], None]
     ) -> None:
-        """Lay out memory.
-
-        Args:
-            tables: the trainable ones.
-            places: for the rows of one part each.
-            memory: bytes, `nbytes_of` these.
-            need: takes the pages of bytes from here to there, before they are written.
-        """
+        """Lay out memory of rows for `places` parts; `need` allocates pages of bytes before a write."""
         self.tables = tables
         self._need = need
         sizes = [size for _ in range(places) for table in tables for size in _sizes(table)]
@@ -152,11 +128,8 @@ class GivenRows:
         self._rows = [array.view(dtype) for array, dtype in zip(arrays[1::2], dtypes, strict=True)]
 
     def put(self, part: int, rows: Mapping[str, SparseRows]) -> None:
-        """Write the rows of a part's gradient; a table that has none lists none.
-
-        Raises:
-            InputError: a table lists what no gradient may.
-            SharedMemoryError: the machine has not that much memory.
+        """Write the rows of a part's gradient. Raises an InputError if a table lists what no gradient may, a
+        SharedMemoryError if there is no memory.
         """
         for number, table in enumerate(self.tables):
             given = rows.get(table.name)
@@ -178,7 +151,6 @@ class GivenRows:
         self.set_length(place, number, len(ids))
 
     def copy(self, source: int, target: int) -> None:
-        """Write the rows of one place to another one; it may raise SharedMemoryError."""
         for number, (ids, rows) in enumerate(self.lists(source)):
             self._write(target, number, ids, rows)
 
@@ -192,7 +164,6 @@ class GivenRows:
         return self._ids[at][1 + span.start : 1 + span.stop]
 
     def room_for_rows(self, place: int, number: int, span: Span) -> Array:
-        """Return the same of the rows, flat."""
         at, table = place * len(self.tables) + number, self.tables[number]
         first = self._starts[2 * at + 1]
         self._need(first + span.start * table.row_nbytes, first + span.stop * table.row_nbytes)
@@ -216,5 +187,4 @@ class GivenRows:
         return lists
 
     def blocks(self, place: int) -> list[Array]:
-        """Return the same, as `RowRoutes.blocks` does."""
         return [block for ids, rows in self.lists(place) for block in (ids, rows)]

@@ -45,15 +45,9 @@ class Hosts(NamedTuple):
     """The ways from this host to the others, and what all of them know.
 
     Attributes:
-        open: see `Ways`.
-        take: see `Ways`.
         lease_s: the time without a message after which a host is silent.
         patience_s: how long a sum waits for another host's bytes.
-        alone: whether the host that leads computes every part.
         needed: so many replicas of all hosts must live for a step to begin.
-        name_of: the task of a rank.
-        longest_record: see `Links`.
-        learn: see `HostSteps`.
         welcome: sends a host that takes part newly what it needs; it does not block.
     """
 
@@ -70,11 +64,7 @@ class Hosts(NamedTuple):
 
 
 class Speaker:
-    """The replica that speaks for its host, from a round on; see `rules.Across`.
-
-    Attributes:
-        rank: of this replica.
-    """
+    """The replica that speaks for its host, from a round on."""
 
     def __init__(
         self,
@@ -93,16 +83,8 @@ class Speaker:
         """Begin to agree with the others, from what this host has promised; any thread may call this.
 
         Args:
-            arena: of this host, for several of them.
-            hosts: the others.
-            rank: of this replica.
-            ring: wakes the replicas of this host.
             bell: the other end of what this replica hears as the bell of `OF_THREADS`.
-            number: of a round; all before it are over.
-            book: the ledger of this host.
-            weighting: of the mean.
             deterministic: whether the bits are to be those of one host.
-            calls: of this host's replicas within a step; None: they make none.
 
         Raises:
             SpecError: a step has too many parts.
@@ -156,7 +138,6 @@ class Speaker:
         self._reduction.run(begin, self._counted(begin.parts), ways, deadline)
 
     def look(self, number: int, dead: Set[int]) -> bool:
-        """See `Across.look`."""
         if number < self._first:  # the replica that spoke before was further
             return False
         self._mates.look(number, dead)
@@ -186,42 +167,35 @@ class Speaker:
         return changed
 
     def over(self, number: int) -> None:
-        """See `Across.over`."""
         self._round = number + 1
         self._steps.applied(number - 1)
 
     @property
     def leads(self) -> bool:
-        """See `Across.leads`."""
         return bool(self._books.term) and self._books.term == self._steps.leads_in
 
     @property
     def elsewhere(self) -> set[int]:
-        """See `Across.elsewhere`."""
         others = [seated for host, seated in self._steps.seats.items() if host != self._host]
         return {seat.rank for seated in others for seat in seated}
 
     @property
     def seats(self) -> Mapping[int, Sequence[Seat]]:
-        """By host, its live replicas, as far as this one has heard."""
         return self._steps.seats
 
     def admit(self, seats: Sequence[Seat]) -> None:
-        """Let the replicas of another host take part from a later step on, if this host leads; any thread."""
+        """Admit the replicas of another host from a later step on, if this host leads; any thread."""
         self._steps.admit(seats)
 
     @property
     def awaited(self) -> str:
-        """See `Across.awaited`."""
         return self._steps.awaited
 
     @property
     def has_newcomers(self) -> bool:
-        """See `Across.has_newcomers`."""
         return self.leads and not set(self._steps.seats) <= self._known
 
     def welcome(self) -> None:
-        """See `Across.welcome`."""
         self._books.write_all(self._round)
         self._awaited = set(self._steps.seats) - self._known
         self._known |= self._awaited
@@ -247,7 +221,6 @@ class Speaker:
             )
 
     def keep(self, book: Book) -> None:
-        """See `Across.keep`; where this host leads, what is written from now on is sent to others."""
         self._books.book = book
         self._begin_to_lead()
 
@@ -263,14 +236,12 @@ class Speaker:
             record.write(msgspec.structs.replace(record.read(), over=True))
 
     def _has_words(self) -> bool:
-        """Return whether this host leads, and others have not got all that its leader has written."""
         self._begin_to_lead()
         return bool(self._steps.leads_in) and not (self.leads and self._steps.all_have(self._books.position))
 
     # The leader's ledger
 
     def record(self, entries: Mapping[str, bytes]) -> None:
-        """See `Across.record`."""
         if self.leads:
             self._books.write(entries, self._round)
 
@@ -299,7 +270,6 @@ class Speaker:
         board.due_of[0] = number
 
     def _tell(self, number: int) -> None:
-        """Tell the leader which of the parts that are due here are complete."""
         board = self._board
         if self._next != number:
             return
@@ -317,7 +287,6 @@ class Speaker:
                 )
 
     def _commit(self, number: int, action: Apply) -> None:
-        """Write what is known of every part; the word `summed` says that it is there."""
         board = self._board
         if action.void:
             board.void[0] = number
@@ -334,7 +303,6 @@ class Speaker:
         self._due = ()
 
     def _counted(self, parts: Sequence[PartFacts]) -> Counted:
-        """Return which parts the mean has, as `Stock.contributions` finds them."""
         counted = [facts for facts in parts if facts.examples > 0 and facts.finite]
         examples = [facts.examples for facts in counted]
         given = Contributions.of(
@@ -354,7 +322,6 @@ class Mates:
     def __init__(
         self, arena: Arena, seats: Sequence[Seat], steps: HostSteps, name_of: Callable[[int], str]
     ) -> None:
-        """Begin with the replicas that all hosts know of; `name_of` has the task of a rank."""
         self._arena, self._board = arena, arena.board
         self._seats = list(seats)
         self._steps = steps
@@ -393,11 +360,7 @@ TAKE_OVER_LOOK_S = 0.1
 
 
 class Voice:
-    """One replica's; see `rules.Across`.
-
-    Attributes:
-        speaker: this replica's part, where it speaks for its host.
-    """
+    """One replica's part in the agreement; `speaker` is set where it speaks for its host."""
 
     def __init__(
         self,
@@ -413,13 +376,8 @@ class Voice:
         """Take part from round `number` on.
 
         Args:
-            arena: of this host, with what it has promised.
-            locks: of this replica, on the arena.
-            rank: of this replica, whose address is in the arena.
             speak: makes this replica the one that speaks, given a round before which all are over.
-            number: of a round.
             speaks: whether this replica has the lock already, as it has made the arena.
-            clock: starts a thread.
         """
         self._arena, self._board = arena, arena.board
         self._locks = locks
@@ -447,7 +405,6 @@ class Voice:
             self._error = error
 
     def _spoke(self) -> bool:
-        """Take over speaking, if no replica speaks and this one may; return whether it speaks now."""
         if not (self._locks.is_free(SPEAKS) and self._may_speak and self._locks.take(SPEAKS)):
             return False
         if self._may_speak:  # by the last words of the one that spoke before
@@ -464,7 +421,6 @@ class Voice:
         )
 
     def _is_there(self, seat: Seat) -> bool:
-        """Return whether the newest process of a rank is the one that other hosts know."""
         return self._arena.address(seat.rank) == seat.address
 
     # In the replica's thread
@@ -479,7 +435,7 @@ class Voice:
         return speaker.look(number, dead)
 
     def _look_for_another(self, number: int, dead: Set[int]) -> bool:
-        """Find whether anybody may speak for this host, while a round waits for that; see `Across.look`."""
+        """Find whether a replica may speak for this host, while a round waits for that."""
         if self._error is not None:
             raise self._error
         if not dead or self._board.summed[0] >= number:
@@ -520,7 +476,6 @@ class Voice:
 
     @property
     def awaited(self) -> str:
-        """See `Across.awaited`; of a replica that only reads the board, the one that speaks."""
         if self.speaker is not None:
             return self.speaker.awaited
         promise = self._arena.promise.read()

@@ -51,13 +51,7 @@ class Way(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """A call, as a task describes it.
-
-    Attributes:
-        said: see `Calls.exchange`.
-        kinds: dtype and shape of each array.
-        arrays: the arrays, if they are small; large ones come later.
-    """
+    """A call, as a task describes it; `arrays` are there if they are small."""
 
     said: bytes
     kinds: list[tuple[str, tuple[int, ...]]]
@@ -65,22 +59,9 @@ class _Told(NamedTuple):
 
 
 class CallsBetweenHosts:
-    """The calls of one task; see `Calls`, whose sums and errors these are.
-
-    Attributes:
-        members: the ranks that make the same calls, ascending.
-        count: calls so far.
-    """
+    """The calls of one task, with the sums and errors of `Calls`."""
 
     def __init__(self, ways: Mapping[int, Way], rank: int, check: Check, waits: Waits) -> None:
-        """Take part from the first call on.
-
-        Args:
-            ways: by rank, to all others.
-            rank: of this task.
-            check: see `Calls`.
-            waits: how this task waits.
-        """
         self.members = sorted([*ways, rank])
         self.count = 0
         self._ways = dict(sorted(ways.items()))
@@ -89,7 +70,6 @@ class CallsBetweenHosts:
         self._waits = waits
 
     def exchange(self, said: bytes, arrays: Sequence[Array]) -> list[list[Array]]:
-        """Return the arrays of every member, in the order of ranks; see `Calls.exchange`."""
         with self._call():
             told = self._tell(said, arrays)
             if told[self._rank].arrays is None:
@@ -104,7 +84,6 @@ class CallsBetweenHosts:
         return found
 
     def all_reduce(self, said: bytes, arrays: Sequence[Array]) -> list[Array]:
-        """Return the sums of arrays of one shape and dtype in all members; see `Calls.all_reduce`."""
         with self._call():
             told = self._tell(said, arrays)
             small = [each.arrays for each in told.values() if each.arrays is not None]
@@ -118,7 +97,6 @@ class CallsBetweenHosts:
         return sums
 
     def close(self) -> None:
-        """Close the streams."""
         for way in self._ways.values():
             way.to.close()
             way.come.close()
@@ -127,7 +105,7 @@ class CallsBetweenHosts:
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """End all streams if a call is not carried out whole: what comes next on them has no meaning."""
+        """End all streams if a call is not complete: the bytes that follow would have no meaning."""
         self.count += 1
         try:
             yield
@@ -144,7 +122,7 @@ class CallsBetweenHosts:
             way.come.abort(reason)
 
     def _tell(self, said: bytes, arrays: Sequence[Array]) -> dict[int, _Told]:
-        """Tell all members of this call; return what each has told, by rank, if the calls agree."""
+        """Send this call to all members; return the calls of all by rank, if they agree."""
         kinds = [(array.dtype.str, array.shape) for array in arrays]
         text = msgspec.msgpack.encode((said, kinds))
         nbytes = sum(array.nbytes for array in arrays)
@@ -187,7 +165,7 @@ class CallsBetweenHosts:
         return _Told(said, kinds, self._received(rank, kinds) if nbytes <= SMALL_BYTES else None)
 
     def _add_slices(self, sums: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Add up this task's slice of each array, all of them flat, and receive the others' sums."""
+        """Add up this task's slice of each flat array, and receive the others' sums."""
         for number, rank in enumerate(self.members):
             if rank != self._rank:
                 self._send((_slice(array, len(self.members), number) for array in arrays), [rank])
@@ -209,26 +187,23 @@ class CallsBetweenHosts:
     # Streams
 
     def _send(self, arrays: "Sequence[Array] | Iterator[Array]", to: Sequence[int] | None = None) -> None:
-        """Send flat arrays, which stay as they are until `_flush`, to some ranks; None: to all others."""
+        """Send flat arrays, which must not change until `_flush`; `ranks` None: to all others."""
         for array in arrays:
             for rank in self._ways if to is None else to:
                 if array.size:
                     self._on_way(rank, partial(_send, array))
 
     def _received(self, rank: int, kinds: Sequence[tuple[str, tuple[int, ...]]]) -> list[Array]:
-        """Return the next arrays that come from a rank."""
         arrays = [np.empty(shape, dtype) for dtype, shape in kinds]
         for array in arrays:
             self._receive(rank, array.reshape(-1))
         return arrays
 
     def _receive(self, rank: int, into: Array) -> None:
-        """Fill a flat array with what comes from a rank."""
         if into.size:
             self._on_way(rank, lambda way: way.come.receive(into, self._deadline()))
 
     def _flush(self) -> None:
-        """Wait until all that was sent has left."""
         for rank in self._ways:
             self._on_way(rank, lambda way: way.to.flush(self._deadline()))
 
@@ -255,17 +230,12 @@ def _send(array: Array, way: Way) -> None:
 
 
 def _slice(flat: Array, slices: int, number: int) -> Array:
-    """Return the slice of an array that one of so many tasks adds up."""
     part = share(flat.size, slices, number)
     return flat[part.start : part.stop]
 
 
 def nbytes_of(kind: tuple[str, tuple[int, ...]]) -> int:
-    """Return the size of an array that another task describes.
-
-    Raises:
-        TypeError, ValueError: it can be none.
-    """
+    """Return the size of an array that another task describes, or raise a TypeError or ValueError."""
     dtype, shape = np.dtype(kind[0]), kind[1]
     nbytes = dtype.itemsize * prod(shape)
     if dtype.kind not in _KINDS or min(shape, default=0) < 0 or nbytes > LARGEST_BYTES:
@@ -290,11 +260,7 @@ class SaidCall(NamedTuple):
 
 
 def call_of(said: SaidCall) -> GivenCall:
-    """Return the call that another host has described.
-
-    Raises:
-        PeerRefusedError: it describes none.
-    """
+    """Return the call that another host has described, or raise a PeerRefusedError."""
     try:
         text, described = _call_decoder.decode(said.body)
         arrays = []
@@ -311,7 +277,6 @@ class CallsToSend:
     """The calls that one host has to tell others. Threads share it."""
 
     def __init__(self, own: int) -> None:
-        """Have none, at this host."""
         self._own = own
         self._leader = own
         self._lock = threading.Lock()
@@ -320,7 +285,7 @@ class CallsToSend:
         self._kept: dict[StepCall, tuple[int, int, SaidCall]] = {}
 
     def add(self, origin: int, said: SaidCall) -> bool:
-        """Keep a call that is made at a host, `origin`, or has come from there; return whether it is new."""
+        """Add a call that `origin` has made; return whether it is new."""
         with self._lock:
             head = said.head
             if head in self._kept or head.step < self._newest - 1:
@@ -333,7 +298,7 @@ class CallsToSend:
             return True
 
     def follow(self, leader: int) -> bool:
-        """Take note which host leads; return whether it is another one, to which all is to be sent again."""
+        """Note which host leads; return whether it is another one, to which all is sent again."""
         with self._lock:
             changed = leader != self._leader
             self._leader = leader
@@ -344,7 +309,7 @@ class CallsToSend:
             return changed
 
     def after(self, host: int, position: int) -> list[tuple[int, SaidCall]]:
-        """Return what a host is to be sent now, of what was kept after a position, each with its own."""
+        """Return (position, call) of those that a host has not been sent."""
         with self._lock:
             leads = self._leader == self._own
             return [
@@ -359,13 +324,6 @@ class CallsAtHost:
     """The calls within a step at one host, as the replica that speaks for it passes them on."""
 
     def __init__(self, log: CallLog | None, board: Board, send: Callable[[SaidCall], None]) -> None:
-        """Begin.
-
-        Args:
-            log: of the host; None: no step of this training makes calls.
-            board: of the same.
-            send: takes what is to go to other hosts.
-        """
         self._log = log
         self._board = board
         self._send = send
@@ -376,16 +334,11 @@ class CallsAtHost:
         self._come: list[SaidCall] = []
 
     def take(self, said: SaidCall) -> None:
-        """Keep what has come from another host until its round begins."""
         self._come.append(said)
 
     def look(self, number: int, here: Collection[int]) -> bool:
-        """Pass on what is new in round `number`, where the parts `here` are computed at this host.
-
-        Such a part has its writer here, so what comes of it from elsewhere is not written.
-
-        Returns:
-            Whether there is anything new from other hosts.
+        """Pass on what is new in round `number`; return whether other hosts have sent anything. Calls of the
+        parts `here` are written at this host, so those that come from elsewhere are not.
         """
         log = self._log
         if log is None:
@@ -402,7 +355,6 @@ class CallsAtHost:
         return bool(now)
 
     def _pass_on(self, log: CallLog, part: int) -> None:
-        """Tell other hosts which calls a part has made, and of its end."""
         number = self._number
         is_complete = self._board.ready[part] == number
         for each in range(self._told.get(part, 0), log.made(part, number)):

@@ -31,13 +31,7 @@ Reduce = Callable[[Begin, Ways, float], None]
 
 
 class HostSteps:
-    """One host; see above. `next` and `complete` belong to the replica's thread.
-
-    Attributes:
-        leads_in: the term in which this host leads; 0: it does not.
-        welcome: the hosts that are to be sent the variables now, if this host leads.
-        awaited: the tasks that speak for the hosts for which this one waits.
-    """
+    """One host; `next` and `complete` belong to the replica's thread."""
 
     def __init__(
         self,
@@ -63,19 +57,9 @@ class HostSteps:
 
         Args:
             promise: of this host; its first seat is this replica, which carries the host's sums out.
-            parts: how many each step has.
-            reduce: see `Reduce`.
-            open_, take: see `Ways`.
-            lease_s: the time without a message after which a host is silent.
             patience_s: how long a sum waits for another host's bytes.
             keep: writes a promise into the memory of the host; called before anything follows from it.
             applied: the newest step that is in the variables; None: the one before that of the promise.
-            commits: see `Agent`.
-            wake: called, from other threads, when there is something for `next`.
-            clock: the time, and threads.
-            alone: whether all parts of every step are due at the host that leads.
-            needed: so many replicas of all hosts must live for a step to begin.
-            longest_record: see `Links`.
             learn: told, in another thread, of the replicas of other hosts before they are reached.
         """
         self._wake = wake
@@ -102,25 +86,19 @@ class HostSteps:
 
     @property
     def waits_for(self) -> str:
-        """The thing that is awaited from other hosts, for messages."""
         return self._agent.stands or f"the other hosts, step {self._agent.step}"
 
     @property
     def hosts(self) -> Sequence[int]:
-        """Those that take part, as far as this one has heard."""
         return self._agent.hosts
 
     @property
     def seats(self) -> Mapping[int, Sequence[Seat]]:
-        """By host, its live replicas, as far as this one has heard."""
         return self._agent.seats
 
     def next(self, deadline: float) -> Done:
-        """Wait for what the replica is to do next.
-
-        Raises:
-            WaitTimeoutError: nothing has come by the deadline, in seconds of `time.monotonic`.
-            LeftBehindError: the others go on without this host.
+        """Wait for what the replica is to do next; `deadline` by `time.monotonic`. Raises a WaitTimeoutError,
+        or a LeftBehindError if the others go on without this host.
         """
         try:
             action = next_of(self._actions, deadline)
@@ -129,7 +107,6 @@ class HostSteps:
         return self._taken(action)
 
     def poll(self) -> Done | None:
-        """Return what the replica is to do next, if anything; errors as of `next`."""
         try:
             return self._taken(self._actions.get_nowait())
         except queue.Empty:
@@ -153,21 +130,13 @@ class HostSteps:
         )
 
     def complete(self, facts: PartFacts) -> None:
-        """Say that the gradient of a part is there."""
         self._events.put(partial(self._agent.complete, facts))
 
     def arrive(self, step: int, position: int = UNRECORDED, *, void: bool = False) -> None:
-        """Say that the replica that leads, which is at this host, has arrived in a step.
-
-        Args:
-            step: the version that is made.
-            position: of the newest record; all hosts have it before they apply the step.
-            void: whether the step makes no version.
-        """
+        """Note that the leading replica has arrived; all hosts need the records up to `position` first."""
         self._events.put(partial(self._agent.arrive, step, position, void=void))
 
     def written(self, position: int) -> None:
-        """Say that the records up to this one are in the ledger of this host."""
         self._events.put(partial(self._agent.write, position))
 
     def record(self, head: Record, body: bytes) -> None:
@@ -177,30 +146,24 @@ class HostSteps:
         self._links.send_unsent()
 
     def call(self, said: SaidCall) -> None:
-        """Tell other hosts of a call within a step, or of the end of a part, that is made at this host."""
         if self._calls.add(self._agent.host, said):
             self._links.send_unsent()
 
     def all_have(self, position: int) -> bool:
-        """Return whether every other host that takes part has the records up to this position."""
         others = [host for host in self._agent.hosts if host != self._agent.host]
         return all(self._records.acknowledged(host) >= position for host in others)
 
     def admit(self, seats: Sequence[Seat]) -> None:
-        """Let the replicas of another host take part from a later step on, if this host leads."""
         self._events.put(partial(self._agent.admit, seats))
 
     @property
     def membership(self) -> int:
-        """The number of the newest membership that this host has heard of."""
         return self._agent.membership
 
     def seated(self, seats: Sequence[Seat]) -> None:
-        """Say which replicas of this host are alive."""
         self._events.put(partial(self._agent.seated, seats))
 
     def joining(self, step: int, *, joining: bool) -> None:
-        """Say whether replicas wait, in a step, to take part at this host from the next one on."""
         self._events.put(partial(self._agent.joining, step, joining=joining))
 
     def applied(self, step: int) -> None:
@@ -232,14 +195,14 @@ class HostSteps:
         self._agent.received(host, message, self._clock.now())
 
     def _take_record(self, record: Recorded) -> None:
-        """Hand a record on to the replica, unless it has come before or one before it has not."""
+        """Pass a record to the replica, unless it came before, or one before it is missing."""
         known = max(self._come, self._agent.written)
         if record.head.position == known + 1 or (record.head.whole and record.head.position > known):
             self._come = record.head.position
             self._act(record)
 
     def _take_call(self, host: int, said: SaidCall) -> None:
-        """Hand a call on to the replica, and to other hosts if this one leads, unless it has come before."""
+        """Pass a call to the replica, and to other hosts if this one leads, unless it came before."""
         agent, head = self._agent, said.head
         may_be = abs(head.step - agent.step) <= 1 and 0 <= head.part < self._parts
         if may_be and host in agent.hosts and self._calls.add(host, said):
@@ -289,7 +252,6 @@ class HostSteps:
                 return
 
     def _note_hosts(self) -> None:
-        """Reach hosts, and replicas of them, that take part newly."""
         seats, own = self._agent.seats, self._agent.host
         if seats and seats != self._known:
             self._known = dict(seats)
@@ -320,7 +282,7 @@ class _Sums:
         self._running: Running | None = None
 
     def begin(self, begin: Begin) -> None:
-        """Give up what is under way if this is another attempt, and begin."""
+        """Begin an attempt, and give up another one that is under way."""
         earlier = self._running
         tasks = {host: seated[0].task for host, seated in begin.seats.items()}
         if self._ways is None or begin.attempt != self._attempt:
@@ -337,13 +299,11 @@ class _Sums:
         self._running = self._steps._clock.start(run, "sum over hosts")
 
     def host_gone(self, host: int) -> None:
-        """End the waits for a host that has ended."""
         if self._ways is not None:
             self._ways.blame(host)
             self._ways.abort(f"all processes of host {host} have ended")
 
     def close(self) -> None:
-        """End the sum under way, and close all streams."""
         if self._ways is not None:
             self._ways.abort("this host leaves")
         if self._running is not None:

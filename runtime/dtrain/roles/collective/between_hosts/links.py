@@ -44,21 +44,10 @@ see `Listener`.
 
 
 class Ways:
-    """The streams of one lane. Several threads may use it, but one way only one of them.
-
-    Attributes:
-        blamed: the host on the other end of the way that failed first; -1: none has.
-    """
+    """The streams of one lane. Several threads may use it, but one way only one of them."""
 
     def __init__(self, tasks: Mapping[int, str], name: str, open_: Open, take: Take) -> None:
-        """Open nothing yet.
-
-        Args:
-            tasks: by host, the task that carries this lane out.
-            name: of the membership, the attempt and the lane.
-            open_: see `Open`.
-            take: see `Take`.
-        """
+        """Open nothing yet; `name` tells the membership, the attempt and the lane."""
         self._tasks = tasks
         self._name = name
         self._open = open_
@@ -69,7 +58,6 @@ class Ways:
         self.blamed = -1
 
     def outgoing(self, way: Way, deadline: float) -> Outgoing:
-        """Return the stream on which this task sends; errors as of `wire.streams.open_stream`."""
         if (stream := self._outgoing.get(way)) is None:
             task = self._tasks[way.target]
             stream = self._open(task, f"{self._name} {way.label}", max(0.0, deadline - time.monotonic()))
@@ -78,7 +66,6 @@ class Ways:
         return stream
 
     def incoming(self, way: Way, deadline: float) -> Incoming:
-        """Return the stream on which this task receives; errors as of `Listener.take`."""
         if (stream := self._incoming.get(way)) is None:
             name = f"{self._name} {way.label}"
             stream = self._take(self._tasks[way.source], name, deadline, lambda: self._ended)
@@ -88,21 +75,18 @@ class Ways:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that have left on all streams."""
         return sum(stream.bytes_sent for stream in list(self._outgoing.values()))
 
     @property
     def bytes_received(self) -> int:
-        """The same, the other way."""
         return sum(stream.bytes_received for stream in list(self._incoming.values()))
 
     def flush(self, deadline: float) -> None:
-        """Wait until all that was sent has left; errors as of `Outgoing.flush`."""
         for stream in list(self._outgoing.values()):
             stream.flush(deadline)
 
     def blame(self, host: int) -> None:
-        """Take note of the host because of which a sum fails; only the first one counts."""
+        """Note which host makes a sum fail; only the first one counts."""
         if self.blamed < 0 and self._ended is None:
             self.blamed = host
 
@@ -113,7 +97,6 @@ class Ways:
             stream.abort(reason)
 
     def close(self) -> None:
-        """Close all streams; no thread may use them any more."""
         for stream in self._streams():
             stream.close()
 
@@ -121,7 +104,6 @@ class Ways:
         return [*self._outgoing.values(), *self._incoming.values()]
 
     def _end_late(self, stream: Incoming | Outgoing) -> None:
-        """End a stream that was opened while `abort` was called."""
         if self._ended is not None:
             stream.abort(self._ended)
 
@@ -158,19 +140,6 @@ class Links:
         longest_record: int,
         calls: CallsToSend,
     ) -> None:
-        """Begin; no other host is known yet.
-
-        Args:
-            own: the number of this host.
-            open_: see `Ways`.
-            take: see `Ways`.
-            heard: see `Heard`.
-            gone: see `Gone`.
-            clock: starts threads.
-            records: to be sent to all others.
-            longest_record: the bytes that one which comes has at most.
-            calls: to be sent.
-        """
         self._records = records
         self._calls = calls
         self._calls_sent: dict[int, int] = {}
@@ -192,7 +161,7 @@ class Links:
         self._listening: list[Running] = []
 
     def know(self, host: int, seats: Sequence[Seat]) -> None:
-        """Take note of replicas of another host; begin to connect to it, unless that was begun before."""
+        """Note replicas of another host, and connect to it."""
         if host in self._newest:
             self._replicas[host].add(seats)
             return
@@ -210,22 +179,21 @@ class Links:
         self._retired |= self._newest.keys() - set(hosts)
 
     def _over(self, host: int) -> str | None:
-        """Return why a host is not heard any more; None while it may be."""
+        """Return why a host is not heard any more, or None."""
         return self._closed or ("all its processes have ended" if host in self._ended else None)
 
     def send(self, host: int, message: HostState | Direction) -> None:
-        """Send a message, in the place of one that has not been sent yet."""
+        """Send a message in the place of one that was not sent yet."""
         if host in self._newest:
             self._newest[host].put(_encode(message))
 
     def send_unsent(self) -> None:
-        """Have those records and calls sent that have not been."""
         for host, newest in list(self._newest.items()):
             if host not in self._retired:
                 newest.put_again(b"")
 
     def close(self) -> None:
-        """Send what is newest, and end all connections and threads."""
+        """Send the newest messages, and end all connections and threads."""
         for newest in self._newest.values():
             newest.put(None)
         for thread in self._speaking:
@@ -239,7 +207,6 @@ class Links:
             stream.close()
 
     def _speak(self, host: int) -> None:
-        """Send what is newest, on a connection that is opened again where it breaks."""
         while (packet := self._newest[host].get()) is not None:
             try:
                 stream = self._outgoing(host)
@@ -320,7 +287,6 @@ class _Replicas:
     """The replicas of one other host, and which of them have ended. Threads share it."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
-        """Begin with those that are known; the first one speaks, as far as is known."""
         self._lock = threading.Lock()
         self._seats: dict[str, Seat] = {}
         self._ended: set[Seat] = set()
@@ -335,12 +301,10 @@ class _Replicas:
 
     @property
     def tasks(self) -> Sequence[str]:
-        """All of them."""
         with self._lock:
             return list(self._seats)
 
     def speaks(self, task: str) -> None:
-        """Take note which of them has spoken last."""
         with self._lock:
             self._speaks, self._silent = task, 0
 
@@ -350,9 +314,7 @@ class _Replicas:
             self._silent += 1
 
     def next(self) -> str:
-        """Return the one to connect to: that which has spoken last, or if it has ended, or stays silent, one
-        after another of those that may live. One of them speaks, and knows as little of who speaks here.
-        """
+        """Return the replica to connect to: the one that spoke last, or after its end or silence the next."""
         with self._lock:
             live = [task for task, seat in self._seats.items() if seat not in self._ended] or [self._speaks]
             live.sort(key=lambda task: task != self._speaks)
@@ -361,15 +323,13 @@ class _Replicas:
             return task
 
     def ended(self) -> bool:
-        """Take note that no process listens where the last one was tried; return whether all have ended."""
+        """Note that no process listens where the last one was tried; return whether all have ended."""
         with self._lock:
             self._ended.add(self._tried)
             return self._ended >= set(self._seats.values())
 
 
 class _Newest:
-    """The newest packet that is to be sent to one host."""
-
     def __init__(self) -> None:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._packet = b""
@@ -377,7 +337,7 @@ class _Newest:
         self._there = True
 
     def put(self, packet: bytes | None) -> None:
-        """Have this sent next; None: nothing more."""
+        """Send this next; None: nothing more."""
         if packet is None:
             self._ended = True
         else:
@@ -385,7 +345,7 @@ class _Newest:
         self._wake.put(None)
 
     def put_again(self, packet: bytes) -> None:
-        """Have this sent next, if there is nothing newer and the end has not come."""
+        """Send this next, unless there is something newer or the end has come."""
         if not self._there and not self._ended:
             self.put(packet or self._packet or b"")
 
@@ -402,11 +362,6 @@ def _packed(packet: bytes) -> Array:
 
 
 def _received(stream: Incoming, longest_record: int) -> HostState | Direction | Recorded | SaidCall:
-    """Return the next message.
-
-    Raises:
-        PeerError: the connection is gone, or brings something else.
-    """
     head = np.empty(_LENGTH.size, np.uint8)
     stream.receive(head, math.inf)
     (nbytes,) = _LENGTH.unpack(head.tobytes())

@@ -31,7 +31,6 @@ class Records:
     """The records of one host while it leads. Threads share it."""
 
     def __init__(self, hosts: Sequence[int]) -> None:
-        """Keep none yet, for these other hosts."""
         self._lock = threading.Lock()
         self._kept: list[Recorded] = []
         self._acknowledged = dict.fromkeys(hosts, -1)
@@ -43,30 +42,26 @@ class Records:
             self._forget()
 
     def acknowledge(self, host: int, position: int) -> None:
-        """Take note that a host has all records up to this one."""
         with self._lock:
             if host in self._acknowledged:
                 self._acknowledged[host] = max(position, self._acknowledged[host])
             self._forget()
 
     def keep_for(self, hosts: Sequence[int]) -> None:
-        """Take note of the other hosts there are; one that is new needs a whole record."""
+        """Set the other hosts; a new one needs a whole record."""
         with self._lock:
             self._acknowledged = {host: self._acknowledged.get(host, -1) for host in hosts}
             self._forget()
 
     def _forget(self) -> None:
-        """Drop what every host has."""
         least = min(self._acknowledged.values(), default=UNRECORDED)
         self._kept = [each for each in self._kept if each.head.position > least]
 
     def acknowledged(self, host: int) -> int:
-        """Return the position up to which a host is known to have all."""
         with self._lock:
             return self._acknowledged.get(host, -1)
 
     def after(self, position: int) -> list[Recorded]:
-        """Return what a host has not been sent that has been sent everything up to a position."""
         with self._lock:
             return [each for each in self._kept if each.head.position > position]
 
@@ -77,15 +72,13 @@ class NoBook:
     entries: Mapping[str, bytes] = MappingProxyType({})
     concluded = False
 
-    def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
-        """Drop them."""
+    def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None: ...
 
 
 class Books:
     """The ledger at one host, as the replica that speaks for it sends and receives records.
 
     Attributes:
-        book: this host's.
         term: in which this host led last; 0: it has not led.
         position: of the newest record that it has sent.
     """
@@ -93,9 +86,7 @@ class Books:
     def __init__(
         self, book: Book, send: Callable[[Record, bytes], None], written: Callable[[int], None]
     ) -> None:
-        """Begin with this host's; `send` takes what is to go to all others, `written` the position of each
-        record of another host that is in the ledger.
-        """
+        """Begin; `send` sends to all other hosts, `written` gets the position of each record received."""
         self.book = book
         self.term = 0
         self.position = -1
@@ -109,11 +100,9 @@ class Books:
         self.write_all(number)
 
     def write_all(self, number: int) -> None:
-        """Send all that counts, in round `number`."""
         self._write(self.book.entries, number, whole=True)
 
     def write(self, entries: Mapping[str, bytes], number: int) -> None:
-        """Send what the leader has written in round `number`, before it has arrived there."""
         self._write(entries, number, whole=False)
 
     def _write(self, entries: Mapping[str, bytes], number: int, *, whole: bool) -> None:

@@ -48,10 +48,7 @@ class Sum(NamedTuple):
     """Which sum goes over the streams; both ends of each must mean the same one.
 
     Attributes:
-        step: the version that it is to make.
         attempt: how often this step was begun before.
-        block: which block of variables.
-        elements: of the whole block.
     """
 
     step: int
@@ -72,13 +69,8 @@ def exchange(
     """Carry flows out side by side; when this returns, this host has the mean and the others have its bytes.
 
     Args:
-        which: named at the beginning of each stream's bytes, and compared there.
-        flows: of this host, for the slice of this lane.
-        terms: the gradients that this host adds.
         mean: of the whole block; only the slice is written. It must not change before `ways.flush` returns.
-        ways: the streams.
         deadline: for each wait, in seconds of `time.monotonic`.
-        clock: starts threads.
 
     Raises:
         PeerLostError: a peer is gone, or `ways` were aborted. Then all waits on the ways are over.
@@ -155,13 +147,11 @@ class RowExchange:
     """The lists of one host; every method raises as `Reduction.run`."""
 
     def __init__(self, host: int, rows: GivenRows, parts: int) -> None:
-        """Remember the memory of rows: of `parts` parts computed here, and behind them of those of a step."""
         self._host = host
         self._rows = rows
         self._parts = parts
 
     def send(self, begin: Begin, held: Held, ways: Ways, deadline: float) -> None:
-        """Send this host's lists to all others, and write them to the places of the step."""
         own = held[self._host]
         lists = [list_ for part in own for list_ in self._rows.lists(part)]
         head = head_of(begin.step, begin.attempt, [ids.size for ids, _ in lists])
@@ -177,7 +167,6 @@ class RowExchange:
                 self._rows.copy(part, self._parts + part)
 
     def receive(self, begin: Begin, held: Held, ways: Ways, deadline: float) -> None:
-        """Receive the lists of all other hosts."""
         for other in begin.hosts:
             if other != self._host and held[other]:
                 with _blaming(other, ways):
@@ -211,7 +200,7 @@ class RowExchange:
 
 @contextmanager
 def _blaming(other: int, ways: Ways) -> Iterator[None]:
-    """End the sum for all others, too, if it fails here because of a host."""
+    """End a sum for all other hosts, too, if it fails here because of one."""
     try:
         yield
     except SharedMemoryError as error:  # this machine's, which would have no more of it for another attempt
@@ -223,7 +212,7 @@ def _blaming(other: int, ways: Ways) -> Iterator[None]:
 
 
 class Counted(NamedTuple):
-    """Which parts a mean has: those with examples and without NaN, the divisor, and weights if it has any."""
+    """Which parts a mean has, the divisor, and weights if it has any."""
 
     parts: Sequence[int]
     divisor: int
@@ -247,7 +236,6 @@ class Reduction:
         deterministic: bool,
         rows: RowExchange | None = None,
     ) -> None:
-        """Remember the arrays: `[part][group]`, and by trained group the mean; the rows, if there are any."""
         self._host = host
         self._gradients = gradients
         self._means = means
@@ -257,7 +245,6 @@ class Reduction:
 
     @classmethod
     def of(cls, arena: Arena, host: int, *, deterministic: bool) -> "Reduction":
-        """Return that of the arrays of an arena, for one of several hosts."""
         parts = range(arena.shape.parts)
         trainable = [group.trainable for group in arena.shape.plan.layout(0).groups]
         rows = RowExchange(host, arena.rows, len(parts)) if arena.rows.tables else None
@@ -265,10 +252,8 @@ class Reduction:
         return cls(host, gradients, arena.means, trainable, deterministic=deterministic, rows=rows)
 
     def run(self, begin: Begin, counted: Counted, ways: Ways, deadline: float) -> None:
-        """Make the means; all hosts call this for the same step and attempt.
-
-        Raises: as `exchange`; and
-            TrainingError: this machine has no memory for the rows.
+        """Make the means; all hosts call this for the same step and attempt. Raises as `exchange`, and a
+        TrainingError if there is no memory for the rows.
         """
         held = {
             host: tuple(part for part in begin.parts_of.get(host, ()) if part in counted.parts)
