@@ -30,7 +30,6 @@ class ControlHandler:
     Attributes:
         control: the machine. Other threads reach it by `ask` alone.
         ended: set when no other task will talk to this one any more, or it has failed.
-        failure: why it has failed; None if it has not.
         leads: whether this task is the one that others ask. One that may lead later sends them on.
     """
 
@@ -48,12 +47,8 @@ class ControlHandler:
         """Begin without a connection.
 
         Args:
-            control: decides.
-            hello: this task's own.
             decide: carries out a decision in the part of this task that holds arrays; returns what
                 follows. It runs under the handler's lock.
-            note: keeps events in the trace.
-            clock: the time, and how to wait.
         """
         self.control = control
         self.ended = clock.event()
@@ -71,24 +66,17 @@ class ControlHandler:
         self._clock.start(self._run, "control plane")
 
     def ask(self, call: Callable[[ControlPlane, float], Sequence[Action]]) -> None:
-        """Let the part of this task that holds arrays call the machine, and carry out what follows.
-
-        Args:
-            call: given the machine and the time in seconds; returns actions. It runs under the lock.
-        """
+        """Let the part of this task that holds arrays call the machine, under the lock."""
         with self._lock:
             self._carry_out(call(self.control, self._clock.now()))
 
     def limits(self, hello: Hello) -> Limits:
-        """See `Handler.limits`."""
         return LIMITS
 
     def refuse(self, hello: Hello) -> str | None:
-        """See `Handler.refuse`."""
         return refusal(self._hello, hello) or self.control.roster.refusal(TaskId.parse(hello.task))
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """See `Handler.received`."""
         sender = TaskId.parse(caller.hello.task)
         if not self.leads:
             reason = f"{self._hello.task} does not lead"
@@ -100,7 +88,6 @@ class ControlHandler:
         return UNANSWERED.get(type(frame.message), Answer.ONE)
 
     def disconnected(self, caller: Caller) -> None:
-        """See `Handler.disconnected`."""
         with self._lock:
             self._callers.discard(caller)
             self.control.disconnected(caller)

@@ -44,13 +44,8 @@ class HeartbeatLink:
         """Connect, and renew the lease once, so that `reply` is there.
 
         Args:
-            server: its name, for messages.
-            connect: opens the connection.
-            reporter: whose status is carried along.
-            connect_s: how long the server may take to be there at first.
             patience_s: how long it may be away later before it counts as lost.
             on_silence: called whenever another lease is over without an answer, from the first connection on.
-            clock: the time, and how to wait.
             book: told of tasks that serve elsewhere than the cluster says.
             moved_to: where this task does, if it does.
             on_not_leading: called where the task that was asked does not lead: the next connection is to
@@ -83,17 +78,14 @@ class HeartbeatLink:
 
     @property
     def reply(self) -> HeartbeatReply:
-        """The newest."""
         return self.answer[1]
 
     @property
     def away(self) -> bool:
-        """Whether the server did not answer the last time."""
         return self._peer.channel is None
 
     @property
     def incarnation(self) -> int:
-        """The one by which the server knows this task."""
         return self.reply.incarnation
 
     def hurry(self) -> None:
@@ -101,9 +93,7 @@ class HeartbeatLink:
         self._wake.set()
 
     def _first_beat(self, incarnation: int, connect_s: float) -> tuple[float, HeartbeatReply]:
-        """Wait for the first answer. A server that dies before it is waited for like one that is not there
-        yet.
-        """
+        """Wait for the first answer. A server that dies before it is waited for like a missing one."""
         told_s = self._clock.now()
         until_s = told_s + connect_s
         while True:
@@ -198,9 +188,7 @@ class HeartbeatLink:
             self.on_failure(str(error))
 
     def close(self, *, patient: bool = True) -> None:
-        """Say goodbye, if the server is still there, and stop; one that is away is waited for a moment if
-        `patient`.
-        """
+        """Say goodbye and stop; a server that is away is waited for a moment if `patient`."""
         self._stopped.set()
         self._wake.set()
         self._thread.join(timeout=2 * INTERVAL_S if patient or not self.away else 0)

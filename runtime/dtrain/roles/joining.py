@@ -110,15 +110,10 @@ class _Waits:
         self._told = False
 
     def lasts_s(self) -> float:
-        """Return for how long it has waited."""
         return time.monotonic() - self._begun_s
 
     def wait(self, whom: str, reason: str) -> None:
-        """Wait a moment.
-
-        Raises:
-            WaitTimeoutError: it has lasted too long.
-        """
+        """Wait a moment. Raises a WaitTimeoutError if it has lasted too long."""
         if self.lasts_s() >= self._limit_s:
             raise WaitTimeoutError(f"{whom}: {reason}; waited {self._limit_s:g} s")
         self.note(whom, reason)

@@ -28,11 +28,7 @@ Kind = tuple[np.dtype[Any] | str, int]
 
 
 def check_numbers(server: str, message: AnyMessage) -> None:
-    """Check the numbers by which a task counts.
-
-    Raises:
-        PeerRefusedError: one is below its least value, or is too large to be one.
-    """
+    """Refuse (PeerRefusedError) numbers below their least value, or too large to be counts."""
     counts = message.state if isinstance(message, SnapshotReply) else message
     for name in _FROM_0.get(type(message), ()):
         if not 0 <= (found := getattr(counts, name)) < NUMBER_MAX:
@@ -51,11 +47,8 @@ def check_numbers(server: str, message: AnyMessage) -> None:
 
 
 def brings_values(message: AnyMessage, generation: int, term: int) -> bool:
-    """Return whether an answer to a replica comes with values: not a pending one, nor news of a later term.
-
-    Args:
-        message: the answer.
-        generation, term: of the replica; its term is 0 before its first answer.
+    """Return whether an answer comes with values: not a pending one, nor news of a later term. The replica's
+    `term` is 0 before its first answer.
     """
     if isinstance(message, Reply):
         return message.verdict is not Verdict.PENDING
@@ -63,11 +56,7 @@ def brings_values(message: AnyMessage, generation: int, term: int) -> bool:
 
 
 def check_marks(marks: Sequence[Marked]) -> None:
-    """Check that what servers of asynchronous training contain can be compared.
-
-    Raises:
-        PeerRefusedError: one is further ahead of another than can be.
-    """
+    """Refuse (PeerRefusedError) servers that are further ahead of another than can be."""
     newest = [mark.applied[0] for mark in marks]
     if min(newest) < 0 or max(newest) - min(newest) > MISSING_MAX:
         raise PeerRefusedError(
@@ -77,11 +66,7 @@ def check_marks(marks: Sequence[Marked]) -> None:
 
 
 def check_blocks(server: str, what: str, blocks: Blocks, expected: Iterable[Kind]) -> None:
-    """Check the dtypes and sizes of blocks.
-
-    Raises:
-        PeerRefusedError: they are not those that are expected.
-    """
+    """Refuse (PeerRefusedError) blocks of other dtypes and sizes than are expected."""
     wanted = [(np.dtype(dtype), size) for dtype, size in expected]
     if [(block.dtype, block.size) for block in blocks] != wanted:
         found = [(block.dtype, block.size) for block in blocks]

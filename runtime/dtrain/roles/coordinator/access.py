@@ -48,18 +48,7 @@ class Servers:
         patience_s: float,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Connect to every server.
-
-        Args:
-            servers: how many there are.
-            connect: opens a connection.
-            reporter: told whom we wait for.
-            connect_s, patience_s: how long a server may take to be there at first, and be away later.
-            clock: the time, and how to wait.
-
-        Raises:
-            WaitTimeoutError: a server is not there in time.
-        """
+        """Connect to every server; raise a WaitTimeoutError if one is not there within `connect_s`."""
         self._lock = threading.Lock()
         self._clock = clock
         self._reporter = reporter
@@ -100,20 +89,14 @@ class Servers:
             peer.abort(reason)
 
     def close(self) -> None:
-        """Close the connections."""
         for peer in self._peers:
             peer.close()
 
 
 class Access:
-    """The variables of one session, as one thread reads and changes them.
-
-    Attributes:
-        iterations: by the optimizers' keys, as the first server last told.
-    """
+    """The variables of one session, as one thread reads and changes them."""
 
     def __init__(self, ask: Ask, plan: Plan, session: int) -> None:
-        """Begin outside of any closure; `ask` asks the servers of the plan."""
         self._ask = ask
         self.plan = plan
         self.session = session
@@ -136,10 +119,6 @@ class Access:
         return self._attempt
 
     def share(self, values: Mapping[str, Array]) -> None:
-        """Give the servers every variable's first value.
-
-        Raises: as `Servers.ask`.
-        """
         blocks: list[list[Array]] = [[] for _ in range(self.plan.servers)]
         for shard in self.plan.shards:
             value = values[self.plan.variables[shard.variable].name]
@@ -175,7 +154,6 @@ class Access:
         """Change variables once, by their numbers; return their new values, of an assignment or addition.
 
         Args:
-            kind: of the change.
             values: for each variable a gradient, new value or summand, of its shape and dtype.
             optimizer: for gradients: its key.
             config: for gradients: the optimizer as data.
@@ -213,7 +191,6 @@ class Access:
         return _rows(values[shard.variable], shard.row_start, shard.row_stop)
 
     def _shards(self, variables: Sequence[int]) -> list[list[int]]:
-        """Return the numbers of the shards of variables, by server."""
         wanted = set(variables)
         result: list[list[int]] = [[] for _ in range(self.plan.servers)]
         for number, shard in enumerate(self.plan.shards):
@@ -224,7 +201,6 @@ class Access:
     def _joined(
         self, variables: Sequence[int], by_server: Sequence[Sequence[int]], told: Mapping[int, Blocks]
     ) -> list[Array]:
-        """Return whole variables from their shards."""
         flat = {
             number: block
             for server, blocks in told.items()

@@ -41,14 +41,11 @@ class Scheduled:
     """A closure, and what came of it.
 
     Attributes:
-        module, function: the function's names.
         arguments: encoded.
         number: from 1, once it is scheduled.
         ended: whether one of the next three holds.
-        result: encoded.
         failure: the exception that has ended it.
         cancelled: it was never begun, because an earlier one had failed.
-        worker: that ran it.
     """
 
     module: str
@@ -85,13 +82,9 @@ class ClosureService:
         """Begin without a worker.
 
         Args:
-            hello: the coordinator's.
             cluster: whose workers may come.
-            session: of this process.
             plan: of the variables, for workers to compare with their own.
-            reporter: told whom the program waits for.
             start_s, patience_s: how long all workers may be missing at first, and later.
-            clock: the time.
         """
         self._hello = hello
         self._leader = TaskId.parse(hello.task)
@@ -122,22 +115,16 @@ class ClosureService:
 
     @property
     def failed(self) -> bool:
-        """Return whether there is an error that no caller has been given."""
         return self._queue.error is not None
 
     def take_error(self) -> Scheduled | None:
-        """Wait until every closure that runs has ended; return the first that has failed, and forget it.
-
-        Raises:
-            WaitTimeoutError: no worker is there for too long.
-        """
+        """Return the first error once every closure has ended. Raises a WaitTimeoutError without workers."""
         self._wait(lambda: self._queue.empty)
         with self._changed:
             return self._queue.take_error()
 
     @property
     def done(self) -> bool:
-        """Whether every closure has ended."""
         with self._changed:
             return self._queue.empty
 
@@ -147,11 +134,7 @@ class ClosureService:
             return self._queue.scheduled if self._queue.empty else None
 
     def wait_for(self, closure: Scheduled) -> None:
-        """Wait until a closure has ended.
-
-        Raises:
-            WaitTimeoutError: no worker is there for too long.
-        """
+        """Wait until a closure has ended. Raises a WaitTimeoutError if no worker is there for too long."""
         self._wait(lambda: closure.ended)
 
     def _wait(self, ready: Callable[[], bool]) -> None:
@@ -170,7 +153,6 @@ class ClosureService:
             raise ProgramError(self._unfit)
 
     def _whom(self) -> str:
-        """Return whom the program waits for: workers that run closures, or those that are missing."""
         if self._there:
             running = self._queue.running
             names = sorted({caller.hello.task for caller in self._there if caller in running})
@@ -197,11 +179,9 @@ class ClosureService:
     # The workers' side
 
     def limits(self, hello: Hello) -> Limits:
-        """See `Handler.limits`: results may be of any size."""
         return UNKNOWN
 
     def refuse(self, hello: Hello) -> str | None:
-        """See `Handler.refuse`: workers of the cluster alone take closures."""
         if reason := refusal(self._hello, hello):
             return reason
         if TaskId.parse(hello.task) not in self._workers:
@@ -209,7 +189,6 @@ class ClosureService:
         return None
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """See `Handler.received`."""
         with self._changed:
             self._there.add(caller)
             match frame.message:
@@ -230,7 +209,6 @@ class ClosureService:
         return Answer.ONE
 
     def _report(self, caller: Caller, message: TakeClosure, frame: Frame) -> None:
-        """Note what came of a closure."""
         if not message.closure:
             if message.failure is not None:
                 self._unfit = f"{caller.hello.task} cannot run closures: {message.failure.message}"
@@ -252,7 +230,6 @@ class ClosureService:
         self._reporter.progress(self._finished)
 
     def _hand_out(self) -> None:
-        """Give closures to the workers that wait for one."""
         while self._takers and (taken := self._queue.take(self._takers[0])) is not None:
             number, closure = taken
             message: AnyMessage = Closure(
@@ -264,7 +241,6 @@ class ClosureService:
             self._takers.pop(0).send(message, [np.frombuffer(closure.arguments, np.uint8)])
 
     def disconnected(self, caller: Caller) -> None:
-        """See `Handler.disconnected`: the worker's closure runs elsewhere."""
         with self._changed:
             self._queue.lost(caller)
             if caller in self._takers:
@@ -302,13 +278,7 @@ class Attendant:
         """Make no connection yet.
 
         Args:
-            coordinator: its name.
-            connect: opens a connection to it.
-            reporter: told of progress.
-            begin: begins a session.
-            run: runs a closure of it.
             connect_s, patience_s: how long the coordinator may take to be there at first, and be away later.
-            clock: the time.
         """
         self._peer = Peer(coordinator, connect, patience_s=patience_s, clock=clock)
         self._reporter = reporter
@@ -369,7 +339,6 @@ class Attendant:
         self._peer.send(TakeClosure(session=self._session))
 
     def _called(self, closure: Closure, frame: Frame) -> None:
-        """Run a closure, and tell what came of it."""
         came = self._run(closure, frame.blocks[0].tobytes() if frame.blocks else b"")
         failure = came if isinstance(came, Failure) else None
         blocks = () if isinstance(came, Failure) else [np.frombuffer(came, np.uint8)]

@@ -31,14 +31,6 @@ class FollowedRun:
         warn: Callable[[str], None],
         clock: Clock = SYSTEM,
     ) -> None:
-        """Begin.
-
-        Args:
-            section: says whether there are copies.
-            visible: the leader's directory; None until it is known.
-            warn: told of copies that cannot be read, and of a disk that is not this machine's.
-            clock: the time.
-        """
         self._remote = checkpoints.remote_copies(section.remote)
         self._visible = visible
         self._clock = clock
@@ -62,7 +54,7 @@ class FollowedRun:
         return Path(self._own.name)
 
     def _look_for(self, directory: Path) -> None:
-        """Say once that the leader's disk is not this machine's, while there is time to do something."""
+        """Warn once that the leader's disk is not this machine's, while there is time to act."""
         now_s = self._clock.now()
         self._missed_s = self._missed_s or now_s
         if not self._told and now_s - self._missed_s >= LATE_S and not directory.is_dir():
@@ -96,14 +88,10 @@ def follow_checkpoints(
 
     Args:
         run_dir: the run directory; None until it is known. Its argument says whether training has ended.
-        training_ended: no other checkpoint will be written.
         is_last: whether training ends with this step: a resumed one goes on from a checkpoint that was the
             final one.
-        reporter: told of the wait.
-        pace: how often.
         fit: which call of `fit` of the program, from 1. It has ended too when there are checkpoints of a
             later one.
-        clock: the time, and how to wait.
     """
     schedule, start_s = EvaluationSchedule(pace), clock.now()
     while True:
@@ -152,9 +140,7 @@ def follow_fit(
     fit: int,
     clock: Clock = SYSTEM,
 ) -> Iterator[EvaluatedCheckpoint]:
-    """Follow the checkpoints of a `fit` of which ps:0 tells by `link`, in the directory of `run`; further
-    arguments as in `follow_checkpoints`.
-    """
+    """Follow the checkpoints of a `fit` of which ps:0 tells by `link`, as `follow_checkpoints`."""
 
     def ended() -> bool:
         return link.failure is not None or link.reply.ended or link.reply.generation > fit
@@ -176,7 +162,7 @@ def _opened(path: Path, reporter: Reporter) -> checkpoints.Checkpoint:
 
 
 def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
-    """Return every variable of a checkpoint; rows of sparse ones are read when they are looked up."""
+    """Return every variable of a checkpoint; sparse rows are read when they are looked up."""
     variables = (checkpoint.state.plan or {}).get("variables", ())
     sparse = {variable["name"] for variable in variables if variable.get("sparse")}
     return {

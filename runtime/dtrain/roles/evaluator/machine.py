@@ -35,8 +35,6 @@ class EvaluationSchedule:
         Args:
             newest: the newest checkpoint's step; None if there is none.
             final: whether it is the final one (the same step may be written once more, as the final one).
-            training_ended: no other checkpoint will be written.
-            now_s: the time.
         """
         self.final_done = self.final_done or (final and newest == self.evaluated)
         if self.final_done:
@@ -51,6 +49,5 @@ class EvaluationSchedule:
         return Next.DONE if training_ended else Next.WAIT
 
     def done(self, step: int, final: bool) -> None:
-        """Record that a checkpoint was evaluated."""
         self.evaluated = step
         self.final_done = final

@@ -47,7 +47,7 @@ _task = cache(TaskId.parse)
 
 
 class ServerHandler:
-    """Joins a machine to a service; see `Handler`."""
+    """Joins a machine to a service."""
 
     def __init__(
         self,
@@ -62,13 +62,9 @@ class ServerHandler:
         """Begin.
 
         Args:
-            machine: decides.
-            hello: this server's own.
-            reporter: told of progress.
             callers: filled with the open connections; the machine's allocator looks which of them read.
             to_host: opens a connection to the control host, where synchronous training is decided; None: this
                 server is the control host.
-            clock: the time, and how to wait.
         """
         self.machine = machine
         self.clock = clock
@@ -110,11 +106,9 @@ class ServerHandler:
         return isinstance(self.machine.control.training, AsyncSection)
 
     def refuse(self, hello: Hello) -> str | None:
-        """See `Handler.refuse`."""
         return refusal(self._hello, hello) or self.machine.control.roster.refusal(_task(hello.task))
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
-        """See `Handler.received`."""
         sender = _task(caller.hello.task)
         with self._lock:
             begun_s = self.reporter.begins()
@@ -136,7 +130,6 @@ class ServerHandler:
 
     @property
     def follows(self) -> bool:
-        """Whether this server follows the decisions of the control host."""
         return self._decisions is not None
 
     def _follow_decisions(self) -> None:
@@ -151,7 +144,6 @@ class ServerHandler:
             self._decisions = DecisionLink(self, self._to_host, self.clock)
 
     def disconnected(self, caller: Caller) -> None:
-        """See `Handler.disconnected`."""
         with self._lock:
             self._callers.discard(caller)
             self.machine.disconnected(caller, caller.reading)
@@ -159,18 +151,15 @@ class ServerHandler:
                 self._carry_out(self.machine.tick(self._now(), connections))
 
     def decided(self, said: Commit | Release) -> None:
-        """Follow the control host, which has made a version or lets a replica go on with another part."""
         with self._lock:
             self._carry_out(self._receive(None, self._host, said, (), self._now()))
             self._report_progress(said)
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
-        """Where this server stands, for the control host."""
         with self._lock:
             return self.machine.position()
 
     def tick(self) -> None:
-        """Let time pass."""
         with self._lock:
             roster = self.machine.control.roster
             if self._late != (late := roster.latecomers(self.machine.held)):
@@ -183,12 +172,10 @@ class ServerHandler:
             self._carry_out(self.machine.tick(self._now(), self._connections()))
 
     def fail(self, reason: str) -> None:
-        """Fail: this server cannot go on."""
         self.failure = reason
         self.ended.set()
 
     def close(self) -> None:
-        """End the connections to the control host."""
         if self._decisions is not None:
             self._decisions.close()
         if self._lease is not None:  # after the farewell the control host may be gone for good
@@ -196,25 +183,21 @@ class ServerHandler:
 
     @property
     def host(self) -> str:
-        """The name of the control host."""
         return str(self._host)
 
     @property
     def leader_is_there(self) -> bool:
-        """Whether the leader is connected, and has not said farewell."""
         with self._lock:
             leads = any(caller.hello.task == self._leader for caller in self._callers)
             return leads and not self.machine.control.roster.farewell
 
     @property
     def saved_step(self) -> int | None:
-        """The step of the newest checkpoint that the leader has told of; None: of none yet."""
         with self._lock:
             said = self.machine.control.roster.statuses.get(self._leader)
             return None if said is None else said.saved_step
 
     def _connections(self) -> int:
-        """Return the number of connections, as `Roster.end` counts them."""
         others = sum(_task(caller.hello.task).role is not Role.PS for caller in self._callers)
         lease = self._lease
         host_is_there = lease is None or (lease.failure is None and not lease.away)
@@ -266,7 +249,7 @@ class ServerHandler:
 
     @contextmanager
     def _applying(self) -> Iterator[None]:
-        """Keep a span for what is done meanwhile, if that makes a version of the term."""
+        """Trace a span for what is done meanwhile, if that makes a version of the term."""
         begun_s = self._now()
         held = self.machine.held
         before = None if held is None else held.version
@@ -297,7 +280,6 @@ class DecisionLink:
     """
 
     def __init__(self, handler: ServerHandler, connect: Connect, clock: Clock = SYSTEM) -> None:
-        """Follow the control host in two threads of their own until `close`."""
         self._handler = handler
         new = partial(Peer, handler.host, connect, patience_s=math.inf, clock=clock)
         self._commits = new(greeting=lambda: [handler.position()[0]])
@@ -306,11 +288,10 @@ class DecisionLink:
             clock.start(partial(self._follow, peer), name)
 
     def report(self, message: AnyMessage) -> None:
-        """Send it to the control host, if that is there; else it is sent on reconnecting."""
+        """Send a report to the control host, now or on reconnecting."""
         self._reports.tell(message)
 
     def close(self) -> None:
-        """End both threads; from any thread."""
         for peer in (self._commits, self._reports):
             peer.abort("this server ends")
 

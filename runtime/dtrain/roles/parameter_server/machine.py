@@ -73,7 +73,6 @@ class ParameterServer:
     """One ``ps`` task: a part of the variables, and the control plane as this task knows it.
 
     Attributes:
-        control: of the run, if this task hosts it.
         held: None before the leader has initialised it.
         shared: the variables of a coordinator program.
     """
@@ -88,16 +87,6 @@ class ParameterServer:
         wait: WaitSection | None = None,
         allocator: BufferAllocator | None = None,
     ) -> None:
-        """Begin without variables.
-
-        Args:
-            index: of the task.
-            cluster, training: of the spec.
-            now: seconds.
-            evaluators: how many tasks beside those of the cluster will come.
-            wait: how long others are waited for.
-            allocator: where values are kept.
-        """
         self.index = index
         self.cluster = cluster
         task = TaskId(Role.PS, index)
@@ -148,7 +137,6 @@ class ParameterServer:
     def _lead(
         self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
     ) -> list[Action]:
-        """Do what the leader says; the control plane takes what is about members and decisions."""
         match message:
             case Initialise():
                 return self._initialise(caller, message, blocks, now)
@@ -250,7 +238,6 @@ class ParameterServer:
         return [answer, *self._begin(held, now)] if message.last and held is not None else [answer]
 
     def _begin(self, held: TermState, now: float) -> list[Action]:
-        """Begin a term, and answer the tasks that wait in the one before."""
         before = self.held
         self.held = held
         self._loading = None
@@ -307,7 +294,7 @@ class ParameterServer:
             return [End(f"ps:{self.index} cannot follow {self.cluster.control_host}: {error}")]
 
     def position(self) -> tuple[Subscribe, list[Complete]]:
-        """Return what to tell the control host on (re)connecting: where this server stands, what it holds."""
+        """Return what the control host must know on (re)connecting."""
         held = self.held
         if held is None or not isinstance(held.rule, SyncRule):
             return Subscribe(generation=0, version=0), []
@@ -389,13 +376,7 @@ MARGIN_S = 2.0
 
 @dataclass
 class Departure:
-    """One server's leave.
-
-    Attributes:
-        told_s: when it was told to stop.
-        grace_s: how long after that it is killed.
-        version: the newest one at that time.
-    """
+    """One server's leave: it was told at `told_s`, with `version`, and is killed `grace_s` later."""
 
     told_s: float
     grace_s: float
@@ -403,13 +384,7 @@ class Departure:
     _saved_s: float | None = None
 
     def may_leave(self, leader_is_there: bool, saved_step: int | None, now_s: float) -> bool:
-        """Return whether no task would miss the server, or its time is over.
-
-        Args:
-            leader_is_there: whether the leader is connected.
-            saved_step: of the newest checkpoint that the leader has told of; None: of none.
-            now_s: by the clock of `told_s`.
-        """
+        """Return whether no task would miss the server, or its time is over."""
         if not leader_is_there or now_s >= self.told_s + max(0.0, self.grace_s - MARGIN_S):
             return True
         if self._saved_s is None and saved_step is not None and saved_step >= self.version:

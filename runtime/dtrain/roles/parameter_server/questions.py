@@ -99,8 +99,6 @@ class Snapshots:
 
     Attributes:
         number: of the question that was answered last: what is remembered was meant for it.
-        taken: for the trace, what is remembered.
-        waiting: pushes that have to wait.
     """
 
     number: int = 0
@@ -112,7 +110,6 @@ class Snapshots:
     _covers: AppliedBatches = field(default_factory=AppliedBatches)
 
     def mark(self, question: Mark, now: float) -> None:
-        """Hold new pushes from now on."""
         self._marked_until_s, self._covers = now + question.wait_s, AppliedBatches()
 
     def asked(self, question: Snapshot, now: float) -> None:
@@ -124,17 +121,14 @@ class Snapshots:
         self._forget_at_s = now + question.wait_s + UNREAD_S
 
     def read(self, now: float) -> None:
-        """Record that some of the state is asked for."""
         self._forget_at_s = now + UNREAD_S
 
     def tick(self, held: TermState | None, now: float) -> None:
-        """Time has passed: let go of what is not read any more."""
         if now >= self._forget_at_s and held is not None:
             self._forget_at_s = math.inf
             held.store.forget_snapshots()
 
     def keeps(self, delivery: Delivery, now: float) -> bool:
-        """Whether a push has to wait."""
         waits = now < self._marked_until_s and delivery[2].part not in self._covers
         if waits:
             self.waiting.append(delivery)
@@ -216,7 +210,6 @@ class Questions:
         self._open_of.pop(caller, None)
 
     def answers(self, held: TermState | None, now: float) -> list[Send | Note]:
-        """Answer whatever can be answered now."""
         answers: list[Send | Note] = []
         for number in self._to_look_at(held, now):
             request = self.open[number]
@@ -234,7 +227,6 @@ class Questions:
         return answers
 
     def _wait(self, number: int, question: Question, held: TermState | None) -> None:
-        """Note what a question waits for that has no answer yet."""
         if isinstance(question, Snapshot):
             self._look_at.append(number)
             self._waits_for_more = True
@@ -246,7 +238,6 @@ class Questions:
             self._waits_for_more = True
 
     def _to_look_at(self, held: TermState | None, now: float) -> Sequence[int]:
-        """Return numbers of the questions that may have an answer that they did not have before."""
         numbers, self._look_at = self._look_at, []
         while self._deadlines and self._deadlines[0][0] <= now:
             numbers.append(heapq.heappop(self._deadlines)[1])
@@ -257,7 +248,7 @@ class Questions:
         return sorted(self.open.keys() & numbers)
 
     def _standing(self, held: TermState | None) -> Hashable:
-        """Return all on which the answer to a question depends that is neither a snapshot nor late."""
+        """Return all, but for snapshots and deadlines, on which the answer to a question depends."""
         ended = self._roster.farewell, self._roster.concluded_generation
         if held is None:
             return ended

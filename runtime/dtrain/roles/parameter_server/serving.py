@@ -53,7 +53,6 @@ class Preemption:
     """Looks at how long a server waits for a core.
 
     Attributes:
-        interrupts: whether it does at present.
         pause_s: how long it will, the next time: twice as long each time, until all has been well for a
             minute.
         since_s: when that has changed last.
@@ -66,12 +65,8 @@ class Preemption:
     _slices: int | None = None
 
     def look(self, waited_s: float, slices: int, now: float) -> bool:
-        """Return whether the server interrupts other threads from now on; the first look only takes readings.
-
-        Args:
-            waited_s: how long it has waited for a core so far, ready to run.
-            slices: how often it has been given one.
-            now: seconds.
+        """Return whether the server interrupts other threads from now on. It has waited `waited_s` for a
+        core, ready to run, and got one `slices` times.
         """
         waits_s, got = waited_s - self._waited_s, slices - (slices if self._slices is None else self._slices)
         self._waited_s, self._slices = waited_s, slices
@@ -93,7 +88,6 @@ class ThreadPolicy:
     """The kernel's, unless this process was given one or the kernel keeps no account of waits."""
 
     def __init__(self, now: float) -> None:
-        """Let this process's threads, and those that they start, interrupt no others from now on."""
         self._preemption: Preemption | None = None
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(0) == os.SCHED_OTHER and any(True for _ in _accounts()):
@@ -220,9 +214,7 @@ class OrderToStop:
 
     @contextlib.contextmanager
     def heeded(self) -> Iterator[None]:
-        """Take the signal in the place of its handler, which is called at the first one; its exit is not
-        obeyed.
-        """
+        """Handle the signal; its former handler is called at the first one, but its exit is ignored."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -33,17 +33,11 @@ class SharedVariables:
     """The variables of one session on one server.
 
     Attributes:
-        session: of the coordinator.
         iterations: by the optimizers' keys, how many updates each has made here.
-        nbytes: of all values.
     """
 
     def __init__(self, session: int, plan: Plan, server: int, blocks: Blocks) -> None:
-        """Take over copies of the first values: those of the server's shards, flat, in the plan's order.
-
-        Raises:
-            InputError: they are not those of the plan.
-        """
+        """Copy the first values, flat, in the plan's order. Raises an InputError if they do not fit it."""
         self.session = session
         self.iterations: dict[str, int] = {}
         own = [number for number, shard in enumerate(plan.shards) if shard.server == server]
@@ -59,20 +53,14 @@ class SharedVariables:
         self._newest_outside = (-1, list[Array]())
 
     def look(self, shards: Sequence[int]) -> list[Array]:
-        """Return the newest values, flat. Read only; the next change may overwrite them.
-
-        Raises:
-            InputError: a shard is not here.
-        """
+        """Return the newest values, flat and read-only; the next change may overwrite them."""
         if missing := [number for number in shards if number not in self._values]:
             raise InputError(f"shard {missing[0]} does not lie on this server")
         return [self._values[number] for number in shards]
 
     def alter(self, message: Alter, blocks: Blocks) -> list[Array]:
-        """Make a change, unless it was made before; return the new values, of an assignment or addition.
-
-        Raises:
-            InputError: it does not fit, its closure has ended, or changes before it are missing.
+        """Make a change once; return the new values of an assignment or addition. Raises an InputError if it
+        does not fit, its closure has ended, or changes before it are missing.
         """
         self._take(message.shards, blocks, f"a change of kind {message.kind}")
         if message.closure == 0:
@@ -93,13 +81,11 @@ class SharedVariables:
         return self._made[message.closure][message.number]
 
     def _settle(self, settled: int) -> None:
-        """Forget the changes of closures that have ended."""
         if settled > self._settled:
             self._settled = settled
             self._made = {closure: made for closure, made in self._made.items() if closure >= settled}
 
     def _take(self, shards: Sequence[int], blocks: Blocks, what: str) -> None:
-        """Check that there is a block of the right dtype and size for each shard."""
         wanted = [self._shards.get(number) for number in shards]
         fits = len(blocks) == len(wanted) and all(
             shard is not None and block.dtype == shard.dtype and block.size == shard.size
@@ -143,21 +129,15 @@ class SharedVariables:
 
 
 class SharedAnswers:
-    """The variables that this server holds for a coordinator.
-
-    Attributes:
-        held: None before the coordinator has shared them.
-    """
+    """The variables that this server holds for a coordinator; `held` is None before they are shared."""
 
     def __init__(self, server: int, servers: int) -> None:
-        """Hold nothing; `server` is this one of so many."""
         self._server = server
         self._servers = servers
         self.held: SharedVariables | None = None
 
     @property
     def nbytes(self) -> int:
-        """The size of all values."""
         return 0 if self.held is None else self.held.nbytes
 
     def answer(self, message: Share | Look | Alter, blocks: Blocks) -> tuple[AnyMessage, Blocks]:
@@ -186,7 +166,6 @@ class SharedAnswers:
         return Shared()
 
     def _look(self, message: Look) -> tuple[AnyMessage, Blocks]:
-        """Answer with the newest values."""
         if isinstance(held := self._of(message.session), Refusal):
             return held, ()
         try:
@@ -195,7 +174,6 @@ class SharedAnswers:
             return Refusal(reason=f"{self._name}: {error}"), ()
 
     def _alter(self, message: Alter, blocks: Blocks) -> tuple[AnyMessage, Blocks]:
-        """Make a change once."""
         if isinstance(held := self._of(message.session), Refusal):
             return held, ()
         try:

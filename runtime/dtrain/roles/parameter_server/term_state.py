@@ -32,8 +32,6 @@ class TermState:
     Attributes:
         begun: the state from which the term went on, without the plan; for checkpoints.
         max_steps: the last version; a change of the configuration may lower it.
-        rule: what is done with gradients.
-        steps: at the control host: what is dealt and decided.
         order: the number of the newest change of the configuration that was carried out.
         stopped: whether it has ended training.
     """
@@ -61,17 +59,8 @@ class TermState:
         control: ControlPlane,
         allocator: BufferAllocator,
     ) -> "TermState":
-        """Return what the leader says; the values are kept in `allocator`.
-
-        Args:
-            message: the leader's.
-            blocks: `[group]` flat values, then `[slot][trainable group]`; taken over where writable.
-            server: which one this is.
-            control: this task's.
-            allocator: where values are kept.
-
-        Raises:
-            DtrainError: plan, optimizer and blocks do not fit together.
+        """Begin a term. `blocks` are `[group]` flat values, then `[slot][trainable group]`. Raises a
+        DtrainError if plan, optimizer and blocks do not fit together.
         """
         state = message.state
         plan = Plan.from_dict(state.plan or {})
@@ -99,22 +88,18 @@ class TermState:
 
     @property
     def generation(self) -> int:
-        """Which call of `fit` it is."""
         return self.begun.generation
 
     @property
     def lineage(self) -> Lineage:
-        """Where the variables come from."""
         return self.begun.lineage
 
     @property
     def version(self) -> int:
-        """The newest version."""
         return self.rule.version
 
     @property
     def failed(self) -> Refusal | None:
-        """Why training cannot go on; known at the control host."""
         return None if self.steps is None else self.steps.failed
 
     @property
@@ -129,14 +114,12 @@ class TermState:
 
     @property
     def held_back(self) -> bool:
-        """Whether the next version waits for the leader."""
         if self.steps is not None:
             return self.steps.held_back
         return isinstance(self.rule, SyncRule) and self.rule.held_back
 
     @property
     def cut(self) -> BatchCut:
-        """The way in which every batch is cut into parts; the control host decides it."""
         return UNCUT if self.steps is None else self.steps.dealer.cut
 
     @property
@@ -166,14 +149,13 @@ class TermState:
     # What the leader changes
 
     def hold(self) -> int:
-        """Let no version be made but those under way; return the one after them."""
+        """Make no version except those under way; return the one after them."""
         version = self.rule.version if self.steps is None else self.steps.hold()
         if isinstance(self.rule, SyncRule):
             self.rule.until = version
         return version
 
     def release(self, until: int | None) -> None:
-        """Go on, to this version."""
         if self.steps is not None:
             self.steps.release(until)
         if isinstance(self.rule, SyncRule):
@@ -192,7 +174,6 @@ class TermState:
         return isinstance(self.steps, AsyncSteps) and self.steps.halved is not None
 
     def marked(self) -> Marked:
-        """Answer a mark."""
         steps = self.steps
         if self.applied is None:
             return Marked(applied=NO_BATCHES)
@@ -234,7 +215,6 @@ class TermState:
         return (True, NO_PART) if self.steps is None else self.steps.permit(rank)
 
     def refuse(self, replica: str, rank: int, message: Push) -> tuple[Reply, Blocks]:
-        """Answer a gradient that is not finite."""
         self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
         steps = self.steps
         ticket, part = (True, NO_PART) if steps is None else steps.refused(rank, message.part)
@@ -281,7 +261,6 @@ def _store(
     training: ServerSection,
     allocator: BufferAllocator,
 ) -> Store:
-    """Return a server's variables as they begin a term."""
     layout = plan.layout(server)
     dense = len(layout.groups)
     store = Store(
@@ -305,7 +284,6 @@ def _store(
 def _rule(
     message: Initialise, training: ServerSection, store: Store, seen: SeenPushes, steps: Steps | None
 ) -> SyncRule | AsyncRule:
-    """Return the rule of updates of a term."""
     state = message.state
     if isinstance(training, AsyncSection):
         assert steps is None or isinstance(steps, AsyncSteps)

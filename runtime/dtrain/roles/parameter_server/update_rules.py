@@ -34,11 +34,7 @@ from dtrain.types import Array, Blocks
 
 
 class UpdateRule(Protocol):
-    """The way from gradients to versions of one server's variables; `AsyncRule` and `SyncRule` are the two.
-
-    Attributes:
-        version: the newest version.
-    """
+    """The way from gradients to versions of one server's variables."""
 
     version: int
 
@@ -56,28 +52,21 @@ class UpdateRule(Protocol):
         """Deal with a gradient that has passed every check.
 
         Args:
-            caller, replica, rank: who has sent it.
-            push: the message.
             blocks: `[group]`, each flat and of the group's dtype and size; the sender's memory until it is
                 answered.
-            now: seconds.
             again: whether it has been seen before, and its verdict is still open.
         """
 
-    def shown_to(self, rank: int, whole: bool = False) -> Sequence[Array]:
-        """Return the newest values, `[group]`, for a replica that goes on from them; see `Store.shown`."""
+    def shown_to(self, rank: int, whole: bool = False) -> Sequence[Array]: ...
 
-    def rows_for(self, rank: int | None, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]:
-        """Return the newest rows of tables, flat, for the replica of a rank or for another task."""
+    def rows_for(self, rank: int | None, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]: ...
 
     def end_at(self, version: int) -> list[Action]:
         """Make this version the last one; answer the replicas that wait for a later one."""
 
-    def disconnected(self, caller: Caller) -> None:
-        """Answer nothing more on a connection that is gone."""
+    def disconnected(self, caller: Caller) -> None: ...
 
-    def waiting(self) -> list[Caller]:
-        """Return the connections on which the next version is waited for."""
+    def waiting(self) -> list[Caller]: ...
 
 
 @dataclass(frozen=True)
@@ -101,8 +90,6 @@ class SyncRule:
     `UpdateRule`.
 
     Attributes:
-        version: the newest version.
-        max_steps: the last version.
         until: the version at which the leader reads the values, and every replica is shown them whole; None:
             no such version.
     """
@@ -115,15 +102,6 @@ class SyncRule:
         training: SyncSection,
         message: Initialise,
     ) -> None:
-        """Begin a term.
-
-        Args:
-            store: changed by every step.
-            seen: the newest push of each replica.
-            steps: at the control host.
-            training: the rules.
-            message: by which the leader began the term.
-        """
         self.version = message.state.version
         self.max_steps = message.state.max_steps
         self.until = message.until
@@ -142,11 +120,9 @@ class SyncRule:
 
     @property
     def held_back(self) -> bool:
-        """Whether the leader reads the newest version."""
         return self.until is not None and self.version >= self.until
 
     def end_at(self, version: int) -> list[Action]:
-        """See `UpdateRule.end_at`."""
         self.max_steps = version
         if self.version < version:
             return []  # the commit that makes it is under way
@@ -167,7 +143,6 @@ class SyncRule:
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, now: float, *, again: bool
     ) -> list[Action]:
-        """See `UpdateRule.push`."""
         contribution = (rank, push.incarnation, push.ordinal)
         if again:
             self._waiting.setdefault(contribution, []).append(Waiting(caller, duplicate=True))
@@ -231,12 +206,8 @@ class SyncRule:
     # Decisions
 
     def follow(self, decision: Commit | Release, part: int = NO_PART) -> list[Action]:
-        """Carry out what the control plane has decided; `part` is what it has dealt to a replica that is
-        released.
-
-        Raises:
-            ValueError: a commit is for a version that this server has not reached, or names a contribution
-                that it lacks.
+        """Carry out a decision; `part` is dealt to a released replica. Raises a ValueError if a commit is for
+        a version that this server has not reached, or names a contribution that it lacks.
         """
         if isinstance(decision, Commit):
             return self._commit(decision)
@@ -248,7 +219,6 @@ class SyncRule:
         return self._answer_pending(decision.contribution, part)
 
     def reports(self) -> list[Complete]:
-        """Return all that the control host must hear again after a reconnect."""
         return [self._report(contribution) for contribution in self._round.held]
 
     def _report(self, contribution: Contribution) -> Complete:
@@ -328,23 +298,20 @@ class SyncRule:
         return () if self._steps is None else self._steps.told_to(rank)
 
     def shown_to(self, rank: int, whole: bool = False) -> Blocks:
-        """See `UpdateRule.shown_to`."""
         return self._shown(whole)
 
     def _shown(self, whole: bool = False) -> Blocks:
         return self._store.shown(self.version, whole or self.held_back)
 
     def rows_for(self, rank: int | None, tables: Sequence[int], ids: Blocks) -> list[Array]:
-        """See `UpdateRule.rows_for`."""
         return self._store.look_up(tables, ids)
 
     def disconnected(self, caller: Caller) -> None:
-        """See `UpdateRule.disconnected`. What was contributed stays: it may be complete everywhere."""
+        """Keep what was contributed: it may be complete everywhere."""
         for contribution, each in list(self._waiting.items()):
             self._waiting[contribution] = [waiting for waiting in each if waiting.caller != caller]
 
     def waiting(self) -> list[Caller]:
-        """See `UpdateRule.waiting`."""
         return [waiting.caller for each in self._waiting.values() for waiting in each]
 
 
@@ -360,9 +327,6 @@ class AsyncRule:
     """Gradients applied as they come; see `UpdateRule`.
 
     Attributes:
-        version: how many were applied.
-        max_steps: the last version.
-        applied: which batches the variables contain.
         rule: what becomes of a stale gradient; only the control host's server refuses one.
     """
 
@@ -377,16 +341,6 @@ class AsyncRule:
         max_steps: int,
         applied: AppliedBatches,
     ) -> None:
-        """Begin a term.
-
-        Args:
-            store: what is updated.
-            seen: the newest push of each replica.
-            steps: at the control host.
-            training: the rules.
-            version, max_steps: as in `Initialise`.
-            applied: what `store` contains.
-        """
         self.version = version
         self.max_steps = max_steps
         self.applied = applied
@@ -400,7 +354,6 @@ class AsyncRule:
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, now: float, *, again: bool
     ) -> list[Action]:
-        """See `UpdateRule.push`; every push is answered at once."""
         version, steps = self.version, self._steps
         admitted = steps is None or steps.admits(rank, push.part)
         if admitted:
@@ -458,13 +411,11 @@ class AsyncRule:
         return verdict, staleness
 
     def shown_to(self, rank: int, whole: bool = False) -> Blocks:
-        """See `UpdateRule.shown_to`."""
         if self._compensation is not None:
             self._compensation.remember(rank, self.version, self._store.values)
         return self._store.shown(self.version, whole)
 
     def rows_for(self, rank: int | None, tables: Sequence[int], ids: Blocks) -> list[Array]:
-        """See `UpdateRule.rows_for`."""
         rows = self._store.look_up(tables, ids)
         if self._compensation is not None and rank is not None:
             for table, listed in zip(tables, ids, strict=True):
@@ -472,7 +423,6 @@ class AsyncRule:
         return rows
 
     def end_at(self, version: int) -> list[Action]:
-        """See `UpdateRule.end_at`; no replica waits."""
         self.max_steps = version
         return []
 
@@ -480,5 +430,4 @@ class AsyncRule:
         """No-op: the replica comes back, or its lease runs out."""
 
     def waiting(self) -> list[Caller]:
-        """Return none: every push is answered at once."""
         return []

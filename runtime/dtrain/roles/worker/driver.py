@@ -40,9 +40,7 @@ class ReplicaDriver:
     """Moves a replica from one version to the next.
 
     Attributes:
-        tables: the sparse variables, by name: what is read of them is fetched.
         row_gradients: of these, sent with the next push; ids int64, ascending, each once.
-        weights: every variable by name, the newest that are here.
         overtaken: the servers went back to a checkpoint while rows were fetched: what is computed with them
             is void.
     """
@@ -63,11 +61,7 @@ class ReplicaDriver:
         """Connect to every server.
 
         Args:
-            machine: decides.
-            weights: received into; the tables stand there too.
             gradients: sent from; the new values of variables that are not trained as well.
-            connect: opens connections.
-            reporter: told whom we wait for.
             connect_s, patience_s: how long a server may take to be there at first, and be away later.
             packing: how weights and gradients travel, if not as they lie.
 
@@ -105,7 +99,6 @@ class ReplicaDriver:
         reporter.waiting(None)
 
     def start(self) -> None:
-        """Get the first values, and permission to compute."""
         self._exchange(self.machine.start())
 
     def wait_for(self, version: int) -> None:
@@ -113,10 +106,7 @@ class ReplicaDriver:
         self._exchange(self.machine.wait_for(version))
 
     def push(self, examples: int, empty: int, sums: Sums | None) -> Outcome:
-        """Send the gradients in memory; return when computing may go on, with the next values.
-
-        Nothing is sent where what was computed is void. Arguments as in `Replica.push`.
-        """
+        """Send the gradients, unless they are void; return when the next values allow computing."""
         if self.overtaken:
             self.overtaken = False
             return VOID
@@ -135,7 +125,6 @@ class ReplicaDriver:
         return self.machine.outcome
 
     def _look_up(self, spec: VariableSpec, ids: Array) -> Array:
-        """Rows of a sparse variable; see `LazyTable`."""
         pieces = self._routes.pieces(spec.name, ids)
         servers = {piece.server: [each for each in pieces if each.server == piece.server] for piece in pieces}
         rows = np.empty((len(ids), *spec.shape[1:]), spec.dtype)
@@ -184,7 +173,6 @@ class ReplicaDriver:
         return sum(each.bytes_sent for each in channels), sum(each.bytes_received for each in channels)
 
     def abort(self, reason: str) -> None:
-        """From another thread: give up whatever is being waited for."""
         for peer in self._peers:
             peer.abort(reason)
 
@@ -204,7 +192,6 @@ class ReplicaDriver:
         self._told_term = term
 
     def close(self) -> None:
-        """Close every connection."""
         self._moved_in_all = self.bytes_moved
         for peer in self._peers:
             peer.close()

@@ -64,7 +64,6 @@ class Pulling(Struct, frozen=True, gc=False):
 
     Attributes:
         aged: whether the values of the other servers have aged while ps:0 made the replica wait.
-        awaited: the version that a leader which does not train waits for.
         last: whether these are the final values, which are asked for once.
     """
 
@@ -82,7 +81,6 @@ class Pushing(Struct, frozen=True, gc=False):
 
     Attributes:
         ordinal: how many contributions to the same version were held before it.
-        replies: of the servers that have answered; filled as they come.
         for_others: the pushes that wait until ps:0 has judged.
     """
 
@@ -100,11 +98,7 @@ class Closing(Struct, frozen=True, gc=False):
 
 
 class Finished(Struct, frozen=True, gc=False):
-    """Training has ended.
-
-    Attributes:
-        rows: the numbers of every epoch, in a task that was told of the end.
-    """
+    """Training has ended; `rows` has the numbers of every epoch, in a task that was told of the end."""
 
     rows: Mapping[int, Row] = MappingProxyType({})
 
@@ -125,7 +119,6 @@ class Turn(Struct, frozen=True, gc=False):
     """The last word of ps:0 on what a replica computes next.
 
     Attributes:
-        permit: whether it may push.
         part: the number of the part, if it may.
         repairs: whether the part makes no step, because ps:0 has it already and another server may not.
         settled: False where ps:0 makes nothing more before every server has what it has.
@@ -145,18 +138,11 @@ class Replica:
     """One replica of one generation.
 
     Attributes:
-        sync: whether all servers must show one version.
         trains: False for a leader that only looks on.
         saves: the leader: it need not wait until the last step is saved.
-        term: the servers' newest, as far as it was heard; 0 before.
         first_judges: whether the other servers are sent a push only when ps:0 has accepted it.
         patience_s: how long a server may take to answer a pull before it must say why.
-        host: the server that hosts the control plane.
-        turn: the last word of ps:0 on what to compute next.
         versions: of the values at hand, a server.
-        unanswered: by server, what was asked and not yet answered.
-        first_step: at which this generation began.
-        sequence: the number of the newest push.
         outcome: of the newest push, once every server has answered it.
         cut: how every batch is cut into parts.
         tally: leader: the sums of the epochs that it has not ended, as of the values at hand.
@@ -193,21 +179,17 @@ class Replica:
 
     @property
     def global_step(self) -> int:
-        """The global step, by ps:0's count."""
         return self.versions[self.host]
 
     def _others(self) -> list[int]:
-        """Return the servers beside the control host."""
         return [server for server in range(self.servers) if server != self.host]
 
     @property
     def finished(self) -> bool:
-        """True if the last step is done."""
         return type(self.phase) is Finished
 
     @property
     def repairs(self) -> bool:
-        """See `Turn.repairs`."""
         return self.turn.repairs
 
     @property
@@ -217,20 +199,16 @@ class Replica:
 
     @property
     def rows(self) -> Mapping[int, Row]:
-        """The numbers of every epoch, in a task that was told of the end."""
         return self.phase.rows if isinstance(self.phase, Finished) else {}
 
     def start(self) -> list[Outgoing]:
-        """Ask ps:0 for its values and permission to begin; the other servers are asked once it has said
-        yes.
-        """
+        """Ask ps:0 for values and permission to begin; the other servers only once it agrees."""
         self.phase = Pulling(aged=True)
         self._pending = (-1, 0)
         self.versions = [0] * self.servers
         return [self._ask(self.host, at_least=0)]
 
     def wait_for(self, version: int) -> list[Outgoing]:
-        """Look again when this version has been made, or the last one."""
         awaited = min(version, self.max_steps)
         self.phase = Pulling(aged=True, awaited=awaited)
         return [self._ask(self.host, awaited)]
@@ -244,7 +222,6 @@ class Replica:
             finite: whether it is free of NaN and infinity.
             examples: 0 where the part has none: then there is no gradient.
             empty: how many parts of the batch have no examples.
-            sums: for ps:0.
         """
         if type(self.phase) is not Ready:
             raise AssertionError(f"a replica that is {type(self.phase).__name__.lower()} has nothing to push")
@@ -279,9 +256,7 @@ class Replica:
         return outgoing
 
     def look_up(self, tables: Mapping[int, tuple[int, ...]]) -> list[Outgoing]:
-        """Rows are needed: by server, the numbers of tables. If what is heard is a new term, that begins with
-        values instead.
-        """
+        """Ask for rows of tables, by server. If a new term is heard of, that begins with values instead."""
         return [
             self._repeat(
                 server,
@@ -291,12 +266,8 @@ class Replica:
         ]
 
     def receive(self, server: int, message: AnyMessage) -> list[Outgoing]:
-        """Take a server's answer.
-
-        Raises:
-            PeerRefusedError: it will not talk to this replica (another plan, another model).
-            TooFewReplicasError: the servers have given up waiting for others.
-            NonFiniteGradientError: the gradient held NaN and the policy is ``fail``.
+        """Process a server's answer. Raises a PeerRefusedError, a TooFewReplicasError, or a
+        NonFiniteGradientError where the policy is ``fail``.
         """
         asked = self.unanswered.pop(server, None)
         if type(message) is Values and message.generation == self.generation:
@@ -324,7 +295,6 @@ class Replica:
                 raise _refused(server, asked, message)
 
     def _begin_again(self) -> list[Outgoing]:
-        """Pull, when every server has answered what was asked in the earlier term."""
         if self.unanswered:
             return []
         self.outcome = Outcome(Verdict.VOID)
@@ -348,9 +318,7 @@ class Replica:
         return server, message
 
     def _end(self, server: int) -> list[Outgoing]:
-        """End without having seen the end: the servers train the next generation, and ps:0 still knows what
-        came of this one.
-        """
+        """End without having seen the end: the servers train the next generation already."""
         self.outcome = Outcome(Verdict.FINISHED)
         self.versions = [self.max_steps] * self.servers
         asked = self.unanswered.get(self.host)
@@ -429,11 +397,7 @@ class Replica:
         return []
 
     def _close(self, pulled: Pulling) -> list[Outgoing]:
-        """Get the final values, and wait until they are saved.
-
-        Where the leader has ended training it may also have changed the last version, after it was answered
-        with.
-        """
+        """Get the final values, until they are saved; the leader may have changed the last version."""
         others = self._others() if self._ended_early else ()
         old = [s for s, v in enumerate(self.versions) if v < self.max_steps or s in others]
         if old and not pulled.last:
@@ -450,7 +414,6 @@ class Replica:
 
 
 def _refused(server: int, asked: AnyMessage | None, message: AnyMessage) -> DtrainError:
-    """Return the error for an answer that ends this replica's part in the training."""
     if not isinstance(message, Refusal):
         return PeerRefusedError(f"ps:{server} answered {type(asked).__name__} with {type(message).__name__}")
     too_few = message.kind is RefusalKind.TOO_FEW_REPLICAS
@@ -458,7 +421,6 @@ def _refused(server: int, asked: AnyMessage | None, message: AnyMessage) -> Dtra
 
 
 def _together(replies: Sequence[Reply]) -> Outcome:
-    """Return what the servers' answers to one push come to."""
     gravest = replies[0]
     staleness = gravest.staleness
     accepted = gravest.accepted
