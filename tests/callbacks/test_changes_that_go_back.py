@@ -21,7 +21,7 @@ def test_a_stop_and_weights_that_nobody_was_told_of_are_undone_and_made_again():
     it.begin_epoch(last_step=8)
     it.model.stop_training, it.model.weights = True, {"w": 9.0}
     it.goes_back()
-    assert (it.stopped, it.model.weights) == (False, it.training.weights)
+    assert (it.model.stop_training, it.model.weights) == (False, it.training.weights)
     it.model.stop_training = True
     it.tell_changes()
     assert [(each.stop, each.until) for each in told] == [(False, 8), (True, 8)]
@@ -33,5 +33,5 @@ def test_a_stop_that_was_told_stays():
     it.tell_changes()
     it.model.stop_training = False
     it.goes_back()
-    assert it.stopped
+    assert it.model.stop_training
     assert len(told) == 1
