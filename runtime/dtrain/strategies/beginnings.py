@@ -93,7 +93,8 @@ class Beginnings:
             return self.last.continuation(asked, plan, problem, same_owner=same_owner)
         if self.folder is not None and resumes:
             return restored(self.folder, plan, asked, by_server=by_server)
-        if self.folder is not None and self.number > 1:
+        # A call before this one that has failed has left no checkpoint.
+        if self.folder is not None and self.number > 1 and checkpoints.list_checkpoints(self.folder):
             values, state = problem.initial_values(), problem.state
             return continued(self.folder, plan, asked, values, state, same_owner=same_owner)
         if problem.resume_from is not None:
