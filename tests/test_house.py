@@ -407,10 +407,7 @@ def test_the_stub_names_what_the_module_offers():
 TAKES_IN = re.compile(
     r"\.accept\(\)|\bopen_regular\(|\bread_regular\(|\.recvmsg\(|\bdecompressed\(|\bopener\(|\burl_to_fs\("
 )
-FOR_ALL = {
-    RUNTIME / name
-    for name in ("formats/bounded_reading.py", "formats/bounded_reading.py", "wire/security/waiting_room.py")
-}
+FOR_ALL = {RUNTIME / name for name in ("formats/bounded_reading.py", "process/acceptor.py")}
 """What opens, decompresses and accepts for all readers."""
 
 

@@ -239,7 +239,7 @@ def made_parts(work: Path) -> Iterator[MadePart | AllMade]:
 
 
 def is_fetched(name: str) -> bool:
-    """Return whether a path relative to a working directory is one that is fetched."""
+    """Return whether the file at a path, relative to a working directory, is fetched."""
     parts = name.split("/")
     fits = "\0" not in name and len(parts) <= _DEPTH_MAX
     return fits and all(part and not part.startswith(".") for part in parts)
@@ -249,7 +249,7 @@ def is_fetched(name: str) -> bool:
 class FetchedFiles:
     """The files that arrive, written below a folder here: each whole or not at all, and through no link.
 
-    A file that is there is replaced only if an earlier call has brought it, and nobody has changed it since.
+    An existing file is replaced only if an earlier call wrote it and nobody has changed it since.
 
     Attributes:
         bytes_max: of one sender.

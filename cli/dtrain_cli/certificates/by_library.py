@@ -42,7 +42,7 @@ class Authority:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> "Authority":
-        """Read one that was made before; raise a `SpecError` if it is none on an elliptic curve."""
+        """Read a key that was made before; raise a `SpecError` if it is not on an elliptic curve."""
         try:
             found = load_pem_private_key(key, None)
             authority = x509.load_pem_x509_certificate(certificate)

@@ -77,8 +77,8 @@ class Locations:
     def may_write(self, host: str, path: str) -> bool:
         """Return whether a host may write a file of the run directory.
 
-        It may write those of its own tasks. The leader's host may also write those of the run and of workers
-        that have joined, and the requests to kill servers. Without servers, every replica may come to lead.
+        A host may write the files of its own tasks. The leader's host may also write those of the run and of
+        workers that have joined, and the requests to kill servers. Without servers, every replica may come to lead.
         """
         folder = path.removeprefix("tasks/").partition("/")[0]
         kills = path.endswith("kill.json")
@@ -150,7 +150,7 @@ class Locations:
         return [task for task in self._address if self._placed[task].host == host]
 
     def move(self, lost: str, up: Collection[str], foreign: bool) -> str | None:
-        """Assign the tasks of a lost host to a spare one that is up, and return its name.
+        """Assign the tasks of a lost host to a spare host that is up, and return its name.
 
         None means that they are stranded: no spare host has slots for all of them, or they are those of a
         foreign command, whose addresses stand in every TF_CONFIG.

@@ -214,7 +214,9 @@ def _visited(order: Leftovers, python: str) -> Removed | str:
                 return f"{order.host}: its answer is not one of this version: {error}"
         words = (before + b"\n" + done.stderr).decode(errors="replace")
         reason, again = explained(order.host, done.returncode, words, python)
-        if not again or time.monotonic() - begun_s > _QUICK_S:  # one that does not answer is not asked anew
+        if (
+            not again or time.monotonic() - begun_s > _QUICK_S
+        ):  # a host that does not answer is not asked again
             break
     return reason
 

@@ -1,7 +1,7 @@
 """The program and the spec that the options of a launch name, and whether that spec can be launched.
 
-`launch`, `plan` and `check` all ask here, before anything has been started. The strategy that a program
-constructs is told by its syntax: nothing of the program is executed.
+`launch`, `plan` and `check` all ask here, before anything has been started. The syntax of a program says
+which strategy it constructs: nothing of the program is executed.
 """
 
 import ast

@@ -340,7 +340,7 @@ def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
 
 
 def _begin_again(job: str, grace_s: float) -> None:
-    """Requeue the job if its time was over; one that was cancelled stays so."""
+    """Requeue the job if its time was over; a cancelled job stays cancelled."""
     try:
         if slurm_jobs.is_ending(job, grace_s):
             say(f"the time of job {job} is over: it is requeued, and goes on from its last step")

@@ -28,7 +28,7 @@ class Success:
     """The judge of a run's success.
 
     Attributes:
-        leader_changes: whether another replica leads when the one that leads has died.
+        leader_changes: whether another replica leads when the leader has died.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Success:
 
     @property
     def leader(self) -> TaskId:
-        """The task that leads; one that has died is the leader until another one says that it leads."""
+        """The leader; a task that has died stays the leader until another task says that it leads."""
         if not self.leader_changes:
             return self._first
         leading = [life for life in self._lives.values() if life.status is not None and life.status.leads]

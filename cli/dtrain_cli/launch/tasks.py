@@ -131,7 +131,7 @@ class TaskLife:
         pid: of the present attempt, while it lives.
         exit_code: of the last attempt that ended.
         started_s: when the present attempt was started (monotonic).
-        status: the last one that the present attempt has written.
+        status: the newest status that the present attempt has written.
         stop_s: when it got the order to stop; None: it did not.
         reluctant: it got the order and has not left in time, so its stacks were asked for.
         restart_s: when it is to be started again; None: it is not.

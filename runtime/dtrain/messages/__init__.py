@@ -1,10 +1,10 @@
 """The messages between tasks: plain data, without the transport that carries it.
 
 A message may be accompanied by *blocks*: one-dimensional contiguous arrays, one for each group of the
-receiving server's layout (see `protocol.placement`), which the transport carries beside it without looking
+receiving server's layout (see `parameters.placement`), which the transport carries beside it without looking
 inside. Which messages have blocks, and which blocks, is said at each class; where `training.compression` asks
-for it, float32 travels in them as `protocol.compression` says. Messages are msgspec structs, so nothing that
-arrives can be anything but one of them.
+for it, float32 travels in them as `parameters.compression` says. Messages are msgspec structs, so nothing
+that arrives can be anything but one of them.
 
 The life of a run, in messages:
 

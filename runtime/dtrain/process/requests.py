@@ -1,6 +1,7 @@
-"""Requests of the launcher's commands to processes of the runtime, as JSON.
+"""The request of `dtrain worker --join` to a process of the runtime, as JSON.
 
-It goes through a process of its own, so that the command, which owns tasks, needs no gRPC and no threads.
+The request goes through a process of its own, so that the command, which owns tasks, needs no gRPC and no
+threads.
 """
 
 import msgspec

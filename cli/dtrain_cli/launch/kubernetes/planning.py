@@ -93,7 +93,7 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
     Args:
         options: of `dtrain launch` or `plan`.
         environment: the variables of the user.
-        name: of the objects of a run that goes on; None: one that no other run has.
+        name: of the objects of a run that goes on; None: a name that no other run has.
 
     Raises:
         SpecError: the spec is wrong, or cannot run on Kubernetes; a file or a secret is not there.

@@ -126,7 +126,7 @@ class Patience:
     def awaited(self, now_s: float, *, replicas_alone: bool) -> str | None:
         """Return the line about what a task waits for, when one is due.
 
-        `replicas_alone`: the replicas reduce without servers, and each names the one that it waits for.
+        `replicas_alone`: the replicas reduce without servers, and each names the replica that it waits for.
         """
         running = self._running()
         line = self._awaited_watch.poll(running, now_s) if replicas_alone else None
@@ -191,7 +191,7 @@ class AwaitedWatch:
 
     def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
         """Return the line that is due, if any: ``waiting for worker:2, gradient of step 311, 4.1 s``."""
-        # The one that waits longest for a replica that neither waits itself nor says what it does.
+        # The task that waits longest for a replica that neither waits itself nor says what it does.
         free = {task for task, each in statuses.items() if not each.waiting_for and not each.busy_with}
         waiting = [each for each in statuses.values() if free & set(tasks_in(each.waiting_for or ""))]
         longest = min(waiting, key=lambda each: each.waiting_monotonic_s or 0.0, default=None)
