@@ -78,7 +78,8 @@ class Locations:
         """Return whether a host may write a file of the run directory.
 
         A host may write the files of its own tasks. The leader's host may also write those of the run and of
-        workers that have joined, and the requests to kill servers. Without servers, every replica may come to lead.
+        workers that have joined, and the requests to kill servers. Without servers, every replica may come to
+        lead.
         """
         folder = path.removeprefix("tasks/").partition("/")[0]
         kills = path.endswith("kill.json")

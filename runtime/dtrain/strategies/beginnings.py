@@ -74,13 +74,7 @@ class Beginnings:
         return bool(checkpoints.list_checkpoints(self.folder))
 
     def start(
-        self,
-        asked: FitState,
-        plan: Plan,
-        problem: Problem,
-        *,
-        resumes: bool,
-        by_server: bool = False,
+        self, asked: FitState, plan: Plan, problem: Problem, *, resumes: bool, by_server: bool = False
     ) -> Start:
         """Return where this `fit` starts: the end of the one before, a checkpoint, or its first values.
 
