@@ -30,6 +30,7 @@ def test_a_worker_joins_and_ends_with_the_run(launcher, updates, joined_says):
     joined.wait_gone()
     run = report_of(launch.run_dir)["run"]
     assert joined.err.startswith(f"dtrain: worker:1: joins run {run}; its log is ")
+    assert f"dtrain: worker:1: has trained to the end of run {run} at step " in joined.err
     printed = launcher.dtrain("logs", str(launch.run_dir), "worker:1")
     assert printed.end() == 0
     assert printed.out == joined.out != ""

@@ -92,7 +92,8 @@ class JoiningWorker:
             time.sleep(0.01)
             self._show()
         if self._ended is None and (self._told is not None or self._exit_code == 0):
-            self._say(self._record.task.message or f"has left run {self._run}{self._at_step()}")
+            how = "has left" if self._told is not None else "has trained to the end of"
+            self._say(self._record.task.message or f"{how} run {self._run}{self._at_step()}")
         return self._exit_code
 
     def _start(self) -> None:
