@@ -1,9 +1,7 @@
 """The reference and the design pages say all that they promise to list, and name nothing that is gone."""
 
-import ast
 import re
 import tomllib
-from itertools import pairwise
 
 import pytest
 from docs.pages import ROOT, anchors
@@ -71,46 +69,28 @@ def test_every_test_that_the_protocol_names_exists():
         assert (ROOT / path).exists(), path
 
 
-WALKED = r"^\| `([\w/.]+\.py)` \| `([\w.]+)` \|"
-WALK = re.findall(WALKED, text_of("design/architecture.md"), re.MULTILINE)
+ARCHITECTURE = text_of("design/architecture.md")
 
 
-@pytest.mark.parametrize("path", sorted({path for path, _ in WALK}))
-def test_every_function_of_the_two_walks_exists(path):
-    file = next(root / path for root in (ROOT, ROOT / "runtime" / "dtrain") if (root / path).exists())
-    there = set()
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.ClassDef):
-            there |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
-        elif isinstance(node, ast.FunctionDef):
-            there.add(node.name)
-    assert not {function for each, function in WALK if each == path} - there
+def test_every_file_that_the_architecture_names_exists():
+    named = set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE))
+    assert len(named) > 15
+    assert not {
+        path for path in named if not any((root / path).exists() for root in (ROOT, ROOT / "runtime/dtrain"))
+    }
 
 
-def test_a_spec_goes_from_the_command_to_the_task_in_few_stays():
-    walk = text_of("design/architecture.md").partition("## A spec's walk")[2].partition("`with_program`")[0]
-    folders = [path.rpartition("/")[0] for path, _ in re.findall(WALKED, walk, re.MULTILINE)]
-    assert 10 < 1 + sum(one != next_one for one, next_one in pairwise(folders)) <= 25
+def test_every_room_is_on_a_floor_of_the_architecture():
+    rooms = {path.parent.name for path in (ROOT / "runtime" / "dtrain").glob("*/__init__.py")}
+    assert not {room for room in rooms if f"`{room}/`" not in ARCHITECTURE}
 
 
-def test_both_walks_are_there():
-    assert len(WALK) > 60
-
-
-def walked(first, after):
-    """The files and functions of the tables from one heading to another."""
-    page = text_of("design/architecture.md")
-    part = page[page.index(f"### {first}") : page.index(f"### {after}")]
-    return re.findall(r"^\| `([\w/.]+\.py)` \| `([\w.]+)` \|", part, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("first", "after"), [("In the replica", "In every server"), ("In every server", "The way back")]
-)
-def test_a_gradient_s_walk_is_short_on_each_side(first, after):
-    walk = walked(first, after)
-    assert 10 < len(walk) <= 25
-    assert len({file for file, _ in walk}) <= 15
+@pytest.mark.parametrize("heading", ["A step", "A death"])
+def test_the_sequences_of_the_architecture_send_messages_that_exist(heading):
+    drawn = ARCHITECTURE.partition(f"\n## {heading}\n")[2].partition("```\n")[2].partition("```")[0]
+    sent = set(re.findall(r"\b[A-Z][a-z]+\b", drawn))
+    assert len(sent) >= 3
+    assert not {each for each in sent if not hasattr(messages, each)}
 
 
 SECTIONS = [
