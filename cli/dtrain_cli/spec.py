@@ -283,6 +283,7 @@ def read_spec(
     shortcuts: Mapping[str, Any] | None = None,
     foreign: bool = False,
     trains: bool = False,
+    alone: bool = False,
     unfit: Callable[[RunSpec], Iterable[Problem]] = lambda spec: (),
     note: Callable[[str], None] = lambda text: None,
 ) -> RunSpec:
@@ -296,6 +297,7 @@ def read_spec(
         foreign: whether it is for `-- COMMAND`: the default has no evaluator, and less can be simulated.
         trains: whether a program is to train on its cluster, which is then what the strategy makes of it; a
             spec beside a TF_CONFIG may leave the cluster to that.
+        alone: whether one process trains without a cluster, which takes from the spec what it can mean.
         unfit: yields what else is wrong with a spec that is right in itself.
         note: is called with a line for each setting that has no use.
 
@@ -308,7 +310,7 @@ def read_spec(
     lines = _apply(tree, given, sets)
     if source is None:
         _add_default_cluster(tree.data, foreign)
-    spec, problems = resolve(tree.data, foreign, trains)
+    spec, problems = resolve(tree.data, foreign, trains, alone)
     if spec is not None and not lines:
         problems = list(unfit(spec))
     problems.sort(key=lambda problem: tree.position(problem[0]))

@@ -4,7 +4,7 @@ error, or leaves a process.
 
 from mutant import bug
 
-RULES = "config/training_rules.py"
+RULES = "config/training_section.py"
 RESOLUTION = "config/resolution.py"
 CLUSTER = "config/sections.py"
 SPEC = "dtrain_cli/spec.py"
@@ -13,7 +13,7 @@ OUTCOMES = f"{POLICIES}/outcomes.py"
 FAULTS = "dtrain_cli/runs/faults.py"
 
 SETTINGS = [
-    bug(RULES, "contradictions", "backups and meant['replicas_to_aggregate'] is not None", "False"),
+    bug(RULES, "_problems_of_backups", "backups and needed is not None", "False"),
     bug(
         RULES,
         "replicas_problems",
@@ -23,10 +23,11 @@ SETTINGS = [
     bug(RULES, "_partitioner_problems", "value < 1", "value < 0"),
     bug(
         RULES,
-        "_contradictions_of_updates",
-        "meant['stale_gradients'] == StaleGradients.DROP and meant['max_staleness'] is None",
+        "problems",
+        "drops and settings.get('max_staleness') is None",
         "False",
     ),
+    bug(RULES, "without_meaning", "value != DEFAULTS[name] or name == 'replicas'", "name == 'replicas'"),
     bug(RESOLUTION, "with_program", "{**program, **said}", "{**said, **program}"),
     bug(
         RESOLUTION,

@@ -87,7 +87,7 @@ def test_wishes_of_the_training_section_go_beside_the_devices():
         ({"devices": ["CPU:0"], "replicas": 1}, "give either devices or replicas"),
         ({"updates": "async"}, "updates: mirrored makes every step with all replicas"),
         ({"replicas": 2, "backup_workers": 2}, "backup_workers: of 2 replicas at most 1 can be backups"),
-        ({"placement": "greedy"}, "placement: mirrored has no parameter servers"),
+        ({"placement": "greedy"}, "placement: has no meaning with `strategy: mirrored`"),
         ({"nonsense": 1}, "there is no argument 'nonsense'"),
     ],
 )

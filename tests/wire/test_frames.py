@@ -115,7 +115,7 @@ FIELDS = {
     ),
     RunSpec: st.builds(RunSpec, name=TEXTS, cluster=st.builds(ClusterSection, ps=st.integers(1, 4))),
     messages.RefusalKind: REFUSALS,
-    ServerSection: st.builds(training_section, seed=INTS)
+    ServerSection: st.builds(training_section, seed=st.integers(0, 2**63 - 1))
     | st.builds(training_section, updates=st.just("sync"), deterministic=st.booleans()),
     messages.Refusal | None: st.none() | st.builds(messages.Refusal, reason=TEXTS, kind=REFUSALS),
     messages.FitState: STATES,

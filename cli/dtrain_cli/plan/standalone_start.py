@@ -172,12 +172,10 @@ class StandaloneStart:
         evaluates = found.task.role is Role.EVALUATOR
         if self.spec is None or evaluates:
             counts.append(f"cluster.{Role.EVALUATOR}={int(evaluates)}")
-        if found is ALONE:
-            counts.append("training.strategy=single")
-        return replace(found, spec=self._read([*counts, *self.sets]))
+        return replace(found, spec=self._read([*counts, *self.sets], alone=found is ALONE))
 
-    def _read(self, sets: Sequence[str]) -> RunSpec:
-        return read_spec(self.spec, sets, self.shortcuts, self.foreign)
+    def _read(self, sets: Sequence[str], *, alone: bool = False) -> RunSpec:
+        return read_spec(self.spec, sets, self.shortcuts, self.foreign, alone=alone)
 
 
 def _by_hand(cluster: ClusterSpec, task: TaskId) -> TaskAssignment:

@@ -10,11 +10,15 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import EnumType
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 
 NONE = "none"
+_Number = TypeVar("_Number")
+AtLeast0 = Annotated[_Number, msgspec.Meta(ge=0)]
+AtLeast1 = Annotated[_Number, msgspec.Meta(ge=1)]
+"""The type of a finite number with a minimum; None is none."""
 
 
 def is_none(value: Any) -> bool:
@@ -30,7 +34,7 @@ def with_nulls(value: Any, kind: Any) -> Any:
         value: plain data, not yet checked: what has another form than `kind` stays as it is.
         kind: the type of the field or section.
     """
-    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    members = _union(kind)
     if is_none(value):
         if NoneType in members or is_section(kind) or get_origin(kind) is dict:
             return None
@@ -57,15 +61,14 @@ def _mapping_with_nulls(value: dict[str, Any], members: tuple[Any, ...]) -> dict
     return {key: with_nulls(item, items) for key, item in value.items()}
 
 
-Problem = tuple[tuple[str | int, ...], str]
+KeyPath = tuple[str | int, ...]
+Problem = tuple[KeyPath, str]
 """The path of keys from the top of the section, and what is wrong and what was expected."""
 
 
-def at_least(section: Any, minimum: float, *names: str) -> Iterator[Problem]:
-    """Yield a problem for each number that is below its minimum; None is no number."""
-    for name in names:
-        if problem := too_little(getattr(section, name), minimum):
-            yield (name,), problem
+def below(keys: KeyPath, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield the problems of a section that stands below these keys."""
+    return (((*keys, *path), text) for path, text in problems)
 
 
 def too_little(value: float | None, minimum: float) -> str | None:
@@ -75,7 +78,6 @@ def too_little(value: float | None, minimum: float) -> str | None:
     return f"expected a number of at least {minimum}, found {value}"
 
 
-KeyPath = tuple[str | int, ...]
 NAMES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _FOUND_LENGTH_MAX = 60
 _MOMENT = {
@@ -104,15 +106,27 @@ def is_section(kind: Any) -> bool:
 @cache
 def keys_of(section: Any) -> dict[str, Any]:
     """Return the keys of a section, each with its type."""
-    hints = get_type_hints(section)
+    hints = get_type_hints(section, include_extras=True)
     return {field.name: hints[field.name] for field in fields(section)} if is_dataclass(section) else hints
 
 
 @cache
 def members_of(kind: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the type itself, without None."""
-    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    """Return the types of a union, or the type itself, without None and without ranges."""
+    members = (_ranged(member)[0] for member in _union(kind))
     return tuple(member for member in members if member is not NoneType)
+
+
+def _union(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _ranged(kind: Any) -> tuple[Any, float | None]:
+    """Return a type without its range, and the least number that is in it."""
+    if get_origin(kind) is not Annotated:
+        return kind, None
+    plain, meta = get_args(kind)
+    return plain, meta.ge
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
@@ -143,7 +157,10 @@ def mistakes(
         yield from _mapping_mistakes(value, member, path, show)
     elif get_origin(member) is tuple and get_args(member)[1:] == (...,):
         yield from _list_mistakes(value, get_args(member)[0], path, show)
-    elif not _fits(value, kind):
+    elif any(_fits(value, each) for each in members):
+        minima = (minimum for _, minimum in map(_ranged, _union(kind)) if minimum is not None)
+        yield from ((path, text) for minimum in minima if (text := too_little(value, minimum)))
+    else:
         expected = _described(path) if len(members) > 1 or get_origin(kind) is tuple else None
         expected = expected or " or ".join(map(_words, members))
         yield path, f"expected {expected}, found {found(value, show)}"

@@ -14,12 +14,19 @@ from typing import Any, cast
 
 import msgspec
 
-from dtrain.config.plain_data import KeyPath, Problem, keys_of, mistakes, with_nulls
+from dtrain.config.plain_data import KeyPath, Problem, below, keys_of, mistakes, with_nulls
 from dtrain.config.run_spec import RunSpec, WrittenSpec
 from dtrain.config.sections import DEFAULT_RESTART
-from dtrain.config.training_rules import problems as training_problems
-from dtrain.config.training_rules import too_many_together, without_meaning
-from dtrain.config.training_section import DEFAULTS, TrainingSettings, defaults_of, training_section
+from dtrain.config.training_section import (
+    DEFAULTS,
+    TrainingSettings,
+    kind_of,
+    meaningful,
+    replicas_problems,
+    too_many_together,
+    training_section,
+)
+from dtrain.config.training_section import problems as training_problems
 from dtrain.errors import SpecError
 
 _ANY_CLUSTER = {"chief": 1, "worker": 10**6, "ps": 10**6, "evaluator": 1}
@@ -29,7 +36,7 @@ _FIELD_DEPTH = {"restart": 3, "secrets": 1, "hosts": 1}
 
 
 def resolve(
-    written: dict[str, Any], foreign: bool = False, trains: bool = False
+    written: dict[str, Any], foreign: bool = False, trains: bool = False, alone: bool = False
 ) -> tuple[RunSpec | None, list[Problem]]:
     """Check what a spec and the options say, and lay it over the defaults.
 
@@ -37,6 +44,7 @@ def resolve(
         written: plain data in which the options already lie over the spec.
         foreign: whether a command that knows nothing of dtrain runs on the cluster: less can be simulated.
         trains: whether a program is to train on the cluster, which must have what that needs.
+        alone: whether one process trains without a cluster, which takes from the spec what it can mean.
 
     Returns:
         The spec, or None if it cannot be used, and everything that is wrong with it. A field whose type is
@@ -47,10 +55,12 @@ def resolve(
     broken = {path[: _FIELD_DEPTH.get(str(path[0]), 2)] for path, _ in problems}
     sound = _without(said, broken) if broken else said
     settings = cast(TrainingSettings, sound.get("training", {}))
+    if alone:
+        settings = meaningful({**settings, "strategy": "single"})
+        sound = {**sound, "training": settings}
     spec = _built(sound, settings)
-    ruled = [(("training", *path), text) for path, text in training_problems(settings)]
-    ruled += spec.problems()
-    ruled += spec.command_problems() if foreign else ()
+    ruled = [*below(("training",), training_problems(settings)), *spec.problems()]
+    ruled += below(("simulate",), spec.simulate.foreign_problems()) if foreign else ()
     ruled += spec.program_problems() if trains else ()
     problems += [each for each in ruled if not broken or not _follows_from(each, broken)]
     return (None if problems else spec), problems
@@ -71,12 +81,9 @@ def with_program(spec: RunSpec, program: TrainingSettings, who: str) -> RunSpec:
     said = spec.said.get("training", {})
     settings = cast(TrainingSettings, {**program, **said})
     if "strategy" in said:  # the program was written for another one, perhaps
-        meaningless = without_meaning(settings).keys() - said.keys()
-        settings = cast(
-            TrainingSettings, {name: value for name, value in settings.items() if name not in meaningless}
-        )
+        settings = meaningful(settings, kept=said)
     merged = replace(spec, training=training_section(**settings))
-    ruled = [*training_problems(settings), *merged.training_problems()]
+    ruled = [*training_problems(settings), *replicas_problems(merged.training, merged.replicas)]
     ruled += too_many_together(merged.training, merged.replicas)
     for path, problem in ruled:
         overruled = [name for name in program if name in said]
@@ -185,5 +192,6 @@ def refuse_new_layout(spec: RunSpec, wishes: TrainingSettings, who: str, program
 
 def different_wish(first: Mapping[str, Any], second: TrainingSettings) -> str | None:
     """Name a field in which a second constructor differs from the first one or from its default."""
-    meant = {**defaults_of(cast(TrainingSettings, first)), **first}
+    defaults = msgspec.structs.asdict(kind_of(cast(TrainingSettings, first))())
+    meant = {**DEFAULTS, **defaults, **first}
     return next((name for name, value in second.items() if value != meant[name]), None)

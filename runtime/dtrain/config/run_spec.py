@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 import dtrain.cluster as clusters
 from dtrain.config.choices import On, Success, Validation
-from dtrain.config.plain_data import Problem
+from dtrain.config.plain_data import Problem, below
 from dtrain.config.sections import (
     DEFAULT_RESTART,
     ROLES,
@@ -31,13 +31,6 @@ from dtrain.config.targets import (
     code_problems,
     hosts_problems,
 )
-from dtrain.config.training_rules import (
-    backups_over_hosts,
-    replicas_problems,
-    together_problems,
-    too_many_together,
-    unused,
-)
 from dtrain.config.training_section import (
     AsyncSection,
     CentralStorageSection,
@@ -46,11 +39,13 @@ from dtrain.config.training_section import (
     MultiWorkerMirroredSection,
     ServerSection,
     SingleSection,
-    SynchronousSection,
     TrainingSection,
     TrainingSettings,
+    backups_over_hosts,
     kind_of,
     on_servers,
+    replicas_problems,
+    too_many_together,
 )
 from dtrain.errors import SpecError
 
@@ -60,10 +55,7 @@ NO_SERVERS = (
     "in one process (`--strategy single`)"
 )
 
-_SECTIONS = (
-    *("cluster", "data", "checkpoint", "wait", "security", "simulate", "network", "slurm", "kubernetes"),
-    "vertex",
-)
+_SECTIONS = ("cluster", "checkpoint", "security", "simulate", "network", "slurm", "kubernetes", "vertex")
 RoleName = Literal["chief", "worker", "ps", "evaluator"]
 _ON_HOSTS = (On.SSH, On.SLURM)
 _USED_BY: dict[str, tuple[On, ...]] = {
@@ -155,26 +147,14 @@ class RunSpec:
             )
         elif self.name.startswith((".", "-")):
             yield ("name",), f"expected a letter or digit first, found {self.name!r}"
-        for section in (
-            "cluster",
-            "data",
-            "checkpoint",
-            "wait",
-            "security",
-            "simulate",
-            "network",
-            "slurm",
-            "kubernetes",
-        ):
-            yield from (((section, *path), text) for path, text in getattr(self, section).problems())
+        for section in _SECTIONS:
+            yield from below((section,), getattr(self, section).problems())
         yield from environment_problems(self.environment, self.secrets)
         yield from hosts_problems(self.hosts, self.place)
         if self.code is not None:
-            yield from ((("code", *path), text) for path, text in code_problems(self.code))
+            yield from below(("code",), code_problems(self.code))
         if self.python is not None and (not self.python.isprintable() or self.python.strip("/ ") == ""):
             yield ("python",), f"expected the path of an interpreter, found {self.python[:80]!r}"
-        for role, restart in self.restart.items():
-            yield from ((("restart", role, *path), text) for path, text in restart.problems())
         yield from self._problems_between_sections()
 
     def _problems_between_sections(self) -> Iterator[Problem]:
@@ -193,25 +173,16 @@ class RunSpec:
             with contextlib.suppress(SpecError):
                 if self.cluster.count("ps") and (reason := link.misses(self.cluster.control_host)):
                     yield ("simulate", "network", index, "between"), reason
-        yield from ((("training", *path), text) for path, text in self.training_problems())
+        yield from below(("training",), replicas_problems(self.training, self.replicas))
 
     def unused(self) -> Iterator[Problem]:
         """Yield the settings that a launch has no use for as it is, before `resolved`; none is a mistake."""
         for name, engines in _USED_BY.items():
             if self.on not in engines and getattr(self, name) != getattr(EMBEDDED_DEFAULT, name):
                 yield (name,), f"not used by `on: {self.on}`; did you mean `--on {engines[0]}`?"
-        yield from ((("training", *path), text) for path, text in unused(self.said.get("training", {})))
         for role in ROLES[1:] if isinstance(self.training, SingleSection) and self.cluster.chief else ():
             if self.cluster.count(role):
                 yield ("cluster", role), "not used by `strategy: single`, which is one process"
-
-    def training_problems(self) -> Iterator[Problem]:
-        """Yield what is wrong with `training` on a cluster of this size."""
-        if isinstance(self.training, SynchronousSection):
-            found = list(replicas_problems(self.training, self.replicas))
-            yield from found
-            if isinstance(self.training, MultiWorkerMirroredSection) and not found:
-                yield from together_problems(self.training, self.replicas)
 
     def program_problems(self) -> Iterator[Problem]:
         """Yield what is wrong for a program that trains on this cluster, and right for other commands."""
@@ -232,10 +203,9 @@ class RunSpec:
         if (servers := self.cluster.count("ps")) > 0:
             text = f"{strategy} trains without parameter servers: expected 0 ps tasks, found {servers}"
             yield ("cluster", "ps"), text
-        found = list(too_many_together(self.training, self.replicas))
+        yield from below(("training",), too_many_together(self.training, self.replicas))
         if isinstance(self.training, MultiWorkerMirroredSection) and self.cluster.trains_elsewhere:
-            found += backups_over_hosts(self.training, self.replicas)
-        yield from ((("training", *path), text) for path, text in found)
+            yield from below(("training",), backups_over_hosts(self.training, self.replicas))
         trainers = self.cluster.count("chief") + self.cluster.count("worker")
         if isinstance(self.training, InOneTask) and trainers > 1:
             text = (
@@ -244,10 +214,6 @@ class RunSpec:
                 "as many threads"
             )
             yield ("cluster", "worker"), text
-
-    def command_problems(self) -> Iterator[Problem]:
-        """Yield what is wrong where any other command runs on it, of which less can be simulated."""
-        yield from ((("simulate", *path), text) for path, text in self.simulate.foreign_problems())
 
     @property
     def replicas(self) -> int:

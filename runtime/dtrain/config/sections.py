@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 import dtrain.cluster as clusters
 from dtrain.cluster.hosts import is_loopback
 from dtrain.config.choices import RestartPolicy, TlsMode
-from dtrain.config.plain_data import Problem, at_least
+from dtrain.config.plain_data import AtLeast0, AtLeast1, Problem
 from dtrain.errors import SpecError
 
 ADDRESS_MAX = 300
@@ -103,30 +105,23 @@ class DataSection:
             (without servers: workers) when the run begins. It stays so when it is resumed with others.
     """
 
-    pipelines: int | None = None
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
-        yield from at_least(self, 1, "pipelines")
+    pipelines: AtLeast1[int] | None = None
 
 
 @dataclass(frozen=True)
 class CheckpointSection:
     """When to save (always at step 0 and the end), how many checkpoints to keep, where copies go."""
 
-    every_s: float | None = 30.0
-    every_steps: int | None = None
-    keep: int = 5
-    keep_every_n_hours: float | None = None
+    every_s: Annotated[float, msgspec.Meta(ge=0.1)] | None = 30.0
+    every_steps: AtLeast1[int] | None = None
+    keep: AtLeast1[int] = 5
+    keep_every_n_hours: AtLeast0[float] | None = None
     remote: str | None = None
 
     def problems(self) -> Iterator[Problem]:
         """Yield the mistakes that types do not exclude."""
         if self.remote is not None and "://" not in self.remote:
             yield ("remote",), f"expected a URL such as s3://bucket/run, found {self.remote!r}"
-        yield from at_least(self, 0.1, "every_s")
-        yield from at_least(self, 1, "every_steps", "keep")
-        yield from at_least(self, 0, "keep_every_n_hours")
 
 
 @dataclass(frozen=True)
@@ -134,12 +129,8 @@ class RestartSection:
     """The restarts of tasks of one role. The pause doubles; 60 healthy seconds reset the count."""
 
     policy: RestartPolicy = RestartPolicy.ON_FAILURE
-    max: int = 3
-    backoff_s: float = 1.0
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
-        yield from at_least(self, 0, "max", "backoff_s")
+    max: AtLeast0[int] = 3
+    backoff_s: AtLeast0[float] = 1.0
 
 
 NO_RESTART = RestartSection(policy=RestartPolicy.NEVER)
@@ -161,14 +152,10 @@ class WaitSection:
         grace_s: how long a task may take to end by itself after the order to stop; None: see `grace`.
     """
 
-    start_s: float = 60.0
-    server_s: float = 60.0
-    leader_s: float = 60.0
-    grace_s: float | None = None
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
-        yield from at_least(self, 0, "start_s", "server_s", "leader_s", "grace_s")
+    start_s: AtLeast0[float] = 60.0
+    server_s: AtLeast0[float] = 60.0
+    leader_s: AtLeast0[float] = 60.0
+    grace_s: AtLeast0[float] | None = None
 
     def grace(self, launched: bool) -> float:
         """Return the time from the order to stop to SIGKILL, under a launcher or without one."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import dtrain.cluster as clusters
-from dtrain.config.plain_data import Problem, at_least
+from dtrain.config.plain_data import Problem, below, too_little
 from dtrain.errors import SpecError
 
 
@@ -54,7 +54,8 @@ class LinkFault:
 
     def problems(self) -> Iterator[Problem]:
         """Yield the mistakes that types do not exclude, apart from which tasks exist."""
-        yield from at_least(self, 0, "latency_ms")
+        if problem := too_little(self.latency_ms, 0):
+            yield ("latency_ms",), problem
         bandwidth = self.bandwidth_mbit_s
         if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0):
             yield ("bandwidth_mbit_s",), f"expected a number above 0, found {bandwidth}"
@@ -104,9 +105,9 @@ class SimulateSection:
                     yield ("slow", task), f"{clusters.TaskId.parse(task)} is given two factors"
         for kind in ("kill", "pause"):
             for index, fault in enumerate(getattr(self, kind)):
-                yield from (((kind, index, *path), text) for path, text in _moment_problems(fault))
+                yield from below((kind, index), _moment_problems(fault))
         for index, link in enumerate(self.network):
-            yield from ((("network", index, *path), text) for path, text in link.problems())
+            yield from below(("network", index), link.problems())
             with contextlib.suppress(SpecError):
                 if self.link(*link.between) is not link:
                     yield (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from dtrain.cluster.hosts import HOSTS_MAX, NAME_MAX, expand_hosts
-from dtrain.config.plain_data import Problem, at_least
+from dtrain.config.plain_data import AtLeast1, Problem, below
 from dtrain.config.sections import address_problem
 from dtrain.errors import SpecError
 
@@ -253,13 +253,12 @@ class ServerNodesSection:
         options: more options of sbatch for them, a word each.
     """
 
-    nodes: int = 1
+    nodes: AtLeast1[int] = 1
     partition: str | None = None
     options: tuple[str, ...] = ()
 
     def problems(self) -> Iterator[Problem]:
         """Yield the mistakes that types do not exclude."""
-        yield from at_least(self, 1, "nodes")
         yield from _word_problems(self, "partition")
         yield from _options_problems(self.options)
 
@@ -280,7 +279,7 @@ class SlurmSection:
             `nodes`, `partition` and `options` are those of the workers then. None: the nodes are of one kind.
     """
 
-    nodes: int | None = None
+    nodes: AtLeast1[int] | None = None
     time: str | int | None = None
     partition: str | None = None
     account: str | None = None
@@ -309,7 +308,6 @@ class SlurmSection:
 
     def problems(self) -> Iterator[Problem]:
         """Yield the mistakes that types do not exclude."""
-        yield from at_least(self, 1, "nodes")
         if self.time is not None and not _TIME.fullmatch(str(self.time)):
             yield ("time",), f"expected a time such as 2:00:00, 1-12:00 or minutes, found {self.time!r}"
         yield from _word_problems(self, "partition", "account")
@@ -320,7 +318,7 @@ class SlurmSection:
             )
         yield from _options_problems(self.options)
         if self.servers is not None:
-            yield from ((("servers", *path), text) for path, text in self.servers.problems())
+            yield from below(("servers",), self.servers.problems())
 
 
 def _word_problems(section: SlurmSection | ServerNodesSection, *names: str) -> Iterator[Problem]:
@@ -465,8 +463,8 @@ class KubernetesSection:
         if self.code_in is not None and not self.code_in.startswith("/"):
             yield ("code_in",), f"expected a folder of the image such as /app, found {self.code_in[:60]!r}"
         for role, resources in self.resources.items():
-            yield from ((("resources", role, *path), text) for path, text in resources.problems())
-        yield from ((("volume", *path), text) for path, text in self.volume.problems())
+            yield from below(("resources", role), resources.problems())
+        yield from below(("volume",), self.volume.problems())
 
 
 def _misnamed(name: str | None, pattern: re.Pattern[str]) -> str | None:

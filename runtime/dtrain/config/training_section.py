@@ -1,11 +1,11 @@
-"""The `training` section: as it is written, flat and with any key left out, and as it is resolved.
+"""The `training` section: one class of settings for each strategy, and for each way of updating servers.
 
-What is resolved is one of the types of `TrainingSection`, each with the fields that mean something to it, so
-that no value of them can say two things that contradict each other. `training_rules` says why what was
-written makes none of them.
+Rule *Meaning*: a key that the chosen class does not have is refused, with the classes that have it, unless
+its value is its default, which says nothing. How to add a setting: CONTRIBUTING.md.
 """
 
-from typing import Any, ClassVar, Literal, TypedDict, Unpack
+from collections.abc import Container, Iterator
+from typing import Any, ClassVar, Literal, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -20,10 +20,9 @@ from dtrain.config.choices import (
     Validation,
     Weighting,
 )
+from dtrain.config.plain_data import AtLeast0, AtLeast1, Problem
 
-STRATEGIES = ("parameter_server", "single", "mirrored", "central_storage", "multi_worker_mirrored")
-REPLICAS = 2
-"""The default number of replica threads in one task."""
+MANNER_OF_SERVERS = "its replicas are the chief and the workers of the cluster"
 RANKS_MAX = 62
 """The number of ranks that fit into one word of shared memory, of which a membership is made."""
 SPARE_RANKS = 8
@@ -35,26 +34,26 @@ class PlainSettings(TypedDict, total=False):
 
     strategy: str
     updates: Literal["sync", "async"]
-    backup_workers: int
-    replicas_to_aggregate: int | None
-    replicas: int
+    backup_workers: AtLeast0[int]
+    replicas_to_aggregate: AtLeast1[int] | None
+    replicas: AtLeast1[int]
     weighting: Literal["replicas", "examples"]
     chief_trains: bool
     too_few: Literal["wait", "shrink", "fail"]
-    too_few_timeout_s: float
-    staleness_bound: int | None
+    too_few_timeout_s: AtLeast0[float]
+    staleness_bound: AtLeast0[int] | None
     stale_gradients: Literal["apply", "drop", "scale", "compensate"]
-    max_staleness: int | None
-    compensation: float
+    max_staleness: AtLeast0[int] | None
+    compensation: AtLeast0[float]
     on_stale: Literal["skip", "retry_same_batch"]
-    warmup_steps: int
+    warmup_steps: AtLeast0[int]
     nan_policy: Literal["refuse", "skip", "fail"]
     deterministic: bool
     placement: Literal["round_robin", "greedy"]
     compression: Literal["none", "bf16", "fp16"]
     transport: Literal["auto", "grpc", "local"]
     validation: Literal["leader", "evaluator"]
-    seed: int
+    seed: AtLeast0[int]
 
 
 class TrainingSettings(PlainSettings, total=False):
@@ -64,41 +63,42 @@ class TrainingSettings(PlainSettings, total=False):
 
 
 class _EverySection(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """The settings of every strategy. `kind` tells the types apart in JSON."""
+    """The settings of every strategy. `kind` tells the classes apart in JSON."""
 
-    nan_policy: NanPolicy = NanPolicy.REFUSE
-    validation: Validation = Validation.LEADER
-    seed: int = 0
+    manner: ClassVar[str]  # why keys of other strategies have no meaning here
+    nan_policy: NanPolicy = NanPolicy.REFUSE  # what becomes of a gradient that is not finite
+    validation: Validation = Validation.LEADER  # the task that computes `val_*`
+    seed: AtLeast0[int] = 0
 
 
 class SingleSection(_EverySection, frozen=True, kw_only=True, tag="single"):
     """One process, without servers."""
 
+    manner: ClassVar[str] = "one process has one replica"
     chief_trains: ClassVar[bool] = True
     strategy: Literal["single"] = "single"
-    deterministic: bool = False
+    deterministic: bool = False  # one thread computes, so that the bits are the same on every machine
 
 
 class SynchronousSection(_EverySection, frozen=True, kw_only=True):
     """The settings of every strategy in which N contributions make an update."""
 
-    backup_workers: int = 0
-    replicas_to_aggregate: int | None = None
-    weighting: Weighting = Weighting.REPLICAS
-    on_stale: OnStale = OnStale.SKIP
-    deterministic: bool = False
+    backup_workers: AtLeast0[int] = 0  # of the replicas, so many are not waited for
+    replicas_to_aggregate: AtLeast1[int] | None = None  # N itself, instead of `backup_workers`
+    weighting: Weighting = Weighting.REPLICAS  # the mean of means, or the mean of one big batch
+    on_stale: OnStale = OnStale.SKIP  # what becomes of a part whose gradient came too late
+    deterministic: bool = False  # the same bits on any cluster and after any death
 
     def replicas_needed(self, replicas: int) -> int:
         """Return N: how many contributions make one update when `replicas` train."""
         return self.replicas_to_aggregate or replicas - self.backup_workers
 
     def has_backups(self, replicas: int) -> bool:
-        """Return whether an update does not wait for every replica."""
         return self.replicas_needed(replicas) < replicas
 
     @property
     def repeats_late(self) -> bool:
-        """Return whether a part whose gradient came too late is computed again.
+        """Whether a part whose gradient came too late is computed again.
 
         It always is where this run has no backups. Gradients then come too late only if an earlier launch
         began the fit with backups: its steps are still made of any parts, and no part may be lost.
@@ -109,26 +109,29 @@ class SynchronousSection(_EverySection, frozen=True, kw_only=True):
 class MirroredSection(SynchronousSection, frozen=True, kw_only=True, tag="mirrored"):
     """One task whose replicas are threads."""
 
+    manner: ClassVar[str] = "its replicas are threads of one task"
     chief_trains: ClassVar[bool] = True
     strategy: Literal["mirrored"] = "mirrored"
-    replicas: int = REPLICAS
+    replicas: AtLeast1[int] = 2  # threads that train
 
 
 class CentralStorageSection(SynchronousSection, frozen=True, kw_only=True, tag="central_storage"):
     """One task whose replicas are threads; one thread makes the updates."""
 
+    manner: ClassVar[str] = MirroredSection.manner
     chief_trains: ClassVar[bool] = True
     strategy: Literal["central_storage"] = "central_storage"
-    replicas: int = REPLICAS
+    replicas: AtLeast1[int] = 2  # threads that train
 
 
 class MultiWorkerMirroredSection(SynchronousSection, frozen=True, kw_only=True, tag="multi_worker_mirrored"):
     """Chief and workers are a replica each, and reduce among themselves."""
 
+    manner: ClassVar[str] = "its replicas are all chiefs and workers of the cluster, without servers"
+    chief_trains: ClassVar[bool] = True
     strategy: Literal["multi_worker_mirrored"] = "multi_worker_mirrored"
-    chief_trains: bool = True
-    too_few: TooFew = TooFew.SHRINK
-    too_few_timeout_s: float = 60.0
+    too_few: TooFew = TooFew.SHRINK  # what happens when fewer replicas live than a step needs
+    too_few_timeout_s: AtLeast0[float] = 60.0  # how long they are waited for first
 
 
 class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_server_sync"):
@@ -137,36 +140,38 @@ class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_
     A struct has one base: what it shares with `AsyncSection` stands in both.
     """
 
+    manner: ClassVar[str] = "an update is made of gradients of the same step"
     strategy: Literal["parameter_server"] = "parameter_server"
     updates: Literal["sync"] = "sync"
-    chief_trains: bool = True
-    too_few: TooFew = TooFew.WAIT
-    too_few_timeout_s: float = 60.0
-    placement: Placement = Placement.ROUND_ROBIN
-    partitioner: dict[str, int] | None = None
-    compression: NumberFormat = NumberFormat.NONE
+    chief_trains: bool = True  # the chief is a replica
+    too_few: TooFew = TooFew.WAIT  # what happens when fewer replicas live than a step needs
+    too_few_timeout_s: AtLeast0[float] = 60.0  # how long they are waited for first
+    placement: Placement = Placement.ROUND_ROBIN  # of variables on servers
+    partitioner: dict[str, int] | None = None  # how large variables are cut into shards
+    compression: NumberFormat = NumberFormat.NONE  # the numbers that travel
     transport: Transport = Transport.AUTO
 
 
 class AsyncSection(_EverySection, frozen=True, kw_only=True, tag="parameter_server_async"):
     """Every gradient is an update of parameter servers, as it arrives; which comes first is chance."""
 
+    manner: ClassVar[str] = "each gradient is an update by itself, as it arrives"
     deterministic: ClassVar[bool] = False
     strategy: Literal["parameter_server"] = "parameter_server"
     updates: Literal["async"] = "async"
     chief_trains: bool = True
     too_few: TooFew = TooFew.WAIT
-    too_few_timeout_s: float = 60.0
+    too_few_timeout_s: AtLeast0[float] = 60.0
     on_stale: OnStale = OnStale.SKIP
     placement: Placement = Placement.ROUND_ROBIN
     partitioner: dict[str, int] | None = None
     compression: NumberFormat = NumberFormat.NONE
     transport: Transport = Transport.AUTO
-    staleness_bound: int | None = None
-    stale_gradients: StaleGradients = StaleGradients.APPLY
-    max_staleness: int | None = None
-    compensation: float = 0.04
-    warmup_steps: int = 0
+    staleness_bound: AtLeast0[int] | None = None  # the most steps from the slowest replica to the fastest
+    stale_gradients: StaleGradients = StaleGradients.APPLY  # what is done with a gradient of an older version
+    max_staleness: AtLeast0[int] | None = None  # a gradient staler than that is dropped
+    compensation: AtLeast0[float] = 0.04  # the strength of `stale_gradients: compensate`
+    warmup_steps: AtLeast0[int] = 0  # the first steps are made by replica 0 alone
 
 
 ServerSection = SyncSection | AsyncSection
@@ -175,13 +180,16 @@ InOneTask = SingleSection | MirroredSection | CentralStorageSection
 ClusterTraining = ServerSection | MultiWorkerMirroredSection | MirroredSection | CentralStorageSection
 """The strategies of several tasks, of which one may evaluate alone."""
 TrainingSection = InOneTask | MultiWorkerMirroredSection | ServerSection
-_KINDS: dict[str, type[InOneTask | MultiWorkerMirroredSection]] = {
-    "single": SingleSection,
-    "mirrored": MirroredSection,
-    "central_storage": CentralStorageSection,
-    "multi_worker_mirrored": MultiWorkerMirroredSection,
+KINDS: tuple[type[TrainingSection], ...] = (
+    *(AsyncSection, SyncSection, SingleSection),
+    *(MirroredSection, CentralStorageSection, MultiWorkerMirroredSection),
+)
+_KIND_OF_STRATEGY: dict[str, type[TrainingSection]] = {kind().strategy: kind for kind in KINDS}
+DEFAULTS: dict[str, Any] = {
+    name: value for kind in reversed(KINDS) for name, value in msgspec.structs.asdict(kind()).items()
 }
-"""The type of each strategy without servers."""
+"""The default of every key: on parameter servers, or where it has a meaning."""
+PARTITIONERS = {"fixed_shards": set(), "min_size": {"max_shards"}, "max_size": {"max_shards"}}
 
 
 def on_servers(training: TrainingSection) -> ServerSection:
@@ -190,45 +198,139 @@ def on_servers(training: TrainingSection) -> ServerSection:
     return training
 
 
-def _settings_of(training: TrainingSection) -> dict[str, Any]:
-    return {name: getattr(training, name) for name in training.__struct_fields__}
-
-
-DEFAULTS: dict[str, Any] = {
-    **_settings_of(MirroredSection()),
-    **_settings_of(SyncSection()),
-    **_settings_of(AsyncSection()),
-}
-"""The default of every key on parameter servers, and of those that mean nothing there."""
-
-
 def kind_of(settings: TrainingSettings) -> type[TrainingSection]:
-    """Return which of the types was written; a staleness bound of 0 is synchronous training."""
-    if (kind := _KINDS.get(settings.get("strategy", ""))) is not None:
+    """Return the class that the settings choose; a staleness bound of 0 is synchronous training."""
+    kind = _KIND_OF_STRATEGY.get(settings.get("strategy", ""), AsyncSection)
+    if not issubclass(kind, ServerSection):
         return kind
     is_sync = settings.get("updates") == "sync" or settings.get("staleness_bound") == 0
     return SyncSection if is_sync else AsyncSection
 
 
-def defaults_of(settings: TrainingSettings) -> dict[str, Any]:
-    """Return the default of every key beside what was written."""
-    return {**DEFAULTS, **_settings_of(kind_of(settings)())}
-
-
 def training_section(**settings: Unpack[TrainingSettings]) -> TrainingSection:
-    """Return what was written as one of the types, without the keys that mean nothing to it.
-
-    A staleness bound of 0 is synchronous training without backups.
+    """Return the settings as the class that they choose, without the keys that it does not have.
 
     Args:
-        settings: of the right types; where they contradict each other (`training_rules`) the result has only
-            some of them.
+        settings: of the right types; see `problems` for what else may be wrong with them.
     """
     kind = kind_of(settings)
-    left_out = {"strategy", "updates"}
-    if kind is SyncSection and settings.get("updates") != "sync":
-        left_out |= {"backup_workers", "replicas_to_aggregate"}
-    names = set(kind.__struct_fields__) - left_out
-    values: dict[str, Any] = {**settings}
-    chosen = {name: value for name, value in values.items() if name in names}
+    names = set(kind.__struct_fields__) - {"strategy", "updates"}
+    chosen = {name: value for name, value in settings.items() if name in names}
     return msgspec.convert({"kind": kind.__struct_config__.tag, **chosen}, kind)
+
+
+def without_meaning(settings: TrainingSettings) -> dict[str, str]:
+    """Return each key that breaks rule *Meaning*, with the reason.
+
+    The number of replicas is refused with its default, too: it would seem to count tasks. One process makes
+    the same of both `updates`, and a staleness bound of 0 is how synchronous training may be written.
+    """
+    kind = kind_of(settings)
+    reasons = {
+        name: _reason(name, kind)
+        for name, value in settings.items()
+        if name not in (*kind.__struct_fields__, "updates")
+        and (value != DEFAULTS[name] or name == "replicas")
+        and not (name == "staleness_bound" and value == 0 and kind is SyncSection)
+    }
+    if settings.get("updates") == "async" and not issubclass(kind, ServerSection | SingleSection):
+        strategy = kind().strategy
+        reasons["updates"] = f"{strategy} makes every step with all replicas: expected sync, found async"
+    return reasons
+
+
+def _reason(name: str, kind: type[TrainingSection]) -> str:
+    """Return why a key has no meaning in a class, and where it has one."""
+    section, homes = kind(), [each() for each in KINDS if name in each.__struct_fields__]
+    updates = [each.updates for each in homes if isinstance(each, ServerSection)]
+    if isinstance(section, ServerSection) and updates:
+        there = f"`updates: {updates[0]}` (`--updates {updates[0]}`)"
+        return f"has no meaning with `updates: {section.updates}`: {section.manner}; it belongs to {there}"
+    places = {each.strategy: f"`strategy: {each.strategy}`" for each in homes}
+    if len(updates) == 1:
+        places["parameter_server"] = f"`updates: {updates[0]}` on parameter servers"
+    manner = MANNER_OF_SERVERS if isinstance(section, ServerSection) else section.manner
+    there = " or ".join(places.values())
+    return f"has no meaning with `strategy: {section.strategy}`: {manner}; it belongs to {there}"
+
+
+def meaningful(settings: TrainingSettings, kept: Container[str] = ()) -> TrainingSettings:
+    """Return the settings without those that break rule *Meaning*, but for the ones to be `kept`."""
+    out = without_meaning(settings)
+    left = {name: value for name, value in settings.items() if name in kept or name not in out}
+    return cast(TrainingSettings, left)
+
+
+def problems(settings: TrainingSettings) -> Iterator[Problem]:
+    """Yield what no training can be, by the key that has no place beside the others."""
+    strategy = settings.get("strategy", "parameter_server")
+    if strategy not in _KIND_OF_STRATEGY:
+        yield ("strategy",), f"this version has {', '.join(_KIND_OF_STRATEGY)}, found {strategy!r}"
+    yield from (((name,), text) for name, text in without_meaning(settings).items())
+    section = training_section(**settings)
+    if isinstance(section, SynchronousSection):
+        yield from _problems_of_backups(section, bounded=settings.get("updates") != "sync")
+    drops = isinstance(section, AsyncSection) and section.stale_gradients == StaleGradients.DROP
+    if drops and settings.get("max_staleness") is None:
+        yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
+    if isinstance(section, ServerSection) and section.partitioner is not None:
+        yield from _partitioner_problems(section.partitioner)
+
+
+def _problems_of_backups(section: SynchronousSection, *, bounded: bool) -> Iterator[Problem]:
+    """Yield what is wrong; `bounded`: a staleness bound of 0 is all that makes it synchronous on servers."""
+    backups, needed = section.backup_workers, section.replicas_to_aggregate
+    if backups and needed is not None:
+        yield ("replicas_to_aggregate",), "give either backup_workers or replicas_to_aggregate, not both"
+    if backups and section.deterministic:
+        yield ("deterministic",), "which replicas are late is chance: expected no backup_workers beside it"
+    if bounded and isinstance(section, SyncSection) and (backups or needed is not None):
+        name = "backup_workers" if backups else "replicas_to_aggregate"
+        text = "a staleness bound of 0 is training without backups: expected updates: sync instead of it"
+        yield (name,), text
+
+
+def _partitioner_problems(partitioner: dict[str, int]) -> Iterator[Problem]:
+    kinds = set(partitioner) & set(PARTITIONERS)
+    if len(kinds) != 1 or set(partitioner) - kinds - PARTITIONERS[min(kinds)]:
+        expected = "{fixed_shards: n}, {min_size: bytes, max_shards: n} or {max_size: bytes, max_shards: n}"
+        yield ("partitioner",), f"expected one of {expected}, found {partitioner}"
+    for name, value in partitioner.items():
+        if value < 1:
+            yield ("partitioner", name), f"expected at least 1, found {value}"
+
+
+def replicas_problems(training: TrainingSection, replicas: int) -> Iterator[Problem]:
+    """Yield what is wrong in training of so many replicas; 0: their number is not known."""
+    if not isinstance(training, SynchronousSection):
+        return
+    if 0 < replicas <= training.backup_workers:
+        most = replicas - 1
+        text = f"of {replicas} replicas at most {most} can be backups, found {training.backup_workers}"
+        yield ("backup_workers",), text
+    needed = training.replicas_to_aggregate
+    if training.deterministic and needed is not None and needed < replicas:
+        text = f"which {needed} of {replicas} replicas come first is chance: expected all of them beside it"
+        yield ("deterministic",), text
+
+
+def backups_over_hosts(training: MultiWorkerMirroredSection, replicas: int) -> Iterator[Problem]:
+    """Yield what is wrong with backups of so many replicas whose tasks are on several hosts."""
+    if training.has_backups(replicas):
+        name = "backup_workers" if training.backup_workers else "replicas_to_aggregate"
+        text = (
+            "in multi_worker_mirrored a step does without its last replicas where all tasks are on one host, "
+            "and this run has tasks on several: leave it out, or train with strategy: parameter_server"
+        )
+        yield (name,), text
+
+
+def too_many_together(training: TrainingSection, replicas: int) -> Iterator[Problem]:
+    """Yield what is wrong with so many replicas that reduce among themselves."""
+    most = RANKS_MAX - SPARE_RANKS
+    if isinstance(training, MultiWorkerMirroredSection) and replicas > most:
+        text = (
+            f"in multi_worker_mirrored at most {most} chiefs and workers train, found {replicas}: take away "
+            f"{replicas - most}, or train with strategy: parameter_server"
+        )
+        yield ("strategy",), text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.config import EMBEDDED_DEFAULT, KillFault, RestartSection, training_rules
+from dtrain.config import EMBEDDED_DEFAULT, KillFault, RestartSection
 from dtrain.errors import SpecError
 from dtrain_cli.spec import BYTES_MAX, read_spec
 
@@ -93,8 +93,8 @@ def test_rules_between_fields_are_located_too(spec):
         "spec:1:47: cluster.ps.2: expected host:port, found 'b'",
         "spec:2:12: training.strategy: this version has parameter_server, single, mirrored, central_storage, multi_worker_mirrored, found 'mirrord'",
         (
-            "spec:2:47: training.backup_workers: backup replicas belong to updates: sync (`--updates sync`); this is "
-            "updates: async"
+            "spec:2:47: training.backup_workers: has no meaning with `updates: async`: each gradient is an update by "
+            "itself, as it arrives; it belongs to `updates: sync` (`--updates sync`)"
         ),
         "spec:4:10: simulate.slow.worker:7: the cluster has no worker:7: worker is 2",
     ]
@@ -195,9 +195,9 @@ def test_mistakes_in_options_name_the_option(spec):
         "--set noequals: expected KEY=VALUE such as cluster.worker=8",
         "--set name=[: expected a YAML value after the '=', such as 8 or [a:1, b:2]",
         "--set cluster.worker.first=a:1: cluster.worker is 2, which has no 'first' below it",
+        "--backup-workers -1: expected a number of at least 0, found -1",
         '--set training.updates=asink: expected sync or async, found "asink"',
         "--set trainin.seed=1: trainin: unknown key; did you mean training?",
-        "--backup-workers -1: expected a number of at least 0, found -1",
         "--set simulate.slow.worker:2=5: the cluster has no worker:2: worker is 2",
     ]
     assert mistakes(spec(GOOD), workers=-1)[0].startswith("--workers -1: expected a count")
@@ -210,7 +210,7 @@ def test_without_a_spec_there_is_the_embedded_default():
     assert (light.cluster.worker, light.cluster.evaluator, light.name) == (4, 0, "x")
     assert light == read_spec(None, ["cluster.worker=4", "cluster.evaluator=0", "name=x"])
     assert mistakes(None, backup_workers=1, updates="async")[0].startswith(
-        "--backup-workers 1: backup replicas"
+        "--backup-workers 1: has no meaning with `updates: async`"
     )
 
 
@@ -301,8 +301,7 @@ def test_missing_files_and_directories(tmp_path):
     assert BYTES_MAX == 256 * 1024
 
 
-def test_a_strategy_without_servers_needs_no_word_of_servers(monkeypatch):
-    monkeypatch.setattr(training_rules, "NOT_BUILT", ())
+def test_a_strategy_without_servers_needs_no_word_of_servers():
     spec = read_spec(None, (), {"strategy": "multi_worker_mirrored", "workers": 4}, trains=True)
     assert str(spec.cluster) == "1 chief, 4 workers, 1 evaluator"
     assert str(read_spec(None, (), {"strategy": "mirrored"}, trains=True).cluster) == "1 chief, 1 evaluator"

@@ -1,9 +1,12 @@
 """What a spec says of strategies without servers, and what it cannot say of them."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
+from net.spec_keys import IN_STRATEGIES
 
 from dtrain.config import (
     AsyncSection,
@@ -19,11 +22,36 @@ from dtrain.config import (
     training_section,
     with_program,
 )
-from dtrain.config import training_rules as rules
+from dtrain.config.plain_data import keys_of
+from dtrain.config.training_section import DEFAULTS, PlainSettings
+from dtrain.config.training_section import KINDS as SECTIONS
 from dtrain.errors import SpecError
 
+ROOT = Path(__file__).parents[3]
+VALUES = {**IN_STRATEGIES, "updates": "sync"}
+"""A value of every key that is not its default."""
 ONE_TASK = {"chief": 1}
 TASKS = {"chief": 1, "worker": 2}
+SERVED = {**TASKS, "ps": 1, "evaluator": 1}
+CHOICES = {
+    "async": ({}, SERVED),
+    "sync": ({"updates": "sync"}, SERVED),
+    "single": ({"strategy": "single"}, {**ONE_TASK, "evaluator": 1}),
+    "mirrored": ({"strategy": "mirrored"}, {**ONE_TASK, "evaluator": 1}),
+    "central_storage": ({"strategy": "central_storage"}, {**ONE_TASK, "evaluator": 1}),
+    "multi_worker_mirrored": ({"strategy": "multi_worker_mirrored"}, {**TASKS, "evaluator": 1}),
+}
+"""Each class of settings: what chooses it, and a cluster that it has."""
+WHERE = {
+    "every strategy": set(CHOICES),
+    "servers": {"async", "sync"},
+    "async": {"async"},
+    "sync": {"sync", "mirrored", "central_storage", "multi_worker_mirrored"},
+    "threads": {"mirrored", "central_storage"},
+    "tasks": {"multi_worker_mirrored"},
+    "single": {"single"},
+}
+"""What the second column of the page's table means."""
 KINDS = {
     "mirrored": MirroredSection,
     "central_storage": CentralStorageSection,
@@ -39,12 +67,6 @@ EVERY_KEY_BY_DEFAULT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def all_built(monkeypatch):
-    """Let the rules between settings be seen, also of a strategy that cannot be run yet."""
-    monkeypatch.setattr(rules, "NOT_BUILT", ())
-
-
 def spec_of(cluster, **training) -> RunSpec:
     spec, problems = resolve({"cluster": cluster, "training": training}, trains=True)
     assert problems == []
@@ -55,6 +77,70 @@ def spec_of(cluster, **training) -> RunSpec:
 def mistakes(cluster, **training) -> list[str]:
     _, problems = resolve({"cluster": cluster, "training": training}, trains=True)
     return [f"{'.'.join(map(str, path))}: {text}" for path, text in problems]
+
+
+def where_keys_have_a_meaning() -> dict[str, set[str]]:
+    """Return the choices in which each key has a meaning, as docs/reference/spec.md says."""
+    page = (ROOT / "docs/reference/spec.md").read_text().partition("\n## training\n")[2].partition("\n## ")[0]
+    return {
+        key: set().union(*(WHERE[word] for word in where.split(", ")))
+        for keys, where in re.findall(r"^\| (`[^|]+`) \| ([a-z, ]+) \|", page, re.MULTILINE)
+        for key in re.findall(r"`(\w+)`", keys)
+    }
+
+
+MEANINGS = where_keys_have_a_meaning()
+
+
+def test_the_page_says_of_every_key_where_it_has_a_meaning():
+    assert MEANINGS.keys() == {*VALUES, "strategy"}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("key", sorted(MEANINGS.keys() - {"strategy", "updates"}))
+def test_a_key_is_taken_where_the_page_says_and_elsewhere_refused_by_name(choice, key):
+    chosen, cluster = CHOICES[choice]
+    lines = mistakes(cluster, **{**chosen, key: VALUES[key]})
+    if choice in MEANINGS[key]:
+        assert lines == []
+        return
+    (line,) = lines
+    assert line.startswith(f"training.{key}: has no meaning with `")
+    homes = line.partition("it belongs to ")[2]
+    of_servers = MEANINGS[key] & {"async", "sync"}
+    named = MEANINGS[key] if choice not in ("async", "sync") or not of_servers else of_servers
+    for home in named - {"async", "sync"}:
+        assert home in homes
+    if of_servers == {"async", "sync"}:
+        assert "parameter_server" in homes
+    elif of_servers:
+        assert f"updates: {min(of_servers)}" in homes
+
+
+def test_every_key_without_a_meaning_is_refused_at_once_each_with_where_it_has_one():
+    lines = mistakes(
+        SERVED, updates="sync", warmup_steps=5, stale_gradients="scale", compensation=0.9, max_staleness=2
+    )
+    assert lines == [
+        f"training.{key}: has no meaning with `updates: sync`: an update is made of gradients of the same "
+        "step; it belongs to `updates: async` (`--updates async`)"
+        for key in ("warmup_steps", "stale_gradients", "compensation", "max_staleness")
+    ]
+
+
+@pytest.mark.parametrize("key", ["warmup_steps", "max_staleness"])
+def test_what_a_program_says_beside_its_own_updates_is_refused_too(key):
+    wishes = {"updates": "sync", key: VALUES[key]}
+    with pytest.raises(
+        SpecError, match=f"^ParameterServerStrategy: {key}: has no meaning with `updates: sync`"
+    ):
+        with_program(RunSpec(), wishes, "ParameterServerStrategy")
+
+
+def test_no_staleness_is_training_without_backups():
+    for key in ("backup_workers", "replicas_to_aggregate"):
+        (line,) = mistakes(SERVED, staleness_bound=0, **{key: 1})
+        assert line.startswith(f"training.{key}: a staleness bound of 0 is training without backups")
 
 
 @pytest.mark.parametrize("strategy", KINDS)
@@ -91,33 +177,12 @@ def test_too_few_shrinks_by_default_among_workers_that_reduce():
     ("strategy", "key", "value", "reason"),
     [
         ("mirrored", "updates", "async", "mirrored makes every step with all replicas: expected sync"),
-        ("multi_worker_mirrored", "staleness_bound", 3, "is synchronous; this belongs to updates: async"),
-        ("central_storage", "warmup_steps", 3, "is synchronous; this belongs to updates: async"),
-        ("mirrored", "stale_gradients", "scale", "is synchronous; this belongs to updates: async"),
-        ("mirrored", "max_staleness", 1, "is synchronous; this belongs to updates: async"),
-        ("mirrored", "compensation", 0.5, "is synchronous; this belongs to updates: async"),
-        ("mirrored", "placement", "greedy", "has no parameter servers"),
-        ("mirrored", "partitioner", {"fixed_shards": 2}, "has no parameter servers"),
-        ("multi_worker_mirrored", "compression", "bf16", "has no parameter servers"),
-        ("mirrored", "transport", "grpc", "has no parameter servers"),
-        (
-            "mirrored",
-            "chief_trains",
-            False,
-            "trains in one task, and no other could train in its place: leave",
-        ),
-        ("central_storage", "chief_trains", False, "training.replicas says how many threads train"),
-        ("central_storage", "too_few", "shrink", "are threads of one task"),
-        ("mirrored", "too_few_timeout_s", 3.0, "are threads of one task"),
+        ("mirrored", "chief_trains", False, "its replicas are threads of one task"),
+        ("central_storage", "too_few", "shrink", "its replicas are threads of one task"),
         ("mirrored", "replicas", 0, "expected a number of at least 1, found 0"),
-        (
-            "multi_worker_mirrored",
-            "replicas",
-            2,
-            "are the tasks that train: expected their number in cluster",
-        ),
-        ("parameter_server", "replicas", 2, "are no threads, they are the tasks that train"),
-        ("single", "replicas", 2, "are no threads, one process has one"),
+        ("multi_worker_mirrored", "replicas", 2, "its replicas are all chiefs and workers of the cluster"),
+        ("parameter_server", "replicas", 2, "its replicas are the chief and the workers of the cluster"),
+        ("single", "replicas", 2, "one process has one replica"),
         ("mirrored", "backup_workers", 2, "of 2 replicas at most 1 can be backups, found 2"),
         ("multi_worker_mirrored", "backup_workers", 3, "of 3 replicas at most 2 can be backups, found 3"),
     ],
@@ -201,6 +266,16 @@ def test_a_task_refuses_more_replicas_than_reduce_among_themselves_whoever_has_c
     assert with_program(fits, {"strategy": "multi_worker_mirrored"}, "").replicas == 54
 
 
+def test_a_program_may_write_every_key_and_each_has_one_default():
+    written = keys_of(TrainingSettings)
+    assert written.keys() == DEFAULTS.keys()
+    assert written.keys() - keys_of(PlainSettings).keys() == {"partitioner"}
+    for kind in SECTIONS:
+        hints = keys_of(kind)
+        ranges = {name: hint for name, hint in hints.items() if "Meta(" in str(hint)}
+        assert {name: written[name] for name in ranges} == ranges, "a range is written once"
+
+
 def test_what_both_kinds_on_servers_share_has_one_default():
     sync, other = msgspec.structs.asdict(SyncSection()), msgspec.structs.asdict(AsyncSection())
     shared = sync.keys() & other.keys() - {"updates"}
@@ -211,7 +286,8 @@ def test_what_both_kinds_on_servers_share_has_one_default():
 def test_what_replicas_of_several_tasks_do_not_do_is_said_before_any_starts():
     (line,) = mistakes(TASKS, strategy="multi_worker_mirrored", chief_trains=False)
     assert line == (
-        "training.chief_trains: in multi_worker_mirrored every chief and worker is a replica: expected true"
+        "training.chief_trains: has no meaning with `strategy: multi_worker_mirrored`: its replicas are all chiefs and "
+        "workers of the cluster, without servers; it belongs to `strategy: parameter_server`"
     )
     for name, value in (("backup_workers", 1), ("replicas_to_aggregate", 2)):
         assert not mistakes(TASKS, strategy="multi_worker_mirrored", **{name: value})

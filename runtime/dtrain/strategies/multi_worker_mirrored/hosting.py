@@ -2,7 +2,7 @@
 
 from dtrain.cluster import TaskId
 from dtrain.config import MultiWorkerMirroredSection
-from dtrain.config.training_rules import backups_over_hosts
+from dtrain.config.training_section import backups_over_hosts
 from dtrain.control.machine import TAKEN
 from dtrain.errors import PeerLostError, SpecError
 from dtrain.messages import Enter, Hello, Join
