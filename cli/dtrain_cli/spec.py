@@ -41,11 +41,8 @@ class Override:
 class SpecTree:
     """A spec before any check.
 
-    Attributes:
-        source: the file's name, or what stands in for it.
-        data: mappings with string keys, lists, and scalars.
-        positions: line and column (from 1) of every key and list item in the file.
-        overrides: in rising precedence; already applied to `data`.
+    `positions` has the line and column (from 1) of every key and list item in the file; `overrides` are in
+    rising precedence, and already applied to `data`.
     """
 
     source: str
@@ -92,7 +89,6 @@ class SpecTree:
         return 0, 0
 
     def _override_of(self, path: KeyPath) -> Override | None:
-        """Return the option that set this field, if any did."""
         names = tuple(map(str, path))
         for override in reversed(self.overrides):
             given = tuple(map(str, override.path))
@@ -102,7 +98,6 @@ class SpecTree:
 
 
 def _child(node: Any, key: str | int) -> Any:
-    """Return the value below a key, for going further down; an absent or empty one becomes a section."""
     if isinstance(node, list):
         return None if (index := _index(key, node)) is None else node[index]
     if is_none(node.get(key)):
@@ -117,7 +112,6 @@ def _index(key: str | int, items: list[Any]) -> int | None:
 
 
 def read_tree(path: Path) -> SpecTree:
-    """Read a spec file, not yet checked; raise a `SpecError` if it is no mapping in YAML, JSON or TOML."""
     text = _read_text(path)
     return parse_toml(text, str(path)) if path.suffix == ".toml" else parse_yaml_tree(text, str(path))
 
@@ -323,14 +317,12 @@ def read_spec(
 
 
 def _cut(lines: list[str], problems: int) -> list[str]:
-    """Cut lines to what a terminal shows, and say how many mistakes there are besides."""
     shown = [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..." for line in lines[:MISTAKES_MAX]]
     more = max(problems, len(lines)) - len(shown)
     return [*shown, f"and {more} more mistakes"] if more > 0 else shown
 
 
 def _add_default_cluster(data: dict[str, Any], foreign: bool) -> None:
-    """Add the tasks whose number no option gives."""
     training = data.get("training")
     strategy = training.get("strategy") if isinstance(training, dict) else None
     default = asdict(default_cluster(strategy if isinstance(strategy, str) else ""))
@@ -349,7 +341,6 @@ def _shortcut(name: str, value: Any) -> Override:
 
 
 def _apply(tree: SpecTree, shortcuts: list[Override], sets: Sequence[str]) -> list[str]:
-    """Put all overrides into the tree; return what could not be, a line each."""
     overrides = list(shortcuts)
     lines = []
     for text in sets:

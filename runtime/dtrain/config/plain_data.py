@@ -27,12 +27,9 @@ def is_none(value: Any) -> bool:
 
 
 def with_nulls(value: Any, kind: Any) -> Any:
-    """Write `none` as null wherever a field can be null, and null as `none` wherever that is one of a field's
-    choices.
+    """Write `none` as null where `kind` can be null, and null as `none` where that is one of its choices.
 
-    Args:
-        value: plain data, not yet checked: what has another form than `kind` stays as it is.
-        kind: the type of the field or section.
+    What has another form than `kind` stays as it is.
     """
     members = _union(kind)
     if is_none(value):
@@ -99,7 +96,6 @@ _EXPECTED = {
 
 
 def is_section(kind: Any) -> bool:
-    """Return whether a type is a mapping of known keys."""
     return is_dataclass(kind) or is_typeddict(kind)
 
 
@@ -181,7 +177,6 @@ def _of_known_keys(kind: Any) -> bool:
 
 
 def _described(path: KeyPath) -> str | None:
-    """Return what a key takes where its type alone does not say it well."""
     keys = [".".join(map(str, path[-2:])), str(path[-1])]
     return next((_EXPECTED[key] for key in keys if key in _EXPECTED), None)
 
@@ -244,7 +239,6 @@ def _words(kind: Any) -> str:
 
 
 def found(value: Any, show: Callable[[Any], str]) -> str:
-    """Return a value as a message shows it."""
     text = show(value)
     return text if len(text) <= _FOUND_LENGTH_MAX else f"{text[:_FOUND_LENGTH_MAX]}..."
 

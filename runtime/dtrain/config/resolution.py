@@ -47,13 +47,15 @@ def resolve(
         alone: whether one process trains without a cluster, which takes from the spec what it can mean.
 
     Returns:
-        The spec, or None if it cannot be used, and everything that is wrong with it. A field whose type is
-        wrong is left out when the rules are looked at, so that one mistake is not reported as three.
+        The spec, or None if it cannot be used, and everything that is wrong with it. Rules do not see a field
+        whose type is wrong, so that one mistake is not reported as three.
     """
     said = {key: value for key, value in with_nulls(written, WrittenSpec).items() if value is not None}
     problems = list(mistakes(said, WrittenSpec, show=_as_json))
     broken = {path[: _FIELD_DEPTH.get(str(path[0]), 2)] for path, _ in problems}
-    sound = _without(said, broken) if broken else said
+    sound = _pruned(said, broken)
+    if any(path[0] == "cluster" for path in broken):
+        sound["cluster"] = {**_ANY_CLUSTER, **sound.get("cluster", {})}
     settings = cast(TrainingSettings, sound.get("training", {}))
     if alone:
         settings = meaningful({**settings, "strategy": "single"})
@@ -67,13 +69,7 @@ def resolve(
 
 
 def with_program(spec: RunSpec, program: TrainingSettings, who: str) -> RunSpec:
-    """Return the spec of a task whose program has said something of `training`; what the spec's user said
-    wins.
-
-    Args:
-        spec: as `resolve` gave it, also through JSON.
-        program: checked; empty where the program leaves everything to the spec.
-        who: the constructor, for messages.
+    """Return the spec of a task whose program `who` has said something of `training`; the spec's user wins.
 
     Raises:
         SpecError: together they make no sense.
@@ -97,7 +93,6 @@ def with_program(spec: RunSpec, program: TrainingSettings, who: str) -> RunSpec:
 
 
 def _built(sound: dict[str, Any], settings: TrainingSettings) -> RunSpec:
-    """Return the spec that sound data describe."""
     kinds = keys_of(WrittenSpec)
     sections = {key: value for key, value in sound.items() if key != "training"}
     if "restart" in sections:
@@ -117,16 +112,7 @@ def _with_implied(said: dict[str, Any]) -> dict[str, Any]:
     return {**said, "training": {**training, "updates": "sync", "backup_workers": 0}}
 
 
-def _without(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:
-    """Return the sound fields of every section; a broken cluster has all tasks instead."""
-    sound = _pruned(data, broken)
-    if any(path[0] == "cluster" for path in broken):
-        sound["cluster"] = {**_ANY_CLUSTER, **sound.get("cluster", {})}
-    return sound
-
-
 def _pruned(data: dict[str, Any], broken: set[KeyPath]) -> dict[str, Any]:
-    """Return the data without what lies at these paths."""
     kept = {key: value for key, value in data.items() if (key,) not in broken}
     for key in kept.keys() & {str(path[0]) for path in broken}:
         kept[key] = _pruned(kept[key], {path[1:] for path in broken if path[0] == key})
@@ -154,11 +140,7 @@ LAID_OUT = ("strategy", "chief_trains", "transport")
 
 
 def checked_wishes(wishes: Mapping[str, Any], who: str) -> TrainingSettings:
-    """Check the names and types of what a program said; nulls are as a spec has them.
-
-    Args:
-        wishes: as the constructor was given them.
-        who: the constructor, for messages.
+    """Return what a program said to its constructor `who`, with nulls as a spec has them.
 
     Raises:
         SpecError: there is no such field, or its value has another type.

@@ -98,19 +98,11 @@ class WrittenSpec(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A whole cluster spec. `dtrain.config` knows the rules; who reads the file knows lines and columns.
+    """A whole cluster spec (docs/reference/spec.md).
 
-    Attributes:
-        on: the engine that starts the tasks.
-        environment: variables that every task gets; anybody may read them in plans and records.
-        secrets: names of variables that every task gets from where it is started; they are shown nowhere.
-        hosts: the machines that tasks may run on, as written; see `read_hosts`.
-        place: which task goes to which of them; empty: by the rule of docs/reference/spec.md#hosts.
-        code: the folder that is sent there; None: they have the program at the same path.
-        python: the interpreter there; None: the path of this one.
-        said: the name and the `training` section as the spec file, the shortcuts and `--set` gave them. They
-            win over the program's constructor, whatever their values. A spec file has no such key; in memory,
-            in the environment of a task and in the run directory it goes with the spec.
+    `said` has the name and the `training` section as the spec file, the shortcuts and `--set` gave them. They
+    win over the program's constructor, whatever their values. A spec file has no such key; in memory, in the
+    environment of a task and in the run directory it goes with the spec.
     """
 
     name: str = "run"
@@ -198,7 +190,6 @@ class RunSpec:
             )
 
     def _problems_without_servers(self) -> Iterator[Problem]:
-        """Yield the tasks that replicas without servers have no use for."""
         strategy = self.training.strategy
         if (servers := self.cluster.count("ps")) > 0:
             text = f"{strategy} trains without parameter servers: expected 0 ps tasks, found {servers}"
@@ -225,29 +216,19 @@ class RunSpec:
         )
 
     def restart_of(self, role: str) -> RestartSection:
-        """Return the restart rule of a role: the spec's, else the default of docs/reference/spec.md."""
         given: dict[str, RestartSection] = dict(self.restart.items())
         return given.get(role, DEFAULT_RESTART[role])
 
     @property
     def on_servers(self) -> ServerSection:
-        """The `training` section of a run that trains on parameter servers; only such a run asks."""
         return on_servers(self.training)
 
     def secured(self, environment: Mapping[str, str]) -> "RunSpec":
-        """Return the same spec with what the environment says of `security`.
-
-        Raises:
-            SpecError: it cannot be used; see `SecuritySection.completed`.
-        """
+        """Return the same spec with what the environment says of `security`; may raise a `SpecError`."""
         return replace(self, security=self.security.completed(environment))
 
     def resolved(self) -> "RunSpec":
-        """Return the same spec with its consequences written out.
-
-        A staleness bound of 0 is synchronous training without backups; the strategy `single` has one task,
-        which leads.
-        """
+        """Return the same spec with the one task of the strategy `single`, which leads."""
         if isinstance(self.training, SingleSection):
             return replace(self, cluster=ClusterSection(chief=1))
         return self

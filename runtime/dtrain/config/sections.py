@@ -33,7 +33,6 @@ class ClusterSection:
         return clusters.tasks_text({role: self.count(role) for role in ROLES})
 
     def count(self, role: str) -> int:
-        """Return the number of tasks of a role."""
         value: int | tuple[str, ...] = getattr(self, role)
         return value if isinstance(value, int) else len(value)
 
@@ -53,7 +52,6 @@ class ClusterSection:
         return clusters.TaskId(clusters.Role.CHIEF, 0) if host is None else host
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         for role in ROLES:
             if self.count(role) < 0:
                 yield (
@@ -98,12 +96,7 @@ def address_problem(address: str) -> str | None:
 
 @dataclass(frozen=True)
 class DataSection:
-    """The data of a run.
-
-    Attributes:
-        pipelines: how many pipelines a function of an InputContext makes; None: as many as there are replicas
-            (without servers: workers) when the run begins. It stays so when it is resumed with others.
-    """
+    """The number of pipelines that a function of an `InputContext` makes (docs/reference/spec.md#data)."""
 
     pipelines: AtLeast1[int] | None = None
 
@@ -119,7 +112,6 @@ class CheckpointSection:
     remote: str | None = None
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         if self.remote is not None and "://" not in self.remote:
             yield ("remote",), f"expected a URL such as s3://bucket/run, found {self.remote!r}"
 
@@ -143,14 +135,7 @@ GRACE_S = {True: 10.0, False: 25.0}
 
 @dataclass(frozen=True)
 class WaitSection:
-    """Deadlines for waits on other tasks, in seconds.
-
-    Attributes:
-        start_s: for tasks to appear, from the start on.
-        server_s: for a server that was lost to come back.
-        leader_s: for the leader to come back, from the end of its lease on; the servers then end.
-        grace_s: how long a task may take to end by itself after the order to stop; None: see `grace`.
-    """
+    """Deadlines for waits on other tasks, in seconds (docs/reference/spec.md#wait)."""
 
     start_s: AtLeast0[float] = 60.0
     server_s: AtLeast0[float] = 60.0
@@ -170,16 +155,7 @@ _IN_BRACES = re.compile(r"\{(?!role\}|index\})[^}]*\}?")
 
 @dataclass(frozen=True)
 class SecuritySection:
-    """The proofs that tasks ask of each other.
-
-    Attributes:
-        tls: `auto` (where there are certificates, for addresses that are not loopback), `off`, or `required`.
-        ca_file: the certificates that every peer's must descend from.
-        cert_file: the task's own certificate; `{role}` and `{index}` stand for the task's.
-        key_file: the key of that certificate; likewise.
-        secret_file: the file with the secret of the run.
-        insecure: whether tasks on a network may do without a secret.
-    """
+    """The proofs that tasks ask of each other (docs/reference/spec.md#security)."""
 
     tls: TlsMode = TlsMode.AUTO
     ca_file: str | None = None
@@ -189,7 +165,6 @@ class SecuritySection:
     insecure: bool = False
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         for name in (*TLS_VARIABLES, "secret_file"):
             path = getattr(self, name)
             if path == "":
@@ -198,7 +173,7 @@ class SecuritySection:
                 yield (name,), f"expected {{role}} and {{index}} alone in braces, found {wrong[0]}"
 
     def completed(self, environment: Mapping[str, str]) -> "SecuritySection":
-        """Return the section with what the environment says of it where neither the spec nor an option does.
+        """Return the section with what only the environment says of it.
 
         Raises:
             SpecError: a variable has no such value, or some files of TLS are given and others are not.
@@ -243,7 +218,6 @@ VALUE_MAX = 100_000
 
 
 def environment_problems(environment: Mapping[str, str], secrets: Sequence[str]) -> Iterator[Problem]:
-    """Yield the mistakes that types do not exclude."""
     for name, value in environment.items():
         if reason := _misnamed(name):
             yield ("environment", name), reason

@@ -53,7 +53,6 @@ class LinkFault:
     bandwidth_mbit_s: float | None = None
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude, apart from which tasks exist."""
         if problem := too_little(self.latency_ms, 0):
             yield ("latency_ms",), problem
         bandwidth = self.bandwidth_mbit_s
@@ -72,7 +71,7 @@ class LinkFault:
 
     @property
     def ends(self) -> tuple[clusters.TaskId, clusters.TaskId]:
-        """Return the two tasks; raise a `SpecError` if a name is no task."""
+        """Raise a `SpecError` if a name is no task."""
         return clusters.TaskId.parse(self.between[0]), clusters.TaskId.parse(self.between[1])
 
 
@@ -96,7 +95,6 @@ class SimulateSection:
     network: tuple[LinkFault, ...] = ()
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude; `RunSpec.problems` checks which tasks exist."""
         for task, factor in self.slow.items():
             if not (math.isfinite(factor) and factor >= 1):
                 yield ("slow", task), f"expected a factor of at least 1, found {factor}"
@@ -137,12 +135,10 @@ class SimulateSection:
         )
 
     def link(self, one: str, other: str) -> LinkFault | None:
-        """Return the fault of the connection of two tasks; None if there is none."""
         ends = {clusters.TaskId.parse(one), clusters.TaskId.parse(other)}
         return next((link for link in self.network if set(link.ends) == ends), None)
 
     def named_tasks(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Yield every place that names a task, with the name."""
         yield from ((("slow", task), task) for task in self.slow)
         for kind in ("kill", "pause"):
             yield from (((kind, i, "task"), fault.task) for i, fault in enumerate(getattr(self, kind)))

@@ -22,14 +22,9 @@ _EXAMPLE = "h1,h2:4 or n[001-003]:4"
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that tasks may run on.
+    """A machine that tasks may run on (docs/reference/spec.md#hosts).
 
-    Attributes:
-        host: its name, as ssh or the engine knows it; a user, a port, a jump or a key stands in ssh's own
-            configuration.
-        slots: how many tasks it takes at most; None: as many as fall to it.
-        address: at which other hosts reach its tasks; None: found out when it is asked.
-        spare: whether it gets no task at the start, and takes over those of a host that is lost.
+    `host` is its name as ssh or the engine knows it; `address`: where other hosts reach its tasks.
     """
 
     host: str
@@ -50,7 +45,7 @@ Places = str | dict[Literal["chief", "worker", "ps", "evaluator"], str | tuple[s
 
 
 def read_hosts(written: WrittenHosts, hosts_max: int = HOSTS_MAX) -> list[Host]:
-    """Return the hosts that a spec or an option names, in its order.
+    """Return the hosts of a spec or an option, in its order.
 
     Raises:
         SpecError: it is no such list, has more than `hosts_max` hosts, or a host stands there twice.
@@ -73,7 +68,6 @@ def read_hosts(written: WrittenHosts, hosts_max: int = HOSTS_MAX) -> list[Host]:
 
 
 def hosts_problems(written: WrittenHosts, place: Places) -> Iterator[Problem]:
-    """Yield the mistakes in `hosts` and `place` that types do not exclude."""
     names: set[str] | None = None
     wrong = None if isinstance(written, str) else next(_entry_problems(written), None)
     try:
@@ -153,7 +147,6 @@ patterns of what is left out, as `.gitignore` has them, with a slash at the end 
 
 
 def code_problems(section: CodeSection) -> Iterator[Problem]:
-    """Yield the mistakes that types do not exclude."""
     folder = section.get("from", ".")
     if not folder or "\0" in folder:
         yield ("from",), f"expected a folder, found {folder!r}"
@@ -170,15 +163,7 @@ _PORTS = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 
 @dataclass(frozen=True)
 class NetworkSection:
-    """The ports and addresses of tasks on other hosts.
-
-    Attributes:
-        ports: from which each host takes its tasks' ports, ``20000-20999``; None: any free ones.
-        interface: the network of whose addresses each host's is taken, ``10.0.0.0/24``, or the name of an
-            interface; None: the address at which the host was reached.
-        bind: `auto`, each task listens on its own address; or the address on which all listen, such as
-            0.0.0.0 where addresses are translated.
-    """
+    """The ports and addresses of tasks on other hosts (docs/reference/spec.md#network)."""
 
     ports: str | None = None
     interface: str | None = None
@@ -199,7 +184,6 @@ class NetworkSection:
             return None
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         ports = self.port_range
         if self.ports is not None and (ports is None or not 0 < ports.start < ports.stop <= 65536):
             yield ("ports",), f"expected a range of ports such as 20000-20999, found {self.ports!r}"
@@ -245,39 +229,20 @@ _OWN = {
 
 @dataclass(frozen=True)
 class ServerNodesSection:
-    """The nodes of another kind on which the chief, the evaluator and the servers of a run have their places.
-
-    Attributes:
-        nodes: how many.
-        partition: where they are; None: that of the other nodes.
-        options: more options of sbatch for them, a word each.
-    """
+    """The nodes of another kind for the chief, the evaluator and the servers of a run."""
 
     nodes: AtLeast1[int] = 1
     partition: str | None = None
     options: tuple[str, ...] = ()
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         yield from _word_problems(self, "partition")
         yield from _options_problems(self.options)
 
 
 @dataclass(frozen=True)
 class SlurmSection:
-    """The job of a run that is handed to Slurm.
-
-    Attributes:
-        nodes: how many machines it asks for; None: one for each of `hosts`, else one.
-        time: its limit, as sbatch takes it: ``2:00:00``, ``1-12``, or minutes; None: the partition's.
-        partition: where it runs; None: the default.
-        account: which is charged; None: the user's.
-        requeue: whether it goes on by itself after the time limit and after a node was lost.
-        grace_s: seconds before the time limit at which Slurm signals the job, to save and stop.
-        options: more options of sbatch, a word each.
-        servers: makes the job a heterogeneous one, of which the first part is for the chief and the servers;
-            `nodes`, `partition` and `options` are those of the workers then. None: the nodes are of one kind.
-    """
+    """The job of a run that is handed to Slurm (docs/reference/spec.md#slurm)."""
 
     nodes: AtLeast1[int] | None = None
     time: str | int | None = None
@@ -290,7 +255,7 @@ class SlurmSection:
 
     @property
     def time_s(self) -> int:
-        """Return the time limit in seconds; 0: it is the partition's, or there is none."""
+        """The time limit in seconds; 0: it is the partition's, or there is none."""
         days, dash, rest = str(self.time or 0).rpartition("-")
         numbers = [int(number) for number in rest.split(":")]
         units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
@@ -298,16 +263,15 @@ class SlurmSection:
 
     @property
     def notice_s(self) -> int:
-        """Return how long before the time limit Slurm is asked to signal the job.
+        """How many seconds before the time limit Slurm is asked to signal the job.
 
-        That is `grace_s`, but at most a quarter of a time that is hardly longer: the job would be told to
-        stop as soon as it has begun.
+        It is at most a quarter of a time that is hardly longer than `grace_s`: the job would be told to stop
+        as soon as it has begun.
         """
         short = 0 < self.time_s <= self.grace_s + EARLY_S
         return min(self.grace_s, max(1, self.time_s // 4)) if short else self.grace_s
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         if self.time is not None and not _TIME.fullmatch(str(self.time)):
             yield ("time",), f"expected a time such as 2:00:00, 1-12:00 or minutes, found {self.time!r}"
         yield from _word_problems(self, "partition", "account")
@@ -354,26 +318,20 @@ MEMORY_OF_TASK = "1Gi"
 
 @dataclass(frozen=True)
 class ResourcesSection:
-    """The share of a node that each pod of a role gets.
-
-    Attributes:
-        cpu: cores that are requested; also how many threads the task computes with.
-        memory: what is requested, and the limit.
-    """
+    """The share of a node that each pod of a role gets; `cpu` also limits the threads of its task."""
 
     cpu: float | str = 1
     memory: str = MEMORY_OF_TASK
 
     @property
     def cores(self) -> float:
-        """Return the cores as a number: ``500m`` is 0.5."""
+        """The cores as a number: ``500m`` is 0.5."""
         if isinstance(self.cpu, int | float):
             return float(self.cpu)
         unit = self.cpu.lstrip("0123456789.")
         return float(self.cpu.removesuffix(unit)) * _UNITS.get(unit, 1.0)
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         for name in ("cpu", "memory"):
             value = getattr(self, name)
             if isinstance(value, str) and not _QUANTITY.fullmatch(value):
@@ -384,14 +342,7 @@ class ResourcesSection:
 
 @dataclass(frozen=True)
 class VolumeSection:
-    """The disk of the run directory, which outlives the pods.
-
-    Attributes:
-        claim: a PersistentVolumeClaim that is there; None: one is made for the run.
-        size: of a claim that is made.
-        storage_class: likewise; None: the cluster's default.
-        access: likewise, and of the claim that is there.
-    """
+    """The disk of the run directory, which outlives the pods: a `claim` that is there, or a new one."""
 
     claim: str | None = None
     size: str = "10Gi"
@@ -400,11 +351,10 @@ class VolumeSection:
 
     @property
     def shared(self) -> bool:
-        """Return whether pods on several nodes can have it at once."""
+        """Whether pods on several nodes can have it at once."""
         return self.access == "ReadWriteMany"
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         if not _QUANTITY.fullmatch(self.size):
             yield ("size",), f"expected a quantity such as 10Gi, found {self.size[:60]!r}"
         for name in ("claim", "storage_class"):
@@ -414,21 +364,7 @@ class VolumeSection:
 
 @dataclass(frozen=True)
 class KubernetesSection:
-    """The namespace, image and resources of a run's pods.
-
-    Attributes:
-        image: holds Python, dtrain of this version, and what the program imports.
-        namespace: of all objects; None: the one of the kubectl context.
-        context: kubectl's; None: its current one.
-        queue: the LocalQueue of Kueue in which the run waits for its turn.
-        jobset: whether the tasks are one JobSet, which its controller must be there for, or an Indexed Job a
-            role; `auto`: a JobSet where a queue is named, which then admits all tasks or none.
-        resources: by role.
-        volume: of the run directory.
-        secret: a Secret that is there, with the key `secret` and a key for each name of the spec's `secrets`;
-            None: one is made for the run.
-        code_in: the folder of the image that holds the program; None: the program travels in a ConfigMap.
-    """
+    """The namespace, image and resources of a run's pods (docs/reference/spec.md#kubernetes)."""
 
     image: str | None = None
     namespace: str | None = None
@@ -441,27 +377,18 @@ class KubernetesSection:
     code_in: str | None = None
 
     def resources_of(self, role: str) -> ResourcesSection:
-        """Return the resources of a pod of a role."""
         given: dict[str, ResourcesSection] = dict(self.resources.items())
         return given.get(role, ResourcesSection())
 
     def as_jobset(self, needs_end: bool) -> bool:
-        """Return whether the tasks are to be one JobSet.
-
-        Args:
-            needs_end: whether some tasks never end by themselves, and must be ended when the leader has.
-        """
+        """Return whether the tasks are one JobSet; `needs_end`: some of them never end by themselves."""
         return (self.queue is not None or needs_end) if self.jobset == "auto" else self.jobset
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
         for name, pattern in (("namespace", _LABEL), ("queue", _DNS_NAME), ("secret", _DNS_NAME)):
             if reason := _misnamed(getattr(self, name), pattern):
                 yield (name,), reason
-        if self.image is not None and (not self.image or any(map(str.isspace, self.image))):
-            yield ("image",), f"expected an image such as registry/team/dtrain:1, found {self.image[:60]!r}"
-        if self.code_in is not None and not self.code_in.startswith("/"):
-            yield ("code_in",), f"expected a folder of the image such as /app, found {self.code_in[:60]!r}"
+        yield from _image_problems(self.image, self.code_in, "registry/team/dtrain:1")
         for role, resources in self.resources.items():
             yield from below(("resources", role), resources.problems())
         yield from below(("volume",), self.volume.problems())
@@ -473,34 +400,27 @@ def _misnamed(name: str | None, pattern: re.Pattern[str]) -> str | None:
     return f"expected small letters, digits and '-', with a letter or digit at both ends, found {name[:60]!r}"
 
 
+def _image_problems(image: str | None, code_in: str | None, example: str) -> Iterator[Problem]:
+    if image is not None and (not image or any(map(str.isspace, image))):
+        yield ("image",), f"expected an image such as {example}, found {image[:60]!r}"
+    if code_in is not None and not code_in.startswith("/"):
+        yield ("code_in",), f"expected a folder of the image such as /app, found {code_in[:60]!r}"
+
+
 MACHINE = "n1-standard-4"
 
 
 @dataclass(frozen=True)
 class VertexSection:
-    """The image and machines of a custom job of Vertex AI.
-
-    Attributes:
-        image: holds Python, dtrain of this version, the program and what it imports.
-        code_in: the folder of the image that holds the program.
-        machines: the type of machine of each role; without one, `MACHINE`.
-    """
+    """The image and machines of a custom job of Vertex AI (docs/reference/spec.md#vertex)."""
 
     image: str | None = None
     code_in: str = "/app"
     machines: dict[RoleName, str] = field(default_factory=dict)
 
     def machine_of(self, role: str) -> str:
-        """Return the type of machine of a role's tasks."""
         given: dict[str, str] = dict(self.machines.items())
         return given.get(role, MACHINE)
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the mistakes that types do not exclude."""
-        if self.image is not None and (not self.image or any(map(str.isspace, self.image))):
-            yield (
-                ("image",),
-                f"expected an image such as region-docker.pkg.dev/p/r/i:1, found {self.image[:60]!r}",
-            )
-        if not self.code_in.startswith("/"):
-            yield ("code_in",), f"expected a folder of the image such as /app, found {self.code_in[:60]!r}"
+        yield from _image_problems(self.image, self.code_in, "region-docker.pkg.dev/p/r/i:1")
