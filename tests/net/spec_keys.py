@@ -108,6 +108,7 @@ TRIED: dict[str, tuple[Any, ...]] = {
     "kubernetes.volume": ({"size": "10Gi"},),
     "kubernetes.volume.size": ("10Gi",),
     "kubernetes.volume.access": ("ReadWriteOnce", "ReadWriteMany"),
+    "vertex.code_in": ("/app",),
     "vertex.machines": ({"worker": "n1-highcpu-16"}, {"boss": "x"}),
     "simulate.slow": ({"worker:1": 5.0}, {"worker:1": 0.5}, {"worker:9": 2}),
     "simulate.kill": ([{"task": "worker:1", "at_step": 2}], [{"task": "worker:1"}]),
