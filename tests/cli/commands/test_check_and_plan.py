@@ -29,7 +29,12 @@ def test_check_says_everything_and_ends_with_2(tmp_path):
     ("text", "options", "place", "command"),
     [
         ("worker: 2}", (), "1:1: cluster.ps: training on parameter servers needs at least one ps task", 0),
-        ("worker: 2, ps: 1}", ("--backup-workers", "1"), "--backup-workers 1: backup replicas belong to", 2),
+        (
+            "worker: 2, ps: 1}",
+            ("--backup-workers", "1"),
+            "--backup-workers 1: has no meaning with `updates: async`",
+            2,
+        ),
         ("worker: 2, ps: 1}\non: ssh", (), " hosts: `on: ssh` needs hosts", 2),
     ],
 )

@@ -135,7 +135,7 @@ def test_help_shows_an_example(command):
         (["launch", "no.yaml", "PROGRAM"], "no.yaml: cannot read the spec: No such file or directory"),
         (
             ["plan", "--workers", "1", "--updates", "async", "--backup-workers", "1", "PROGRAM"],
-            "--backup-workers 1: backup replicas belong to",
+            "--backup-workers 1: has no meaning with `updates: async`",
         ),
         (
             ["plan", "--set", "cluster.wrker=2", "PROGRAM"],
