@@ -47,6 +47,22 @@ def test_as_validation_data_every_epoch_has_all_of_it():
     assert history["val_loss"] == pytest.approx([1e6 - 1, 1e6 - 2])
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_as_validation_data_with_steps_each_epoch_goes_on_where_it_stands(steps):
+    read = []
+    model = build()
+    model.test_step = lambda step: read.append(int(step.x.argmax())) or {"loss": 0.0}
+    taken = []
+    data = batches(count(), taken)
+    model.fit(batches(), epochs=3, validation_data=data, validation_steps=steps, verbose=0)
+    assert read == taken == list(range(3 * steps))
+
+
+def test_it_cannot_be_split():
+    with pytest.raises(InputError, match=r"validation_split: can only split arrays, found a generator"):
+        build().fit(batches(), validation_split=0.5, verbose=0)
+
+
 def test_with_steps_no_more_is_read_than_they_take_and_the_next_fit_goes_on():
     model, taken = build(), []
     data = batches(count(), taken)

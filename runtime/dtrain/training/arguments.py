@@ -46,6 +46,10 @@ def held_out(data: Any, fraction: float) -> tuple[Any, Any]:
         raise InputError(
             "validation_split: expected arrays; a Dataset or a function is split with take and skip"
         )
+    if not (isinstance(data, Mapping | list | tuple) or hasattr(data, "__array__")):
+        raise InputError(
+            f"validation_split: can only split arrays, found a {type(data).__name__}; give validation_data"
+        )
     check_lengths(data)
     size = Batch.of(data).size
     cut = int(size * (1 - fraction))

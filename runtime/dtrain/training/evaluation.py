@@ -3,6 +3,8 @@
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from math import nan
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from dtrain.callbacks import CallbackList
 from dtrain.checkpoints import Pace
+from dtrain.data.sources import ReadOnce
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import by_output
 from dtrain.messages import Sums
@@ -48,7 +51,14 @@ class Validation:
             )
 
     def once(self) -> Iterator[Batch]:
+        """Return the batches of one evaluation; a generator object goes on where the last one has left it."""
+        if isinstance(self.batches.dataset.node, ReadOnce):
+            return islice(self._only_pass, self.steps)
         return self.batches.once(self.steps)
+
+    @cached_property
+    def _only_pass(self) -> Iterator[Batch]:
+        return self.batches.once()
 
     def is_due(self, epochs: Iterable[int]) -> bool:
         """Return whether an evaluation follows one of these epochs, counted from 0."""
