@@ -45,7 +45,7 @@ CALLBACKS = [
         "self.wait >= self.patience and epoch > 0",
         "self.wait > self.patience and epoch > 0",
     ),
-    bug(STOPPING, "EarlyStopping.get_state", "self.best_weights", "None"),
+    bug("callbacks/callback.py", "StatefulCallback.get_state", "getattr(self, name)", "None"),
     bug(
         PLATEAU,
         "ReduceLROnPlateau.on_epoch_end",
@@ -61,14 +61,18 @@ CALLBACKS = [
         "self._unsaved_steps += batch - self._last_batch",
         "self._unsaved_steps += 1",
     ),
-    bug(CHECKPOINT, "ModelCheckpoint._save_if_due", "self._watched.best = value"),
+    bug(CHECKPOINT, "ModelCheckpoint._save_if_due", "self.best = value"),
     bug(
         "callbacks/saving.py",
         "BackupAndRestore.on_train_begin",
         "self._saved_step = self._clock.global_step",
     ),
     bug("callbacks/callback.py", "check_callbacks", "not isinstance(found, Callback)", "False"),
-    bug("callbacks/steering.py", "Monitor.read", "warnings.warn(text, RuntimeWarning, stacklevel=3)"),
+    bug(
+        "callbacks/steering.py",
+        "MonitoringCallback._monitored",
+        "warnings.warn(text, RuntimeWarning, stacklevel=3)",
+    ),
 ]
 
 FOUND = [*TRAINING, *CALLBACKS]

@@ -116,6 +116,19 @@ class Callback:
         return str(getattr(self, "monitor", "")).startswith("val_")
 
 
+class StatefulCallback(Callback):
+    """A callback that goes on in another task with the attributes that `_handed_over` names: plain data."""
+
+    _handed_over: tuple[str, ...] = ()
+
+    def get_state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._handed_over}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for name in self._handed_over:
+            setattr(self, name, state[name])
+
+
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
@@ -167,9 +180,8 @@ class CallbackList:
         """
         listeners = self._listeners.get(hook)
         if listeners is None:
-            listeners = self._listeners[hook] = [
-                callback for callback in self.callbacks if _has(callback, hook)
-            ]
+            listeners = [callback for callback in self.callbacks if _has(callback, hook)]
+            self._listeners[hook] = listeners
         if listeners:
             numbers = logs()
             for callback in listeners:

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from dtrain.callbacks.callback import Callback, Logs
+from dtrain.callbacks.callback import Callback, Logs, StatefulCallback
 from dtrain.errors import DtrainError, SpecError
 from dtrain.formats.event_files import SummaryWriter
 from dtrain.formats.remote_files import RemoteFiles, is_url
@@ -28,11 +28,13 @@ from dtrain.process.engines import VERTEX_LOGS
 from dtrain.runs.claims import claim
 
 
-class History(Callback):
+class History(StatefulCallback):
     """`epoch`, the numbers of the epochs, and `history`, a list a number. See `tf.keras.callbacks.History`.
 
     It is the same in every task of a run, also in one that was started again.
     """
+
+    _handed_over = ("epoch", "history")
 
     def __init__(self) -> None:
         self.epoch: list[int] = []
@@ -41,15 +43,6 @@ class History(Callback):
     def __repr__(self) -> str:
         last = "".join(f", {name} {values[-1]:.4g}" for name, values in self.history.items())
         return f"<History of {len(self.epoch)} epochs{last}>"
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the numbers."""
-        return {"epoch": self.epoch, "history": self.history}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """See `Callback.set_state`."""
-        self.epoch = state["epoch"]
-        self.history = state["history"]
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Record the epoch's numbers."""
@@ -70,7 +63,7 @@ REDRAW_S = 0.05
 CLEAR = "\r\x1b[K"
 
 
-class ProgressBar(Callback):
+class ProgressBar(StatefulCallback):
     """One line for each epoch and each evaluation; in a terminal it grows meanwhile.
 
     See `tf.keras.callbacks.ProgbarLogger`.
@@ -90,10 +83,6 @@ class ProgressBar(Callback):
         self._tested = 0
 
     # Hooks
-
-    def get_state(self) -> dict[str, Any]:
-        """Return nothing: each task draws its own."""
-        return {}
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Show validations on their epoch's line from now on."""
@@ -186,18 +175,13 @@ class ProgressBar(Callback):
             self._out.flush()
 
 
-class _Clearing(Callback):
+class _Clearing(StatefulCallback):
     """Removes a bar before other callbacks print."""
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar
 
-    def get_state(self) -> dict[str, Any]:
-        """Return nothing: the bar has it."""
-        return {}
-
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Make room."""
         self._bar.clear()
 
 
@@ -319,7 +303,7 @@ SHORTEST_S = 1e-6
 """The least time of an epoch, where the machine's clock was set back meanwhile."""
 
 
-class TensorBoard(Callback):
+class TensorBoard(StatefulCallback):
     """Write what training does for TensorBoard, below `log_dir`. See `tf.keras.callbacks.TensorBoard`.
 
     ``train`` and ``validation`` hold the scalars ``epoch_loss``, ``epoch_accuracy``, ... over epochs;
@@ -344,6 +328,9 @@ class TensorBoard(Callback):
         SpecError: an argument asks for what dtrain does not write: images of weights, embeddings, profiles.
         DtrainError: when training begins, or later: a file cannot be written.
     """
+
+    # How far it has written; another task writes files of its own beside these.
+    _handed_over = ("_written_step", "_epoch_began_at_s")
 
     def __init__(
         self,
@@ -380,14 +367,6 @@ class TensorBoard(Callback):
         self._epoch = 0
         self._epoch_began_at_s = 0.0
         self._written_step = 0
-
-    def get_state(self) -> dict[str, Any]:
-        """Return how far it has written; another task writes files of its own beside these."""
-        return {"written_step": self._written_step, "epoch_began_at_s": self._epoch_began_at_s}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._written_step = state["written_step"]
-        self._epoch_began_at_s = state["epoch_began_at_s"]
 
     def writer(self, name: str) -> SummaryWriter:
         """Return the writer of a folder below `log_dir`, made at its first use."""

@@ -3,11 +3,10 @@
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from dtrain import checkpoints
-from dtrain.callbacks.callback import Callback, Logs
-from dtrain.callbacks.steering import Monitor
+from dtrain.callbacks.callback import Logs, StatefulCallback
+from dtrain.callbacks.steering import MonitoringCallback
 from dtrain.errors import SpecError
 from dtrain.formats.remote_files import RemoteFiles, is_url
 from dtrain.runs.claims import claim
@@ -15,7 +14,7 @@ from dtrain.strategies.interface import Leader, StepClock, Training
 from dtrain.strategies.preemption import Notice, TerminationConfig
 
 
-class ModelCheckpoint(Callback):
+class ModelCheckpoint(MonitoringCallback):
     """Save at epoch ends, or every so many steps. See `tf.keras.callbacks.ModelCheckpoint`.
 
     Args:
@@ -30,10 +29,15 @@ class ModelCheckpoint(Callback):
         options: accepted as in Keras, where they are a file system's.
         initial_value_threshold: what the first value must be better than.
 
+    Attributes:
+        best: the best value so far.
+
     Raises:
         SpecError: there is no such mode or frequency.
         RunInUseError: when training begins, or later: another run writes the file.
     """
+
+    _handed_over = ("best", "_epoch", "_unsaved_steps", "_last_batch")
 
     def __init__(
         self,
@@ -51,38 +55,15 @@ class ModelCheckpoint(Callback):
             raise SpecError(
                 f"ModelCheckpoint: expected save_freq 'epoch' or a number of steps, found {save_freq!r}"
             )
+        super().__init__(monitor, mode, best=initial_value_threshold)
         self.filepath = str(filepath)
-        self.monitor = monitor
         self.verbose = verbose
         self.save_best_only = save_best_only
         self.save_weights_only = save_weights_only
         self.save_freq = save_freq
-        self._watched = Monitor("ModelCheckpoint", monitor, mode)
-        self._watched.reset(initial_value_threshold)
         self._epoch = 0
         self._unsaved_steps = 0
         self._last_batch = -1
-
-    @property
-    def best(self) -> float:
-        """Best value so far."""
-        return self._watched.best
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the best value, and the steps since the last file."""
-        return {
-            "best": self.best,
-            "epoch": self._epoch,
-            "unsaved_steps": self._unsaved_steps,
-            "last_batch": self._last_batch,
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """See `Callback.set_state`."""
-        self._watched.reset(state["best"])
-        self._epoch = state["epoch"]
-        self._unsaved_steps = state["unsaved_steps"]
-        self._last_batch = state["last_batch"]
 
     def monitors_validation(self) -> bool:
         """Return whether `save_best_only` or the file's name needs `val_*` numbers."""
@@ -116,14 +97,14 @@ class ModelCheckpoint(Callback):
     def _save_if_due(self, epoch: int, batch: int | None, logs: Logs) -> None:
         note = "saving"
         if self.save_best_only:
-            value = self._watched.read(logs)
+            value = self._monitored(logs)
             if value is None:
                 return
-            if not self._watched.improves(value):
+            if not self._improves(value):
                 self._say(epoch, f"{self.monitor} did not improve from {self.best:.5f}")
                 return
             note = f"{self.monitor} improved from {self.best:.5f} to {value:.5f}, saving"
-            self._watched.best = value
+            self.best = value
         path = self._path(epoch, batch, logs)
         self._say(epoch, f"{note} model to {path}")
         if self.save_weights_only:
@@ -145,7 +126,7 @@ class ModelCheckpoint(Callback):
             print(f"Epoch {epoch + 1}: {text}", flush=True)
 
 
-class BackupAndRestore(Callback):
+class BackupAndRestore(StatefulCallback):
     """Keep a checkpoint of the whole training, and begin from it. See `tf.keras.callbacks.BackupAndRestore`.
 
     Under ``dtrain launch`` the run keeps checkpoints by itself, and ``--resume`` goes on from them; those
@@ -162,6 +143,8 @@ class BackupAndRestore(Callback):
         SpecError: an argument is out of range.
         RunInUseError: when training begins: another run writes the folder.
     """
+
+    _handed_over = ("_saved_step",)
 
     def __init__(
         self,
@@ -201,14 +184,6 @@ class BackupAndRestore(Callback):
             self._copies = checkpoints.RemoteCopies(str(self.backup_dir), "BackupAndRestore")
             self._here = TemporaryDirectory(prefix="dtrain-backup-")
         return Path(self._here.name)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the step of the last checkpoint."""
-        return {"saved_step": self._saved_step}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """See `Callback.set_state`."""
-        self._saved_step = state["saved_step"]
 
     def set_training(self, training: Training) -> None:
         """Save this training."""

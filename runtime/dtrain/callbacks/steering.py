@@ -7,13 +7,63 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
-from dtrain.callbacks.callback import Callback, Logs
+from dtrain.callbacks.callback import Logs, StatefulCallback
 from dtrain.errors import InputError, SpecError
 
-RISING = ("acc", "auc")
+MODES = ("auto", "min", "max")
 
 
-class EarlyStopping(Callback):
+class MonitoringCallback(StatefulCallback):
+    """A callback that compares the number `monitor` of the logs with the best one so far.
+
+    Attributes:
+        best: the best value so far; infinite at first.
+    """
+
+    def __init__(
+        self,
+        monitor: str,
+        mode: str,
+        *,
+        rising: Sequence[str] = ("acc",),
+        min_delta: float = 0.0,
+        best: float | None = None,
+    ) -> None:
+        """Take the direction from `mode` (any other: `SpecError`) or, if ``auto``, from the name.
+
+        Numbers whose name contains one of `rising` improve by rising.
+        """
+        if mode not in MODES:
+            raise SpecError(
+                f"{type(self).__name__}: expected a mode among {', '.join(MODES)}, found {mode!r}"
+            )
+        self.monitor = monitor
+        rises = mode == "max" or (mode == "auto" and any(word in monitor for word in rising))
+        self._sign = 1.0 if rises else -1.0
+        self._min_delta = abs(min_delta)
+        self._reset_best(best)
+
+    def _reset_best(self, best: float | None = None) -> None:
+        self.best = -self._sign * math.inf if best is None else best
+
+    def _monitored(self, logs: Logs | None) -> float | None:
+        """Return the number; None, with a warning, if it is missing."""
+        value = (logs or {}).get(self.monitor)
+        if value is None:
+            text = (
+                f"{type(self).__name__}: there is no number {self.monitor!r} to watch; there are "
+                f"{', '.join(logs or {})}"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return value
+
+    def _improves(self, value: float, reference: float | None = None) -> bool:
+        """Return whether a value is better than the best, or than `reference`, by more than min_delta."""
+        reference = self.best if reference is None else reference
+        return self._sign * value - self._min_delta > self._sign * reference
+
+
+class EarlyStopping(MonitoringCallback):
     """Stop when `monitor` has not improved for `patience` epochs. See `tf.keras.callbacks.EarlyStopping`.
 
     Args:
@@ -27,9 +77,15 @@ class EarlyStopping(Callback):
             and part of `get_state`: the next leader has them when this one dies.
         start_from_epoch: epochs before this one are not looked at.
 
+    Attributes:
+        best: the best value so far.
+
     Raises:
         SpecError: there is no such mode.
     """
+
+    # Another task then goes back to the same weights.
+    _handed_over = ("best", "wait", "stopped_epoch", "best_epoch", "best_weights")
 
     def __init__(
         self,
@@ -42,44 +98,18 @@ class EarlyStopping(Callback):
         restore_best_weights: bool = False,
         start_from_epoch: int = 0,
     ) -> None:
-        self.monitor = monitor
+        super().__init__(monitor, mode, rising=("acc", "auc"), min_delta=min_delta)
         self.patience = patience
         self.verbose = verbose
         self.baseline = baseline
         self.restore_best_weights = restore_best_weights
         self.start_from_epoch = start_from_epoch
-        self._watched = Monitor("EarlyStopping", monitor, mode, RISING, min_delta)
         self._begin()
 
     def _begin(self) -> None:
-        self._watched.reset()
+        self._reset_best()
         self.wait = self.stopped_epoch = self.best_epoch = 0
         self.best_weights: list[Any] | None = None
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the best value, how long it has lasted, and the weights of the best epoch if they are
-        kept: another task then goes back to the same weights.
-        """
-        return {
-            "best": self.best,
-            "wait": self.wait,
-            "stopped_epoch": self.stopped_epoch,
-            "best_epoch": self.best_epoch,
-            "best_weights": self.best_weights,
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """See `Callback.set_state`."""
-        self._watched.reset(state["best"])
-        self.wait = state["wait"]
-        self.stopped_epoch = state["stopped_epoch"]
-        self.best_epoch = state["best_epoch"]
-        self.best_weights = state["best_weights"]
-
-    @property
-    def best(self) -> float:
-        """Best value so far."""
-        return self._watched.best
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Forget an earlier training."""
@@ -87,17 +117,17 @@ class EarlyStopping(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Compare the number with the best one, and stop training if patience has run out."""
-        value = self._watched.read(logs)
+        value = self._monitored(logs)
         if value is None or epoch < self.start_from_epoch:
             return
-        improved = self._watched.improves(value)
+        improved = self._improves(value)
         if self.restore_best_weights and (improved or self.best_weights is None):
             self.best_weights = self.model.get_weights()
         self.wait += 1
         if improved:
-            self._watched.best = value
+            self.best = value
             self.best_epoch = epoch
-            if self.baseline is None or self._watched.improves(value, self.baseline):
+            if self.baseline is None or self._improves(value, self.baseline):
                 self.wait = 0
         elif self.wait >= self.patience and epoch > 0:
             self._stop(epoch)
@@ -119,7 +149,7 @@ class EarlyStopping(Callback):
             print(f"Epoch {self.stopped_epoch + 1}: early stopping", flush=True)
 
 
-class ReduceLROnPlateau(Callback):
+class ReduceLROnPlateau(MonitoringCallback):
     """Multiply the rate by `factor` when `monitor` has not improved for `patience` epochs.
 
     See `tf.keras.callbacks.ReduceLROnPlateau`.
@@ -138,6 +168,8 @@ class ReduceLROnPlateau(Callback):
         SpecError: the factor is not below 1, or there is no such mode.
     """
 
+    _handed_over = ("best", "wait", "cooldown_counter")  # the rate is the optimizer's
+
     def __init__(
         self,
         monitor: str = "val_loss",
@@ -151,28 +183,17 @@ class ReduceLROnPlateau(Callback):
     ) -> None:
         if factor >= 1.0:
             raise SpecError(f"ReduceLROnPlateau: expected a factor < 1.0, found {factor}")
-        self.monitor = monitor
+        super().__init__(monitor, mode, min_delta=min_delta)
         self.factor = factor
         self.patience = patience
         self.verbose = verbose
         self.cooldown = cooldown
         self.min_lr = min_lr
-        self._watched = Monitor("ReduceLROnPlateau", monitor, mode, min_delta=min_delta)
         self.wait = self.cooldown_counter = 0
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the best value and how long it has lasted; the rate is the optimizer's."""
-        return {"best": self._watched.best, "wait": self.wait, "cooldown_counter": self.cooldown_counter}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """See `Callback.set_state`."""
-        self._watched.reset(state["best"])
-        self.wait = state["wait"]
-        self.cooldown_counter = state["cooldown_counter"]
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Forget an earlier training."""
-        self._watched.reset()
+        self._reset_best()
         self.wait = self.cooldown_counter = 0
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
@@ -180,14 +201,14 @@ class ReduceLROnPlateau(Callback):
         rate = settable_rate(self.model, "ReduceLROnPlateau")
         if logs is not None:
             logs["lr"] = rate
-        value = self._watched.read(logs)
+        value = self._monitored(logs)
         if value is None:
             return
         if self.cooldown_counter > 0:
             self.cooldown_counter -= 1
             self.wait = 0
-        if self._watched.improves(value):
-            self._watched.best = value
+        if self._improves(value):
+            self.best = value
             self.wait = 0
         elif self.cooldown_counter == 0:
             self.wait += 1
@@ -202,7 +223,7 @@ class ReduceLROnPlateau(Callback):
         self.wait = 0
 
 
-class LearningRateScheduler(Callback):
+class LearningRateScheduler(StatefulCallback):
     """Set the learning rate at the beginning of each epoch. See `tf.keras.callbacks.LearningRateScheduler`.
 
     Args:
@@ -213,10 +234,6 @@ class LearningRateScheduler(Callback):
     def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
         self.schedule = schedule
         self.verbose = verbose
-
-    def get_state(self) -> dict[str, Any]:
-        """Return nothing: the rate is the optimizer's."""
-        return {}
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Set the rate.
@@ -263,12 +280,8 @@ def settable_rate(model: object, owner: str) -> float:
     return float(rate)
 
 
-class TerminateOnNaN(Callback):
+class TerminateOnNaN(StatefulCallback):
     """Stop when a batch's loss is NaN or infinite, as `tf.keras.callbacks.TerminateOnNaN` does."""
-
-    def get_state(self) -> dict[str, Any]:
-        """Return nothing: each batch is looked at alone."""
-        return {}
 
     def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Check the loss."""
@@ -276,43 +289,3 @@ class TerminateOnNaN(Callback):
         if loss is not None and not math.isfinite(loss):
             print(f"Batch {batch}: Invalid loss, terminating training", flush=True)
             self.model.stop_training = True
-
-
-MODES = ("auto", "min", "max")
-
-
-class Monitor:
-    """The number `name` in the logs, the direction in which it improves, and its `best` value so far."""
-
-    def __init__(
-        self, owner: str, name: str, mode: str, rising: Sequence[str] = ("acc",), min_delta: float = 0.0
-    ) -> None:
-        """Take the direction from `mode` (any other: `SpecError`) or, if ``auto``, from the name."""
-        if mode not in MODES:
-            raise SpecError(f"{owner}: expected a mode among {', '.join(MODES)}, found {mode!r}")
-        self.owner = owner
-        self.name = name
-        self._sign = (
-            1.0 if mode == "max" or (mode == "auto" and any(word in name for word in rising)) else -1.0
-        )
-        self._min_delta = abs(min_delta)
-        self.reset()
-
-    def reset(self, best: float | None = None) -> None:
-        """Forget the best value, or take `best` for it."""
-        self.best = -self._sign * math.inf if best is None else best
-
-    def read(self, logs: Logs | None) -> float | None:
-        """Return the number; None, with a warning, if it is missing."""
-        value = (logs or {}).get(self.name)
-        if value is None:
-            text = (
-                f"{self.owner}: there is no number {self.name!r} to watch; there are {', '.join(logs or {})}"
-            )
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-        return value
-
-    def improves(self, value: float, reference: float | None = None) -> bool:
-        """Return whether a value is better than the best, or than `reference`, by more than min_delta."""
-        reference = self.best if reference is None else reference
-        return self._sign * value - self._min_delta > self._sign * reference
