@@ -50,7 +50,7 @@ class RemoteCopies:
     """
 
     def __init__(self, url: str, who: str = "checkpoint.remote") -> None:
-        """Find the driver; no connection is made yet. `who` asks for it, for messages.
+        """Make no connection yet; `who` asks for the copies, for messages.
 
         Raises:
             SpecError: fsspec or the URL's driver is not installed, or the protocol is unknown.
@@ -73,9 +73,7 @@ class RemoteCopies:
     def claim(self, directory: Path, *, heir: bool) -> None:
         """Make the copies this directory's; an `heir`, which has no checkpoints yet, takes another's over.
 
-        Raises:
-            CheckpointError: the claim cannot be written.
-            CopiesTakenError: they are another directory's.
+        For others, copies of another directory are a `CopiesTakenError`.
         """
         with self._explained("copy to"):
             if self._are_of(directory, or_refuse=not heir):
@@ -237,12 +235,11 @@ def _owner_file(directory: Path) -> Path:
 
 
 def remote_copies(url: str | None) -> RemoteCopies | None:
-    """Return the copies that the spec's `checkpoint.remote` names."""
     return RemoteCopies(url) if url else None
 
 
 def copy_latest(source: Path, target: Path, now: float) -> None:
-    """Replace a folder's contents by another's newest sound checkpoint, or raise a `CheckpointError`."""
+    """Replace a folder's contents by another's newest sound checkpoint."""
     with open_checkpoint(source) as checkpoint:
         arrays = {name: checkpoint.read(name) for name in checkpoint.arrays}
         save(target, checkpoint.step, arrays, checkpoint.manifest.extra, now=now)

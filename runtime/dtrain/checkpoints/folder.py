@@ -43,8 +43,7 @@ def open_for_reading(checkpoint: Path, wait_s: float = LOCK_WAIT_S) -> int:
     """Open a checkpoint's manifest, with a shared lock on it; the caller closes the descriptor.
 
     Raises:
-        FileNotFoundError: it is not there.
-        OSError: it is no regular file.
+        OSError: it is not there, or is no regular file.
         CheckpointError: another process holds an exclusive lock on it and does not release it.
     """
     descriptor = open_regular(checkpoint / MANIFEST, follow=False)
@@ -65,7 +64,6 @@ def open_for_reading(checkpoint: Path, wait_s: float = LOCK_WAIT_S) -> int:
 
 
 def is_read(checkpoint: Path) -> bool:
-    """Return whether a process reads a checkpoint at this moment."""
     try:
         descriptor = open_regular(checkpoint / MANIFEST, follow=False)
     except OSError:  # not there, or nothing that a reader would take
@@ -90,20 +88,16 @@ class FileOperations:
         path.mkdir(exist_ok=True)
 
     def create(self, path: Path) -> BinaryIO:
-        """Open a new file for writing, unbuffered."""
         return open(path, "xb", buffering=0)
 
     def write(self, file: BinaryIO, data: memoryview) -> None:
-        """Write all of a block."""
         while data:
             data = data[file.write(data) :]
 
     def sync(self, file: BinaryIO) -> None:
-        """Wait until a file's bytes are on the disk."""
         os.fsync(file.fileno())
 
     def sync_directory(self, path: Path) -> None:
-        """Wait until the names in a directory are on the disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -125,7 +119,6 @@ class FileOperations:
         source.rename(target)
 
     def remove(self, path: Path) -> None:
-        """Remove a directory and what is in it."""
         shutil.rmtree(path)
 
 
@@ -156,12 +149,10 @@ class _Aside:
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Return the path for the checkpoint of a step."""
     return directory / f"ckpt-{step}"
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step in the name of a checkpoint's folder; None for another name."""
     match = _CHECKPOINT.fullmatch(path.name)
     return int(match["step"]) if match else None
 
@@ -176,7 +167,6 @@ def list_checkpoints(directory: Path) -> list[CheckpointPath]:
 
 
 def latest(directory: Path) -> CheckpointPath | None:
-    """Return the newest checkpoint in a directory; None if there is none."""
     return next(reversed(list_checkpoints(directory)), None)
 
 
@@ -199,7 +189,6 @@ def _asides(directory: Path) -> list[_Aside]:
 
 
 def free_name(directory: Path, state: str, step: int) -> Path:
-    """Return an unused name for something aside."""
     number = max((aside.number for aside in _asides(directory)), default=0) + 1
     return directory / f"{state}ckpt-{step}-{number}"
 
@@ -244,11 +233,9 @@ def rotate(
     """Remove checkpoints that need not stay. One that is being read is left for the next time.
 
     Args:
-        directory: of checkpoints.
         keep: how many of the newest stay; None for all.
         keep_every_n_hours: of the others, those at least so far apart stay; None for none.
         now: seconds since the epoch.
-        disk: the operations that write and remove.
 
     Raises:
         CheckpointError: the disk is failing.
@@ -289,7 +276,6 @@ def _is_whole(checkpoint: CheckpointPath) -> bool:
 
 
 def _written_s(checkpoint: CheckpointPath) -> float | None:
-    """Return the time at which a checkpoint was written; None if its manifest cannot be read."""
     try:
         return read_manifest(checkpoint.path).written_s
     except (OSError, CheckpointError):
@@ -330,10 +316,7 @@ _FINAL = re.compile(r"\.final-(?P<fit>\d{1,18})-ckpt-(?P<step>\d{1,18})")
 def keep_final(directory: Path, fit: int, disk: FileOperations = DISK) -> None:
     """Keep the newest checkpoint of a directory as the last one of this `fit`, and the newest earlier ones.
 
-    After a crash it is kept whole, or not at all.
-
-    Raises:
-        CheckpointError: the disk is full or failing.
+    After a crash it is kept whole, or not at all. A disk that is full or fails is a `CheckpointError`.
     """
     newest = latest(directory)
     if newest is None:
@@ -359,7 +342,6 @@ def keep_final(directory: Path, fit: int, disk: FileOperations = DISK) -> None:
 
 
 def final_of(directory: Path, fit: int) -> CheckpointPath | None:
-    """Return the last checkpoint of a `fit` that has ended; None if none was kept."""
     return dict(_kept(directory)).get(fit)
 
 

@@ -39,10 +39,8 @@ class Manifest:
     """Everything about a checkpoint but its arrays.
 
     Attributes:
-        step: the global step.
         final: training has reached its end; no later checkpoint will come.
         written_s: the time of writing, in seconds since the epoch.
-        files: the data files, by name.
         extra: other state of the run, as JSON; see `state`.
         format: the version of this form.
     """
@@ -56,16 +54,11 @@ class Manifest:
 
     @property
     def state(self) -> FitState:
-        """The state of the run besides its arrays.
-
-        Raises:
-            CheckpointError: a newer version of dtrain wrote it.
-            CheckpointDamagedError: it does not have that form.
-        """
+        """The state of the run besides its arrays; a `CheckpointError` if it is newer or damaged."""
         return FitState.of(self.extra)
 
     def encode(self) -> bytes:
-        """Return the file's bytes with their checksum; raise a `CheckpointError` if `extra` is not JSON."""
+        """Raise a `CheckpointError` if `extra` is not JSON."""
         try:
             return _allowed(_with_checksum(asdict(self)))
         except (TypeError, ValueError, RecursionError) as error:
@@ -100,12 +93,7 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return what a checkpoint says about itself; its data are not looked at.
-
-    Raises:
-        OSError: it is not there.
-        CheckpointError: a newer version of dtrain wrote it, or it is damaged.
-    """
+    """Return what a checkpoint says about itself; errors are those of `Manifest.decode`."""
     return Manifest.decode(read_regular(path / MANIFEST, JSON_BYTES_MAX))
 
 
@@ -150,23 +138,20 @@ _PART = re.compile(r"(?P<name>.+)@(?P<row>\d{1,18})", re.DOTALL)
 
 
 def slot_key(variable: str, slot: str) -> str:
-    """Return the name of an optimizer's slot of one variable."""
     return f"{variable}{_SLOTS}{slot}"
 
 
 def split_slot_key(name: str) -> tuple[str, str]:
-    """Return the variable and the slot of a `slot_key`."""
     variable, _, slot = name.partition(_SLOTS)
     return variable, slot
 
 
 def part_key(name: str, row_start: int) -> str:
-    """Return the key of an array, or of some of its rows from `row_start` on."""
+    """Return the key of the rows of an array from `row_start` on."""
     return f"{name}@{row_start}"
 
 
 def is_slot(name: str) -> bool:
-    """Return whether a name is a slot's."""
     return _SLOTS in name
 
 

@@ -25,10 +25,7 @@ class Checkpoint:
     """An open, verified checkpoint. It cannot be removed while it is open; close it, or use it in a `with`.
 
     Attributes:
-        path: of the folder.
-        manifest: its description of itself.
         state: of the run, beside the arrays.
-        arrays: all arrays, by name.
         warning: names newer ones that are damaged; None if there are none.
     """
 
@@ -48,7 +45,10 @@ class Checkpoint:
             self._lock = open_for_reading(path)
             self.manifest = Manifest.decode(read_whole(self._lock, JSON_BYTES_MAX, path / MANIFEST))
             self.state = self.manifest.state
-            _check_step(path, self.manifest.step)
+            if step_of(path) not in (None, self.step):
+                raise CheckpointDamagedError(
+                    f"its name says step {step_of(path)}, its {MANIFEST} says step {self.step}"
+                )
             for name in self.manifest.files:
                 self._descriptors[name] = open_regular(path / name, follow=False)
             self.arrays = join_parts(
@@ -77,7 +77,6 @@ class Checkpoint:
         self.close()
 
     def close(self) -> None:
-        """Close the files and release the lock."""
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
         if self._lock >= 0:
@@ -86,28 +85,21 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """The global step."""
         return self.manifest.step
 
     @property
     def variables(self) -> Mapping[str, StoredArray]:
-        """Name, dtype and whole shape of every variable; slots are left out."""
         return {name: stored for name, stored in self.arrays.items() if not is_slot(name)}
 
     def read(self, name: str) -> Array:
-        """Return a whole variable, or a slot under its `slot_key`, as a new array.
-
-        Raises:
-            CheckpointError: the checkpoint has no such array.
-        """
+        """Return a whole variable, or a slot under its `slot_key`; a `CheckpointError` if it is not there."""
         stored = self._stored(name)
         return self.read_rows(name, 0, stored.shape[0] if stored.shape else 1)
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
-        """Return rows of a variable or slot, as a new array; nothing else is read. A scalar is one row.
+        """Return rows of a variable or slot, and read nothing else. A scalar is one row.
 
-        Raises:
-            CheckpointError: the checkpoint has no such array or rows.
+        A `CheckpointError` says that the checkpoint has no such array or rows.
         """
         stored = self._stored(name)
         rows = stored.shape[0] if stored.shape else 1
@@ -125,11 +117,7 @@ class Checkpoint:
         return result
 
     def look_into(self, name: str) -> ShardedVariable:
-        """Return a variable or slot that is read where it is used: views of the file, valid after closing.
-
-        Raises:
-            CheckpointError: the checkpoint has no such array.
-        """
+        """Return a variable or slot that is read where it is used: views of the file, valid after closing."""
         stored = self._stored(name)
         return ShardedVariable([self._mapped(entry) for entry in stored.parts])
 
@@ -153,13 +141,6 @@ class Checkpoint:
             offset = offset + count
 
 
-def _check_step(path: Path, step: int) -> None:
-    """Raise an error if a folder has the name of another step's checkpoint."""
-    named = step_of(path)
-    if named is not None and named != step:
-        raise CheckpointDamagedError(f"its name says step {named}, its {MANIFEST} says step {step}")
-
-
 def _verified(name: str, descriptor: int, record: FileRecord) -> list[TensorEntry]:
     """Return the entries of a data file, once its size, checksum and header agree with the manifest."""
     nbytes = os.fstat(descriptor).st_size
@@ -179,9 +160,7 @@ def _verified(name: str, descriptor: int, record: FileRecord) -> list[TensorEntr
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open one checkpoint, or the newest sound one of a directory of them.
-
-    `Checkpoint.warning` names newer ones that are damaged, and the one that is used instead.
+    """Open one checkpoint, or the newest sound one of a directory of them; see `Checkpoint.warning`.
 
     Raises:
         CheckpointError: there is none, or a newer version of dtrain wrote it.
@@ -210,13 +189,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class EvaluatedCheckpoint:
-    """The weights of one checkpoint.
-
-    Attributes:
-        global_step: the step that it was written at.
-        weights: every variable by name; the reader owns the arrays.
-        final: whether no later one will be written.
-    """
+    """The weights of one checkpoint; the reader owns the arrays. After a `final` one none is written."""
 
     global_step: int
     weights: Mapping[str, np.ndarray[Any, Any]]

@@ -41,14 +41,7 @@ _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One array of a file.
-
-    Attributes:
-        key: its name in the file.
-        dtype: numpy's name of its dtype.
-        file: the file's name, set when it is read.
-        offset: the array's first byte in the file, set when it is read.
-    """
+    """One array of a file; `file` and `offset`, its first byte there, are set when it is read."""
 
     key: str
     dtype: str
@@ -58,7 +51,6 @@ class TensorEntry:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
@@ -103,8 +95,7 @@ def header_bytes(start: bytes, file_bytes: int) -> int:
 def decode_header(text: bytes, file: str, file_bytes: int) -> list[TensorEntry]:
     """Return the arrays of a file in the order of their bytes, from its length field and header.
 
-    Raises:
-        CheckpointDamagedError: the header does not describe the rest of the file, byte for byte.
+    A header that does not describe the rest of the file, byte for byte, is a `CheckpointDamagedError`.
     """
     try:
         if why := oversized(text):
@@ -159,7 +150,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked(name: str) -> str:
-    """Return the name of an array, which is text and fits into a message."""
     name.encode()  # half a character, such as "\\ud800", is a ValueError
     if len(name) > NAME_MAX:
         raise ValueError(

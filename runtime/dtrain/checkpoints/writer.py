@@ -49,7 +49,7 @@ class ArraysFile:
         self._crc32 = 0
 
     def write(self, block: Array | bytes | memoryview) -> None:
-        """Append a block, little-endian in C order; raise a `CheckpointError` on a full or failing disk."""
+        """Append a block, little-endian in C order."""
         data = array_bytes(block) if isinstance(block, np.ndarray) else memoryview(block).cast("B")
         for start in range(0, len(data), BLOCK_BYTES):
             part = data[start : start + BLOCK_BYTES]
@@ -80,14 +80,7 @@ class CheckpointWriter:
     """A checkpoint of one step while it is being written. Leaving without `commit` leaves nothing behind."""
 
     def __init__(self, directory: Path, step: int, *, now: float, disk: FileOperations = DISK) -> None:
-        """Prepare.
-
-        Args:
-            directory: of checkpoints; made if it is not there.
-            step: the global step.
-            now: seconds since the epoch.
-            disk: the operations that write.
-        """
+        """Prepare; `now` is in seconds since the epoch."""
         self._directory = directory
         self._step = step
         self._now = now
@@ -126,15 +119,9 @@ class CheckpointWriter:
 
     @contextmanager
     def data_file(self, name: str, entries: Sequence[TensorEntry]) -> Iterator[ArraysFile]:
-        """Open one data file, to be written within the block.
+        """Open one data file; the bytes of `entries` are to be written within the block, in their order.
 
-        Args:
-            name: ending in ``.safetensors``, without folders.
-            entries: the file's arrays, in the order in which their bytes will come.
-
-        Raises:
-            CheckpointError: the name or entries are wrong, the bytes do not fit, or the disk is full or
-                failing.
+        A `CheckpointError` says that the name or entries are wrong, the bytes do not fit, or the disk fails.
         """
         if not FILE_NAME.fullmatch(name):
             raise CheckpointError(
@@ -152,10 +139,6 @@ class CheckpointWriter:
 
     def commit(self, extra: Mapping[str, Any] | None = None, *, final: bool = False) -> Path:
         """Make it a checkpoint; once this returns, no crash can undo it.
-
-        Args:
-            extra: other state of the run, as JSON.
-            final: training has ended.
 
         Raises:
             CheckpointError: rows of a variable are missing, `extra` is not JSON, or the disk is full or
@@ -222,7 +205,7 @@ def save(
     now: float,
     disk: FileOperations = DISK,
 ) -> Path:
-    """Write a checkpoint of arrays or blocks; see `CheckpointWriter`, and `part_key`, `slot_key` for keys."""
+    """Write a checkpoint of arrays or blocks; see `part_key` and `slot_key` for keys."""
     streams = {}
     for key, each in arrays.items():
         streams[key] = each if isinstance(each, Streamed) else Streamed(each.dtype.name, each.shape, [each])
