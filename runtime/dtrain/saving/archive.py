@@ -37,11 +37,9 @@ _FOREIGN = {
 
 @dataclass(frozen=True)
 class Archive:
-    """The contents of a file.
+    """The contents of a file: arrays in the order in which they were written, and JSON about them.
 
-    Attributes:
-        arrays: in the order in which they were written.
-        description: JSON about the arrays; None in a file of another program.
+    In a file of another program the description is None.
     """
 
     path: Path

@@ -34,33 +34,26 @@ def tell_format(path: FilePath | None) -> None:
         )
 
 
-def destination(strategy: Strategy | None, path: FilePath) -> Path:
-    """Return where to write a file: `path` in the leader, whose run claims it, or without a strategy.
-
-    In every other task it is a file of that task alone, deleted when its process ends; see `source`.
-
-    Raises:
-        RunInUseError: another run writes it.
-    """
-    if strategy is not None and not strategy.is_leader:
-        return _own_copy(strategy, path)
-    if strategy is not None:
-        claim(path, strategy.context.run_id)
-    return Path(path)
-
-
 @contextmanager
 def written(strategy: Strategy | None, path: FilePath, overwrite: bool = True) -> Iterator[Path]:
-    """Yield the `destination`; at a URL the file is copied there afterwards.
+    """Yield where to write a file: `path` in the leader, whose run claims it, or without a strategy.
 
-    A URL that ends in a slash, as AIP_MODEL_DIR does, gets a file `NAME_IN_FOLDER`.
+    In every other task it is a file of that task alone, deleted when its process ends; see `source`. At a
+    URL the file is copied afterwards; one that ends in a slash, as AIP_MODEL_DIR does, gets a file
+    `NAME_IN_FOLDER`.
 
     Raises:
         CheckpointError: it cannot be copied, or is there and is not to be overwritten.
+        RunInUseError: another run writes it.
         SpecError: nothing here knows the URL.
     """
-    if not is_url(path) or (strategy is not None and not strategy.is_leader):
-        yield destination(strategy, path)
+    if strategy is not None and not strategy.is_leader:
+        yield _own_copy(strategy, path)
+        return
+    if not is_url(path):
+        if strategy is not None:
+            claim(path, strategy.context.run_id)
+        yield Path(path)
         return
     remote = RemoteFiles(str(path), "save")
     name = "" if remote.name else NAME_IN_FOLDER
@@ -126,11 +119,8 @@ def write_whole(
 ) -> None:
     """Write a file so that a crash leaves it whole or as it was before; folders above it are made.
 
-    Args:
-        correction: called after the last block; returns an earlier place and the bytes for it.
-
-    Raises:
-        CheckpointError: it is there and is not to be overwritten, or cannot be written.
+    `correction` is called after the last block, and returns an earlier offset and the bytes for it. A file
+    that is there and is not to be overwritten, or cannot be written, is a `CheckpointError`.
     """
     if path.is_dir():
         raise CheckpointError(f"cannot write {path}: it is a directory; expected the name of a file")

@@ -32,11 +32,10 @@ from dtrain.variables import VariableSpec
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model without code.
+    """A model without code; an optimizer whose `state` is None begins anew.
 
     Attributes:
         description: class, arguments and layers of the model, and the arguments of `compile`; JSON types.
-        state: of the optimizer; None if it begins anew.
     """
 
     description: Mapping[str, Any]
@@ -47,11 +46,9 @@ class SavedModel:
 def write_model(
     path: FilePath | None, model: SavedModel, strategy: Strategy | None, *, overwrite: bool = True
 ) -> None:
-    """Write a model to the `destination`, or without a path as `path_or_job_folder` says.
+    """Write a model as `written` says, or without a path as `path_or_job_folder` says.
 
-    Raises:
-        CheckpointError: the file cannot be written.
-        SpecError: the description holds what is not JSON, or there is no path.
+    A description that holds what is not JSON is a `SpecError`.
     """
     path = path_or_job_folder(path, NAME_IN_FOLDER)
     arrays = dict(model.weights)
@@ -64,15 +61,14 @@ def write_model(
         text = json.dumps(description, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise SpecError(f"the model cannot be written as data: {error}") from None
-    with written(strategy, path, overwrite) as place:
-        write_archive(place, arrays, text, overwrite=overwrite)
+    with written(strategy, path, overwrite) as file:
+        write_archive(file, arrays, text, overwrite=overwrite)
 
 
 def read_model(path: FilePath) -> SavedModel:
     """Read a file of `write_model`, the newest sound checkpoint of a run or of a folder, or one checkpoint.
 
-    Raises:
-        CheckpointError: there is none, it holds weights alone, or it cannot be read.
+    Each that is not there, or that holds weights alone, is a `CheckpointError`.
     """
     path = Path(path)
     check_not_of_tensorflow(path)
@@ -130,10 +126,9 @@ def save_weights(
     *,
     overwrite: bool = True,
 ) -> None:
-    """Write all variables in the order of creation; raise a `CheckpointError` if that fails."""
     arrays = {spec.name: values[spec.name] for spec in variables}
-    with written(strategy, path, overwrite) as place:
-        write_archive(place, arrays, '{"kind":"weights"}', overwrite=overwrite)
+    with written(strategy, path, overwrite) as file:
+        write_archive(file, arrays, '{"kind":"weights"}', overwrite=overwrite)
 
 
 def load_weights(
@@ -146,17 +141,10 @@ def load_weights(
         by_name: skip variables of whose name there is no array. Otherwise every variable must have a value:
             under its name or, where a file of dtrain has other names, in the order of creation.
         skip_mismatch: skip variables whose shape is another in the file.
-
-    Raises:
-        CheckpointError: the file does not fit, or cannot be read.
     """
     found, in_order = stored_weights(Path(path))
-    if (
-        in_order
-        and not by_name
-        and len(found) == len(variables)
-        and set(found) != {spec.name for spec in variables}
-    ):
+    other_names = set(found) != {spec.name for spec in variables}
+    if in_order and not by_name and len(found) == len(variables) and other_names:
         found = {spec.name: value for spec, value in zip(variables, found.values(), strict=True)}
     return fitted(found, variables, str(path), by_name=by_name, skip_mismatch=skip_mismatch)
 
@@ -221,11 +209,10 @@ def write_onnx(
     strategy: Strategy,
     format: str = "onnx",  # noqa: A002 - Keras's name
 ) -> None:
-    """Write a network.
+    """Write a network; without a path as `path_or_job_folder` says.
 
     Raises:
-        SpecError: ONNX has no form of a layer, the format or the file's name is another's, or there is none.
-        CheckpointError: the file cannot be written.
+        SpecError: ONNX has no form of a layer, or the format or the file's name is another's.
         DtrainError: the package onnx is not installed, or the model is larger than its files can be.
     """
     path = path_or_job_folder(path, _NAME)
@@ -248,16 +235,12 @@ def write_onnx(
             "export needs the package onnx: `pip install -e '.[onnx]'` in dtrain's clone"
         ) from None
     content = onnx_model(graph, weights, name).SerializeToString()
-    with written(strategy, path) as place:
-        write_whole(place, [content])
+    with written(strategy, path) as file:
+        write_whole(file, [content])
 
 
 def path_or_job_folder(path: FilePath | None, name: str) -> FilePath:
-    """Return `path`, or `name` in the folder that AIP_MODEL_DIR of Vertex AI names.
-
-    Raises:
-        SpecError: there is neither.
-    """
+    """Return `path`, or `name` in the folder that AIP_MODEL_DIR of Vertex AI names, or raise `SpecError`."""
     if path is not None:
         return path
     if not (folder := os.environ.get(VERTEX_MODEL)):

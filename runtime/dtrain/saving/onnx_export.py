@@ -12,7 +12,7 @@ from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.wiring import Slot, Step
 from dtrain.learning.layers import Embedding, InputLayer, IntegerLookup, Layer, StringLookup
 from dtrain.saving import onnx_layers
-from dtrain.saving.onnx_graph import OnnxGraph, Use
+from dtrain.saving.onnx_graph import OnnxGraph, Use, integers
 from dtrain.types import Arrays, Shape
 
 # What runtimes of 2024 and later read.
@@ -23,18 +23,19 @@ IR_VERSION = 10
 Converter = Callable[[OnnxGraph, Use], str | list[str]]
 
 UNCHANGED = (
+    known.Dropout,
     *(known.RandomFlip, known.RandomTranslation, known.RandomRotation, known.RandomZoom),
     *(known.RandomContrast, known.RandomBrightness),
 )
-"""Layers that hand images on as they are outside of training."""
+"""Layers that hand their input on as it is outside of training."""
 CONVERTERS: dict[type[Layer], Converter] = {
     known.Dense: onnx_layers.dense,
-    known.Activation: onnx_layers.activation,
-    known.Softmax: onnx_layers.softmax,
+    known.Activation: lambda graph, use: onnx_layers.activated(graph, use, use.x, use.layer.activation),
+    known.Softmax: lambda graph, use: graph.operator("Softmax", use.x, axis=use.layer.axis),
     known.ReLU: onnx_layers.relu,
-    known.LeakyReLU: onnx_layers.leaky_relu,
-    known.ELU: onnx_layers.elu,
-    known.PReLU: onnx_layers.prelu,
+    known.LeakyReLU: lambda graph, use: graph.operator("LeakyRelu", use.x, alpha=float(use.layer.alpha)),
+    known.ELU: lambda graph, use: graph.operator("Elu", use.x, alpha=float(use.layer.alpha)),
+    known.PReLU: lambda graph, use: graph.operator("PRelu", use.x, np.asarray(use.weights["alpha"])),
     known.Conv1D: onnx_layers.convolution,
     known.Conv2D: onnx_layers.convolution,
     known.Conv2DTranspose: onnx_layers.transposed,
@@ -50,11 +51,11 @@ CONVERTERS: dict[type[Layer], Converter] = {
     known.SimpleRNN: onnx_layers.simple_rnn,
     known.LSTM: onnx_layers.lstm,
     known.GRU: onnx_layers.gru,
-    known.Dropout: onnx_layers.unchanged,
-    **dict.fromkeys(UNCHANGED, onnx_layers.unchanged),
-    known.Flatten: onnx_layers.flatten,
-    known.Reshape: onnx_layers.reshape,
-    known.Permute: onnx_layers.permute,
+    **dict.fromkeys(UNCHANGED, lambda graph, use: use.x),
+    known.Flatten: lambda graph, use: graph.operator("Flatten", use.x, axis=1),
+    # in ONNX 0 stands for the batch's length
+    known.Reshape: lambda graph, use: graph.operator("Reshape", use.x, integers(0, *use.layer.target_shape)),
+    known.Permute: lambda graph, use: graph.operator("Transpose", use.x, perm=[0, *use.layer.dims]),
     known.RepeatVector: onnx_layers.repeat_vector,
     known.ZeroPadding2D: onnx_layers.zero_padding,
     known.UpSampling2D: onnx_layers.up_sampling,
@@ -69,7 +70,7 @@ CONVERTERS: dict[type[Layer], Converter] = {
     known.Minimum: onnx_layers.merging("Min"),
     known.Multiply: onnx_layers.folding("Mul"),
     known.Subtract: onnx_layers.folding("Sub"),
-    known.Concatenate: onnx_layers.concatenate,
+    known.Concatenate: lambda graph, use: graph.operator("Concat", *use.inputs, axis=use.layer.axis),
     known.StringLookup: onnx_layers.lookup,
     known.IntegerLookup: onnx_layers.lookup,
 }
@@ -139,10 +140,10 @@ class _GraphWriter:
         ]
         if readers and all(isinstance(layer, StringLookup) and not layer.invert for layer in readers):
             return int(TensorProto.STRING)
-        integers = (Embedding, IntegerLookup, StringLookup)
+        of_integers = (Embedding, IntegerLookup, StringLookup)
         return int(
             TensorProto.INT64
-            if readers and all(isinstance(layer, integers) for layer in readers)
+            if readers and all(isinstance(layer, of_integers) for layer in readers)
             else TensorProto.FLOAT
         )
 

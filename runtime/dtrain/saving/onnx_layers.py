@@ -174,32 +174,12 @@ def dense(graph: OnnxGraph, use: Use) -> str:
     return activated(graph, use, z, use.layer.activation)
 
 
-def activation(graph: OnnxGraph, use: Use) -> str:
-    return activated(graph, use, use.x, use.layer.activation)
-
-
-def softmax(graph: OnnxGraph, use: Use) -> str:
-    return graph.operator("Softmax", use.x, axis=use.layer.axis)
-
-
 def relu(graph: OnnxGraph, use: Use) -> str:
     layer = use.layer
     threshold = numbers(use.layer.threshold)
     above = use.x if layer.max_value is None else graph.operator("Min", use.x, numbers(layer.max_value))
     below = graph.operator("Mul", graph.operator("Sub", use.x, threshold), numbers(layer.negative_slope))
     return graph.operator("Where", graph.operator("Greater", use.x, threshold), above, below)
-
-
-def leaky_relu(graph: OnnxGraph, use: Use) -> str:
-    return graph.operator("LeakyRelu", use.x, alpha=float(use.layer.alpha))
-
-
-def elu(graph: OnnxGraph, use: Use) -> str:
-    return graph.operator("Elu", use.x, alpha=float(use.layer.alpha))
-
-
-def prelu(graph: OnnxGraph, use: Use) -> str:
-    return graph.operator("PRelu", use.x, np.asarray(use.weights["alpha"]))
 
 
 def merging(kind: str) -> Converter:
@@ -212,10 +192,6 @@ def folding(kind: str) -> Converter:
     return lambda graph, use: reduce(lambda a, b: graph.operator(kind, a, b), _aligned(graph, use))
 
 
-def concatenate(graph: OnnxGraph, use: Use) -> str:
-    return graph.operator("Concat", *use.inputs, axis=use.layer.axis)
-
-
 def _aligned(graph: OnnxGraph, use: Use) -> list[str]:
     """Return the inputs with equally many axes; new ones stand behind the batch's."""
     rank = max(map(len, use.shapes))
@@ -224,24 +200,6 @@ def _aligned(graph: OnnxGraph, use: Use) -> list[str]:
         graph.operator("Unsqueeze", name, integers(*range(1, count + 1))) if count else name
         for name, count in zip(use.inputs, missing, strict=True)
     ]
-
-
-def unchanged(graph: OnnxGraph, use: Use) -> str:
-    """Return the input: dropout does nothing in inference."""
-    return use.x
-
-
-def flatten(graph: OnnxGraph, use: Use) -> str:
-    return graph.operator("Flatten", use.x, axis=1)
-
-
-def reshape(graph: OnnxGraph, use: Use) -> str:
-    """In ONNX 0 stands for the batch's length."""
-    return graph.operator("Reshape", use.x, integers(0, *use.layer.target_shape))
-
-
-def permute(graph: OnnxGraph, use: Use) -> str:
-    return graph.operator("Transpose", use.x, perm=[0, *use.layer.dims])
 
 
 def repeat_vector(graph: OnnxGraph, use: Use) -> str:
@@ -329,13 +287,13 @@ _FUNCTIONS: dict[str, tuple[str, float, float]] = {
 
 
 def simple_rnn(graph: OnnxGraph, use: Use) -> str | list[str]:
-    return _cell(graph, use, "RNN", [0], [use.layer.activation])
+    return _recurrent(graph, use, "RNN", [0], [use.layer.activation])
 
 
 def lstm(graph: OnnxGraph, use: Use) -> str | list[str]:
     """Reorder the gates i, f, c, o to ONNX's i, o, f, c."""
     layer = use.layer
-    return _cell(
+    return _recurrent(
         graph, use, "LSTM", [0, 3, 1, 2], [layer.recurrent_activation, layer.activation, layer.activation]
     )
 
@@ -344,10 +302,10 @@ def gru(graph: OnnxGraph, use: Use) -> str | list[str]:
     """Keep the order of the gates, z, r, h, which is ONNX's."""
     layer = use.layer
     functions = [layer.recurrent_activation, layer.activation]
-    return _cell(graph, use, "GRU", [0, 1, 2], functions, linear_before_reset=int(layer.reset_after))
+    return _recurrent(graph, use, "GRU", [0, 1, 2], functions, linear_before_reset=int(layer.reset_after))
 
 
-def _cell(
+def _recurrent(
     graph: OnnxGraph,
     use: Use,
     kind: str,

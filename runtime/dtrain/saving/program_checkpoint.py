@@ -206,8 +206,7 @@ class CheckpointManager:
     @property
     def checkpoints(self) -> list[Path]:
         """The files, the oldest first."""
-        found = [path for path in _numbered(self.directory) if _name_of(path) == self._name]
-        return sorted(found, key=_number_of)
+        return [path for name, path in _numbered(self.directory) if name == self._name]
 
     @property
     def latest_checkpoint(self) -> Path | None:
@@ -250,25 +249,20 @@ def latest_checkpoint(directory: FilePath, checkpoint_name: str | None = None) -
         directory: the folder.
         checkpoint_name: of a `CheckpointManager`; default: whichever file was written last.
     """
-    numbered = sorted(_numbered(Path(directory)), key=_number_of)
-    names = {_name_of(path): path for path in numbered}
+    numbered = _numbered(Path(directory))
+    newest = dict(numbered)
     if checkpoint_name is not None:
-        return names.get(checkpoint_name)
-    others = (path for path in Path(directory).glob("[!.]*") if path not in numbered and is_archive(path))
-    return max((*names.values(), *others), key=lambda path: path.stat().st_mtime_ns, default=None)
+        return newest.get(checkpoint_name)
+    known = {path for _, path in numbered}
+    others = (path for path in Path(directory).glob("[!.]*") if path not in known and is_archive(path))
+    return max((*newest.values(), *others), key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
-def _numbered(folder: Path) -> list[Path]:
-    """Return the files of a folder whose names end in a number, as those of checkpoints do."""
-    return [path for path in folder.glob(f"*-*{ENDING}") if path.stem.rpartition("-")[2].isdecimal()]
-
-
-def _name_of(path: Path) -> str:
-    return path.stem.rpartition("-")[0]
-
-
-def _number_of(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])
+def _numbered(folder: Path) -> list[tuple[str, Path]]:
+    """Return the files of a folder whose names end in a number, in its order, with the names before it."""
+    split = [(*path.stem.rpartition("-"), path) for path in folder.glob(f"*-*{ENDING}")]
+    numbered = [(int(number), name, path) for name, _, number, path in split if number.isdecimal()]
+    return [(name, path) for _, name, path in sorted(numbered)]
 
 
 def _described(path: Path, description: str | None) -> dict[str, Any]:
