@@ -31,12 +31,13 @@ def from_torch(module: Any, loss: Callable[[Any, Any], Any], name: str | None = 
 
     parameters = {key: each for key, each in module.named_parameters() if each.requires_grad}
     buffers = {key: each for key, each in module.named_buffers() if each.is_floating_point()}
-    first = {key: each.detach().numpy().copy() for key, each in {**parameters, **buffers}.items()}
+    tensors = {**parameters, **buffers}
+    first = {key: each.detach().numpy().copy() for key, each in tensors.items()}
 
     def outputs(weights: Arrays, x: Any, *, training: bool) -> Any:
         module.train(training)
         with torch.no_grad():
-            for key, tensor in {**parameters, **buffers}.items():
+            for key, tensor in tensors.items():
                 tensor.copy_(torch.from_numpy(weights[key]))
         return module(torch.from_numpy(np.asarray(x)))
 

@@ -16,7 +16,7 @@ from dtrain.errors import InputError, SpecError
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
-from dtrain.learning.graphs.wiring import Part, Submodel
+from dtrain.learning.graphs.wiring import InnerGraph, Part, Submodel
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
 from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.destination import FilePath, source, tell_format
@@ -56,6 +56,11 @@ def shown(part: Part) -> Any:
         assert isinstance(graph, Graph)
         part.model = CLASSES[part.kind].of_network(Network(graph), part.name)
     return part.model
+
+
+def names_by_weight(graph: InnerGraph) -> dict[tuple[Layer, str], str]:
+    """Return the variables' names in a graph by layer and weight, which other graphs may have too."""
+    return {(layer, weight.name): name for layer, weight, name in graph.weights()}
 
 
 def in_order(tensors: Any, what: str) -> Any:
@@ -393,23 +398,18 @@ class Architecture:
         """Give the models within this one their values, if they have none; they outlive this model then."""
         for part in self.network.graph.names if self.has_layers else ():
             if isinstance(part, Submodel) and part.model is not None and part.model._values is None:
-                ours = {(layer, weight.name): name for layer, weight, name in self.network.graph.weights()}
-                theirs = {name: (layer, weight.name) for layer, weight, name in part.graph.weights()}
-                if all(place in ours for place in theirs.values()):
-                    part.model.weights = {name: values[ours[place]] for name, place in theirs.items()}
+                ours, theirs = names_by_weight(self.network.graph), names_by_weight(part.graph)
+                if theirs.keys() <= ours.keys():
+                    part.model.weights = {name: values[ours[weight]] for weight, name in theirs.items()}
 
     def _sharing(self) -> "Iterator[tuple[Architecture, dict[str, str], dict[str, Array]]]":
         """Yield models that share layers, the variables' names here and there, and their values."""
         layers = self.network.layers if self.has_layers else ()
         others: set[Architecture] = {user for layer in layers for user in layer.used_by if user is not self}
         for other in others:
-            theirs = {(layer, weight.name): name for layer, weight, name in other.network.graph.weights()}
-            ours = {name: (layer, weight.name) for layer, weight, name in self.network.graph.weights()}
-            yield (
-                other,
-                {name: theirs[place] for name, place in ours.items() if place in theirs},
-                other.weights,
-            )
+            ours, theirs = names_by_weight(self.network.graph), names_by_weight(other.network.graph)
+            shared = {name: theirs[weight] for weight, name in ours.items() if weight in theirs}
+            yield other, shared, other.weights
 
     def initial_values(self, seed: int) -> dict[str, Array]:
         """Return the initial value of every variable, which follows from the seed."""

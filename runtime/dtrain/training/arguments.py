@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.dataset import Dataset
-from dtrain.data.node import Iteration, Node
+from dtrain.data.node import Iteration, Node, OneSource
 from dtrain.data.structure import Element
 from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError
@@ -17,11 +17,6 @@ from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
 from dtrain.training.parts import Batch
 from dtrain.training.steps import EvaluationStep
-
-
-def as_pair(validation_data: Any) -> Any:
-    """Return validation data as a tuple; Keras also takes lists ``[x, y]`` and ``[x, y, sample_weight]``."""
-    return tuple(validation_data) if isinstance(validation_data, list) else validation_data
 
 
 def joined(x: Any, y: Any, sample_weight: Any) -> Any:
@@ -128,20 +123,12 @@ def _repetition(steps: int, batches: int) -> str:
     )
 
 
-class _Watched(Node):
+class _Watched(OneSource):
     """A dataset whose number of batches is known only once it has been read."""
 
     def __init__(self, source: Node, steps_per_epoch: int) -> None:
-        self._source = source
+        super().__init__(source)
         self._steps_per_epoch = steps_per_epoch
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._source,)
-
-    @property
-    def spec(self) -> Any:
-        return self._source.spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         """Yield the source's elements; warn at the end of a pass that was too short."""

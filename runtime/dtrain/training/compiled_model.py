@@ -112,8 +112,7 @@ class CompiledModel(Architecture):
 
         None: it has made no update.
         """
-        in_loop = self._state_of_loop()
-        return in_loop or self._owner.state_in(self.strategy)
+        return self._state_of_loop() or self._owner.state_in(self.strategy)
 
     def value_and_gradients(
         self,

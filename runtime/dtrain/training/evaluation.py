@@ -91,11 +91,8 @@ class Totals:
             return
         outputs = step.outputs if isinstance(step.outputs, list) else [step.outputs]
         if len(outputs) != len(self._names) or step.outputs is None:
-            found = (
-                "none: set step.outputs"
-                if step.outputs is None
-                else f"{len(outputs)}: see `train_step` for your own"
-            )
+            own = f"{len(outputs)}: see `train_step` for your own"
+            found = "none: set step.outputs" if step.outputs is None else own
             raise InputError(f"metrics: expected {len(self._names)} outputs, found {found}")
         targets = by_output(step.y, self._names, "targets")
         weights = by_output(step.sample_weight, self._names, "sample weights")

@@ -24,7 +24,6 @@ from dtrain.saving.model_files import SavedModel, write_model, write_onnx
 from dtrain.strategies.interface import Strategy, Weights
 from dtrain.training.architecture import CLASSES, in_order, submodel
 from dtrain.training.arguments import (
-    as_pair,
     check_class_weight,
     check_example,
     check_finite,
@@ -58,18 +57,13 @@ class Model(CompiledModel):
     """
 
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None) -> None:
-        network = (
-            None
-            if outputs is None
-            else Network.from_graph(in_order(inputs, "inputs"), in_order(outputs, "outputs"))
-        )
+        network = symbols = None
+        if outputs is not None:
+            symbols = as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs"))
+            network = Network.from_graph(*symbols)
         super().__init__(network, name)
         self._output_keys: list[str] = list(outputs) if isinstance(outputs, Mapping) else []
-        self._symbols = (
-            None
-            if network is None
-            else (as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs")))
-        )
+        self._symbols = symbols
         self.history: History | None = None
         self._told_of_ignored_batches = False
 
@@ -451,7 +445,9 @@ def _validation(
         return data
     if isinstance(data, Iterator):
         data = all_or_stepwise(data, stepwise=steps is not None)
-    batches = Batches.of(as_pair(data), batch_size=batch_size, shuffle=False, seed=0)
+    if isinstance(data, list):  # Keras takes [x, y] and [x, y, sample_weight], too
+        data = tuple(data)
+    batches = Batches.of(data, batch_size=batch_size, shuffle=False, seed=0)
     check_finite(batches, steps, "fit: validation_data", "validation_steps")
     return Validation(batches, steps, freq)
 

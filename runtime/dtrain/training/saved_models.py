@@ -72,11 +72,7 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
     if not (model.built and model.network.output_shapes):
         raise InputError("the shapes of its variables are unknown")
     # else an unknown class would be noticed only in training
-    for (
-        _,
-        weight,
-        _,
-    ) in model.network.graph.weights():
+    for _, weight, _ in model.network.graph.weights():
         initializers.get(weight.initializer)
         regularizers.get(weight.regularizer)
     model.weights = fitted(dict(saved.weights), model.variables, where)

@@ -203,13 +203,7 @@ class TrainingStep(EvaluationStep):
             scale=self._scale,
             sums=self._sums,
         )
-        if self._begun:
-            result = self.write_gradients(lambda places: compute(gradients=places))
-        else:
-            self._begun = True
-            self._replica.rows.clear()
-            result = compute(gradients=self._replica.gradients)
-        self._noted(result)
+        result = self._noted(self.write_gradients(lambda places: compute(gradients=places)))
         if result.row_gradients:
             self._add_rows(result.row_gradients)
         self.updates.update(result.state_updates)

@@ -9,13 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
-from dtrain.callbacks.callback import check_callbacks
 from dtrain.callbacks.recording import numbers
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError, InputError, ProgramError
@@ -36,7 +34,6 @@ from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Va
 from dtrain.training.fits.loop import TrainingLoop, why_not_finite
 from dtrain.training.parts import Batch, Part, forecasts_of, parts_ahead
 from dtrain.training.steps import Logs, TrainingStep, chance_of
-from dtrain.types import Array
 from dtrain.variables import TABLE_BYTES, VariableSpec
 
 INPUT_BOUND = 0.1
@@ -100,13 +97,7 @@ class Fit:
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
-        """Check that the optimizer is this model's, and that the callbacks get the numbers that they want.
-
-        Raises:
-            InputError: the optimizer has trained another model; a callback is none, or wants numbers of a
-                validation that is left to the evaluator.
-        """
-        check_callbacks(self.callbacks)
+        """Check that the optimizer is this model's, and that the callbacks get the numbers that they want."""
         optimizer = self.compiled.optimizer
         other = _models.get(optimizer.iterations, ref(self.model))()
         if other is not None and other is not self.model:
@@ -195,8 +186,12 @@ class Fit:
             self.owner.training = None
             self.owner.updates = int(self.compiled.optimizer.iterations)
             self.compiled.optimizer.iterations.assign(self.owner.updates)
+            # copies, but tables as they are, whose rows are read where they lie
             model.weights = {
-                spec.name: _kept(spec, training.weights[spec.name]) for spec in problem.variables
+                spec.name: training.weights[spec.name]
+                if spec.sparse
+                else np.array(training.weights[spec.name])
+                for spec in problem.variables
             }
         training.close()
         if loop.leading is not None:
@@ -253,7 +248,10 @@ class Fit:
         def make_step(replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
             drawn = partial(chance, number)
             scale = WHOLE if part.parts == 1 else part.scale(weighs_examples)
-            of_step = sums_over(replica, batch.size if weighs_examples else 1.0) if sums else None
+            of_step = None
+            if sums:
+                total = lambda array: np.asarray(replica.all_reduce(ReduceOp.SUM, array))  # noqa: E731
+                of_step = StepSums(total, batch.size if weighs_examples else 1.0)
             return TrainingStep(model, loss, batch, replica, drawn, scale, sums=of_step)
 
         return make_step
@@ -352,20 +350,6 @@ class Fit:
             self.validation.evaluated(*last, True)
         self.history.take(model.strategy.followed_rows)
         return self.history
-
-
-def _kept(spec: VariableSpec, value: Any) -> Any:
-    """Return a variable after training: a copy, but a table as it is, whose rows are read where they are."""
-    return value if spec.sparse else np.array(value)
-
-
-def sums_over(replica: Replica, weight: float) -> StepSums:
-    """Return the sums over all replicas, for one of them, whose part has this weight in the step."""
-
-    def total(array: Array) -> Array:
-        return np.asarray(replica.all_reduce(ReduceOp.SUM, array))
-
-    return StepSums(total, weight)
 
 
 def check_exchange(training: Training) -> None:
