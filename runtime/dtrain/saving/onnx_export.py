@@ -148,7 +148,6 @@ class _GraphWriter:
         )
 
     def _step(self, step: Step) -> list[str]:
-        """Write one use of a layer; return the names of its outputs."""
         layer = step.layer
         if type(layer) not in CONVERTERS:
             raise SpecError(f"{layer.label}: cannot be exported: ONNX has no form of this layer")

@@ -60,7 +60,6 @@ def transposed(graph: OnnxGraph, use: Use) -> str:
 
 
 def pooling(kind: str) -> Converter:
-    """Return a converter to windows of ``MaxPool`` or ``AveragePool``."""
 
     def convert(graph: OnnxGraph, use: Use) -> str:
         layer = use.layer
@@ -76,7 +75,6 @@ def pooling(kind: str) -> Converter:
 
 
 def global_pooling(kind: str) -> Converter:
-    """Return a converter to ``ReduceMax`` or ``ReduceMean`` over all inner axes."""
 
     def convert(graph: OnnxGraph, use: Use) -> str:
         return graph.operator(
@@ -183,7 +181,6 @@ def relu(graph: OnnxGraph, use: Use) -> str:
 
 
 def merging(kind: str) -> Converter:
-    """Return a converter to an operator of any number of inputs: ``Sum``, ``Mean``, ``Max``, ``Min``."""
     return lambda graph, use: graph.operator(kind, *_aligned(graph, use))
 
 

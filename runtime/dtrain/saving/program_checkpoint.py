@@ -138,7 +138,6 @@ class Checkpoint:
         steps: Mapping[str, int],
         path: FilePath,
     ) -> None:
-        """Give a model its values, and the optimizers their memory of its variables."""
         model.weights = {
             spec.name: _one(arrays, f"{name}/{spec.name}", spec.shape, path)
             for spec in model.created_variables

@@ -32,11 +32,7 @@ def joined(x: Any, y: Any, sample_weight: Any) -> Any:
 
 
 def held_out(data: Any, fraction: float) -> tuple[Any, Any]:
-    """Return arrays to train on and, from their end, arrays to validate on: Keras's `validation_split`.
-
-    Raises:
-        InputError: the data are no arrays, or one part would be empty.
-    """
+    """Return arrays to train on and, from their end, arrays to validate on: Keras's `validation_split`."""
     if isinstance(data, Dataset) or callable(data):
         raise InputError(
             "validation_split: expected arrays; a Dataset or a function is split with take and skip"
@@ -131,7 +127,6 @@ class _Watched(OneSource):
         self._steps_per_epoch = steps_per_epoch
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        """Yield the source's elements; warn at the end of a pass that was too short."""
         count = 0
         for element in self._source.iterate(iteration):
             count += 1

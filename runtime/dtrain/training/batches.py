@@ -45,7 +45,6 @@ class Batches:
     """A stream of batches, which the replicas share.
 
     Attributes:
-        dataset: of batches.
         pipelines: how many there are if a function of an InputContext makes them; else 0.
         pipeline: the number of the one that `dataset` is.
         uncut: whether a part is a batch, so that a step consumes several.
@@ -166,7 +165,6 @@ class Batches:
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        """The files that steps of the datasets name, at most FILES_MAX."""
         paths = [path for dataset in self._all for path in files_read(dataset.node)]
         known = [(shown(path), *size_and_checksum(path)) for path in dict.fromkeys(paths[:FILES_MAX])]
         return tuple(DataFile(*each) for each in known)
@@ -178,7 +176,6 @@ class Batches:
 
     @property
     def infinite(self) -> bool:
-        """True if it is known that a pass has no end."""
         return self.dataset.cardinality() == INFINITE
 
     def first(self) -> Batch:

@@ -82,7 +82,6 @@ class Compiled:
 
     @property
     def result_names(self) -> list[str]:
-        """Names of the results of `evaluate`, in its order."""
         of_outputs = [f"{each.name}_loss" for each in self.outputs if each.loss is not None]
         return [
             "loss",
@@ -156,9 +155,7 @@ def _named(plain: Sequence[Any], weighted: Sequence[Any]) -> tuple[tuple[Metric,
 def describe(model: Architecture, compiled: Compiled | None) -> dict[str, Any]:
     """Return a model as JSON types, which `dtrain.training.saved_models` reads.
 
-    Raises:
-        InputError: it has no layers.
-        SpecError: an argument of a layer, loss, metric or the optimizer is no data.
+    A model without layers is an `InputError`, an argument that is no data a `SpecError`.
     """
     training = None
     if compiled is not None:

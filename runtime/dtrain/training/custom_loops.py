@@ -131,12 +131,7 @@ def _sums() -> StepSums:
 
 
 def prepared_losses(model: Architecture, given: Any) -> Prepared:
-    """Return losses, as users or `compile` give them, by the model's outputs, as sums over examples.
-
-    Raises:
-        SpecError: a name is unknown.
-        InputError: the model has other outputs.
-    """
+    """Return losses, as users or `compile` give them, by the model's outputs, as sums over examples."""
     names = model.network.output_names
     outputs = [_as_output(each) for each in by_output(given, names, "losses")]
     averages = all(each is None or each.loss.reduction != "sum" for each in outputs)
@@ -162,7 +157,6 @@ def _summed(loss: Loss) -> Loss:
 
 
 def check_global_batch_size(size: Any) -> None:
-    """Raise an `InputError` unless it is None or a whole number of examples."""
     if size is not None and (not isinstance(size, int | np.integer) or size < 0):
         raise InputError(
             f"value_and_gradients: expected a whole global_batch_size of at least 0, found {size!r}"
@@ -211,7 +205,6 @@ class SharedReplica(Replica):
         return 0
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        """Refuse: `train_shared` hands the gradients in."""
         raise AssertionError("a step of a program with a coordinator is handed in by train_shared")
 
 

@@ -105,7 +105,6 @@ class Totals:
                 each.metric.update_state(targets[each.output], outputs[each.output])
 
     def of_one(self, batch: Batch, step: EvaluationStep, logs: Logs) -> Sums:
-        """Return the sums of a batch alone."""
         size = batch.size
         numbers = [float(size), *[float(value) * size for value in logs.values()]]
         if self._metrics:

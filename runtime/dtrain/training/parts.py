@@ -104,7 +104,6 @@ class Part(NamedTuple):
         batch: its examples; None where it has none.
         parts: into how many parts the batch is cut.
         empty: how many of them are known to have no examples: the last ones.
-        batch_size: how many examples the batch has.
         mixed: whether a step may be made of parts of several batches.
     """
 
@@ -128,7 +127,6 @@ class PartStream:
 
     Args:
         dataset: of batches, without end.
-        class_weight: factors of the examples' weights, by class.
         uncut: whether a part is a batch.
         others: raises an error unless there are data beside this dataset; None: there are none.
     """

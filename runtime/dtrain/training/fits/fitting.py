@@ -79,7 +79,6 @@ class Fit:
 
     Attributes:
         owner: the same for every `fit` of one model with one optimizer; see `Problem`.
-        callbacks: run on the leader.
         class_weight: factors of the examples' weights, by class.
         alone: whether the replica of rank 0 computes every part.
     """
@@ -321,9 +320,8 @@ class Fit:
     def follow(self) -> History:
         """Evaluate checkpoints until training has ended, the evaluator's part.
 
-        Raises:
-            SystemExit: with code 0, if there are no validation data.
-            CheckpointError: a checkpoint is of another model.
+        Without validation data it ends the process with code 0; a checkpoint of another model is a
+        `CheckpointError`.
         """
         model = self.model
         if self.validation is None:

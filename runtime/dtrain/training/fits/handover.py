@@ -30,9 +30,8 @@ STATE = "callback "
 class HookProgress:
     """How far the hooks of an epoch, counted from 0, have been called.
 
-    Attributes:
-        ends: whether it is `on_epoch_end` that is being called; else `on_epoch_begin`.
-        done: the names of the callbacks whose hook has come to its end.
+    It `ends` while `on_epoch_end` is being called, else `on_epoch_begin`; `done` names the callbacks whose
+    hook has come to its end.
     """
 
     epoch: int
@@ -127,7 +126,6 @@ class Handover:
             self._keep({**at, CHANGES: plain_data.encode(vars(self._changes())), **self._states(called)})
 
     def keep_states(self, called: Iterable[Callback]) -> None:
-        """Keep the states of callbacks whose hook of a batch was called."""
         if self._leader.keeps:
             self._keep(self._states(called))
 

@@ -67,7 +67,6 @@ class EpochLog:
         return min(self.rows.keys() - kept.keys())
 
     def go_back_to(self, epoch: int) -> None:
-        """Forget this epoch and later ones."""
         self.rows = {number: row for number, row in self.rows.items() if number < epoch}
         self.history.take(self.rows)
 
@@ -182,7 +181,6 @@ class Epochs:
 
     @property
     def max_steps(self) -> int:
-        """The global step at which this call of fit ends."""
         return (self.epochs - self.initial_epoch) * self.steps_per_epoch
 
     def epoch_at(self, step: int, clock: StepClock) -> int:
@@ -340,7 +338,6 @@ class Leading:
         self.begin_epoch(epoch)
 
     def conclude(self) -> bool:
-        """Return whether the last step is saved."""
         with self.activity.busy("the last checkpoint"):
             return self.training.leader is not None and self.training.leader.conclude()
 
