@@ -9,7 +9,7 @@ ROTATION = "checkpoints/folder.py"
 FOUND = [
     bug(REMOTE, "RemoteCopies.upload", "self._are_of(directory, or_refuse=True)"),
     bug(REMOTE, "RemoteCopies._bring", "described.step != step", "False"),
-    bug(REMOTE, "RemoteCopies._bring", "Checkpoint(aside).close()"),
+    bug(REMOTE, "RemoteCopies._bring", "OpenCheckpoint(aside).close()"),
     bug("checkpoints/manifest.py", "Manifest.decode", "not _is_as_written(fields, data)", "False"),
     bug(TENSORS, "decode_header", "begin != position or end - begin != entry.nbytes", "False"),
     bug(TENSORS, "decode_header", "len(text) + position != file_bytes", "False"),

@@ -51,7 +51,7 @@ class Saved:
 
 
 class Written:
-    """One checkpoint on the disk; open, it is what `dtrain.checkpoints.Checkpoint` is."""
+    """One checkpoint on the disk; open, it is what `dtrain.checkpoints.OpenCheckpoint` is."""
 
     def __init__(self, step: int, arrays: Mapping[str, Array], extra: bytes, final: bool, disk: "Disk"):
         self.step = step

@@ -31,17 +31,17 @@ from dtrain.checkpoints.manifest import (
     slot_key,
     split_slot_key,
 )
-from dtrain.checkpoints.reader import Checkpoint, EvaluatedCheckpoint, Pace, open_checkpoint
+from dtrain.checkpoints.reader import EvaluatedCheckpoint, OpenCheckpoint, Pace, open_checkpoint
 from dtrain.checkpoints.tensor_file import TensorEntry
 from dtrain.checkpoints.writer import CheckpointWriter, Streamed, save
 
 __all__ = [
     "MANIFEST",
-    "Checkpoint",
     "CheckpointPath",
     "CheckpointWriter",
     "EvaluatedCheckpoint",
     "Manifest",
+    "OpenCheckpoint",
     "OptimizerState",
     "Pace",
     "RemoteCopies",

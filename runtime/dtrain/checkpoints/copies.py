@@ -28,7 +28,7 @@ from dtrain.checkpoints.folder import (
     step_of,
 )
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
-from dtrain.checkpoints.reader import Checkpoint, open_checkpoint
+from dtrain.checkpoints.reader import OpenCheckpoint, open_checkpoint
 from dtrain.checkpoints.writer import save
 from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
 from dtrain.formats.bounded_reading import JSON_BYTES_MAX, read_whole
@@ -160,7 +160,7 @@ class RemoteCopies:
             for name in names:
                 self._files.get_file(self._path(step, name), str(aside / name))
             (aside / MANIFEST).write_bytes(manifest)
-            Checkpoint(aside).close()
+            OpenCheckpoint(aside).close()
             for name in (*names, MANIFEST):
                 with open(aside / name, "rb") as file:
                     DISK.sync(file)

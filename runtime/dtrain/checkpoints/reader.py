@@ -21,7 +21,7 @@ from dtrain.variables.sharded_variable import ShardedVariable
 BLOCK_BYTES = 1 << 20
 
 
-class Checkpoint:
+class OpenCheckpoint:
     """An open, verified checkpoint. It cannot be removed while it is open; close it, or use it in a `with`.
 
     Attributes:
@@ -68,7 +68,7 @@ class Checkpoint:
             kind = type(error) if isinstance(error, CheckpointDamagedError) else CheckpointError
             raise kind(f"{path} cannot be used: {error}") from None
 
-    def __enter__(self) -> "Checkpoint":
+    def __enter__(self) -> "OpenCheckpoint":
         return self
 
     def __exit__(
@@ -159,19 +159,19 @@ def _verified(name: str, descriptor: int, record: FileRecord) -> list[TensorEntr
     return decode_header(os.pread(descriptor, length, 0), name, nbytes)
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Open one checkpoint, or the newest sound one of a directory of them; see `Checkpoint.warning`.
+def open_checkpoint(path: Path) -> OpenCheckpoint:
+    """Open one checkpoint, or the newest sound one of a directory of them; see `OpenCheckpoint.warning`.
 
     Raises:
         CheckpointError: there is none, or a newer version of dtrain wrote it.
         CheckpointDamagedError: there are some, and all are damaged.
     """
     if (path / MANIFEST).exists():
-        return Checkpoint(path)
+        return OpenCheckpoint(path)
     damaged: list[str] = []
     for found in readable(path):
         try:
-            checkpoint = Checkpoint(found.path)
+            checkpoint = OpenCheckpoint(found.path)
         except CheckpointDamagedError as error:
             damaged.append(str(error))
             continue

@@ -180,7 +180,7 @@ def _restored(directory: Path, plan: Plan, asked: FitState, *, by_server: bool) 
         return Start(state, plan, values, slots, checkpoint.warning, feed.change_from(before.feed))
 
 
-def _check_files(before: Feed, now: Feed, checkpoint: checkpoints.Checkpoint) -> None:
+def _check_files(before: Feed, now: Feed, checkpoint: checkpoints.OpenCheckpoint) -> None:
     """Raise a CheckpointError if a data file has changed since, so that batches had other examples."""
     changed = now.changed_files(before)
     if changed:
@@ -195,12 +195,12 @@ def _check_files(before: Feed, now: Feed, checkpoint: checkpoints.Checkpoint) ->
         )
 
 
-def _read(checkpoint: checkpoints.Checkpoint, spec: VariableSpec, key: str) -> Any:
+def _read(checkpoint: checkpoints.OpenCheckpoint, spec: VariableSpec, key: str) -> Any:
     return checkpoint.look_into(key) if spec.sparse else checkpoint.read(key)
 
 
 def _restored_slots(
-    checkpoint: checkpoints.Checkpoint, plan: Plan, rule: optimizers.Optimizer, values: Mapping[str, Any]
+    checkpoint: checkpoints.OpenCheckpoint, plan: Plan, rule: optimizers.Optimizer, values: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Return slots by name and variable; those of variables not trained there are fresh."""
     one = np.zeros(1, np.float32)
@@ -226,7 +226,9 @@ def _restored_slots(
     return slots
 
 
-def _newest_that_fits(directory: Path, plan: Plan, feed: Feed, *, by_server: bool) -> checkpoints.Checkpoint:
+def _newest_that_fits(
+    directory: Path, plan: Plan, feed: Feed, *, by_server: bool
+) -> checkpoints.OpenCheckpoint:
     """Open the newest sound checkpoint of a folder, or raise a CheckpointError. One whose servers contain
     different batches does not fit other servers, nor a single version: then it is the newest one of the same
     call of `fit` without such differences.

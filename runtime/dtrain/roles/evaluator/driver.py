@@ -154,14 +154,14 @@ def follow_fit(
     return follow_checkpoints(run, ended, is_last, reporter, pace, fit, clock)
 
 
-def _opened(path: Path, reporter: Reporter) -> checkpoints.Checkpoint:
+def _opened(path: Path, reporter: Reporter) -> checkpoints.OpenCheckpoint:
     checkpoint = checkpoints.open_checkpoint(path)
     if checkpoint.warning:
         reporter.warn(checkpoint.warning)
     return checkpoint
 
 
-def read_weights(checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
+def read_weights(checkpoint: checkpoints.OpenCheckpoint) -> dict[str, Any]:
     """Return every variable of a checkpoint; sparse rows are read when they are looked up."""
     variables = (checkpoint.state.plan or {}).get("variables", ())
     sparse = {variable["name"] for variable in variables if variable.get("sparse")}
