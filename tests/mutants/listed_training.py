@@ -61,7 +61,7 @@ CALLBACKS = [
         "self._unsaved_steps += batch - self._last_batch",
         "self._unsaved_steps += 1",
     ),
-    bug(CHECKPOINT, "ModelCheckpoint._save_if_due", "self.best = value"),
+    bug(CHECKPOINT, "ModelCheckpoint._save_if_due", "self._best = value"),
     bug(
         "callbacks/saving.py",
         "BackupAndRestore.on_train_begin",

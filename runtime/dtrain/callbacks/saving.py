@@ -29,15 +29,12 @@ class ModelCheckpoint(MonitoringCallback):
         options: accepted as in Keras, where they are a file system's.
         initial_value_threshold: what the first value must be better than.
 
-    Attributes:
-        best: the best value so far.
-
     Raises:
         SpecError: there is no such mode or frequency.
         RunInUseError: when training begins, or later: another run writes the file.
     """
 
-    _handed_over = ("best", "_epoch", "_unsaved_steps", "_last_batch")
+    _handed_over = ("_best", "_epoch", "_unsaved_steps", "_last_batch")
 
     def __init__(
         self,
@@ -64,6 +61,11 @@ class ModelCheckpoint(MonitoringCallback):
         self._epoch = 0
         self._unsaved_steps = 0
         self._last_batch = -1
+
+    @property
+    def best(self) -> float:
+        """Best value so far."""
+        return self._best
 
     def monitors_validation(self) -> bool:
         """Return whether `save_best_only` or the file's name needs `val_*` numbers."""
@@ -104,7 +106,7 @@ class ModelCheckpoint(MonitoringCallback):
                 self._say(epoch, f"{self.monitor} did not improve from {self.best:.5f}")
                 return
             note = f"{self.monitor} improved from {self.best:.5f} to {value:.5f}, saving"
-            self.best = value
+            self._best = value
         path = self._path(epoch, batch, logs)
         self._say(epoch, f"{note} model to {path}")
         if self.save_weights_only:

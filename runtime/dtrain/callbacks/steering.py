@@ -14,11 +14,7 @@ MODES = ("auto", "min", "max")
 
 
 class MonitoringCallback(StatefulCallback):
-    """A callback that compares the number `monitor` of the logs with the best one so far.
-
-    Attributes:
-        best: the best value so far; infinite at first.
-    """
+    """A callback that compares the number `monitor` of the logs with the best one so far."""
 
     def __init__(
         self,
@@ -44,7 +40,7 @@ class MonitoringCallback(StatefulCallback):
         self._reset_best(best)
 
     def _reset_best(self, best: float | None = None) -> None:
-        self.best = -self._sign * math.inf if best is None else best
+        self._best = -self._sign * math.inf if best is None else best
 
     def _monitored(self, logs: Logs | None) -> float | None:
         """Return the number; None, with a warning, if it is missing."""
@@ -59,7 +55,7 @@ class MonitoringCallback(StatefulCallback):
 
     def _improves(self, value: float, reference: float | None = None) -> bool:
         """Return whether a value is better than the best, or than `reference`, by more than min_delta."""
-        reference = self.best if reference is None else reference
+        reference = self._best if reference is None else reference
         return self._sign * value - self._min_delta > self._sign * reference
 
 
@@ -77,15 +73,12 @@ class EarlyStopping(MonitoringCallback):
             and part of `get_state`: the next leader has them when this one dies.
         start_from_epoch: epochs before this one are not looked at.
 
-    Attributes:
-        best: the best value so far.
-
     Raises:
         SpecError: there is no such mode.
     """
 
     # Another task then goes back to the same weights.
-    _handed_over = ("best", "wait", "stopped_epoch", "best_epoch", "best_weights")
+    _handed_over = ("_best", "wait", "stopped_epoch", "best_epoch", "best_weights")
 
     def __init__(
         self,
@@ -111,6 +104,11 @@ class EarlyStopping(MonitoringCallback):
         self.wait = self.stopped_epoch = self.best_epoch = 0
         self.best_weights: list[Any] | None = None
 
+    @property
+    def best(self) -> float:
+        """Best value so far."""
+        return self._best
+
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Forget an earlier training."""
         self._begin()
@@ -125,7 +123,7 @@ class EarlyStopping(MonitoringCallback):
             self.best_weights = self.model.get_weights()
         self.wait += 1
         if improved:
-            self.best = value
+            self._best = value
             self.best_epoch = epoch
             if self.baseline is None or self._improves(value, self.baseline):
                 self.wait = 0
@@ -168,7 +166,7 @@ class ReduceLROnPlateau(MonitoringCallback):
         SpecError: the factor is not below 1, or there is no such mode.
     """
 
-    _handed_over = ("best", "wait", "cooldown_counter")  # the rate is the optimizer's
+    _handed_over = ("_best", "wait", "cooldown_counter")  # the rate is the optimizer's
 
     def __init__(
         self,
@@ -208,7 +206,7 @@ class ReduceLROnPlateau(MonitoringCallback):
             self.cooldown_counter -= 1
             self.wait = 0
         if self._improves(value):
-            self.best = value
+            self._best = value
             self.wait = 0
         elif self.cooldown_counter == 0:
             self.wait += 1
