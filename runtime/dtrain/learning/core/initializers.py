@@ -13,30 +13,10 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.configuration import Configurable, from_data, snake_case, unknown_name
+from dtrain.learning.core.configuration import Configurable, from_data, snake_case
 from dtrain.types import Array
 
 # The standard deviation of a unit normal cut off at two; Keras divides by it to keep the variance.
-__all__ = [
-    "Constant",
-    "GlorotNormal",
-    "GlorotUniform",
-    "HeNormal",
-    "HeUniform",
-    "Identity",
-    "Initializer",
-    "LecunNormal",
-    "LecunUniform",
-    "Ones",
-    "Orthogonal",
-    "RandomNormal",
-    "RandomUniform",
-    "TruncatedNormal",
-    "VarianceScaling",
-    "Zeros",
-    "get",
-]
-
 _TRUNCATED_STDDEV = 0.87962566103423978
 
 
@@ -310,6 +290,8 @@ CLASSES: dict[str, type[Initializer]] = {
 _BY_NAME = {snake_case(name): cls for name, cls in CLASSES.items()} | CLASSES
 _BY_NAME |= {"uniform": RandomUniform, "normal": RandomNormal, "zero": Zeros, "one": Ones}
 
+__all__ = ["Initializer", "get", *CLASSES]
+
 
 def get(identifier: InitializerLike) -> Initializer:
     """Return the initializer for an object, a name (``glorot_uniform``, ``GlorotUniform``) or data.
@@ -319,13 +301,7 @@ def get(identifier: InitializerLike) -> Initializer:
     """
     if identifier is None:
         return GlorotUniform()
-    if isinstance(identifier, Initializer):
-        return identifier
-    if isinstance(identifier, str):
-        if identifier not in _BY_NAME:
-            raise SpecError(unknown_name(identifier, "initializer", _BY_NAME, CLASSES))
-        return _BY_NAME[identifier]()
-    return from_data(identifier, "initializer", CLASSES)
+    return from_data(identifier, "initializer", _BY_NAME if isinstance(identifier, str) else CLASSES)
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:

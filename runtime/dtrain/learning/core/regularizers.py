@@ -10,14 +10,6 @@ from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import Configurable, from_data, unknown_name
 from dtrain.types import Array
 
-__all__ = [
-    "L1",
-    "L1L2",
-    "L2",
-    "Regularizer",
-    "get",
-]
-
 
 class Regularizer(Configurable):
     """Base class: the penalty for a weight, and its gradient."""
@@ -92,6 +84,8 @@ l1_l2 = L1L2
 CLASSES: dict[str, type[Regularizer]] = {"L1": L1, "L2": L2, "L1L2": L1L2}
 _BY_NAME: dict[str, Regularizer] = {"l1": L1(), "l2": L2(), "l1_l2": L1L2(0.01, 0.01), "L1": L1(), "L2": L2()}
 _BY_NAME["L1L2"] = _BY_NAME["l1_l2"]
+
+__all__ = ["Regularizer", "get", *CLASSES]
 
 
 def get(identifier: RegularizerLike) -> Regularizer | None:

@@ -31,14 +31,14 @@ from dtrain.learning.layers.pooling import (
     MaxPooling1D,
     MaxPooling2D,
 )
-from dtrain.learning.layers.preprocessing import (
+from dtrain.learning.layers.preprocessing.categories import (
     CategoryEncoding,
-    CenterCrop,
     Discretization,
     HashedCrossing,
     Hashing,
-    IntegerLookup,
-    Normalization,
+)
+from dtrain.learning.layers.preprocessing.images import (
+    CenterCrop,
     RandomBrightness,
     RandomContrast,
     RandomCrop,
@@ -46,11 +46,11 @@ from dtrain.learning.layers.preprocessing import (
     RandomRotation,
     RandomTranslation,
     RandomZoom,
-    Rescaling,
     Resizing,
-    StringLookup,
-    TextVectorization,
 )
+from dtrain.learning.layers.preprocessing.lookups import IntegerLookup, StringLookup
+from dtrain.learning.layers.preprocessing.numeric import Normalization, Rescaling
+from dtrain.learning.layers.preprocessing.text_vectorization import TextVectorization
 from dtrain.learning.layers.recurrent import GRU, LSTM, SimpleRNN
 from dtrain.learning.layers.shaping import (
     Dropout,

@@ -87,43 +87,6 @@ __all__ = [
 
 Function: TypeAlias = Callable[[Any, Any], Any]
 
-METRICS: tuple[type[Metric], ...] = (
-    Accuracy,
-    AccuracyByShape,
-    AUC,
-    BinaryAccuracy,
-    BinaryCrossentropy,
-    CategoricalAccuracy,
-    CategoricalCrossentropy,
-    CosineSimilarity,
-    FalseNegatives,
-    FalsePositives,
-    Hinge,
-    KLDivergence,
-    LogCoshError,
-    Mean,
-    MeanAbsoluteError,
-    MeanAbsolutePercentageError,
-    MeanIoU,
-    MeanSquaredError,
-    MeanSquaredLogarithmicError,
-    Poisson,
-    Precision,
-    PrecisionAtRecall,
-    Recall,
-    RecallAtPrecision,
-    RootMeanSquaredError,
-    SensitivityAtSpecificity,
-    SparseCategoricalAccuracy,
-    SparseCategoricalCrossentropy,
-    SparseTopKCategoricalAccuracy,
-    SpecificityAtSensitivity,
-    SquaredHinge,
-    Sum,
-    TopKCategoricalAccuracy,
-    TrueNegatives,
-    TruePositives,
-)
 SHORT_NAMES: dict[str, type[Metric]] = {
     "accuracy": AccuracyByShape,
     "acc": AccuracyByShape,
@@ -142,9 +105,11 @@ SHORT_NAMES: dict[str, type[Metric]] = {
     "log_cosh": LogCoshError,
 }
 BY_NAME: dict[str, type[Metric]] = {
-    **{name: metric for metric in METRICS for name in (metric.__name__, metric.default_name)},
-    **SHORT_NAMES,
-}
+    name: metric
+    for metric in (*map(globals().get, __all__), AccuracyByShape)
+    if isinstance(metric, type) and issubclass(metric, Metric) and metric is not Metric
+    for name in (metric.__name__, metric.default_name)
+} | SHORT_NAMES
 
 
 def get(

@@ -26,18 +26,6 @@ from dtrain.learning.layers.preprocessing.image_geometry import (
 from dtrain.learning.layers.preprocessing.numeric import OUTPUTS_MAX, PreparingLayer
 from dtrain.types import Array, Arrays, Shape
 
-__all__ = [
-    "CenterCrop",
-    "RandomBrightness",
-    "RandomContrast",
-    "RandomCrop",
-    "RandomFlip",
-    "RandomRotation",
-    "RandomTranslation",
-    "RandomZoom",
-    "Resizing",
-]
-
 
 class Window(NamedTuple):
     """Rows and columns of images of a shape."""
