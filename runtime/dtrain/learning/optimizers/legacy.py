@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.learning.optimizers import update_rules
-from dtrain.learning.optimizers.optimizer import Optimizer, Slots
+from dtrain.learning.optimizers.optimizer import Optimizer, Slots, root_of_sum, root_plus
 from dtrain.types import Array
 
 
@@ -45,9 +45,7 @@ class SGD(Legacy, update_rules.SGD):
 class Adagrad(Legacy, update_rules.Adagrad):
     """`optimizers.Adagrad` with `decay`; epsilon is added to the root."""
 
-    def _root(self, accumulator: Array, out: Array) -> Array:
-        np.sqrt(accumulator, out=out)
-        return np.add(out, self.epsilon, out=out)
+    _root = staticmethod(root_plus)
 
 
 @dataclass
@@ -59,11 +57,8 @@ class Adadelta(Legacy, update_rules.Adadelta):
 class RMSprop(Legacy, update_rules.RMSprop):
     """`optimizers.RMSprop` with `decay`; without momentum epsilon is added to the root, not under it."""
 
-    def _root(self, spread: Array, out: Array) -> Array:
-        if self.momentum:
-            return super()._root(spread, out)
-        np.sqrt(spread, out=out)
-        return np.add(out, self.epsilon, out=out)
+    def _root(self, spread: Array, epsilon: float, out: Array) -> Array:
+        return (root_of_sum if self.momentum else root_plus)(spread, epsilon, out)
 
     def _moves_listed_rows_only(self) -> bool:
         return bool(self.momentum)

@@ -172,7 +172,10 @@ class Optimizer(Applied, Configurable):
             clipped = {name: clipping.scaled(gradient, factor) for name, gradient in gradients.items()}
         for name, gradient in clipped.items():
             if isinstance(gradient, SparseRows):
-                clipped[name] = self._limited(gradient).summed()
+                rows = gradient.rows
+                if self.clipvalue is not None:
+                    rows = np.clip(rows, -self.clipvalue, self.clipvalue)
+                clipped[name] = SparseRows(gradient.ids, rows).summed()
         return clipped
 
     def update(
@@ -310,11 +313,6 @@ class Optimizer(Applied, Configurable):
         if self.use_ema:
             self._average(out, slots["average"], scratch[0], step)
 
-    def _limited(self, gradient: SparseRows) -> SparseRows:
-        if self.clipvalue is None:
-            return gradient
-        return SparseRows(gradient.ids, np.clip(gradient.rows, -self.clipvalue, self.clipvalue))
-
     def _average(self, value: Array, average: Array, scratch: Array, step: int) -> None:
         np.multiply(value, 1.0 - self.ema_momentum, out=scratch)
         np.multiply(average, self.ema_momentum, out=average)
@@ -328,3 +326,13 @@ def move_towards(mean: Array, target: Array, fraction: float, scratch: Array) ->
     np.subtract(target, mean, out=scratch)
     np.multiply(scratch, fraction, out=scratch)
     np.add(mean, scratch, out=mean)
+
+
+def root_of_sum(values: Array, epsilon: float, out: Array) -> Array:
+    np.add(values, epsilon, out=out)
+    return np.sqrt(out, out=out)
+
+
+def root_plus(values: Array, epsilon: float, out: Array) -> Array:
+    np.sqrt(values, out=out)
+    return np.add(out, epsilon, out=out)

@@ -6,6 +6,7 @@ A schedule is plain data: its config round trips through JSON.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import Configurable
@@ -67,9 +68,7 @@ class PiecewiseConstantDecay(LearningRateSchedule):
                 "values and "
                 f"{len(self.boundaries)} boundaries."
             )
-        if any(
-            later <= earlier for earlier, later in zip(self.boundaries, self.boundaries[1:], strict=False)
-        ):
+        if any(later <= earlier for earlier, later in pairwise(self.boundaries)):
             raise SpecError(
                 f"PiecewiseConstantDecay: expected ascending boundaries, found {list(self.boundaries)}."
             )

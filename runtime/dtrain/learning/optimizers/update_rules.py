@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards
+from dtrain.learning.optimizers.optimizer import Optimizer, Slots, move_towards, root_of_sum, root_plus
 from dtrain.learning.optimizers.schedules import LearningRateSchedule
 from dtrain.types import Array
 
@@ -90,9 +90,7 @@ class Adam(Optimizer):
         move_towards(v, np.multiply(gradient, gradient, out=s), 1 - self.beta_2, s)
         if self.amsgrad:
             v = np.maximum(slots["vhat"], v, out=slots["vhat"])
-        np.sqrt(v, out=s)
-        np.add(s, self.epsilon, out=s)
-        np.divide(m, s, out=s)
+        np.divide(m, root_plus(v, self.epsilon, out=s), out=s)
         np.multiply(s, unbiased_rate, out=s)
         np.subtract(value, s, out=out)
 
@@ -170,12 +168,13 @@ class Nadam(Optimizer):
         s = scratch[0]
         root = scratch[1]
         now, following = self._momentum(np.array([step + 1, step + 2])).tolist()
-        product = self._momentum_product(step + 1)
+        # the product of the momenta so far, of those that can change 1 - product
+        enough = math.ceil(math.log(1e-12) / math.log(self.beta_1)) if 0 < self.beta_1 < 1 else step + 1
+        product = float(np.prod(self._momentum(np.arange(1, min(step + 1, enough) + 1))))
         move_towards(m, gradient, 1 - self.beta_1, s)
         move_towards(v, np.multiply(gradient, gradient, out=s), 1 - self.beta_2, s)
         np.divide(v, 1 - self.beta_2 ** (step + 1), out=root)
-        np.sqrt(root, out=root)
-        np.add(root, self.epsilon, out=root)
+        root_plus(root, self.epsilon, out=root)
         np.multiply(m, rate * following / (1 - product * following), out=s)
         np.divide(s, root, out=s)
         np.subtract(value, s, out=out)
@@ -185,11 +184,6 @@ class Nadam(Optimizer):
 
     def _momentum(self, steps: Array) -> Array:
         return np.asarray(self.beta_1 * (1 - 0.5 * 0.96**steps))
-
-    def _momentum_product(self, step: int) -> float:
-        """Return the product of the momenta of steps 1 to `step`, of those that can change 1 - product."""
-        enough = math.ceil(math.log(1e-12) / math.log(self.beta_1)) if 0 < self.beta_1 < 1 else step
-        return float(np.prod(self._momentum(np.arange(1, min(step, enough) + 1))))
 
 
 @dataclass
@@ -232,7 +226,7 @@ class RMSprop(Optimizer):
             mean = slots["average_gradient"]
             move_towards(mean, gradient, 1 - self.rho, s)
             spread = np.subtract(velocity, np.multiply(mean, mean, out=s), out=s)
-        np.divide(gradient, self._root(spread, scratch[1]), out=s)
+        np.divide(gradient, self._root(spread, self.epsilon, scratch[1]), out=s)
         np.multiply(s, rate, out=s)
         if self.momentum:
             momentum = slots["momentum"]
@@ -240,9 +234,8 @@ class RMSprop(Optimizer):
             s = np.add(momentum, s, out=momentum)
         np.subtract(value, s, out=out)
 
-    def _root(self, spread: Array, out: Array) -> Array:
-        np.add(spread, self.epsilon, out=out)
-        return np.sqrt(out, out=out)
+    def _root(self, spread: Array, epsilon: float, out: Array) -> Array:
+        return root_of_sum(spread, epsilon, out)
 
 
 @dataclass
@@ -311,13 +304,11 @@ class Adagrad(Optimizer):
         s = scratch[0]
         np.multiply(gradient, gradient, out=s)
         np.add(accumulator, s, out=accumulator)
-        np.divide(gradient, self._root(accumulator, s), out=s)
+        np.divide(gradient, self._root(accumulator, self.epsilon, s), out=s)
         np.multiply(s, rate, out=s)
         np.subtract(value, s, out=out)
 
-    def _root(self, accumulator: Array, out: Array) -> Array:
-        np.add(accumulator, self.epsilon, out=out)
-        return np.sqrt(out, out=out)
+    _root = staticmethod(root_of_sum)
 
 
 @dataclass
