@@ -10,8 +10,8 @@ from learning.test_networks import two_inputs
 
 from dtrain.errors import ProgramError
 from dtrain.learning import layers as L
+from dtrain.learning.graphs.graph import Submodel
 from dtrain.learning.graphs.networks import Network
-from dtrain.learning.graphs.wiring import Submodel
 from dtrain.learning.losses import MeanSquaredError
 
 MSE = MeanSquaredError()

@@ -8,8 +8,7 @@ from onnx import ModelProto, TensorProto, checker, helper
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import layers as known
-from dtrain.learning.graphs.graph import Graph
-from dtrain.learning.graphs.wiring import Slot, Step
+from dtrain.learning.graphs.graph import Graph, LayerStep, Slot
 from dtrain.learning.layers import Embedding, InputLayer, IntegerLookup, Layer, StringLookup
 from dtrain.saving import onnx_layers
 from dtrain.saving.onnx_graph import OnnxGraph, Use, integers
@@ -119,13 +118,13 @@ class _GraphWriter:
             self._output(slot, name) for slot, name in zip(graph.outputs, graph.output_names, strict=True)
         ]
 
-    def _input(self, step: Step) -> Any:
+    def _input(self, step: LayerStep) -> Any:
         name = step.path
         onnx_type = self._input_type(step)
         self._types[name] = onnx_type
         return helper.make_tensor_value_info(name, onnx_type, _lengths(name, step.shapes[0]))
 
-    def _input_type(self, step: Step) -> int:
+    def _input_type(self, step: LayerStep) -> int:
         """Return the type that the layer names; else the one that its readers want."""
         dtype = getattr(step.layer, "dtype", None)
         if dtype is not None:
@@ -147,7 +146,7 @@ class _GraphWriter:
             else TensorProto.FLOAT
         )
 
-    def _step(self, step: Step) -> list[str]:
+    def _step(self, step: LayerStep) -> list[str]:
         layer = step.layer
         if type(layer) not in CONVERTERS:
             raise SpecError(f"{layer.label}: cannot be exported: ONNX has no form of this layer")

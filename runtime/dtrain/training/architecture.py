@@ -13,10 +13,9 @@ import numpy as np
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.graphs.graph import Graph
+from dtrain.learning.graphs.graph import Graph, Part, Submodel
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
-from dtrain.learning.graphs.wiring import InnerGraph, Part, Submodel
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
 from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.destination import FilePath, source, tell_format

@@ -1,6 +1,8 @@
 """The graph of a model: uses of layers, each of which reads outputs of earlier ones; their order; its config.
 
-A stack of layers and a graph with branches have the same form.
+A stack of layers and a graph with branches have the same form. A graph that has models in it is run as steps
+of layers alone (`flattened`). Names nest by model: layer ``dense`` of model ``encoder`` is ``encoder/dense``
+in every graph in which the model stands.
 
 The parts of a model, and so its weights, are listed in Keras's order. Keras 2.15
 (`keras/src/engine/functional.py`, `_map_graph_network`) sorts layers by depth, the deepest first.
@@ -19,18 +21,105 @@ table. A part that several models share is thus one part again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 from dtrain.errors import InputError, SpecError
+from dtrain.learning.core import regularizers
+from dtrain.learning.core.arrays import fits, shape_text
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.core.regularizers import Regularizer
-from dtrain.learning.graphs.wiring import InnerGraph, Part, Slot, Submodel, Use, flat, flattened, named
 from dtrain.learning.layers import CLASSES, InputLayer, Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import LayerNode
 from dtrain.learning.layers.pooled_convolution import pooled
 from dtrain.types import Shape
+
+KINDS = ("Model", "Sequential")
+"""The kinds of a model within another, as configs name them."""
+
+
+class Slot(NamedTuple):
+    """One output of one use, or of one step."""
+
+    step: int
+    output: int
+
+
+@dataclass(eq=False)
+class Submodel:
+    """A model that stands in the graphs of others as if it were a layer; one for all of them.
+
+    Attributes:
+        kind: ``Model`` or ``Sequential``.
+        model: the object in `Model.layers` of the others; None until it is read, where they come from a
+            config.
+    """
+
+    name: str
+    kind: str
+    graph: "Graph"
+    model: Any = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} ({self.kind})"
+
+    def __call__(
+        self, inputs: Sequence[SymbolicTensor], training: bool | None = None
+    ) -> list[SymbolicTensor]:
+        """Raise an `InputError` if number or shapes of the inputs are others."""
+        self.check([tensor.shape for tensor in inputs])
+        node = LayerNode(self, tuple(inputs), training)
+        shapes = self.graph.output_shapes_for([tensor.shape for tensor in inputs])
+        return [SymbolicTensor(node, index, shape) for index, shape in enumerate(shapes)]
+
+    def check(self, shapes: Sequence[Shape]) -> None:
+        """Raise an `InputError` unless shapes of examples fit the inputs, as far as known."""
+        entrances = self.graph.inputs
+        if len(shapes) != len(entrances):
+            raise InputError(f"{self.name}: expected {len(entrances)} inputs, found {len(shapes)}")
+        for step, shape in zip(entrances, shapes, strict=True):
+            if step.shapes and not fits(tuple(length or -1 for length in shape), step.shapes[0]):
+                label = step.layer.label
+                found = shape_text(shape)
+                raise InputError(
+                    f"{label}: expected an input of shape {shape_text(step.shapes[0])}, found {found}"
+                )
+
+
+Part = Layer | Submodel
+"""A part of a graph."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartUse:
+    """One use of a part on `inputs`, outputs of earlier uses; `training` None: as the whole model does."""
+
+    part: Part
+    inputs: tuple[Slot, ...] = ()
+    training: bool | None = None
+
+
+@dataclass(slots=True, eq=False)
+class LayerStep:
+    """One use of a layer in a graph that is run.
+
+    Attributes:
+        path: the layer's name, behind the names of the models in which it stands.
+        shapes: of the outputs, for one example; empty until the graph is built.
+        weights: the weights that the layer declared, and the model's name of each.
+        trained: those that have gradients, unless the layer is frozen.
+    """
+
+    layer: Layer
+    path: str
+    inputs: tuple[Slot, ...] = ()
+    training: bool | None = None
+    shapes: list[Shape] = field(default_factory=list)
+    weights: tuple[tuple[Weight, str], ...] = ()
+    trained: tuple[tuple[Weight, str], ...] = ()
 
 
 class Graph:
@@ -42,15 +131,15 @@ class Graph:
         steps: the layers that run, also those of models within, in the same order.
         outputs: the model's outputs, as outputs of steps.
         leaving: the same, as outputs of uses.
-        regularized: the weights with a penalty, and the model's name of each.
+        regularized: the penalties on weights, and the model's name of each weight.
         submodel: the form in which the model stands in others; None: it stands in none.
     """
 
-    def __init__(self, uses: Sequence[Use], outputs: Sequence[Slot]) -> None:
+    def __init__(self, uses: Sequence[PartUse], outputs: Sequence[Slot]) -> None:
         self.uses = tuple(uses)
         self.leaving = tuple(outputs)
         self.built = False
-        self.regularized: tuple[tuple[Weight, str], ...] = ()
+        self.regularized: tuple[tuple[Regularizer, str], ...] = ()
         self.submodel: Submodel | None = None
         self._check_wiring()
         self.names = named(list(dict.fromkeys(use.part for use in uses)))
@@ -77,7 +166,7 @@ class Graph:
             raise SpecError(
                 f"{several[0]}: expected a model with one output before another layer, found several outputs"
             )
-        uses = [Use(part, (Slot(index - 1, 0),) if index else ()) for index, part in enumerate(stack)]
+        uses = [PartUse(part, (Slot(index - 1, 0),) if index else ()) for index, part in enumerate(stack)]
         n_outputs = len(stack[-1].graph.outputs) if isinstance(stack[-1], Submodel) else 1
         return cls(uses, [Slot(len(uses) - 1, output) for output in range(n_outputs)])
 
@@ -96,7 +185,7 @@ class Graph:
                 "them once"
             )
         uses = [
-            Use(node.part, tuple(Slot(nodes[t.node], t.index) for t in node.inputs), node.training)
+            PartUse(node.part, tuple(Slot(nodes[t.node], t.index) for t in node.inputs), node.training)
             for node in nodes
         ]
         return cls(uses, [Slot(nodes[t.node], t.index) for t in leaving])
@@ -130,9 +219,7 @@ class Graph:
         for step, shape in zip(self.inputs, given, strict=True):
             step.layer.input_shape = tuple(shape)
         declared: dict[Layer, tuple[Weight, ...]] = {}
-        for step, shapes in zip(
-            self.steps, list(self._shapes([tuple(shape) for shape in given])), strict=True
-        ):
+        for step, shapes in zip(self.steps, self._shapes([tuple(shape) for shape in given]), strict=True):
             step.shapes = shapes
         self._build_submodels()
         for step in self.steps:
@@ -147,9 +234,8 @@ class Graph:
                 )
             step.weights = tuple((weight, f"{step.path}/{weight.name}") for weight in weights)
             step.trained = tuple((weight, name) for weight, name in step.weights if weight.trainable)
-        self.regularized = tuple(
-            (weight, name) for _, weight, name in self.weights() if weight.regularizer is not None
-        )
+        penalties = ((regularizers.get(weight.regularizer), name) for _, weight, name in self.weights())
+        self.regularized = tuple((penalty, name) for penalty, name in penalties if penalty is not None)
         self.built = True
 
     def _build_submodels(self) -> None:
@@ -171,10 +257,10 @@ class Graph:
 
     def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
         """Raise an `InputError` that names the layer at fault."""
-        produced = list(self._shapes(entering))
+        produced = self._shapes(entering)
         return [produced[slot.step][slot.output] for slot in self.outputs]
 
-    def _shapes(self, entering: Sequence[Shape]) -> Iterator[list[Shape]]:
+    def _shapes(self, entering: Sequence[Shape]) -> list[list[Shape]]:
         source = iter(entering)
         produced = list[list[Shape]]()
         for step in self.steps:
@@ -186,7 +272,7 @@ class Graph:
                 else next(source)
             )
             produced.append(shape if isinstance(shape, list) else [shape])
-            yield produced[-1]
+        return produced
 
     def weights(self) -> Iterable[tuple[Layer, Weight, str]]:
         """Yield every weight once, in creation order: its layer, its declaration, its name in the model."""
@@ -244,11 +330,51 @@ class Graph:
         return sum(slot.step == number for slot in read)
 
     def get_config(self) -> dict[str, Any]:
-        return to_config(self)
+        """Raise a `SpecError` if a layer's argument cannot be written."""
+        layers: dict[Layer, int] = {}
+        models: dict[Submodel, int] = {}
+        described: list[dict[str, Any]] = []
+
+        def collect(graph: Graph) -> dict[str, Any]:
+            for part in graph.names:
+                if isinstance(part, Layer):
+                    layers.setdefault(part, len(layers))
+                elif part not in models:
+                    description = {"name": part.name, "kind": part.kind, **collect(part.graph)}
+                    models[part] = len(models)
+                    described.append(description)
+            return {
+                "steps": [_use_to_data(use, layers, models) for use in graph.uses],
+                "outputs": [list(slot) for slot in graph.leaving],
+            }
+
+        wiring = collect(self)
+        table = [_layer_to_data(layer) for layer in layers]
+        return {"layers": table, **({"models": described} if described else {}), **wiring}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        return from_config(config, cls, custom_objects)
+        """Raise a `SpecError` for an unknown layer."""
+        try:
+            layers = [_layer_from_data(each, custom_objects) for each in config["layers"]]
+            models: list[Submodel] = []
+            for each in config.get("models", ()):
+                if each["kind"] not in KINDS or not isinstance(each["name"], str):
+                    raise SpecError(
+                        f"a model within: expected a name and one of {', '.join(KINDS)}, found "
+                        f"{each['name']!r}, {each['kind']!r}"
+                    )
+                inner = cls._of_uses(each, layers, models)
+                inner.submodel = Submodel(each["name"], each["kind"], inner)
+                models.append(inner.submodel)
+            return cls._of_uses(config, layers, models)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise SpecError(f"the config of a network is malformed: {error!r}") from error
+
+    @classmethod
+    def _of_uses(cls, data: Mapping[str, Any], layers: Sequence[Layer], models: Sequence[Submodel]) -> Self:
+        uses = [_use_from_data(each, layers, models) for each in data["steps"]]
+        return cls(uses, [Slot(*slot) for slot in data["outputs"]])
 
     def _check_wiring(self) -> None:
         for index, use in enumerate(self.uses):
@@ -270,7 +396,88 @@ class Graph:
             raise SpecError(f"a network needs outputs of its {len(self.uses)} steps, found {self.leaving}")
 
 
-def _called(use: Use, arriving: list[SymbolicTensor]) -> Any:
+def flattened(
+    uses: Sequence[PartUse], names: Mapping[Part, str]
+) -> tuple[list[LayerStep], list[list[Slot] | int]]:
+    """Return a graph's steps, and each use's outputs or, for a layer, its step's number.
+
+    A layer that is used in several models has the path of its first use. `training` of a call of an inner
+    model's layer counts more than that of the model's call.
+    """
+    steps: list[LayerStep] = []
+    paths: dict[Layer, str] = {}
+    ends: list[list[Slot] | int] = []
+    for use in uses:
+        arriving = tuple(flat(slot, ends) for slot in use.inputs)
+        if isinstance(use.part, Layer):
+            steps.append(
+                LayerStep(use.part, paths.setdefault(use.part, names[use.part]), arriving, use.training)
+            )
+            ends.append(len(steps) - 1)
+            continue
+        graph = use.part.graph
+        within: list[list[Slot] | int] = []
+        entering = iter(arriving)
+        for inner in graph.steps:
+            if isinstance(inner.layer, InputLayer):
+                within.append([next(entering)])
+                continue
+            inputs = tuple(flat(slot, within) for slot in inner.inputs)
+            path = paths.setdefault(inner.layer, f"{names[use.part]}/{inner.path}")
+            steps.append(
+                LayerStep(
+                    inner.layer, path, inputs, use.training if inner.training is None else inner.training
+                )
+            )
+            within.append(len(steps) - 1)
+        ends.append([flat(slot, within) for slot in graph.outputs])
+    return steps, ends
+
+
+def flat(slot: Slot, ends: Sequence[list[Slot] | int]) -> Slot:
+    end = ends[slot.step]
+    return Slot(end, slot.output) if isinstance(end, int) else end[slot.output]
+
+
+def named(parts: Sequence[Part]) -> dict[Part, str]:
+    """Return the name of each part within a graph; raise a `SpecError` if two layers were given one name.
+
+    Layers without a name are called after their class, numbered where that is taken: ``dense``, ``dense_1``,
+    ... A layer or model that has such a name from another graph keeps it if it can.
+    """
+    own = [part for part in parts if isinstance(part, Layer) and part.name is not None and not part.numbered]
+    given: dict[Part, str] = {part: str(part.name) for part in own}
+    if twice := sorted(name for name, count in Counter(given.values()).items() if count > 1):
+        raise SpecError(
+            f"names of layers must be unique; found twice: {twice}; give the layers names of their own"
+        )
+    names: dict[Part, str] = dict(given)
+    taken = set(given.values())
+    numbers = Counter[str]()
+    others = [part for part in parts if part not in given]
+    for part in sorted(others, key=lambda part: part.name is None):
+        wished = part.base_name if isinstance(part, Layer) else part.name
+        for name in _numbered(part.name, wished, numbers):
+            if name not in taken:
+                names[part] = name
+                taken.add(name)
+                break
+        if part.name is None and isinstance(part, Layer):
+            part.name = names[part]
+            part.numbered = True
+    return {part: names[part] for part in parts}
+
+
+def _numbered(first: str | None, base: str, numbers: Counter[str]) -> Iterator[str]:
+    if first is not None:
+        yield first
+    while True:
+        number = numbers[base]
+        numbers[base] += 1
+        yield f"{base}_{number}" if number else base
+
+
+def _called(use: PartUse, arriving: list[SymbolicTensor]) -> Any:
     if isinstance(use.part, Submodel):
         return use.part(arriving, use.training)
     return use.part(arriving if use.part.takes_list else arriving[0], use.training)
@@ -292,7 +499,7 @@ def as_list(tensors: Any) -> list[SymbolicTensor]:
     return given
 
 
-def by_depth(uses: Sequence[Use], inputs: Sequence[int], outputs: Sequence[Slot]) -> list[Part]:
+def by_depth(uses: Sequence[PartUse], inputs: Sequence[int], outputs: Sequence[Slot]) -> list[Part]:
     """Return every part once; `inputs` are the numbers of the uses at which data enter."""
     left, met = _walk(uses, outputs)
     depths = dict.fromkeys(left, 0)
@@ -309,7 +516,7 @@ def by_depth(uses: Sequence[Use], inputs: Sequence[int], outputs: Sequence[Slot]
     return sorted(deepest, key=lambda part: (-deepest[part], met[part]))
 
 
-def _walk(uses: Sequence[Use], outputs: Sequence[Slot]) -> tuple[list[int], dict[Part, int]]:
+def _walk(uses: Sequence[PartUse], outputs: Sequence[Slot]) -> tuple[list[int], dict[Part, int]]:
     """Return the uses in the order in which a walk back from the outputs leaves them, and first visits."""
     left: list[int] = []
     met: dict[Part, int] = {}
@@ -327,56 +534,9 @@ def _walk(uses: Sequence[Use], outputs: Sequence[Slot]) -> tuple[list[int], dict
     return left, met
 
 
-KINDS = ("Model", "Sequential")
-
-G = TypeVar("G", bound=InnerGraph)
-Make = Callable[[Sequence[Use], Sequence[Slot]], G]
-"""Makes a graph: the class `Graph`, or one that is derived from it."""
-
-
-def to_config(graph: InnerGraph) -> dict[str, Any]:
-    """Raise a `SpecError` if a layer's argument cannot be written."""
-    layers: dict[Part, int] = {}
-    models: dict[Part, int] = {}
-    described: list[dict[str, Any]] = []
-
-    def collect(inner: InnerGraph) -> dict[str, Any]:
-        for part in inner.names:
-            if isinstance(part, Layer):
-                layers.setdefault(part, len(layers))
-            elif part not in models:
-                description = {"name": part.name, "kind": part.kind, **collect(part.graph)}
-                models[part] = len(models)
-                described.append(description)
-        return {
-            "steps": [_use_to_data(use, layers, models) for use in inner.uses],
-            "outputs": [list(slot) for slot in inner.leaving],
-        }
-
-    wiring = collect(graph)
-    table = [
-        to_data(layer) | ({"numbered": True} if getattr(layer, "numbered", False) else {}) for layer in layers
-    ]
-    return {"layers": table, **({"models": described} if described else {}), **wiring}
-
-
-def from_config(config: Mapping[str, Any], make: Make[G], custom_objects: CustomObjects) -> G:
-    """Return the graph, made by `make`; raise a `SpecError` for an unknown layer."""
-    try:
-        layers = [_layer_from_data(each, custom_objects) for each in config["layers"]]
-        models: list[Submodel] = []
-        for each in config.get("models", ()):
-            if each["kind"] not in KINDS or not isinstance(each["name"], str):
-                raise SpecError(
-                    f"a model within: expected a name and one of {', '.join(KINDS)}, found "
-                    f"{each['name']!r}, {each['kind']!r}"
-                )
-            inner = _graph_from_data(each, make, layers, models)
-            inner.submodel = Submodel(each["name"], each["kind"], inner)
-            models.append(inner.submodel)
-        return _graph_from_data(config, make, layers, models)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise SpecError(f"the config of a network is malformed: {error!r}") from error
+def _layer_to_data(layer: Layer) -> dict[str, Any]:
+    data: dict[str, Any] = to_data(layer)
+    return data | {"numbered": True} if layer.numbered else data
 
 
 def _layer_from_data(data: Any, custom_objects: CustomObjects) -> Layer:
@@ -385,22 +545,15 @@ def _layer_from_data(data: Any, custom_objects: CustomObjects) -> Layer:
     return layer
 
 
-def _graph_from_data(
-    data: Mapping[str, Any], make: Make[G], layers: Sequence[Layer], models: Sequence[Submodel]
-) -> G:
-    uses = [_use_from_data(each, layers, models) for each in data["steps"]]
-    return make(uses, [Slot(*slot) for slot in data["outputs"]])
-
-
-def _use_to_data(use: Use, layers: Mapping[Part, int], models: Mapping[Part, int]) -> dict[str, Any]:
+def _use_to_data(use: PartUse, layers: Mapping[Layer, int], models: Mapping[Submodel, int]) -> dict[str, Any]:
     number = {"layer": layers[use.part]} if isinstance(use.part, Layer) else {"model": models[use.part]}
-    told = {} if use.training is None else {"training": use.training}
-    return {**number, "inputs": [list(slot) for slot in use.inputs], **told}
+    training = {} if use.training is None else {"training": use.training}
+    return {**number, "inputs": [list(slot) for slot in use.inputs], **training}
 
 
-def _use_from_data(data: Mapping[str, Any], layers: Sequence[Layer], models: Sequence[Submodel]) -> Use:
+def _use_from_data(data: Mapping[str, Any], layers: Sequence[Layer], models: Sequence[Submodel]) -> PartUse:
     part: Part = models[data["model"]] if "model" in data else layers[data["layer"]]
     training = data.get("training")
     if training not in (None, True, False):
         raise SpecError(f"training: expected true or false, found {training!r}")
-    return Use(part, tuple(Slot(*slot) for slot in data["inputs"]), training)
+    return PartUse(part, tuple(Slot(*slot) for slot in data["inputs"]), training)

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core import initializers, regularizers
+from dtrain.learning.core import initializers
 from dtrain.learning.core.arrays import fits, of_rank, shape_text
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.graphs.graph import Graph
+from dtrain.learning.graphs.graph import Graph, LayerStep, Part, Slot
 from dtrain.learning.graphs.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output
 from dtrain.learning.graphs.passes import Pass, ScratchPool, only
-from dtrain.learning.graphs.wiring import Part, Slot, Step
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.learning.losses import Loss
@@ -134,35 +133,16 @@ class Network:
 
     def predict(self, weights: Arrays, x: Any, *, training: bool = False) -> Any:
         """Return the outputs for a batch: a new array, or a list of them if there are several outputs."""
-        run = Pass(
-            self.graph,
-            self._scratch,
-            weights,
-            training=training,
-            rng=self._own_chance,
-            stand_ins=self.graph.stand_ins,
-        )
-        run.forward(self._entering(x))
+        run = self._run(weights, self._entering(x), self.graph.stand_ins, training=training)
         return only([np.array(output) for output in run.outputs])
 
     def forward(self, weights: Arrays, x: Any, rng: Chance, sums: StepSums | None = None) -> Pass:
         """Return a pass in training mode after its forward half."""
-        run = Pass(
-            self.graph,
-            self._scratch,
-            weights,
-            training=True,
-            rng=rng,
-            stand_ins=self.graph.stand_ins,
-            sums=sums,
-        )
-        run.forward(self._entering(x))
-        return run
+        return self._run(weights, self._entering(x), self.graph.stand_ins, training=True, rng=rng, sums=sums)
 
     def outputs_of_layers(self, weights: Arrays, x: Any) -> Iterator[tuple[str, list[Array]]]:
         """Yield each layer's label and its outputs in inference mode, which are scratch memory."""
-        run = Pass(self.graph, self._scratch, weights, training=False, rng=self._own_chance)
-        run.forward(self._entering(x))
+        run = self._run(weights, self._entering(x), NOTHING, training=False)
         for step, outputs in run.values():
             yield f"{step.path} ({type(step.layer).__name__})", outputs
 
@@ -171,10 +151,7 @@ class Network:
     ) -> StepResult:
         """Compute in inference mode; the loss includes the penalties of regularizers."""
         heads, stand_ins = self._heads(loss)
-        run = Pass(
-            self.graph, self._scratch, weights, training=False, rng=self._own_chance, stand_ins=stand_ins
-        )
-        run.forward(self._entering(x))
+        run = self._run(weights, self._entering(x), stand_ins, training=False)
         lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
         return StepResult(
             self._total(weights, heads, lost) + run.activity_loss(),
@@ -215,10 +192,7 @@ class Network:
                 f"{self.graph.inputs[0].layer.label}: expected at least one example, found an empty batch"
             )
         heads, stand_ins = self._heads(loss)
-        run = Pass(
-            self.graph, self._scratch, weights, training=training, rng=rng, stand_ins=stand_ins, sums=sums
-        )
-        run.forward(entering)
+        run = self._run(weights, entering, stand_ins, training=training, rng=rng, sums=sums)
         found = [
             head.value_and_gradient(*given, scale)
             for head, given in self._given(heads, run, y, sample_weight)
@@ -234,16 +208,28 @@ class Network:
         """Fill `gradients` with those of the penalties alone, times `scale`."""
         for gradient in gradients.values():
             gradient.fill(0)
-        for weight, name in self.graph.regularized:
-            penalty = regularizers.get(weight.regularizer)
-            if penalty is not None and name in gradients:
+        for penalty, name in self.graph.regularized:
+            if name in gradients:
                 penalty.add_gradient(weights[name], gradients[name], scale)
 
     def regularization_loss(self, weights: Arrays) -> float:
-        if not self.graph.regularized:
-            return 0.0
-        penalties = [(regularizers.get(weight.regularizer), name) for weight, name in self.graph.regularized]
-        return sum([penalty(weights[name]) for penalty, name in penalties if penalty is not None])
+        return sum([penalty(weights[name]) for penalty, name in self.graph.regularized], 0.0)
+
+    def _run(
+        self,
+        weights: Arrays,
+        entering: Sequence[Array],
+        stand_ins: Mapping[Any, Layer],
+        *,
+        training: bool,
+        rng: Chance | None = None,
+        sums: StepSums | None = None,
+    ) -> Pass:
+        """Return a pass after its forward half."""
+        chance = self._own_chance if rng is None else rng
+        run = Pass(self.graph, self._scratch, weights, stand_ins, training=training, rng=chance, sums=sums)
+        run.forward(entering)
+        return run
 
     @cached_property
     def _own_chance(self) -> np.random.Generator:
@@ -323,7 +309,7 @@ class Network:
                 )
         return arrays
 
-    def _reader(self, source: Step) -> Layer:
+    def _reader(self, source: LayerStep) -> Layer:
         steps = self.graph.steps
         readers = (each.layer for each in steps if any(steps[slot.step] is source for slot in each.inputs))
         return next(readers, source.layer)

@@ -13,8 +13,7 @@ from dtrain.errors import ProgramError
 from dtrain.learning.core import regularizers
 from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.graphs.graph import Graph
-from dtrain.learning.graphs.wiring import Slot, Step
+from dtrain.learning.graphs.graph import Graph, LayerStep, Slot
 from dtrain.learning.layers import Call, Layer
 from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.types import Array, Arrays
@@ -48,19 +47,17 @@ class Pass:
         graph: Graph,
         pool: ScratchPool,
         weights: Arrays,
+        stand_ins: Mapping[int, Layer],
         *,
         training: bool,
-        rng: Chance | None = None,
-        stand_ins: Mapping[int, Layer] | None = None,
-        sums: StepSums | None = None,
+        rng: Chance,
+        sums: StepSums | None,
     ) -> None:
         """Prepare; `stand_ins` are layers that replace those of some steps, by the steps' numbers."""
         self._pool = pool
         self._scratch: Scratch | None = pool.take()
         self._graph = graph
-        self._layers = [step.layer for step in graph.steps]
-        for index, layer in stand_ins.items() if stand_ins else ():
-            self._layers[index] = layer
+        self._layers = [stand_ins.get(index, step.layer) for index, step in enumerate(graph.steps)]
         self._values: list[list[Array]] = []
         self._caches: list[Any] = []
         self._given = weights
@@ -86,7 +83,7 @@ class Pass:
         """The model's outputs: scratch memory, which `backward` gives back."""
         return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
 
-    def values(self) -> Iterator[tuple[Step, list[Array]]]:
+    def values(self) -> Iterator[tuple[LayerStep, list[Array]]]:
         return zip(self._graph.steps, self._values, strict=True)
 
     def activity_loss(self) -> float:
@@ -187,7 +184,7 @@ class Collected:
         self._uses_left = uses
         self._begun: set[Layer] = set()
 
-    def places(self, step: Step, call: Call) -> dict[str, Array]:
+    def places(self, step: LayerStep, call: Call) -> dict[str, Array]:
         """Return the arrays into which a step's layer writes its gradients."""
         places: dict[str, Array] = {}
         for weight, name in step.trained:
@@ -199,29 +196,21 @@ class Collected:
                 places[weight.name] = self._gradients[name]
         return places
 
-    def finish(self, step: Step, weights: Arrays, places: Arrays, call: Call) -> None:
+    def finish(self, step: LayerStep, weights: Arrays, places: Arrays, call: Call) -> None:
         layer = step.layer
         self._uses_left[layer] -= 1
-        complete = self._uses_left[layer] == 0
         if not layer.trainable or not step.trained:
             return
         for weight, name in step.trained:
             if weight.name in call.sparse_gradients:
-                self._add_rows(name, call.sparse_gradients[weight.name])
+                rows = call.sparse_gradients[weight.name]
+                self.rows[name] = self.rows[name].plus(rows) if name in self.rows else rows
             elif layer in self._begun:
                 self._gradients[name][...] += places[weight.name]
-            if (
-                complete
-                and weight.regularizer is not None
-                and (penalty := regularizers.get(weight.regularizer)) is not None
-            ):
+            penalty = regularizers.get(weight.regularizer) if self._uses_left[layer] == 0 else None
+            if penalty is not None:
                 penalty.add_gradient(weights[weight.name], self._gradients[name], self._penalty_scale)
         self._begun.add(layer)
-
-    def _add_rows(self, name: str, rows: SparseRows) -> None:
-        if name in self.rows:
-            rows = self.rows[name].plus(rows)
-        self.rows[name] = rows
 
 
 def only(items: list[Any]) -> Any:
