@@ -40,3 +40,8 @@ def of_rank(array: Array, expected: Shape) -> Array:
     if expected[-1:] == (1,) and fits(shape, expected[:-1]):
         return array[..., np.newaxis]
     return array[..., 0] if shape[-1:] == (1,) and fits(shape[:-1], expected) else array
+
+
+def without_last_axis(array: Array, rank: int) -> Array:
+    """Return an array of one axis more than `rank` without its last axis, if that has length 1."""
+    return array[..., 0] if array.ndim == rank + 1 and array.shape[-1] == 1 else array

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 from typing import Any, ClassVar
 
 import numpy as np
@@ -112,27 +114,19 @@ class Multiply(_Merging):
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Return the product of all inputs."""
-        return _product(_aligned(x)), x
+        return reduce(mul, _aligned(x)), x
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy times the product of the other inputs."""
         factors = _aligned(cache)
-        others = (_product([dy, *factors[:k], *factors[k + 1 :]]) for k in range(len(factors)))
+        others = (reduce(mul, [dy, *factors[:k], *factors[k + 1 :]]) for k in range(len(factors)))
         return [_gathered_back(gradient, like) for gradient, like in zip(others, cache, strict=True)]
-
-
-def _product(arrays: Sequence[Array]) -> Array:
-    product = arrays[0]
-    for array in arrays[1:]:
-        product = product * array
-    return product
 
 
 class _Extreme(_Merging):
     """The largest or smallest of the inputs, place by place; the gradient goes to the first that has it."""
 
-    def _beats(self, challenger: Array, holder: Array) -> Array:
-        raise NotImplementedError
+    BEATS: ClassVar[np.ufunc]
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Return the winner's value at each place."""
@@ -140,7 +134,7 @@ class _Extreme(_Merging):
         y = first.copy()
         winner = np.zeros(first.shape, np.int16)
         for number, array in enumerate(others, start=1):
-            better = self._beats(array, y)
+            better = self.BEATS(array, y)
             y[better] = array[better]
             winner[better] = number
         return y, (x, winner)
@@ -159,8 +153,7 @@ class Maximum(_Extreme):
     b])``.
     """
 
-    def _beats(self, challenger: Array, holder: Array) -> Array:
-        return np.asarray(challenger > holder)
+    BEATS = np.greater
 
 
 @dataclass(eq=False)
@@ -171,8 +164,7 @@ class Minimum(_Extreme):
     b])``.
     """
 
-    def _beats(self, challenger: Array, holder: Array) -> Array:
-        return np.asarray(challenger < holder)
+    BEATS = np.less
 
 
 @dataclass(eq=False)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
 from dtrain.types import Array
 
@@ -51,11 +52,7 @@ class BinaryCrossentropy(_Crossentropy, ElementMean):
     label_smoothing: float = 0.0
 
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        t = (
-            y_true * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing
-            if self.label_smoothing
-            else y_true
-        )
+        t = smoothed(y_true, self.label_smoothing, 2)
         if self.from_logits:
             small = np.exp(-np.abs(y_pred))
             elements = np.maximum(y_pred, 0.0) - y_pred * t + np.log1p(small)
@@ -84,11 +81,7 @@ class CategoricalCrossentropy(_Crossentropy):
     label_smoothing: float = 0.0
 
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
-        t = (
-            y_true * (1.0 - self.label_smoothing) + self.label_smoothing / y_pred.shape[-1]
-            if self.label_smoothing
-            else y_true
-        )
+        t = smoothed(y_true, self.label_smoothing, y_pred.shape[-1])
         if self.from_logits:
             shifted, exponentials, total = softmax_parts(y_pred)
             mass = t.sum(axis=-1, keepdims=True)
@@ -150,13 +143,11 @@ class SparseCategoricalCrossentropy(_Crossentropy):
         return losses.reshape(y_pred.shape[:-1]), gradient
 
     def _targets(self, y_true: Array, y_pred: Array) -> Array:
-        if y_true.ndim == y_pred.ndim and y_true.shape[-1] == 1:
-            y_true = y_true[..., 0]
+        y_true = without_last_axis(y_true, y_pred.ndim - 1)
         if y_true.shape != y_pred.shape[:-1]:
             raise InputError(
-                f"{type(self).__name__}: expected class numbers of shape {y_pred.shape[:-1]} for "
-                "predictions of shape "
-                f"{y_pred.shape}, found {y_true.shape}."
+                f"{type(self).__name__}: expected class numbers of shape {y_pred.shape[:-1]} for predictions "
+                f"of shape {y_pred.shape}, found {y_true.shape}."
             )
         if y_true.dtype.kind in "iu":
             return y_true
@@ -172,6 +163,11 @@ class SparseCategoricalCrossentropy(_Crossentropy):
 
     def _examples(self, y_true: Array, losses: Array) -> int:
         return losses.size if self.ignore_class is None else int((y_true != self.ignore_class).sum())
+
+
+def smoothed(targets: Array, label_smoothing: float, classes: int) -> Array:
+    """Return targets moved towards equal shares of the classes."""
+    return targets * (1.0 - label_smoothing) + label_smoothing / classes if label_smoothing else targets
 
 
 def softmax_parts(logits: Array) -> tuple[Array, Array, Array]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError, SpecError
+from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.core.configuration import Configurable
 from dtrain.types import Array
 
@@ -106,14 +107,7 @@ class Loss(Configurable):
 
     def _targets(self, y_true: Array, y_pred: Array) -> Array:
         """Return targets as `_losses` wants them: here, of y_pred's shape and dtype."""
-        if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
-            y_true = y_true[..., np.newaxis]
-        if y_true.shape != y_pred.shape:
-            raise InputError(
-                f"{type(self).__name__}: expected y_true of y_pred's shape {y_pred.shape}, found "
-                f"{y_true.shape}."
-            )
-        return y_true.astype(y_pred.dtype, copy=False)
+        return same_shape(type(self).__name__, y_true, y_pred).astype(y_pred.dtype, copy=False)
 
     def _examples(self, y_true: Array, losses: Array) -> int:
         return losses.size
@@ -142,10 +136,8 @@ class Loss(Configurable):
         return losses, weights, divisor, gradient
 
     def _weights(self, sample_weight: Any, losses: Array) -> Array:
-        weights = np.asarray(sample_weight, losses.dtype)
-        if weights.ndim == losses.ndim + 1 and weights.shape[-1] == 1:
-            weights = weights[..., 0]
-        elif 0 < weights.ndim == losses.ndim - 1:
+        weights = without_last_axis(np.asarray(sample_weight, losses.dtype), losses.ndim)
+        if 0 < weights.ndim == losses.ndim - 1:
             weights = weights[..., np.newaxis]
         try:
             fits = np.broadcast_shapes(weights.shape, losses.shape) == losses.shape
@@ -154,8 +146,7 @@ class Loss(Configurable):
         if not fits:
             raise InputError(
                 f"{type(self).__name__}: expected sample_weight to broadcast to the losses' shape "
-                f"{losses.shape}, "
-                f"found {np.shape(sample_weight)}."
+                f"{losses.shape}, found {np.shape(sample_weight)}."
             )
         return weights
 
@@ -178,6 +169,19 @@ class ElementMean(Loss):
     def _elements(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         """Return each element's loss, and a function that returns each one's derivative as a new array."""
         raise NotImplementedError
+
+
+def same_shape(name: object, y_true: Array, y_pred: Array) -> Array:
+    """Return targets in the shape of the predictions, whose last axis of length 1 they may lack.
+
+    Raises:
+        InputError: they have another shape; `name` is that of the loss or metric.
+    """
+    if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
+        y_true = y_true[..., np.newaxis]
+    if y_true.shape != y_pred.shape:
+        raise InputError(f"{name}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}.")
+    return y_true
 
 
 LossFunction = Callable[[Any, Array], tuple[Any, Any]]
@@ -241,9 +245,7 @@ def compute_average_loss(
             f"compute_average_loss: expected a whole global_batch_size >= 0, found {global_batch_size}."
         )
     if sample_weight is not None:
-        weights = np.asarray(sample_weight, losses.dtype)
-        if weights.ndim == losses.ndim + 1 and weights.shape[-1] == 1:
-            weights = weights[..., 0]
+        weights = without_last_axis(np.asarray(sample_weight, losses.dtype), losses.ndim)
         if weights.shape not in ((), losses.shape):
             raise InputError(
                 f"compute_average_loss: expected sample_weight of shape {losses.shape}, found "

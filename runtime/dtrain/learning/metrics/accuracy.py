@@ -6,6 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.learning.core.arrays import without_last_axis
+from dtrain.learning.losses.loss import same_shape
 from dtrain.learning.metrics.metric import MeanOfExamples
 from dtrain.types import Array
 
@@ -17,7 +19,7 @@ class Accuracy(MeanOfExamples):
     default_name: ClassVar[str] = "accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        return np.equal(same_shape(self, y_true, y_pred), y_pred)
+        return np.equal(same_shape(self.name, y_true, y_pred), y_pred)
 
 
 @dataclass(eq=False)
@@ -33,7 +35,7 @@ class BinaryAccuracy(MeanOfExamples):
     default_name: ClassVar[str] = "binary_accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        agree: Array = same_shape(self, y_true, y_pred) == (y_pred > self.threshold)
+        agree: Array = same_shape(self.name, y_true, y_pred) == (y_pred > self.threshold)
         return agree if agree.ndim < 2 else np.mean(agree, axis=-1)
 
 
@@ -44,7 +46,7 @@ class CategoricalAccuracy(MeanOfExamples):
     default_name: ClassVar[str] = "categorical_accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        return np.asarray(same_shape(self, y_true, y_pred).argmax(axis=-1) == y_pred.argmax(axis=-1))
+        return np.asarray(same_shape(self.name, y_true, y_pred).argmax(axis=-1) == y_pred.argmax(axis=-1))
 
 
 @dataclass(eq=False)
@@ -70,7 +72,7 @@ class TopKCategoricalAccuracy(MeanOfExamples):
     default_name: ClassVar[str] = "top_k_categorical_accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        return in_top_k(same_shape(self, y_true, y_pred).argmax(axis=-1), y_pred, self.k)
+        return in_top_k(same_shape(self.name, y_true, y_pred).argmax(axis=-1), y_pred, self.k)
 
 
 @dataclass(eq=False)
@@ -113,21 +115,9 @@ def in_top_k(classes: Array, y_pred: Array, k: int) -> Array:
     return np.logical_and(larger < k, np.isfinite(y_pred).all(axis=-1))
 
 
-def same_shape(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
-    """Return targets in the shape of the predictions; a last axis of length 1 may be missing."""
-    if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
-        y_true = y_true[..., np.newaxis]
-    if y_true.shape != y_pred.shape:
-        raise InputError(
-            f"{metric.name}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}."
-        )
-    return y_true
-
-
 def class_numbers(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
     """Return class numbers in the shape of the predictions without their last axis."""
-    if y_true.ndim == y_pred.ndim and y_true.shape[-1] == 1:
-        y_true = y_true[..., 0]
+    y_true = without_last_axis(y_true, y_pred.ndim - 1)
     if y_true.shape != y_pred.shape[:-1]:
         raise InputError(
             f"{metric.name}: expected class numbers of shape {y_pred.shape[:-1]}, found {y_true.shape}."

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
+from dtrain.learning.core.arrays import without_last_axis
+from dtrain.learning.losses.loss import same_shape
 from dtrain.learning.metrics.metric import Metric, State, divide_no_nan
 from dtrain.types import Array
 
@@ -19,17 +21,10 @@ class Confusion(Metric):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch: targets 0 and 1, predictions in [0, 1], weights that broadcast to them."""
-        y_true = np.asarray(y_true)
         y_pred = np.asarray(y_pred, np.float32)
-        if y_true.ndim == y_pred.ndim + 1 and y_true.shape[-1] == 1:
-            y_true = y_true[..., 0]
-        elif y_pred.ndim == y_true.ndim + 1 and y_pred.shape[-1] == 1:
-            y_pred = y_pred[..., 0]
-        if y_true.shape != y_pred.shape:
-            raise InputError(
-                f"{self.name}: expected y_true of y_pred's shape {y_pred.shape}, found {y_true.shape}."
-            )
-        y_true, y_pred = self._selected(y_true, y_pred)
+        y_true = without_last_axis(np.asarray(y_true), y_pred.ndim)
+        y_pred = without_last_axis(y_pred, y_true.ndim)
+        y_true, y_pred = self._selected(same_shape(self.name, y_true, y_pred), y_pred)
         weights = np.ones(()) if sample_weight is None else np.asarray(sample_weight, np.float64)
         if 0 < weights.ndim < y_pred.ndim:
             weights = weights.reshape(weights.shape + (1,) * (y_pred.ndim - weights.ndim))
@@ -212,25 +207,21 @@ def weight_above(thresholds: Array, y_pred: Array, weights: Array) -> Array:
     return from_above[1:]
 
 
+def share(state: State, part: str, rest: str) -> Array:
+    """Return the share of `part` in the sum of both; 0 where that is 0."""
+    return np.asarray(divide_no_nan(state[part], state[part] + state[rest]))
+
+
 def precision(state: State) -> Array:
-    """Return the share of positive predictions that are right."""
-    return np.asarray(
-        divide_no_nan(state["true_positives"], state["true_positives"] + state["false_positives"])
-    )
+    return share(state, "true_positives", "false_positives")
 
 
 def recall(state: State) -> Array:
-    """Return the share of positives that are found (sensitivity)."""
-    return np.asarray(
-        divide_no_nan(state["true_positives"], state["true_positives"] + state["false_negatives"])
-    )
+    return share(state, "true_positives", "false_negatives")
 
 
 def specificity(state: State) -> Array:
-    """Return the share of negatives that are found."""
-    return np.asarray(
-        divide_no_nan(state["true_negatives"], state["true_negatives"] + state["false_positives"])
-    )
+    return share(state, "true_negatives", "false_positives")
 
 
 class SpacedThresholds(Confusion):
@@ -370,7 +361,7 @@ class AUC(SpacedThresholds):
             x = recall(self.state)
             y = precision(self.state)
         else:
-            x = false_positive_rate(self.state)
+            x = share(self.state, "false_positives", "true_negatives")
             y = recall(self.state)
         left = y[:-1]
         right = y[1:]
@@ -416,13 +407,6 @@ class AUC(SpacedThresholds):
 def best(values: Array, where: Array) -> float:
     """Return the largest of the values at which `where` holds, 0.0 if it holds nowhere."""
     return float(values[where].max()) if where.any() else 0.0
-
-
-def false_positive_rate(state: State) -> Array:
-    """Return the share of negatives that are taken for positives."""
-    return np.asarray(
-        divide_no_nan(state["false_positives"], state["false_positives"] + state["true_negatives"])
-    )
 
 
 def interpolated_precision_area(state: State) -> Array:

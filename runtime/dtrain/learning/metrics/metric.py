@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
+from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.core.configuration import Configurable
 from dtrain.types import Array
 
@@ -287,9 +288,7 @@ def weighted_sum(metric: Metric, values: Any, sample_weight: Any) -> tuple[float
     values = np.asarray(values, np.float64)
     if sample_weight is None:
         return float(values.sum()), float(values.size)
-    weights = np.asarray(sample_weight, np.float64)
-    if weights.ndim == values.ndim + 1 and weights.shape[-1] == 1:
-        weights = weights[..., 0]
+    weights = without_last_axis(np.asarray(sample_weight, np.float64), values.ndim)
     if weights.ndim and values.shape[: weights.ndim] == weights.shape:
         values = values.mean(axis=tuple(range(weights.ndim, values.ndim)))
     try:
