@@ -18,7 +18,7 @@ from weakref import WeakSet
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError, SpecError
-from dtrain.learning.core import activations
+from dtrain.learning.core import activations, regularizers
 from dtrain.learning.core.activations import Activation
 from dtrain.learning.core.arrays import shape_text
 from dtrain.learning.core.configuration import Configurable, snake_case
@@ -45,9 +45,6 @@ class StepSums:
 
     total: Callable[[Array], Array]
     weight: float = 1.0
-
-    def of(self, values: Array) -> Array:
-        return self.total(values)
 
     def of_gradients(self, gradients: Array) -> Array:
         """Return the sum of gradients of every replica's own loss, weighed as in the step.
@@ -224,7 +221,7 @@ class Layer(Configurable):
 
     def activity_penalty(self) -> Regularizer | None:
         """Return the penalty on the output, of which each example has its share; None: there is none."""
-        return None
+        return regularizers.get(getattr(self, "activity_regularizer", None))
 
     def declare(self, input_shape: Any) -> Sequence[Weight]:
         """Return the layer's weights for inputs of `input_shape`."""
@@ -308,6 +305,13 @@ class Layer(Configurable):
         for name, found in arguments.items():
             if not isinstance(found, Integral) or isinstance(found, bool) or found < 1:
                 raise SpecError(f"{self.label}: {name}: expected a positive integer, found {found!r}")
+
+    def _generator(self, call: Call) -> np.random.Generator:
+        """Return the source of random numbers; raise a `SpecError` if there is none."""
+        rng = call.rng
+        if rng is None:
+            raise SpecError(f"{self.label}: training needs a random generator")
+        return rng
 
     def known_length(self, shape: Shape, axis: int = -1) -> int:
         """Return the length of `axis` of `shape`; raise an `InputError` if it is unknown."""

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core import activations, regularizers
+from dtrain.learning.core import activations
 from dtrain.learning.core.activations import ActivationLike
 from dtrain.learning.core.initializers import InitializerLike
-from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
+from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
 from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
 from dtrain.types import Array, Arrays, Shape
@@ -57,9 +57,6 @@ class _Convolution(ActivatedLayer):
         self.windows = Windows.of(
             self.RANK, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate
         )
-
-    def activity_penalty(self) -> Regularizer | None:
-        return regularizers.get(self.activity_regularizer)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [...lengths, channels / groups, filters] and bias [filters]."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.learning.core import activations, regularizers
+from dtrain.learning.core import activations
 from dtrain.learning.core.activations import ActivationLike
 from dtrain.learning.core.initializers import InitializerLike
-from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
+from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
 from dtrain.types import Array, Arrays, Shape
 
@@ -47,10 +47,6 @@ class Dense(ActivatedLayer):
         self.expect_positive(units=self.units)
         self.function = activations.get(self.activation)
 
-    def activity_penalty(self) -> Regularizer | None:
-        """See `Layer.activity_penalty`."""
-        return regularizers.get(self.activity_regularizer)
-
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [inputs, units] and bias [units]."""
         inputs = self.known_length(input_shape)
@@ -84,22 +80,8 @@ class Dense(ActivatedLayer):
         return np.matmul(dz, weights["kernel"].T, out=call.scratch("dx", rows.shape)).reshape(shape)
 
 
-class _ElementWise(ActivatedLayer):
-    """A layer without weights that applies its function."""
-
-    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Apply the function."""
-        z = call.scratch("z", x.shape)
-        z[...] = x
-        return self.function.apply(z)
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return the function's derivative times dy."""
-        return self.function.apply_back(cache, dy)
-
-
 @dataclass(eq=False)
-class Activation(_ElementWise):
+class Activation(ActivatedLayer):
     """A layer that applies an activation function to every element. The shape stays.
 
     Args:
@@ -110,6 +92,16 @@ class Activation(_ElementWise):
 
     def __post_init__(self) -> None:
         self.function = activations.get(self.activation)
+
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Apply the function."""
+        z = call.scratch("z", x.shape)
+        z[...] = x
+        return self.function.apply(z)
+
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return the function's derivative times dy."""
+        return self.function.apply_back(cache, dy)
 
 
 @dataclass(eq=False)

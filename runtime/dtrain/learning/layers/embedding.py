@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.learning.core import regularizers
 from dtrain.learning.core.initializers import InitializerLike
-from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
+from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.layers.base import Call, Layer, Weight
 from dtrain.types import Array, Arrays, Shape
@@ -47,9 +46,6 @@ class Embedding(Layer):
 
     def __post_init__(self) -> None:
         self.expect_positive(input_dim=self.input_dim, output_dim=self.output_dim)
-
-    def activity_penalty(self) -> Regularizer | None:
-        return regularizers.get(self.activity_regularizer)
 
     @property
     def assumed_input_shape(self) -> Shape:

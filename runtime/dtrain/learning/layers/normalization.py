@@ -28,8 +28,9 @@ class _Normalizing(Layer):
         )
         return axes
 
-    def _kept_shape(self, shape: Shape, axes: Sequence[int]) -> tuple[int, ...]:
-        return tuple(self.known_length(shape, axis - 1) for axis in axes)
+    def _kept_shape(self, shape: Shape, axis: int | Sequence[int]) -> tuple[int, ...]:
+        """Return the lengths of an example along `axis`, the batch axis being 0."""
+        return tuple(self.known_length(shape, each - 1) for each in self.axes_of(axis, len(shape) + 1))
 
 
 def along(values: Array, axes: Sequence[int], rank: int) -> Array:
@@ -89,12 +90,11 @@ class BatchNormalization(_Normalizing):
 
     @property
     def sums_over_replicas(self) -> bool:
-        """See `Layer.sums_over_replicas`."""
         return self.synchronized
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return gamma, beta, moving_mean, moving_variance: one number for each place along the axis."""
-        shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
+        shape = self._kept_shape(input_shape, self.axis)
         return (
             *_gamma_and_beta(self, shape),
             Weight("moving_mean", shape, self.moving_mean_initializer, trainable=False),
@@ -168,7 +168,7 @@ def _of_all(mean: Array, squares: Array, count: int, over: StepSums) -> tuple[Ar
     own = np.float64(count)
     wide = mean.astype(np.float64)
     # One sum for all: the deviations from the own mean, and the own mean's squares.
-    sums = over.of(np.stack([np.full(mean.shape, own), own * wide, squares + own * wide * wide]))
+    sums = over.total(np.stack([np.full(mean.shape, own), own * wide, squares + own * wide * wide]))
     number = int(sums[0].flat[0]) if mean.size else count
     mean_of_all = sums[1] / max(1, number)
     squares_of_all = np.maximum(0.0, sums[2] - number * mean_of_all * mean_of_all)
@@ -203,8 +203,7 @@ class LayerNormalization(_Normalizing):
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return gamma and beta: one number for each place along the axes."""
-        shape = self._kept_shape(input_shape, self.axes_of(self.axis, len(input_shape) + 1))
-        return _gamma_and_beta(self, shape)
+        return _gamma_and_beta(self, self._kept_shape(input_shape, self.axis))
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Compute ``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""

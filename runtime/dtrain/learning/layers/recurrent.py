@@ -17,6 +17,7 @@ from dtrain.learning.core.activations import Activation, ActivationLike
 from dtrain.learning.core.initializers import Initializer, InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, Weight
+from dtrain.learning.layers.shaping import dropout_mask
 from dtrain.types import Array, Arrays, Shape
 
 State = tuple[Array, ...]
@@ -87,8 +88,9 @@ class _Recurrent(Layer):
         """Loop over time."""
         batch, times, features = x.shape
         steps = np.ascontiguousarray(x.swapaxes(0, 1)[:: -1 if self.go_backwards else 1])
-        mask = self._dropout_mask(batch, features, call)
-        if mask is not None:
+        mask = None
+        if call.training and self.dropout:
+            mask = dropout_mask(self._generator(call), (batch, features), self.dropout)
             steps = steps * mask
         z = np.matmul(steps.reshape(-1, features), weights["kernel"]).reshape(
             times, batch, self.GATES * self.units
@@ -130,14 +132,6 @@ class _Recurrent(Layer):
         if mask is not None:
             dsteps *= mask
         return dsteps[:: -1 if self.go_backwards else 1].swapaxes(0, 1)
-
-    def _dropout_mask(self, batch: int, features: int, call: Call) -> Array | None:
-        if not call.training or self.dropout == 0:
-            return None
-        if call.rng is None:
-            raise SpecError(f"{self.label}: training with dropout needs a random generator")
-        kept = call.rng.random((batch, features), np.float32) >= self.dropout
-        return kept * np.float32(1 / (1 - self.dropout))
 
     def _bias_shape(self) -> tuple[int, ...]:
         return (self.GATES * self.units,)

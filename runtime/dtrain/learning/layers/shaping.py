@@ -103,20 +103,21 @@ class Dropout(Layer):
         """Return x, or x times a random mask."""
         if not call.training or self.rate == 0:
             return x, None
-        if call.rng is None:
-            raise SpecError(f"{self.label}: training needs a random generator")
-        shape = (
-            x.shape
-            if self.noise_shape is None
-            else [n or length for n, length in zip(self.noise_shape, x.shape, strict=True)]
-        )
-        kept = call.rng.random(shape, np.float32) >= self.rate
-        mask = kept * np.float32(1 / (1 - self.rate) if self.rate < 1 else 0)
+        shape = x.shape
+        if self.noise_shape is not None:
+            shape = tuple(n or length for n, length in zip(self.noise_shape, shape, strict=True))
+        mask = dropout_mask(self._generator(call), shape, self.rate)
         return x * mask, mask
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return dy times the same mask."""
         return dy if cache is None else dy * cache
+
+
+def dropout_mask(rng: np.random.Generator, shape: tuple[int, ...], rate: float) -> Array:
+    """Return 0 at a fraction `rate` of the places, and 1 / (1 - rate) at the others."""
+    kept = rng.random(shape, np.float32) >= rate
+    return kept * np.float32(1 / (1 - rate) if rate < 1 else 0)
 
 
 @dataclass(eq=False)

@@ -1,18 +1,17 @@
 """Layers that give categories without a vocabulary: integers, or encodings of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dtrain.data.distribution.once import learned_once
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.layers.base import Call
 from dtrain.learning.layers.preprocessing.hashes import ByteStrings, chained, fingerprints, keyed_hashes
-from dtrain.learning.layers.preprocessing.numeric import OUTPUTS_MAX, PreparingLayer, batches_of
+from dtrain.learning.layers.preprocessing.numeric import OUTPUTS_MAX, PreparingLayer
 from dtrain.types import Array, Arrays, Shape
 
 
@@ -361,16 +360,14 @@ class Discretization(CategoryLayer):
         if self.num_bins is None:
             raise SpecError(f"{self.label}: adapt: expected num_bins in the constructor, found none")
         settings = f"num_bins {self.num_bins}, epsilon {self.epsilon}, {batch_size}, {steps}"
+        self._set(self._learned_by_one(settings, self._learned, data, batch_size, steps))
 
-        def learned() -> list[float]:
-            return self._learned(data, batch_size, steps)
-
-        self._set(learned_once(type(self).__name__, settings, learned))
-
-    def _learned(self, data: Any, batch_size: int | None, steps: int | None) -> list[float]:
+    def _learned(self, batches: Iterable[Array]) -> list[float]:
         summary = np.zeros((2, 0), np.float32)
-        for batch in batches_of(data, self.label, batch_size, steps):
-            summary = _merged(_summary(as_float32(batch, self.label), self.epsilon), summary, self.epsilon)
+        for batch in batches:
+            added = _summary(as_float32(batch, self.label), self.epsilon)
+            both = np.concatenate((added, summary), axis=1)
+            summary = _compressed(both[:, np.argsort(both[0], kind="stable")], self.epsilon)
         if not summary.size:
             raise InputError(f"{self.label}: adapt: expected at least one example, found none")
         assert self.num_bins is not None
@@ -405,11 +402,6 @@ def _summary(values: Array, epsilon: float) -> Array:
     step = max(increment, 1)
     kept = ordered[increment::step]
     return np.stack([kept, np.full_like(kept, step)])
-
-
-def _merged(first: Array, second: Array, epsilon: float) -> Array:
-    both = np.concatenate((first, second), axis=1)
-    return _compressed(both[:, np.argsort(both[0], kind="stable")], epsilon)
 
 
 def _compressed(summary: Array, epsilon: float) -> Array:

@@ -103,14 +103,10 @@ def _wrapped(x: Array, length: int) -> Array:
     return _limited(np.where(x < 0, low, np.where(x > length - 1, high, x)), length)
 
 
-def _as_it_is(x: Array, length: int) -> Array:
-    return x
-
-
 FILL_MODES: dict[str, Callable[[Array, int], Array]] = {
     "reflect": _reflected,
     "wrap": _wrapped,
-    "constant": _as_it_is,
+    "constant": lambda x, length: x,
     "nearest": _limited,
 }
 

@@ -35,14 +35,6 @@ class Window(NamedTuple):
     shape: tuple[int, ...]
 
 
-def aspect_window(shape: tuple[int, ...], height: int, width: int) -> Window:
-    return Window(*window_of_aspect(shape[1], shape[2], height, width), shape)
-
-
-def windowed(x: Array, window: Window, height: int, width: int, method: str = "bilinear") -> Array:
-    return np.ascontiguousarray(resized(x[:, window.rows, window.columns], height, width, method))
-
-
 def windowed_back(dy: Array, window: Window, method: str = "bilinear") -> Array:
     found = np.zeros(window.shape, np.float32)
     inner = found[:, window.rows, window.columns]
@@ -120,9 +112,7 @@ class RandomImageLayer(ImageLayer):
         """Return changed images in training."""
         if not call.training:
             return self.unchanged(x)
-        if call.rng is None:
-            raise SpecError(f"{self.label}: training needs a random generator")
-        return self.changed(x, self._own(call.rng))
+        return self.changed(x, self._own(self._generator(call)))
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         return dy if cache is None else self.back(cache, dy)
@@ -147,8 +137,33 @@ class RandomImageLayer(ImageLayer):
         return np.random.default_rng([self.seed % 2**32, *words])
 
 
+class SizedImageLayer(ImageLayer):
+    """Base of layers that return images of `height` and `width`."""
+
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        self.expect_image_size(self.height, self.width)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """Return the new size."""
+        return (self.height, self.width, super().output_shape(input_shape)[-1])
+
+    def _largest_window(self, x: Array) -> Window:
+        """Return the largest centred window that has the aspect of the output."""
+        return Window(*window_of_aspect(x.shape[1], x.shape[2], self.height, self.width), x.shape)
+
+    def _window_at(self, x: Array, top: int, left: int) -> Window:
+        return Window(slice(top, top + self.height), slice(left, left + self.width), x.shape)
+
+    def _cut(self, x: Array, window: Window, method: str = "bilinear") -> tuple[Array, Window]:
+        found = resized(x[:, window.rows, window.columns], self.height, self.width, method)
+        return np.ascontiguousarray(found), window
+
+
 @dataclass(eq=False)
-class CenterCrop(ImageLayer):
+class CenterCrop(SizedImageLayer):
     """The middle, `height` by `width`; of smaller images the largest window of that aspect, resized.
 
     Shapes: [batch, height, width, channels], or one image without the batch axis, becomes one of `height` and
@@ -162,22 +177,12 @@ class CenterCrop(ImageLayer):
     height: int
     width: int
 
-    def __post_init__(self) -> None:
-        self.expect_image_size(self.height, self.width)
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the window's size."""
-        return (self.height, self.width, super().output_shape(input_shape)[-1])
-
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the middle."""
         down, right = x.shape[1] - self.height, x.shape[2] - self.width
         if min(down, right) < 0:
-            window = aspect_window(x.shape, self.height, self.width)
-        else:
-            top, left = down // 2, right // 2
-            window = Window(slice(top, top + self.height), slice(left, left + self.width), x.shape)
-        return windowed(x, window, self.height, self.width), window
+            return self._cut(x, self._largest_window(x))
+        return self._cut(x, self._window_at(x, down // 2, right // 2))
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return the gradient by the whole images."""
@@ -301,7 +306,7 @@ def contrasted(x: Array, contrast: np.float32) -> tuple[Array, Any]:
 
 
 @dataclass(eq=False)
-class RandomCrop(RandomImageLayer):
+class RandomCrop(SizedImageLayer, RandomImageLayer):
     """A window of `height` and `width`, at the same place in all images of a batch.
 
     Outside of training, and for images that are too small, the largest window of that aspect is resized.
@@ -319,26 +324,17 @@ class RandomCrop(RandomImageLayer):
     width: int
     seed: int | None = None
 
-    def __post_init__(self) -> None:
-        self.expect_image_size(self.height, self.width)
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the window's size."""
-        return (self.height, self.width, super().output_shape(input_shape)[-1])
-
     def changed(self, x: Array, rng: np.random.Generator) -> tuple[Array, Any]:
         """Return a window of all images."""
         down, right = x.shape[1] - self.height, x.shape[2] - self.width
         if min(down, right) < 0:
             return self.unchanged(x)
         top, left = int(rng.integers(down + 1)), int(rng.integers(right + 1))
-        window = Window(slice(top, top + self.height), slice(left, left + self.width), x.shape)
-        return windowed(x, window, self.height, self.width), window
+        return self._cut(x, self._window_at(x, top, left))
 
     def unchanged(self, x: Array) -> tuple[Array, Any]:
         """Return the largest window of the same aspect, resized."""
-        window = aspect_window(x.shape, self.height, self.width)
-        return windowed(x, window, self.height, self.width), window
+        return self._cut(x, self._largest_window(x))
 
     def back(self, cache: Any, dy: Array) -> Array:
         """Return the gradient by the whole images."""
@@ -502,7 +498,7 @@ class RandomZoom(ProjectingLayer):
 
 
 @dataclass(eq=False)
-class Resizing(ImageLayer):
+class Resizing(SizedImageLayer):
     """Images of `height` and `width`; with `crop_to_aspect_ratio` of the largest window of their aspect.
 
     Shapes: [batch, height, width, channels], or one image without the batch axis, becomes float32 of the new
@@ -522,22 +518,17 @@ class Resizing(ImageLayer):
     crop_to_aspect_ratio: bool = False
 
     def __post_init__(self) -> None:
-        self.expect_image_size(self.height, self.width)
+        super().__post_init__()
         if self.interpolation not in METHODS:
             raise SpecError(
                 f"{self.label}: interpolation: expected one of {METHODS}, found {self.interpolation!r}"
             )
 
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the new size."""
-        return (self.height, self.width, super().output_shape(input_shape)[-1])
-
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the resized images."""
-        window = Window(slice(None), slice(None), x.shape)
-        if self.crop_to_aspect_ratio:
-            window = aspect_window(x.shape, self.height, self.width)
-        return windowed(x, window, self.height, self.width, self.interpolation), window
+        whole = Window(slice(None), slice(None), x.shape)
+        window = self._largest_window(x) if self.crop_to_aspect_ratio else whole
+        return self._cut(x, window, self.interpolation)
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Return the gradient by the images."""

@@ -13,12 +13,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dtrain.data.distribution.once import learned_once
 from dtrain.errors import InputError, SpecError
 from dtrain.formats.bounded_reading import open_regular
 from dtrain.learning.layers.preprocessing.categories import CategoryLayer
 from dtrain.learning.layers.preprocessing.hashes import ByteStrings, fingerprints
-from dtrain.learning.layers.preprocessing.numeric import OUTPUTS_MAX, batches_of
+from dtrain.learning.layers.preprocessing.numeric import OUTPUTS_MAX
 from dtrain.types import Array
 
 
@@ -26,26 +25,20 @@ class TokenCounts:
     """How often tokens were seen, and in how many documents."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Any] = Counter()
+        self.tokens: Counter[Any] = Counter()
         self._documents: Counter[Any] = Counter()
         self._number = 0
 
-    def add(self, tokens: Iterable[Any]) -> None:
-        self.counts.update(tokens)
-
     def add_documents(self, documents: Iterable[list[Any]]) -> None:
         for document in documents:
-            self.counts.update(document)
+            self.tokens.update(document)
             self._documents.update(set(document))
             self._number += 1
 
     def ranked(self, most: int | None, but: set[Any]) -> list[Any]:
         """Return the most frequent tokens but some; equals go from high to low, as in Keras."""
-        counts = self.counts
-        found = sorted(
-            (each for each in counts if each not in but), key=lambda t: (counts[t], t), reverse=True
-        )
-        return found[:most]
+        tokens = self.tokens
+        return sorted(tokens.keys() - but, key=lambda token: (tokens[token], token), reverse=True)[:most]
 
     def rarities(self, tokens: Iterable[Any], specials: int) -> list[float]:
         """Return each token's inverse document frequency; before them their mean for special ones."""
@@ -74,7 +67,7 @@ _MASKED = -2
 _UNKNOWN = -1
 
 
-class Lookup(CategoryLayer):
+class VocabularyLayer(CategoryLayer):
     """Base of StringLookup and IntegerLookup: tokens to integers by a vocabulary.
 
     The integers are: 0 for the mask token (if there is one), then `num_oov_indices` for tokens that are out
@@ -137,19 +130,18 @@ class Lookup(CategoryLayer):
         One task of a run does it for all; see `data.distribution.once`.
         """
         settings = f"{self.max_tokens} {self.num_oov_indices} {self.mask_token!r} {self.output_mode}"
+        self.take_learned(self._learned_by_one(settings, self._learned, data, batch_size, steps))
 
-        def learned() -> list[Any]:
-            counts = TokenCounts()
-            for batch in batches_of(data, self.label, batch_size, steps):
-                self.count(counts, batch)
-            return self.learned_from(counts)
-
-        self.take_learned(learned_once(type(self).__name__, settings, learned))
+    def _learned(self, batches: Iterable[Array]) -> list[Any]:
+        counts = TokenCounts()
+        for batch in batches:
+            self.count(counts, batch)
+        return self.learned_from(counts)
 
     def count(self, counts: TokenCounts, batch: Array) -> None:
         """Count the tokens of a batch; its rows are documents, and one without rows is a single one."""
         if self.output_mode != "tf_idf":
-            counts.add(self._token(each) for each in batch.reshape(-1).tolist())
+            counts.tokens.update(self._token(each) for each in batch.reshape(-1).tolist())
             return
         rows = batch.reshape(len(batch) if batch.ndim > 1 else 1, -1)
         counts.add_documents([self._token(each) for each in row] for row in rows.tolist())
@@ -308,7 +300,7 @@ def refuse_path(name: str, config: Mapping[str, Any]) -> None:
 
 
 @dataclass(eq=False)
-class IntegerLookup(Lookup):
+class IntegerLookup(VocabularyLayer):
     """Integers to integers; of several `num_oov_indices` an unknown one gets that of its remainder.
 
     Differs from Keras: `adapt` of a layer with a given vocabulary learns another one, and encodings are at
@@ -364,7 +356,7 @@ class IntegerLookup(Lookup):
 
 
 @dataclass(eq=False)
-class StringLookup(Lookup):
+class StringLookup(VocabularyLayer):
     """Strings to integers; of several `num_oov_indices` an unknown one gets that of its FarmHash64.
 
     See `IntegerLookup` for integers.

@@ -1,6 +1,6 @@
 """The base of layers that prepare data, and those of numbers: Rescaling and Normalization."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
@@ -12,6 +12,7 @@ from dtrain.data.distribution.once import learned_once
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.layers.base import Call, Layer, SymbolicTensor
+from dtrain.learning.layers.normalization import along
 from dtrain.types import Array, Arrays
 
 BATCH_SIZE = 32
@@ -45,6 +46,26 @@ class PreparingLayer(Layer):
         """Return the output for arrays that need not be batches."""
         result: Array = self.forward({}, inputs, Call(bool(training)))[0]
         return result
+
+    def _learned_by_one(
+        self,
+        settings: str,
+        learn: Callable[[Iterator[Array]], list[Any]],
+        data: Any,
+        batch_size: int | None,
+        steps: int | None,
+    ) -> list[Any]:
+        """Return what `learn` makes of the batches of `data`; one task of a run calls it for all.
+
+        Args:
+            settings: the arguments on which the result depends.
+            batch_size: see `batches_of`, as for `steps`.
+        """
+        return learned_once(
+            type(self).__name__,
+            settings,
+            lambda: learn(batches_of(data, self.label, batch_size, steps)),
+        )
 
 
 def batches_of(data: Any, where: str, batch_size: int | None, steps: int | None) -> Iterator[Array]:
@@ -133,11 +154,9 @@ class Normalization(PreparingLayer):
         One task of a run does it for all; see `data.distribution.once`.
         """
         settings = f"axis {self.axis}, invert {self.invert}"
-
-        def learned() -> list[Any]:
-            return self._learned(batches_of(data, self.label, batch_size or EXAMPLES_MAX, steps))
-
-        self.mean, self.variance = learned_once(type(self).__name__, settings, learned)
+        self.mean, self.variance = self._learned_by_one(
+            settings, self._learned, data, batch_size or EXAMPLES_MAX, steps
+        )
 
     def _learned(self, batches: Iterable[Array]) -> list[Any]:
         count, mean, squares = 0, np.float64(0), np.float64(0)
@@ -171,10 +190,7 @@ class Normalization(PreparingLayer):
         mean = np.asarray(self.mean, np.float32)
         variance = np.asarray(self.variance, np.float32)
         if mean.ndim == len(kept := self._kept_axes(rank)):
-            lengths = iter(mean.shape)
-            shape = [next(lengths) if axis in kept else 1 for axis in range(rank)]
-            mean = mean.reshape(shape)
-            variance = variance.reshape(shape)
+            mean, variance = along(mean, kept, rank), along(variance, kept, rank)
         return mean, np.maximum(np.sqrt(variance), _EPSILON)
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:

@@ -5,19 +5,18 @@ Texts become tokens by TensorFlow's rules: lower case and whitespace are those o
 
 import os
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dtrain.data.distribution.once import learned_once
 from dtrain.errors import SpecError
 from dtrain.learning.layers.base import Call
 from dtrain.learning.layers.preprocessing.categories import encoded_shape
 from dtrain.learning.layers.preprocessing.lookups import StringLookup, TokenCounts, refuse_path
-from dtrain.learning.layers.preprocessing.numeric import PreparingLayer, batches_of
+from dtrain.learning.layers.preprocessing.numeric import PreparingLayer
 from dtrain.types import Array, Arrays, Shape
 
 STANDARDIZE = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
@@ -171,21 +170,20 @@ class TextVectorization(PreparingLayer):
         One task of a run does it for all; see `data.distribution.once`.
         """
         settings = f"{self.max_tokens} {self.standardize} {self.split} {self.ngrams} {self.output_mode}"
-
-        def learned() -> list[Any]:
-            counts = TokenCounts()
-            for batch in batches_of(data, self.label, batch_size, steps):
-                tokens = self._tokens(
-                    self.as_input(batch).reshape(-1) if self.split else self.as_input(batch)
-                )
-                if self.output_mode == "tf_idf":
-                    counts.add_documents(tokens)
-                else:
-                    counts.add(chain.from_iterable(tokens))
-            return self._lookup.learned_from(counts)
-
-        self._lookup.take_learned(learned_once(type(self).__name__, settings, learned))
+        learned = self._learned_by_one(settings, self._learned, data, batch_size, steps)
+        self._lookup.take_learned(learned)
         self._take_over()
+
+    def _learned(self, batches: Iterable[Array]) -> list[Any]:
+        counts = TokenCounts()
+        for batch in batches:
+            texts = self.as_input(batch)
+            tokens = self._tokens(texts.reshape(-1) if self.split else texts)
+            if self.output_mode == "tf_idf":
+                counts.add_documents(tokens)
+            else:
+                counts.tokens.update(chain.from_iterable(tokens))
+        return self._lookup.learned_from(counts)
 
     def set_vocabulary(
         self, vocabulary: Sequence[str] | os.PathLike[str], idf_weights: Sequence[float] | None = None
