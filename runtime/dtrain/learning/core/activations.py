@@ -98,7 +98,6 @@ def _log_softmax_derivative(x: Array, y: Array, dy: Array) -> Array:
 
 
 def scaled_elu(x: Array, alpha: float = 1.0) -> Array:
-    """Return x where it is positive, else alpha * (exp(x) - 1)."""
     return np.where(x > 0, x, np.float32(alpha) * np.expm1(np.minimum(x, 0)))
 
 

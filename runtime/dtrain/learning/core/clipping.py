@@ -36,7 +36,6 @@ def squared_norm_of_piece(piece: Array) -> float:
 
 
 def global_norm(gradients: Iterable[Gradient | None]) -> float:
-    """Return the Euclidean norm of all gradients together."""
     return math.sqrt(sum(squared_norm(gradient) for gradient in gradients))
 
 
@@ -50,7 +49,6 @@ def clip_by_global_norm(
 
 
 def global_clip_factor(norm: float, clip_norm: float) -> float:
-    """Return NaN if `norm` is not finite."""
     if not math.isfinite(norm):
         return math.nan
     return 1.0 if norm <= clip_norm else clip_norm / norm

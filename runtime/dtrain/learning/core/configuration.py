@@ -150,7 +150,6 @@ def snake_case(class_name: str) -> str:
 
 @cache
 def _argument_names(cls: type) -> tuple[str, ...]:
-    """Return the names of the constructor's arguments, following ``**kwargs`` up the classes."""
     names: list[str] = []
     for each in cls.__mro__:
         if "__init__" not in vars(each):

@@ -40,7 +40,6 @@ class DrawnTable(LazyTable):
         return cls(shape, elementwise, seed)
 
     def describe(self) -> dict[str, Any]:
-        """Return plain data, without the shape."""
         return {"initializer": to_data(self._initializer), "seed": self._seed}
 
     @classmethod

@@ -29,7 +29,6 @@ class Initializer(Configurable):
         """Take no arguments; see `Configurable.__new__`."""
 
     def __call__(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Return a float32 array of `shape`."""
         return self.draw(shape, rng if self.seed is None else np.random.default_rng(self.seed))
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

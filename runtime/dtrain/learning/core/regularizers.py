@@ -42,7 +42,6 @@ class L1L2(Regularizer):
     l2: float = 0.0
 
     def __call__(self, weight: Array) -> float:
-        """Return the penalty."""
         penalty = self.l1 * float(np.abs(weight).sum()) if self.l1 else 0.0
         return penalty + (self.l2 * float(np.vdot(weight, weight)) if self.l2 else 0.0)
 

@@ -69,7 +69,6 @@ class Submodel:
     def __call__(
         self, inputs: Sequence[SymbolicTensor], training: bool | None = None
     ) -> list[SymbolicTensor]:
-        """Raise an `InputError` if number or shapes of the inputs are others."""
         self.check([tensor.shape for tensor in inputs])
         node = LayerNode(self, tuple(inputs), training)
         shapes = self.graph.output_shapes_for([tensor.shape for tensor in inputs])
@@ -172,7 +171,6 @@ class Graph:
 
     @classmethod
     def between(cls, inputs: Any, outputs: Any) -> Self:
-        """Return the graph between symbolic tensors; each argument is one or a list."""
         entering = as_list(inputs)
         leaving = as_list(outputs)
         nodes: dict[LayerNode, int] = {}
@@ -256,7 +254,6 @@ class Graph:
         )
 
     def output_shapes_for(self, entering: Sequence[Shape]) -> list[Shape]:
-        """Raise an `InputError` that names the layer at fault."""
         produced = self._shapes(entering)
         return [produced[slot.step][slot.output] for slot in self.outputs]
 
@@ -300,7 +297,6 @@ class Graph:
 
     @cached_property
     def activity_penalties(self) -> dict[int, Regularizer]:
-        """Return the penalties on outputs of layers, by the steps' numbers."""
         found = ((number, step.layer.activity_penalty()) for number, step in enumerate(self.steps))
         return {number: penalty for number, penalty in found if penalty is not None}
 
@@ -330,7 +326,6 @@ class Graph:
         return sum(slot.step == number for slot in read)
 
     def get_config(self) -> dict[str, Any]:
-        """Raise a `SpecError` if a layer's argument cannot be written."""
         layers: dict[Layer, int] = {}
         models: dict[Submodel, int] = {}
         described: list[dict[str, Any]] = []
@@ -354,7 +349,6 @@ class Graph:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
-        """Raise a `SpecError` for an unknown layer."""
         try:
             layers = [_layer_from_data(each, custom_objects) for each in config["layers"]]
             models: list[Submodel] = []
@@ -484,7 +478,6 @@ def _called(use: PartUse, arriving: list[SymbolicTensor]) -> Any:
 
 
 def _collect(node: LayerNode, nodes: dict[LayerNode, int]) -> None:
-    """Add everything that `node` reads, and then `node`, each with its number."""
     if node not in nodes:
         for tensor in node.inputs:
             _collect(tensor.node, nodes)

@@ -91,7 +91,6 @@ class Head(NamedTuple):
             raise InputError(f"{self.label}: {error}") from None
 
     def output(self, value: Array) -> Array:
-        """Return the model's output, a new array."""
         return np.array(value) if self.activation is None else self.activation(value)
 
 

@@ -89,7 +89,6 @@ class Network:
 
     @property
     def variables(self) -> tuple[VariableSpec, ...]:
-        """All variables in creation order."""
         return tuple(
             VariableSpec(
                 name, weight.shape, weight.dtype, weight.trainable and layer.trainable, weight.may_be_sparse
@@ -137,7 +136,6 @@ class Network:
         return only([np.array(output) for output in run.outputs])
 
     def forward(self, weights: Arrays, x: Any, rng: Chance, sums: StepSums | None = None) -> Pass:
-        """Return a pass in training mode after its forward half."""
         return self._run(weights, self._entering(x), self.graph.stand_ins, training=True, rng=rng, sums=sums)
 
     def outputs_of_layers(self, weights: Arrays, x: Any) -> Iterator[tuple[str, list[Array]]]:
@@ -149,7 +147,6 @@ class Network:
     def loss_and_outputs(
         self, weights: Arrays, x: Any, y: Any, loss: Losses, sample_weight: Any = None
     ) -> StepResult:
-        """Compute in inference mode; the loss includes the penalties of regularizers."""
         heads, stand_ins = self._heads(loss)
         run = self._run(weights, self._entering(x), stand_ins, training=False)
         lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
@@ -205,7 +202,6 @@ class Network:
         return StepResult(total, self._named(heads, lost), outputs, run.state_updates(), rows)
 
     def penalty_gradients(self, weights: Arrays, gradients: Arrays, scale: float) -> None:
-        """Fill `gradients` with those of the penalties alone, times `scale`."""
         for gradient in gradients.values():
             gradient.fill(0)
         for penalty, name in self.graph.regularized:
@@ -225,7 +221,6 @@ class Network:
         rng: Chance | None = None,
         sums: StepSums | None = None,
     ) -> Pass:
-        """Return a pass after its forward half."""
         chance = self._own_chance if rng is None else rng
         run = Pass(self.graph, self._scratch, weights, stand_ins, training=training, rng=chance, sums=sums)
         run.forward(entering)

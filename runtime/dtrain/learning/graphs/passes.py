@@ -53,7 +53,6 @@ class Pass:
         rng: Chance,
         sums: StepSums | None,
     ) -> None:
-        """Prepare; `stand_ins` are layers that replace those of some steps, by the steps' numbers."""
         self._pool = pool
         self._scratch: Scratch | None = pool.take()
         self._graph = graph
@@ -185,7 +184,6 @@ class Collected:
         self._begun: set[Layer] = set()
 
     def places(self, step: LayerStep, call: Call) -> dict[str, Array]:
-        """Return the arrays into which a step's layer writes its gradients."""
         places: dict[str, Array] = {}
         for weight, name in step.trained:
             if name not in self._gradients and weight.may_be_sparse:

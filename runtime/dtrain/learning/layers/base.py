@@ -116,7 +116,6 @@ class Call:
         memory: dict[str, Array] | None = None,
         sums: StepSums | None = None,
     ) -> None:
-        """Begin; `rng` is the source of random numbers, None where none are wanted."""
         self.sums = sums
         self.training = training
         self.needs_input_gradient = needs_input_gradient
@@ -144,9 +143,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerNode:
-    """One use of a layer in a graph, or of a `Submodel` as if it were one; `training` None: as the model
-    does.
-    """
+    """One use of a layer or a `Submodel` in a graph; `training` None: as the model does."""
 
     part: Any
     inputs: tuple["SymbolicTensor", ...]
@@ -307,7 +304,6 @@ class Layer(Configurable):
                 raise SpecError(f"{self.label}: {name}: expected a positive integer, found {found!r}")
 
     def _generator(self, call: Call) -> np.random.Generator:
-        """Return the source of random numbers; raise a `SpecError` if there is none."""
         rng = call.rng
         if rng is None:
             raise SpecError(f"{self.label}: training needs a random generator")

@@ -27,8 +27,6 @@ _ROWS_BYTES = 1 << 20
 
 @dataclass(eq=False)
 class _Convolution(ActivatedLayer):
-    """Base of the convolutions: arguments, geometry, the activation."""
-
     RANK: ClassVar[int]
 
     filters: int
@@ -353,7 +351,6 @@ class DepthwiseConv2D(Layer):
 
 
 def _by_place(kernel: Array) -> Array:
-    """Return a kernel [height, width, ...] as [places, ...], a view."""
     return kernel.reshape(-1, *kernel.shape[2:])
 
 

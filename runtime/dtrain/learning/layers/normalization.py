@@ -17,8 +17,6 @@ _FUSED_EPSILON_MIN = 1.001e-5
 
 @dataclass(eq=False)
 class _Normalizing(Layer):
-    """Base of both: the axes whose places each have, or that share, a mean; gamma and beta."""
-
     def axes_of(self, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
         """Return `axis` as ascending numbers from 0, the batch axis being 0, in an array of `rank` axes."""
         given = [axis] if isinstance(axis, int) else list(axis)
@@ -29,7 +27,6 @@ class _Normalizing(Layer):
         return axes
 
     def _kept_shape(self, shape: Shape, axis: int | Sequence[int]) -> tuple[int, ...]:
-        """Return the lengths of an example along `axis`, the batch axis being 0."""
         return tuple(self.known_length(shape, each - 1) for each in self.axes_of(axis, len(shape) + 1))
 
 

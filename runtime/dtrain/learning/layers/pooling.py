@@ -83,7 +83,6 @@ class _AveragePooling(_Pooling):
         return self.windows.unpadded(dwide, shape)
 
     def _counts(self, lengths: tuple[int, ...]) -> Array:
-        """Return how many places of each window are not margin."""
         inside = self.windows.padded(np.ones((1, *lengths, 1), np.float32), 0, Call())
         return np.asarray(sum(self.windows.places(inside)))
 
@@ -166,8 +165,6 @@ class AveragePooling2D(_AveragePooling):
 
 @dataclass(eq=False)
 class _GlobalPooling(Layer):
-    """Base of the global pooling layers."""
-
     RANK: ClassVar[int]
 
     data_format: str | None = None
@@ -184,8 +181,6 @@ class _GlobalPooling(Layer):
 
 
 class _GlobalAveragePooling(_GlobalPooling):
-    """The average over all inner axes."""
-
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the mean."""
         return x.mean(axis=self._axes, keepdims=self.keepdims), x.shape
@@ -198,8 +193,6 @@ class _GlobalAveragePooling(_GlobalPooling):
 
 
 class _GlobalMaxPooling(_GlobalPooling):
-    """The maximum over all inner axes."""
-
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the maximum."""
         return x.max(axis=self._axes, keepdims=self.keepdims), x

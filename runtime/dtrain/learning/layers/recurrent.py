@@ -194,8 +194,6 @@ class SimpleRNN(_Recurrent):
 
 @dataclass(eq=False)
 class _Gated(_Recurrent):
-    """A recurrent layer with gates, which have an activation of their own."""
-
     recurrent_activation: ActivationLike = "sigmoid"
 
     def __post_init__(self) -> None:
@@ -203,7 +201,6 @@ class _Gated(_Recurrent):
         self._gate: Activation = activations.get(self.recurrent_activation)
 
     def _split(self, gates: Array) -> list[Array]:
-        """Return views of the gates, each [batch, units]."""
         return [gates[..., k * self.units : (k + 1) * self.units] for k in range(self.GATES)]
 
 
@@ -385,7 +382,6 @@ class _ForgetBias(Initializer):
     units: int
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        """Return the biases i, f, c, o."""
         values = initializers.get(self.others)(shape, rng)
         values[self.units : 2 * self.units] = 1
         return values

@@ -124,7 +124,6 @@ def _spread(rank: int, where: str, name: str, given: Lengths) -> tuple[int, ...]
 
 
 def require_channels_last(label: str, data_format: str | None) -> None:
-    """Raise a `SpecError` unless images are NHWC."""
     if data_format not in (None, "channels_last"):
         raise SpecError(f"{label}: data_format: expected channels_last, found {data_format!r}")
 

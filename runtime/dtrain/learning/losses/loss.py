@@ -172,11 +172,7 @@ class ElementMean(Loss):
 
 
 def same_shape(name: object, y_true: Array, y_pred: Array) -> Array:
-    """Return targets in the shape of the predictions, whose last axis of length 1 they may lack.
-
-    Raises:
-        InputError: they have another shape; `name` is that of the loss or metric.
-    """
+    """Return targets in the shape of the predictions, whose last axis of length 1 they may lack."""
     if y_true.ndim == y_pred.ndim - 1 and y_pred.shape[-1] == 1:
         y_true = y_true[..., np.newaxis]
     if y_true.shape != y_pred.shape:

@@ -116,7 +116,6 @@ def in_top_k(classes: Array, y_pred: Array, k: int) -> Array:
 
 
 def class_numbers(metric: MeanOfExamples, y_true: Array, y_pred: Array) -> Array:
-    """Return class numbers in the shape of the predictions without their last axis."""
     y_true = without_last_axis(y_true, y_pred.ndim - 1)
     if y_true.shape != y_pred.shape[:-1]:
         raise InputError(

@@ -405,7 +405,6 @@ class AUC(SpacedThresholds):
 
 
 def best(values: Array, where: Array) -> float:
-    """Return the largest of the values at which `where` holds, 0.0 if it holds nowhere."""
     return float(values[where].max()) if where.any() else 0.0
 
 

@@ -258,7 +258,6 @@ class MeanOfExamples(Mean):
         super().update_state(self._examples(np.asarray(y_true), np.asarray(y_pred)), sample_weight)
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
-        """Return one number an example: shape [batch, ...]."""
         raise NotImplementedError
 
 

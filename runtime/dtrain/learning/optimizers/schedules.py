@@ -17,7 +17,6 @@ class LearningRateSchedule(Configurable):
     """A learning rate as a function of the 0-based step. `name` is Keras's and has no effect."""
 
     def __call__(self, step: int) -> float:
-        """Return the learning rate of the update after the first `step` updates."""
         raise NotImplementedError
 
 

@@ -276,7 +276,6 @@ class HashedCrossing(CategoryLayer):
         self.check_bins(self.num_bins)
 
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
-        """Return the bins of a list or tuple of features."""
         if not isinstance(inputs, list | tuple) or len(inputs) < 2:
             raise InputError(f"{self.label}: expected a list of at least two features, found {inputs!r:.60}")
         return super().__call__(inputs, training)

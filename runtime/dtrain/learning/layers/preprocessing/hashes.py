@@ -182,7 +182,6 @@ _NINE = np.uint64(9)
 
 
 def _block(strings: ByteStrings, at: Array, state: Array, factor: Array, weight: np.uint64) -> Array:
-    """Return the state after the block of 64 bytes at each place."""
     x, y, z, v0, v1, w0, w1 = state
     x = _rotated(x + y + v0 + strings.word(at + 8), 37) * factor
     y = _rotated(y + v1 + strings.word(at + 48), 42) * factor
@@ -195,7 +194,6 @@ def _block(strings: ByteStrings, at: Array, state: Array, factor: Array, weight:
 
 
 def _weak(strings: ByteStrings, at: Array, a: Array, b: Array) -> tuple[Array, Array]:
-    """Mix 32 bytes into two numbers."""
     last = strings.word(at + 24)
     a = a + strings.word(at)
     b = _rotated(b + a + last, 21)

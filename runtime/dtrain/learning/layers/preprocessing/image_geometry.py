@@ -142,7 +142,6 @@ def resized_back(dy: Array, height: int, width: int, method: str) -> Array:
 
 
 def window_of_aspect(height: int, width: int, new_height: int, new_width: int) -> tuple[slice, slice]:
-    """Return the largest centred window that has the aspect of the new size."""
     high = min(height, int(np.float32(width * new_height) / np.float32(new_width)))
     wide = min(width, int(np.float32(height * new_width) / np.float32(new_height)))
     top, left = (height - high) // 2, (width - wide) // 2

@@ -151,7 +151,6 @@ class SizedImageLayer(ImageLayer):
         return (self.height, self.width, super().output_shape(input_shape)[-1])
 
     def _largest_window(self, x: Array) -> Window:
-        """Return the largest centred window that has the aspect of the output."""
         return Window(*window_of_aspect(x.shape[1], x.shape[2], self.height, self.width), x.shape)
 
     def _window_at(self, x: Array, top: int, left: int) -> Window:

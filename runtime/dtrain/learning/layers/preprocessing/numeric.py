@@ -55,12 +55,7 @@ class PreparingLayer(Layer):
         batch_size: int | None,
         steps: int | None,
     ) -> list[Any]:
-        """Return what `learn` makes of the batches of `data`; one task of a run calls it for all.
-
-        Args:
-            settings: the arguments on which the result depends.
-            batch_size: see `batches_of`, as for `steps`.
-        """
+        """Return what `learn` makes of the batches of `data`; one task of a run calls it for all."""
         return learned_once(
             type(self).__name__,
             settings,
@@ -69,13 +64,7 @@ class PreparingLayer(Layer):
 
 
 def batches_of(data: Any, where: str, batch_size: int | None, steps: int | None) -> Iterator[Array]:
-    """Yield a dataset's elements as they come, or an array's examples in batches.
-
-    Args:
-        where: names the reader in errors.
-        batch_size: of an array; None: 32.
-        steps: at most so many batches; None: all.
-    """
+    """Yield a dataset's elements as they come, or an array's examples in batches; at most `steps` of them."""
     if isinstance(data, Iterable) and not isinstance(data, np.ndarray | list | tuple):
         found: Iterator[Any] = (_one_array(each, where) for each in data)
     else:

@@ -36,7 +36,6 @@ def _text(value: bytes | str) -> str:
 
 
 def standardized(text: str, how: str) -> str:
-    """Return the text in lower case, without punctuation, or both."""
     coded = text.encode()
     if how.startswith("lower"):
         coded = coded.lower()
