@@ -126,7 +126,7 @@ class Multiply(_Merging):
 class _Extreme(_Merging):
     """The largest or smallest of the inputs, place by place; the gradient goes to the first that has it."""
 
-    BEATS: ClassVar[np.ufunc]
+    _beats: ClassVar[np.ufunc]
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Return the winner's value at each place."""
@@ -134,7 +134,7 @@ class _Extreme(_Merging):
         y = first.copy()
         winner = np.zeros(first.shape, np.int16)
         for number, array in enumerate(others, start=1):
-            better = self.BEATS(array, y)
+            better = self._beats(array, y)
             y[better] = array[better]
             winner[better] = number
         return y, (x, winner)
@@ -153,7 +153,7 @@ class Maximum(_Extreme):
     b])``.
     """
 
-    BEATS = np.greater
+    _beats = np.greater
 
 
 @dataclass(eq=False)
@@ -164,7 +164,7 @@ class Minimum(_Extreme):
     b])``.
     """
 
-    BEATS = np.less
+    _beats = np.less
 
 
 @dataclass(eq=False)

@@ -106,7 +106,7 @@ SHORT_NAMES: dict[str, type[Metric]] = {
 }
 BY_NAME: dict[str, type[Metric]] = {
     name: metric
-    for metric in (*map(globals().get, __all__), AccuracyByShape)
+    for metric in map(globals().get, sorted([*__all__, "AccuracyByShape"], key=str.lower))
     if isinstance(metric, type) and issubclass(metric, Metric) and metric is not Metric
     for name in (metric.__name__, metric.default_name)
 } | SHORT_NAMES
