@@ -1,11 +1,13 @@
-"""Hints at what to use in the place of a name of TensorFlow, Keras or dtrain that a module does not have."""
+"""Names that public modules load late, and hints at what to use for a name that a module does not have."""
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 _PLACES = (
@@ -14,21 +16,36 @@ _PLACES = (
 )
 
 
-def absent_from(module: str, known: Iterable[str]) -> Callable[[str], Any]:
+def absent_from(
+    module: str, known: Iterable[str], loaded_late: Mapping[str, Iterable[str]] = MappingProxyType({})
+) -> Callable[[str], Any]:
     """Return the `__getattr__` (PEP 562) of a public module, whose `AttributeError` says what to use.
+
+    A public name that the module has not imported is loaded when it is first used: most programs use few of
+    the layers, and no program waits for the others.
 
     Args:
         module: its name.
         known: the public names in it.
+        loaded_late: by the name of a module, the names that are found there; any other is a module's own.
     """
+    homes = {name: home for home, names in loaded_late.items() for name in names}
 
     def missing(name: str) -> Any:
-        # `from dtrain import process`, a private package, asks here first, before Python imports it
-        inner = name.startswith("_") or (module == "dtrain" and find_spec(f"dtrain.{name}"))
+        if name in homes:
+            return getattr(import_module(homes[name]), name)
+        if name in known:
+            return import_module(f"{module}.{name}")
+        # `from dtrain import process`, a private module, asks here first, before Python imports it
+        inner = name.startswith("_") or _is_module(module, name)
         use = "" if inner else hint(module, name, known)
         raise AttributeError(f"module {module!r} has no attribute {name!r}{use}", name=name)
 
     return missing
+
+
+def _is_module(package: str, name: str) -> bool:
+    return hasattr(sys.modules.get(package), "__path__") and find_spec(f"{package}.{name}") is not None
 
 
 @cache
