@@ -27,7 +27,7 @@ def named(prefix):
 def layer_of(case):
     if case["cls"] == "gelu_approx":
         return layers.Activation("gelu_tanh")
-    return layers.CLASSES[case["cls"]](**case["args"])
+    return layers.classes()[case["cls"]](**case["args"])
 
 
 @every_row("name", [name for name in CASES if name not in LEFT_OUT])

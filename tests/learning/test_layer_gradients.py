@@ -171,7 +171,7 @@ WITHOUT_INPUT_GRADIENT = {
 
 
 def test_every_layer_is_checked():
-    assert set(CASES) | WITHOUT_INPUT_GRADIENT == set(layers.CLASSES) - {"Layer"}
+    assert set(CASES) | WITHOUT_INPUT_GRADIENT == set(layers.classes()) - {"Layer"}
 
 
 @pytest.mark.parametrize("name", CASES)

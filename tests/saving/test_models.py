@@ -59,7 +59,7 @@ def test_every_layer_there_is_was_tried():
         "Embedding",
         *(cls.__name__ for cls in (*CATEGORIES, *SIZES)),
     }
-    assert set(dt.layers.CLASSES) <= tried
+    assert set(dt.layers.classes()) <= tried
 
 
 @pytest.mark.parametrize("cls", MERGING)

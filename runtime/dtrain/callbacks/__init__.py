@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from dtrain.absent_names import absent_from
 from dtrain.callbacks.callback import Callback, CallbackList, LambdaCallback, Logs
 from dtrain.callbacks.recording import CSVLogger, History, ProgressBar, TensorBoard
-from dtrain.callbacks.saving import BackupAndRestore, ModelCheckpoint
 from dtrain.callbacks.steering import EarlyStopping, LearningRateScheduler, ReduceLROnPlateau, TerminateOnNaN
+
+if TYPE_CHECKING:
+    from dtrain.callbacks.saving import BackupAndRestore, ModelCheckpoint
 
 __all__ = [
     "BackupAndRestore",
@@ -26,4 +28,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.callbacks", __all__)
+    __getattr__ = absent_from(
+        "dtrain.callbacks", __all__, {"dtrain.callbacks.saving": ("BackupAndRestore", "ModelCheckpoint")}
+    )

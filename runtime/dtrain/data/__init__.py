@@ -3,23 +3,7 @@
 from typing import TYPE_CHECKING
 
 from dtrain.absent_names import absent_from
-from dtrain.data import experimental
 from dtrain.data.dataset import Dataset
-from dtrain.data.examples import (
-    FixedLenFeature,
-    VarLenFeature,
-    encode_example,
-    parse_example,
-    parse_single_example,
-)
-from dtrain.data.files import (
-    NumpyDataset,
-    ParquetDataset,
-    TarDataset,
-    TextLineDataset,
-    TFRecordDataset,
-    list_files,
-)
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import INFINITE, UNKNOWN
@@ -27,6 +11,24 @@ from dtrain.data.options import Options
 from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.structure import TensorSpec
 from dtrain.formats.tfrecord import TFRecordWriter
+
+if TYPE_CHECKING:
+    from dtrain.data import experimental
+    from dtrain.data.examples import (
+        FixedLenFeature,
+        VarLenFeature,
+        encode_example,
+        parse_example,
+        parse_single_example,
+    )
+    from dtrain.data.files import (
+        NumpyDataset,
+        ParquetDataset,
+        TarDataset,
+        TextLineDataset,
+        TFRecordDataset,
+        list_files,
+    )
 
 __all__ = [
     "AUTOTUNE",
@@ -53,4 +55,24 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.data", __all__)
+    __getattr__ = absent_from(
+        "dtrain.data",
+        __all__,
+        {
+            "dtrain.data.examples": (
+                "FixedLenFeature",
+                "VarLenFeature",
+                "encode_example",
+                "parse_example",
+                "parse_single_example",
+            ),
+            "dtrain.data.files": (
+                "NumpyDataset",
+                "ParquetDataset",
+                "TarDataset",
+                "TextLineDataset",
+                "TFRecordDataset",
+                "list_files",
+            ),
+        },
+    )

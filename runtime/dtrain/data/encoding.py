@@ -1,16 +1,24 @@
 """`dt.utils`: labels, sequences of numbers and folders of images as arrays, as in `tf.keras.utils`."""
 
 import collections.abc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dtrain.absent_names import absent_from
 from dtrain.data import dataset_creator as experimental
-from dtrain.data.image_folders import image_dataset_from_directory
 from dtrain.errors import InputError
 from dtrain.types import Array
 
+if TYPE_CHECKING:
+    from dtrain.data.image_folders import image_dataset_from_directory
+
 __all__ = ["Sequence", "experimental", "image_dataset_from_directory", "pad_sequences", "to_categorical"]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from(
+        "dtrain.utils", __all__, {"dtrain.data.image_folders": ("image_dataset_from_directory",)}
+    )
 
 
 class Sequence:

@@ -57,7 +57,7 @@ def shown(part: Part) -> Any:
     return part.model
 
 
-def names_by_weight(graph: InnerGraph) -> dict[tuple[Layer, str], str]:
+def names_by_weight(graph: Graph) -> dict[tuple[Layer, str], str]:
     """Return the variables' names in a graph by layer and weight, which other graphs may have too."""
     return {(layer, weight.name): name for layer, weight, name in graph.weights()}
 

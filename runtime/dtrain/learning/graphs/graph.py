@@ -31,7 +31,7 @@ from dtrain.learning.core import regularizers
 from dtrain.learning.core.arrays import fits, shape_text
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.core.regularizers import Regularizer
-from dtrain.learning.layers import CLASSES, InputLayer, Layer, SymbolicTensor, Weight
+from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight, classes
 from dtrain.learning.layers.base import LayerNode
 from dtrain.learning.layers.pooled_convolution import pooled
 from dtrain.types import Shape
@@ -533,7 +533,7 @@ def _layer_to_data(layer: Layer) -> dict[str, Any]:
 
 
 def _layer_from_data(data: Any, custom_objects: CustomObjects) -> Layer:
-    layer: Layer = from_data(data, "layer", CLASSES, custom_objects)
+    layer: Layer = from_data(data, "layer", classes(), custom_objects)
     layer.numbered = bool(data.get("numbered", False))
     return layer
 

@@ -1,66 +1,73 @@
 """Layers by Keras's names. `base` defines a layer; the other files hold one family each."""
 
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dtrain.absent_names import absent_from
 from dtrain.learning.layers.base import Call, Input, InputLayer, Layer, SymbolicTensor, Weight
-from dtrain.learning.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D
 from dtrain.learning.layers.dense import ELU, Activation, Dense, LeakyReLU, PReLU, ReLU, Softmax
-from dtrain.learning.layers.embedding import Embedding
-from dtrain.learning.layers.merging import (
-    Add,
-    Average,
-    Concatenate,
-    Maximum,
-    Minimum,
-    Multiply,
-    Subtract,
-    add,
-    average,
-    concatenate,
-    maximum,
-    minimum,
-    multiply,
-    subtract,
-)
-from dtrain.learning.layers.normalization import BatchNormalization, LayerNormalization
-from dtrain.learning.layers.pooling import (
-    AveragePooling1D,
-    AveragePooling2D,
-    GlobalAveragePooling1D,
-    GlobalAveragePooling2D,
-    GlobalMaxPooling1D,
-    GlobalMaxPooling2D,
-    MaxPooling1D,
-    MaxPooling2D,
-)
-from dtrain.learning.layers.preprocessing.categories import (
-    CategoryEncoding,
-    Discretization,
-    HashedCrossing,
-    Hashing,
-)
-from dtrain.learning.layers.preprocessing.images import (
-    CenterCrop,
-    RandomBrightness,
-    RandomContrast,
-    RandomCrop,
-    RandomFlip,
-    RandomRotation,
-    RandomTranslation,
-    RandomZoom,
-    Resizing,
-)
-from dtrain.learning.layers.preprocessing.lookups import IntegerLookup, StringLookup
-from dtrain.learning.layers.preprocessing.numeric import Normalization, Rescaling
-from dtrain.learning.layers.preprocessing.text_vectorization import TextVectorization
-from dtrain.learning.layers.recurrent import GRU, LSTM, SimpleRNN
-from dtrain.learning.layers.shaping import (
-    Dropout,
-    Flatten,
-    Permute,
-    RepeatVector,
-    Reshape,
-    UpSampling2D,
-    ZeroPadding2D,
-)
+
+if TYPE_CHECKING:
+    from dtrain.learning.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D
+    from dtrain.learning.layers.embedding import Embedding
+    from dtrain.learning.layers.merging import (
+        Add,
+        Average,
+        Concatenate,
+        Maximum,
+        Minimum,
+        Multiply,
+        Subtract,
+        add,
+        average,
+        concatenate,
+        maximum,
+        minimum,
+        multiply,
+        subtract,
+    )
+    from dtrain.learning.layers.normalization import BatchNormalization, LayerNormalization
+    from dtrain.learning.layers.pooling import (
+        AveragePooling1D,
+        AveragePooling2D,
+        GlobalAveragePooling1D,
+        GlobalAveragePooling2D,
+        GlobalMaxPooling1D,
+        GlobalMaxPooling2D,
+        MaxPooling1D,
+        MaxPooling2D,
+    )
+    from dtrain.learning.layers.preprocessing.categories import (
+        CategoryEncoding,
+        Discretization,
+        HashedCrossing,
+        Hashing,
+    )
+    from dtrain.learning.layers.preprocessing.images import (
+        CenterCrop,
+        RandomBrightness,
+        RandomContrast,
+        RandomCrop,
+        RandomFlip,
+        RandomRotation,
+        RandomTranslation,
+        RandomZoom,
+        Resizing,
+    )
+    from dtrain.learning.layers.preprocessing.lookups import IntegerLookup, StringLookup
+    from dtrain.learning.layers.preprocessing.numeric import Normalization, Rescaling
+    from dtrain.learning.layers.preprocessing.text_vectorization import TextVectorization
+    from dtrain.learning.layers.recurrent import GRU, LSTM, SimpleRNN
+    from dtrain.learning.layers.shaping import (
+        Dropout,
+        Flatten,
+        Permute,
+        RepeatVector,
+        Reshape,
+        UpSampling2D,
+        ZeroPadding2D,
+    )
 
 __all__ = [
     "ELU",
@@ -135,10 +142,77 @@ __all__ = [
     "subtract",
 ]
 
+if not TYPE_CHECKING:
+    __getattr__ = absent_from(
+        "dtrain.layers",
+        __all__,
+        {
+            "dtrain.learning.layers.convolution": ("Conv1D", "Conv2D", "Conv2DTranspose", "DepthwiseConv2D"),
+            "dtrain.learning.layers.embedding": ("Embedding",),
+            "dtrain.learning.layers.merging": (
+                "Add",
+                "Average",
+                "Concatenate",
+                "Maximum",
+                "Minimum",
+                "Multiply",
+                "Subtract",
+                "add",
+                "average",
+                "concatenate",
+                "maximum",
+                "minimum",
+                "multiply",
+                "subtract",
+            ),
+            "dtrain.learning.layers.normalization": ("BatchNormalization", "LayerNormalization"),
+            "dtrain.learning.layers.pooling": (
+                "AveragePooling1D",
+                "AveragePooling2D",
+                "GlobalAveragePooling1D",
+                "GlobalAveragePooling2D",
+                "GlobalMaxPooling1D",
+                "GlobalMaxPooling2D",
+                "MaxPooling1D",
+                "MaxPooling2D",
+            ),
+            "dtrain.learning.layers.preprocessing.categories": (
+                "CategoryEncoding",
+                "Discretization",
+                "HashedCrossing",
+                "Hashing",
+            ),
+            "dtrain.learning.layers.preprocessing.images": (
+                "CenterCrop",
+                "RandomBrightness",
+                "RandomContrast",
+                "RandomCrop",
+                "RandomFlip",
+                "RandomRotation",
+                "RandomTranslation",
+                "RandomZoom",
+                "Resizing",
+            ),
+            "dtrain.learning.layers.preprocessing.lookups": ("IntegerLookup", "StringLookup"),
+            "dtrain.learning.layers.preprocessing.numeric": ("Normalization", "Rescaling"),
+            "dtrain.learning.layers.preprocessing.text_vectorization": ("TextVectorization",),
+            "dtrain.learning.layers.recurrent": ("GRU", "LSTM", "SimpleRNN"),
+            "dtrain.learning.layers.shaping": (
+                "Dropout",
+                "Flatten",
+                "Permute",
+                "RepeatVector",
+                "Reshape",
+                "UpSampling2D",
+                "ZeroPadding2D",
+            ),
+        },
+    )
 
-CLASSES: dict[str, type[Layer]] = {
-    name: each
-    for name in __all__
-    if isinstance(each := globals().get(name), type) and issubclass(each, Layer)
-}
-"""Every layer class by its name: what a model's config may name."""
+
+@cache
+def classes() -> dict[str, type[Layer]]:
+    """Return every layer class by its name: what a model's config may name."""
+    here = import_module(__name__)
+    found = {name: getattr(here, name) for name in __all__}
+    return {name: each for name, each in found.items() if isinstance(each, type) and issubclass(each, Layer)}
