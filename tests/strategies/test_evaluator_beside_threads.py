@@ -16,7 +16,8 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain.runs.states import TaskState
 from dtrain.strategies.choice import strategy_of
-from dtrain.strategies.cluster_task import ClusterTask, ControlHosting
+from dtrain.strategies.cluster_task import ClusterTask
+from dtrain.strategies.control_hosting import ControlHosting
 
 EPOCHS = 3
 END_S = 120.0

@@ -67,3 +67,28 @@ def test_the_whole_traceback_is_there_for_who_asks(tmp_path):
 def test_a_programs_own_hook_is_left_alone(tmp_path):
     own = "import sys\nsys.excepthook = lambda kind, error, trace: print('mine', file=sys.stderr)\n"
     assert run(own + NO_FILE, tmp_path) == "mine\n"
+
+
+COUNT = """
+import sys
+import numpy as np
+import dtrain as dt
+x, y = np.ones((64, 8), np.float32), np.zeros(64, np.int64)
+with dt.get_strategy().scope():
+    model = dt.Sequential([dt.layers.Dense(16, activation="relu"), dt.layers.Dense(10)])
+    loss = dt.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=dt.optimizers.Adagrad(0.05), loss=loss, metrics=["accuracy"])
+model.fit(x, y, batch_size=32, validation_data=(x, y))
+print(*sorted(name for name in sys.modules if name.partition(".")[0] == "dtrain"))
+"""
+
+
+def test_a_program_loads_only_the_strategy_and_the_layers_that_it_uses(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", COUNT], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    loaded = run.stdout.splitlines()[-1].split()
+    unused = ("multi_worker_mirrored", "parameter_server", "mirrored", "coordinator", "evaluator")
+    unused += ("recurrent", "preprocessing", "collectives", "distribute", "experimental")
+    assert not [name for name in loaded if set(name.split(".")) & set(unused)]
+    assert len(loaded) <= 240

@@ -17,7 +17,9 @@ import psutil
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import (
+    CentralStorageSection,
     InOneTask,
+    MirroredSection,
     MultiWorkerMirroredSection,
     PlainSettings,
     RunSpec,
@@ -37,11 +39,10 @@ from dtrain.process.resources import keep_freed_memory, share_cores
 from dtrain.process.tensorflow import read_classic_flags
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.strategies.interface import Strategy, current_strategy
-from dtrain.strategies.mirrored import ThreadsSection, threads_strategy
 from dtrain.strategies.single import SingleStrategy
 from dtrain.variables.partitioning import Partitioner, partitioner_config
 
-if TYPE_CHECKING:  # training alone needs no connections
+if TYPE_CHECKING:  # loaded for a task that trains so: see `strategy_of`
     from dtrain.strategies.mirrored import BesideEvaluator
 
 CONSTRUCTOR = "ParameterServerStrategy"
@@ -169,7 +170,7 @@ def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] 
     if assignment is None:
         # A program that trains alone leaves to the machine how many replicas there are: one for each core.
         own: TrainingSettings = {}
-        if issubclass(kind_of(wishes), ThreadsSection):
+        if issubclass(kind_of(wishes), MirroredSection | CentralStorageSection):
             own = {"replicas": len(os.sched_getaffinity(0))}
         strategy = _alone(with_program(RunSpec(), {**own, **wishes}, who).training)
     else:
@@ -189,7 +190,9 @@ def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] 
 def _alone(training: TrainingSection) -> Strategy:
     """Return the strategy of a process without a cluster."""
     share_cores(training, None, idle_cores())
-    if isinstance(training, ThreadsSection):
+    if isinstance(training, MirroredSection | CentralStorageSection):
+        from dtrain.strategies.mirrored import threads_strategy
+
         return threads_strategy(training)
     return SingleStrategy(training=training)
 
@@ -206,7 +209,9 @@ def _write_down(assignment: TaskAssignment, wishes: TrainingSettings) -> None:
             write_record(RunFiles(assignment.run_dir).spec, assignment.spec)
 
 
-def _beside_evaluator(assignment: TaskAssignment, training: ThreadsSection) -> "BesideEvaluator | None":
+def _beside_evaluator(
+    assignment: TaskAssignment, training: MirroredSection | CentralStorageSection
+) -> "BesideEvaluator | None":
     """Return the place of a task whose run has an evaluator; None: it has none."""
     if not assignment.spec.cluster.count(Role.EVALUATOR):
         if assignment.task.role is Role.EVALUATOR:
@@ -229,6 +234,8 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
             return SingleStrategy(assignment)
         for path, problem in assignment.spec.program_problems():
             raise SpecError(f"{'.'.join(map(str, path))}: {problem}")
+        from dtrain.strategies.mirrored import threads_strategy
+
         return threads_strategy(training, assignment, _beside_evaluator(assignment, training))
     keep_freed_memory()
     # Only now grpc is loaded: training alone does not need it.

@@ -7,24 +7,18 @@ checkpoints, and the end.
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
-from dtrain.cluster import AddressBook, Role, TaskId
+from dtrain.cluster import AddressBook, Role
 from dtrain.config import ClusterTraining, MultiWorkerMirroredSection
 from dtrain.config.choices import Transport, Validation
-from dtrain.control.interface import Action, Steps
-from dtrain.control.machine import ControlPlane
 from dtrain.errors import LeftBehindError, RunError, RunInUseError
-from dtrain.messages import HeartbeatReply, Lineage, Refusal
+from dtrain.messages import HeartbeatReply
 from dtrain.messages.membership import TaskPhase
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.clock import SYSTEM
-from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.roles.chief.start import pipelines_of, replicas_in_sync, saved_rows
-from dtrain.roles.control_host import ControlHandler
-from dtrain.roles.evaluator.driver import FollowedRun, follow_fit
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs import failure
 from dtrain.runs.files import RunFiles, RunRecord, read_record
@@ -32,15 +26,12 @@ from dtrain.runs.joined import JoinedFromElsewhere
 from dtrain.runs.journal import MetricsLog
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.standalone import HandRun
-from dtrain.runs.states import ENDED, TaskState
+from dtrain.runs.states import TaskState
 from dtrain.runs.task_states import STOPPED
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.interface import Strategy, Training
-from dtrain.wire.channel import Handler
+from dtrain.strategies.interface import Strategy
 from dtrain.wire.connecting import Connector
 from dtrain.wire.security.credentials import Credentials
-from dtrain.wire.service import HostService, TaskService
 
 TOLD_EVALUATIONS = 20
 """How many of its last evaluations an evaluator tells of with every heartbeat, so that the leader misses
@@ -208,6 +199,8 @@ class ClusterTask:
         self, link: HeartbeatLink, pace: Pace, fit: int, follower: Strategy
     ) -> Iterator[EvaluatedCheckpoint]:
         """Yield checkpoints of a call of `fit` to `follower`, which gets its rows at the end."""
+        from dtrain.roles.evaluator.driver import FollowedRun, follow_fit
+
         self.reporter.running()
         run = FollowedRun(
             self.assignment.spec.checkpoint,
@@ -261,118 +254,3 @@ class ClusterTask:
         self.reporter.close()
         if self._hand_run is not None:
             self.reporter.announce(self._hand_run.close(error, status.step))
-
-
-LEAVE_S = 1.5
-"""The longest time that the leader serves after its farewell, for tasks that have not heard it."""
-LOOK_S = 0.02
-
-
-@dataclass
-class TrainingStanding:
-    """How a call of `fit` stands, for the control plane; `max_steps` may be lowered by the leader."""
-
-    generation: int
-    lineage: Lineage
-    directory: str
-    step: Callable[[], int]
-    max_steps: int
-    term: int = 1
-    held_back: bool = False
-    failed: Refusal | None = None
-    steps: Steps | None = field(default=None, init=False)
-
-    @property
-    def version(self) -> int:
-        return self.step()
-
-    @property
-    def finished(self) -> bool:
-        return self.step() >= self.max_steps
-
-
-class ControlHosting:
-    """The control plane of one task that trains, used where it leads, and the service for the others."""
-
-    def __init__(self, task: ClusterTask, section: ClusterTraining) -> None:
-        assignment = task.assignment
-        count = assignment.spec.cluster.count(Role.EVALUATOR)
-        plane = ControlPlane(
-            assignment.task, assignment.cluster, section, SYSTEM.now(), count, assignment.spec.wait
-        )
-        plane.roster.watched = assignment.watched
-        self.control = ControlHandler(plane, task.credentials.hello, decide=_nothing)
-        self.control.leads = False
-        self.on_this_host = assignment.on_one_host
-        self._task = task
-        self._evaluators = [str(TaskId(Role.EVALUATOR, index)) for index in range(count)]
-        self._service: HostService | TaskService | None = None
-
-    def serve(self, handler: Handler) -> None:
-        """Serve at the task's address, or raise a `SpecError`; with all on this host, at its socket first."""
-        assignment, credentials = self._task.assignment, self._task.credentials
-        self._service = (
-            HostService(handler, assignment, credentials)
-            if self.on_this_host
-            else TaskService(handler, assignment, credentials, Transport.AUTO)
-        )
-
-    def lead(self) -> None:
-        """Let time pass for the control plane."""
-        plane = self.control.control
-        plane.take_over()
-        for task in self._evaluators:  # they followed the leader before
-            plane.roster.membership.expect(task, SYSTEM.now() + LEASE_S)
-        self.control.leads = True
-        self.control.start()
-
-    def begin(self, state: FitHolder, directory: str, section: ClusterTraining) -> None:
-        """Publish to all tasks how a training stands from now on, whose checkpoints are in `directory`."""
-        standing = TrainingStanding(
-            state.begun.generation,
-            state.begun.lineage,
-            directory,
-            lambda: state.global_step,
-            state.store.max_steps or 0,
-        )
-        self.control.ask(lambda control, now: control.begin(standing, section, now))
-
-    def conclude(self, generation: int, training: Training) -> None:
-        """Publish to all tasks that the last step of a call of `fit` is saved."""
-        rows = dict(training.recorded)
-        self.control.ask(lambda control, now: control.conclude(generation, rows))
-
-    def stop(self, *, farewell: bool) -> None:
-        """Stop serving; with `farewell` tell the others first that no task will train any more."""
-        if self.control.leads and farewell:
-            self.control.ask(lambda control, now: control.say_farewell())
-            self._wait_until_it_is_heard()
-        self.control.ended.set()
-        self.ends()
-        if self._service is not None:
-            self._service.stop()
-
-    def ends(self) -> None:
-        """Give up open requests of other tasks, as this one ends."""
-
-    def _wait_until_it_is_heard(self) -> None:
-        """Wait for the next heartbeat of every live task and evaluator, which the farewell answers."""
-        membership = self.control.control.roster.membership
-        said_s = SYSTEM.now()
-        while SYSTEM.now() < said_s + LEAVE_S and not self.control.ended.wait(LOOK_S):
-            live = membership.tasks(MemberState.LIVE)
-            others = [membership.members[task] for task in live if task != str(self._task.assignment.task)]
-            heard = all(each.deadline_s > said_s + membership.lease_s for each in others)
-            if heard and not self.may_come():
-                return
-
-    def may_come(self) -> list[str]:
-        """Return the evaluators that have sent nothing yet, unless a launcher here says that they ended."""
-        membership = self.control.control.roster.membership
-        expected = [task for task in self._evaluators if membership.state(task) is MemberState.EXPECTED]
-        ended = self._task.tasks_in(*ENDED) if expected else set()
-        return [task for task in expected if task not in ended]
-
-
-def _nothing(decision: object) -> list[Action]:
-    raise AssertionError(f"replicas decide themselves, not by {decision}")

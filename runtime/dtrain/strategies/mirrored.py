@@ -19,7 +19,8 @@ from dtrain.roles.chief.start import replicas_in_sync
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.files import RunFiles
 from dtrain.state.batch_cut import BatchCut
-from dtrain.strategies.cluster_task import ClusterTask, ControlHosting
+from dtrain.strategies.cluster_task import ClusterTask
+from dtrain.strategies.control_hosting import ControlHosting
 from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica
 from dtrain.strategies.in_process.training import LocalFits, LocalTraining
 from dtrain.strategies.interface import Problem, Replica, Strategy, Training

@@ -5,6 +5,7 @@ files.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import SingleSection, TrainingSection
@@ -13,10 +14,12 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.chief.start import pipelines_of
 from dtrain.runs.files import RunFiles
-from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 from dtrain.strategies.in_process.training import LocalFits, LocalReplica
 from dtrain.strategies.interface import Problem, Strategy, Training
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
+
+if TYPE_CHECKING:  # loaded by the program that coordinates
+    from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 
 
 class SingleReplica(LocalReplica):
@@ -39,7 +42,7 @@ class SingleStrategy(Strategy):
     """One process that trains, leads, evaluates for itself."""
 
     has_coordinator = False
-    coordination: Coordination | None = None
+    coordination: "Coordination | None" = None
 
     def __init__(
         self, assignment: TaskAssignment | None = None, training: TrainingSection | None = None
@@ -61,7 +64,7 @@ class SingleStrategy(Strategy):
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         return self._fits.optimizer_state(owner)
 
-    def coordinate(self) -> Coordination:
+    def coordinate(self) -> "Coordination":
         """Begin to coordinate; a thread is the only worker."""
         from dtrain.strategies.coordinator.coordination import begin_alone
 

@@ -8,7 +8,8 @@ from dtrain.errors import PeerLostError, SpecError
 from dtrain.messages import Enter, Hello, Join
 from dtrain.roles.collective.meeting import Meeting
 from dtrain.roles.joining import admission_by
-from dtrain.strategies.cluster_task import ClusterTask, ControlHosting
+from dtrain.strategies.cluster_task import ClusterTask
+from dtrain.strategies.control_hosting import ControlHosting
 from dtrain.strategies.multi_worker_mirrored.custom_loops import LOOPS
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.strategies.multi_worker_mirrored.rendezvous import task_of

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import AddressBook, Role, TaskId
@@ -19,15 +20,6 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask
-from dtrain.strategies.coordinator.closures import ProgramNames
-from dtrain.strategies.coordinator.cluster_coordinator import Coordination
-from dtrain.strategies.coordinator.coordination import (
-    ClusterCoordination,
-    CoordinatorTask,
-    refuse_evaluator,
-    serve,
-)
-from dtrain.strategies.coordinator.values import ProgramValues
 from dtrain.strategies.interface import Problem, Strategy, Training
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.parameter_server.opening import LeadingTask, TrainingParts, open_training
@@ -37,12 +29,15 @@ from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.connecting import Connector
 
+if TYPE_CHECKING:  # loaded by the program that coordinates
+    from dtrain.strategies.coordinator.cluster_coordinator import Coordination
+
 
 class ParameterServerStrategy(Strategy):
     """This task's part in a cluster with parameter servers."""
 
     has_coordinator = False
-    coordination: Coordination | None = None
+    coordination: "Coordination | None" = None
 
     def __init__(self, assignment: TaskAssignment) -> None:
         """Set up the task, or raise a `SpecError` without servers; no connection is made before `open`."""
@@ -255,13 +250,15 @@ class ParameterServerStrategy(Strategy):
             "dt.MirroredStrategy or dt.MultiWorkerMirroredStrategy",
         )
 
-    def coordinate(self) -> Coordination:
+    def coordinate(self) -> "Coordination":
+        from dtrain.strategies.coordinator import closures, coordination, values
+
         if self.evaluates:
-            refuse_evaluator(self.reporter)
+            coordination.refuse_evaluator(self.reporter)
         self._join()
-        names = ProgramNames()
-        self.shared = values = ProgramValues(names)
-        place = CoordinatorTask(
+        names = closures.ProgramNames()
+        self.shared = shared = values.ProgramValues(names)
+        place = coordination.CoordinatorTask(
             assignment=self.assignment,
             section=self.training,
             lease=self._lease,
@@ -270,9 +267,9 @@ class ParameterServerStrategy(Strategy):
             reporter=self.reporter,
         )
         if not self.is_leader:
-            serve(place, names, values)
-        self.coordination = coordination = ClusterCoordination(place, names, values)
-        return coordination
+            coordination.serve(place, names, shared)
+        self.coordination = coordination.ClusterCoordination(place, names, shared)
+        return self.coordination
 
     def _make_input_workers(self) -> InputWorkers:
         """Return this task alone: as in TensorFlow nothing is dealt or cut on parameter servers."""
