@@ -86,6 +86,8 @@ class Words:
         self.writers = {}
 
     def __getitem__(self, place):
+        if isinstance(place, slice):  # a copy of several words is no single access
+            return [self[each] for each in range(*place.indices(len(self.numbers)))]
         self.host.running.passes("word")
         return self.numbers[place]
 

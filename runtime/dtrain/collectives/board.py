@@ -18,11 +18,10 @@ The rule *The ledger* (docs/design/collectives.md#the-ledger):
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, overload
 
 import msgspec
 
-from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import InputError
 from dtrain.types import Array
 
@@ -34,7 +33,11 @@ _BLOCK_BITS = 24
 class Words(Protocol):
     """Signed 64-bit numbers, `LINE_WORDS` to a line."""
 
+    @overload
     def __getitem__(self, place: int, /) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice, /) -> Iterable[int]: ...
 
     def __setitem__(self, place: int, number: int, /) -> None:
         """Write a word atomically."""
@@ -43,11 +46,16 @@ class Words(Protocol):
 class Column:
     """The words of one meaning, one for each part, slice or rank."""
 
-    __slots__ = ("_first", "_words")
+    __slots__ = ("_all", "_first", "_words")
 
-    def __init__(self, words: Words, first: int) -> None:
+    def __init__(self, words: Words, first: int, count: int) -> None:
         self._words = words
         self._first = first
+        self._all = slice(first * LINE_WORDS, (first + count) * LINE_WORDS, LINE_WORDS)
+
+    def read(self) -> list[int]:
+        """Return a copy of all words, which others may write meanwhile."""
+        return list(self._words[self._all])
 
     def __getitem__(self, number: int) -> int:
         return self._words[(self._first + number) * LINE_WORDS]
@@ -98,7 +106,7 @@ class Board:
         def column(count: int) -> Column:
             nonlocal first
             first += count
-            return Column(words, first - count)
+            return Column(words, first - count, count)
 
         self.ready, self.examples, self.finite = column(parts), column(parts), column(parts)
         self.computed_by, self.sums_nbytes = column(parts), column(parts)
@@ -136,7 +144,7 @@ def bits(ranks: Iterable[int]) -> int:
 
 
 def ranks_in(word: int) -> tuple[int, ...]:
-    return tuple(rank for rank in range(RANKS_MAX) if word >> rank & 1)
+    return tuple(rank for rank in range(word.bit_length()) if word >> rank & 1)
 
 
 _END_BITS = 44

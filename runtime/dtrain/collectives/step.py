@@ -141,9 +141,10 @@ class Step:
 
     def _await_gradients(self, dead: Set[int]) -> Action | None:
         board, number, members = self._board, self._number, self._members
-        self._open_parts = [
-            part for part in self._open_parts if board.ready[part] < number and board.void[0] != number
-        ]
+        if self._open_parts:
+            ready = board.ready.read()
+            is_void = board.void[0] == number
+            self._open_parts = [part for part in self._open_parts if ready[part] < number and not is_void]
         here: Sequence[int] = self._open_parts
         if self._several_hosts and board.summed[0] < number:
             due = self._due()
@@ -152,14 +153,15 @@ class Step:
         for part, owner in owners.items():
             if owner == self._rank:
                 return Compute(part)
-        if board.arrived[self._rank] < number:
+        arrived = board.arrived.read()
+        if arrived[self._rank] < number:
             return ARRIVE
         if owners:
             parts = ", ".join(str(part) for part in owners)
             return WaitFor(tuple(sorted(set(owners.values()))), f"gradient of part {parts}")
         if self._several_hosts and board.summed[0] < number:
             return WaitFor((), "sum over all hosts")
-        absent = tuple(rank for rank in members if rank not in dead and board.arrived[rank] < number)
+        absent = tuple(rank for rank in members if rank not in dead and arrived[rank] < number)
         return WaitFor(absent, "arrival") if absent else None
 
     def _due(self) -> Sequence[int]:
@@ -167,8 +169,8 @@ class Step:
         return ranks_in(board.due[number % 2]) if board.due_of[0] >= number else ()
 
     def _work(self, phase: Phase, dead: Set[int]) -> Action | None:
-        number, members, column = self._number, self._members, self._columns[phase]
-        self._open_slices = [each for each in self._open_slices if column[each] < number]
+        number, members, through = self._number, self._members, self._columns[phase].read()
+        self._open_slices = [each for each in self._open_slices if through[each] < number]
         owners = {each: heir(members, each, dead) for each in self._open_slices}
         mine = [each for each, owner in owners.items() if owner == self._rank]
         if mine:  # its own before those of others

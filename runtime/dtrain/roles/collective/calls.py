@@ -85,8 +85,10 @@ class CallMemory:
         header = self._header(ranks)
         memory.need(0, header + 2 * ranks * _PLACE_BYTES)
         words = memoryview(memory)[:header].cast("q")
-        self.called, self.done = Column(words, 0), Column(words, ranks)
-        self.held, self.length, self.digest = (Column(words, 2 * ranks * each) for each in (1, 2, 3))
+        self.called, self.done = Column(words, 0, ranks), Column(words, ranks, ranks)
+        self.held, self.length, self.digest = (
+            Column(words, 2 * ranks * each, 2 * ranks) for each in (1, 2, 3)
+        )
         self._needed: dict[int, int] = {}
 
     @staticmethod
@@ -347,7 +349,7 @@ class CallLog:
         head = self._first = self._head(parts)
         memory.need(0, head)
         words = memoryview(memory)[:head].cast("q")
-        self._given, self._ended = Column(words, 0), Column(words, parts)
+        self._given, self._ended = Column(words, 0, parts), Column(words, parts, parts)
         self._starts: dict[int, tuple[int, list[int]]] = {}
 
     @staticmethod

@@ -265,8 +265,7 @@ class CollectiveDriver:
 
     def _held(self) -> str | None:
         """Return whom a round waits for that is held over several hosts; None: it is not. Or give up."""
-        live = count(self._board.held[0], self._now.number)
-        if self._across is None or not live:
+        if self._across is None or not (live := count(self._board.held[0], self._now.number)):
             return None
         parts = self._arena.shape.parts
         needed = self._rules.needed(parts, parts)

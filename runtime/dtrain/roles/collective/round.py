@@ -201,14 +201,12 @@ class Stock:
 
     def __init__(self, arena: Arena, places: Sequence[int]) -> None:
         board = arena.board
+        columns = (board.examples, board.finite, board.computed_by, board.sums_nbytes)
+        examples, finite, ranks, nbytes = (column.read() for column in columns)
         self._arena = arena
         self.parts = [
             PartGiven(
-                place,
-                board.examples[place],
-                bool(board.finite[place]),
-                board.computed_by[place],
-                arena.sums(place, board.sums_nbytes[place]),
+                place, examples[place], bool(finite[place]), ranks[place], arena.sums(place, nbytes[place])
             )
             for place in places
         ]
