@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.data import Dataset, DatasetIterator, TextLineDataset, TFRecordDataset, TFRecordWriter, cache_file
+from dtrain.data import (
+    Dataset,
+    DatasetIterator,
+    TextLineDataset,
+    TFRecordDataset,
+    TFRecordWriter,
+    build_once,
+    cache_file,
+)
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.errors import InputError, WaitTimeoutError
 
@@ -225,7 +233,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_left(file, monkeypatch, code
     def full(descriptor, data):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(cache_file.os, "write", full)
+    monkeypatch.setattr(build_once.os, "write", full)
     with pytest.raises(InputError, match=rf"{file}: the cache cannot be written: {os.strerror(code)}"):
         list(numbers().cache(file))
     assert here(file) == []
@@ -357,7 +365,9 @@ def test_a_builder_that_does_not_go_on_is_named(file, monkeypatch):
     builder.start()
     try:
         assert begun.wait(60)
-        with pytest.raises(WaitTimeoutError, match=rf"{file}: waited for process {os.getpid()} to build"):
+        with pytest.raises(
+            WaitTimeoutError, match=rf"waited for process {os.getpid()} to build the cache {file}"
+        ):
             list(Dataset.range(3).cache(file, version="1"))
     finally:
         going_on.set()

@@ -153,7 +153,7 @@ def row_files(folder: Path) -> Iterator[tuple[str, Reader]]:
     for compression in ("", "GZIP"):
         with open(folder / "c", "wb") as file:
             elements = [{"x": np.arange(4), "y": ("t", 2)}, {"x": np.arange(4), "y": ("u", None)}]
-            write_elements(file.fileno(), folder / "c", elements, "f", compression, 1 << 20)
+            write_elements(file.write, folder / "c", elements, "f", compression, 1 << 20)
         caches.append({"x.cache": (folder / "c").read_bytes()})
     rows = [{"x.GZIP": gzip.compress(b'1,a\n2,"b"\n')}, {"x.ZLIB": zlib.compress(b"1,a\n2,b\n")}]
     hosts = [{"hosts": b"n[001-003,7]b[1-2],login:4"}, {"hosts": b"[fd00::1]:2,u@h"}, {"counts": b"2(x3),1"}]

@@ -106,7 +106,7 @@ def test_an_archive_is_no_larger_than_its_bytes(tmp_path):
 
 def cached_file(path, elements, compression="GZIP") -> cache_file.CacheFile:
     with open(path, "wb") as file:
-        cache_file.write_elements(file.fileno(), path, elements, "f", compression, 1 << 40)
+        cache_file.write_elements(file.write, path, elements, "f", compression, 1 << 40)
     return cache_file.opened_cache(path)
 
 

@@ -6,21 +6,12 @@
     a header (JSON), its length and its CRC-32 (4 bytes each), "DTCACHE1"
 
 A file without the last part is none: its writer was stopped.
-
-The process that comes first builds it, and the others wait. The builder writes `.NAME.<hex>` beside the
-file, holds it locked, and renames it when it is whole. The kernel lets go of the lock when the builder dies
-in any way; what it leaves is removed by the next one.
 """
 
-import contextlib
-import errno
-import fcntl
 import itertools
 import os
-import re
-import secrets
+import shutil
 import struct
-import time
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -29,11 +20,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from dtrain.data.build_once import UnwritableError, Write, build_once
 from dtrain.data.stores.local import OpenFile
 from dtrain.data.structure import Element, decode_element, encode_element
-from dtrain.errors import InputError, WaitTimeoutError
+from dtrain.errors import InputError
 from dtrain.formats.bounded_reading import inflated, is_trusted, room_for
-from dtrain.process.file_lock import holder, locked
 
 MAGIC = b"DTCACHE1"
 OFFSET_BYTES = 8
@@ -41,7 +32,6 @@ ELEMENTS_FREE_BYTES = 1 << 20
 """Bytes that the elements of any file may take in memory: one byte may stand for an object of 64 bytes."""
 HEADER_BYTES_MAX = 4096
 READ_BYTES_MAX = 8 << 20
-FLUSHED_AFTER_S = 1.0
 ROOM_OF_HEADER_BYTES = 512
 COMPRESSIONS = ("", "GZIP")
 _CHECKSUM = struct.Struct("<I")
@@ -180,106 +170,52 @@ def _header(file: OpenFile, nbytes: int) -> CacheFooter | None:
 
 
 def write_elements(
-    descriptor: int,
+    write: Write,
     path: Path,
     elements: Iterable[Element],
     fingerprint: str,
     compression: str,
     limit_bytes: int,
 ) -> None:
-    """Write a whole file of elements, to the disk; an error of the elements themselves goes through.
+    """Write a whole file of elements; an error of the elements themselves goes through.
 
     Raises:
-        InputError: the file takes more than `limit_bytes`, cannot be written, or an element is no plain data.
+        InputError: the file takes more than `limit_bytes`, or an element is no plain data.
     """
-    writer = _Writer(descriptor, path, limit_bytes, bool(compression))
-    for element in elements:
-        writer.append(encode_element(element, "cache"))
-    writer.finish(fingerprint, compression)
-
-
-class _Writer:
-    """Appends to a file, within a bound."""
-
-    def __init__(self, descriptor: int, path: Path, limit_bytes: int, compressed: bool) -> None:
-        self._descriptor = descriptor
-        self._path = path
-        self._limit_bytes = limit_bytes
-        self._compressed = compressed
-        self._pending = bytearray(MAGIC)
-        self._flushed_s = time.monotonic()
-        self._at = len(MAGIC)
-        self._grown = 0
-        self._offsets: list[int] = []
-
-    def append(self, data: bytes) -> None:
-        """Append an element."""
-        if self._compressed:
+    write(MAGIC)
+    end = len(MAGIC)
+    grown = 0
+    offsets = [end]
+    for number, element in enumerate(elements):
+        data = encode_element(element, "cache")
+        if compression:
             packed = zlib.compress(data, _FLATE_LEVEL)
-            self._grown += len(data)
-            if self._grown > room_for(self._at + len(packed), ELEMENTS_FREE_BYTES):
+            grown += len(data)
+            if grown > room_for(end + len(packed), ELEMENTS_FREE_BYTES):
                 packed = zlib.compress(data, 0)  # so that the elements of no file grow beyond what is read
             data = packed
-        number = len(self._offsets)
-        self._offsets.append(self._at)
-        self._pending += _CHECKSUM.pack(_checksum(number, data))
-        self._pending += data
-        self._at += _CHECKSUM.size + len(data)
-        whole = self._at + (number + 2) * OFFSET_BYTES + ROOM_OF_HEADER_BYTES
-        if whole > self._limit_bytes:
+        end += _CHECKSUM.size + len(data)
+        offsets.append(end)
+        if end + len(offsets) * OFFSET_BYTES + ROOM_OF_HEADER_BYTES > limit_bytes:
             raise InputError(
-                f"{self._path}: the file takes more than {self._limit_bytes} bytes with element {number}; "
+                f"{path}: the file takes more than {limit_bytes} bytes with element {number}; "
                 "nothing was kept. That is its bound, limit_bytes, by default half of what is free on the "
                 "disk: make room, give a larger one, or keep fewer elements"
             )
-        # Others see by its size that the work goes on.
-        if len(self._pending) >= READ_BYTES_MAX or time.monotonic() - self._flushed_s > FLUSHED_AFTER_S:
-            self._flush()
-
-    def finish(self, fingerprint: str, compression: str) -> None:
-        """Write the rest, and the last part."""
-        header = CacheFooter(
-            fingerprint=fingerprint,
-            elements=len(self._offsets),
-            offsets_at=self._at,
-            compression=compression,
-        )
-        text = msgspec.json.encode(header)
-        self._pending += np.array([*self._offsets, self._at], "<u8").tobytes()
-        self._pending += text + _END.pack(len(text), zlib.crc32(text), MAGIC)
-        self._flush()
-        try:
-            os.fsync(self._descriptor)
-        except OSError as error:
-            raise cannot_be_written(self._path, error) from None
-
-    def _flush(self) -> None:
-        rest = memoryview(bytes(self._pending))
-        try:
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
-        except OSError as error:
-            raise cannot_be_written(self._path, error) from None
-        self._pending.clear()
-        self._flushed_s = time.monotonic()
-
-
-def cannot_be_written(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"{path}: the cache cannot be written: {error.strerror or error}; nothing was kept: make room, or "
-        "give it another place"
+        write(_CHECKSUM.pack(_checksum(number, data)) + data)
+    header = CacheFooter(
+        fingerprint=fingerprint, elements=len(offsets) - 1, offsets_at=end, compression=compression
     )
+    text = msgspec.json.encode(header)
+    write(np.array(offsets, "<u8").tobytes() + text + _END.pack(len(text), zlib.crc32(text), MAGIC))
 
 
 def _checksum(number: int, data: bytes | memoryview) -> int:
     return zlib.crc32(data, zlib.crc32(_NUMBER.pack(number)))
 
 
-WAIT_S = 60.0
-"""The longest wait for another process that looks into the folder."""
 STALLED_S = 600.0
 """The longest wait for another process's cache that does not grow meanwhile."""
-NAME_CHARS_MAX = 100
 SHARE_OF_DISK = 2
 """One part in so many of what is free on a disk is for a cache, unless the program says how much."""
 
@@ -290,6 +226,8 @@ def built_once(
     elements: Callable[[], Iterable[Element]],
     compression: str = "",
     limit_bytes: int | None = None,
+    *,
+    makes_folder: bool = False,
 ) -> CacheFile:
     """Return the cache of a pipeline: the one that is there, or a new one.
 
@@ -299,48 +237,31 @@ def built_once(
         elements: its elements; asked for only where they are to be written.
         compression: of new files; empty or GZIP.
         limit_bytes: of a new file; None: see SHARE_OF_DISK.
+        makes_folder: whether a folder that is missing is made.
 
     Raises:
         InputError: the file cannot be read or written, is no cache, or has more than `limit_bytes`.
         WaitTimeoutError: another process builds it, and does not go on.
     """
-    while True:
-        if (found := _of_pipeline(path, fingerprint)) is not None:
-            return found
-        aside, builds = _begun(path)
-        try:
-            if not builds:
-                _wait_for(aside, path)
-                continue
-            if (found := _of_pipeline(path, fingerprint)) is not None:  # it was built meanwhile
-                return found
-            limit = _free_bytes(aside, path) // SHARE_OF_DISK if limit_bytes is None else limit_bytes
-            write_elements(aside.descriptor, path, elements(), fingerprint, compression, limit)
-            aside.rename(path)
-        finally:
-            aside.close(remove=builds)
 
+    def make(write: Write) -> None:
+        limit = _free_bytes(path) // SHARE_OF_DISK if limit_bytes is None else limit_bytes
+        write_elements(write, path, elements(), fingerprint, compression, limit)
 
-class _PartialFile:
-    """A file that a builder writes; this process's own, or another one's."""
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path = path
-        self.descriptor = descriptor
-
-    def rename(self, path: Path) -> None:
-        """Put it in the place of the cache."""
-        try:
-            self._path.rename(path)
-        except OSError as error:
-            raise cannot_be_written(path, error) from None
-
-    def close(self, *, remove: bool) -> None:
-        """Close it, and remove it if it still has its name."""
-        if remove:
-            with contextlib.suppress(OSError):
-                self._path.unlink()
-        os.close(self.descriptor)
+    try:
+        return build_once(
+            path,
+            lambda path: _of_pipeline(path, fingerprint),
+            make,
+            STALLED_S,
+            f"build the cache {path}",
+            makes_folder=makes_folder,
+        )
+    except UnwritableError as error:
+        raise InputError(
+            f"{path}: the cache cannot be written: {error.strerror}; nothing was kept: make room, or give it "
+            "another place"
+        ) from None
 
 
 def _of_pipeline(path: Path, fingerprint: str) -> CacheFile | None:
@@ -353,77 +274,8 @@ def _of_pipeline(path: Path, fingerprint: str) -> CacheFile | None:
     return found if found is not None and found.fingerprint == fingerprint else None
 
 
-def _begun(path: Path) -> tuple[_PartialFile, bool]:
-    """Return the file that is being written, and whether it is this process that writes it."""
+def _free_bytes(path: Path) -> int:
     try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise cannot_be_written(path, error) from None
-    try:
-        with locked(folder, WAIT_S, f"look for the cache {path}"):
-            for other in _asides(path):
-                if (aside := _of_another(other)) is not None:
-                    return aside, False
-            return _own(path), True
-    finally:
-        os.close(folder)
-
-
-def _asides(path: Path) -> list[Path]:
-    pattern = re.compile(re.escape(f".{path.name[-NAME_CHARS_MAX:]}.") + "[0-9a-f]{12}")
-    return sorted(each for each in path.parent.iterdir() if pattern.fullmatch(each.name))
-
-
-def _of_another(path: Path) -> _PartialFile | None:
-    """Return the file of a builder that lives; remove the one of a builder that died."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None  # it has ended meanwhile, or belongs to another user
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EINTR):
-            return _PartialFile(path, descriptor)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
-    os.close(descriptor)
-    return None
-
-
-def _own(path: Path) -> _PartialFile:
-    aside = path.with_name(f".{path.name[-NAME_CHARS_MAX:]}.{secrets.token_hex(6)}")
-    try:
-        descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise cannot_be_written(path, error) from None
-    with contextlib.suppress(OSError):  # as on some network drives: then each process builds its own
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return _PartialFile(aside, descriptor)
-
-
-def _wait_for(aside: _PartialFile, path: Path) -> None:
-    """Wait until the builder has ended, as long as its file grows."""
-    grown_s, nbytes = time.monotonic(), -1
-    while True:
-        try:
-            with locked(aside.descriptor, min(STALLED_S, WAIT_S), f"build the cache {path}"):
-                return
-        except WaitTimeoutError:
-            found = os.fstat(aside.descriptor).st_size
-            if found != nbytes:
-                grown_s, nbytes = time.monotonic(), found
-            elif time.monotonic() - grown_s >= STALLED_S:
-                raise WaitTimeoutError(
-                    f"{path}: waited for {holder(aside.descriptor)} to build the cache, which has not grown "
-                    f"beyond {nbytes} bytes for {STALLED_S:.0f} s; stop that process, and start again"
-                ) from None
-
-
-def _free_bytes(aside: _PartialFile, path: Path) -> int:
-    try:
-        facts = os.fstatvfs(aside.descriptor)
+        return shutil.disk_usage(path.parent).free
     except OSError as error:
         raise InputError(f"{path}: its disk cannot be asked for room: {error.strerror}") from None
-    return facts.f_bavail * facts.f_frsize

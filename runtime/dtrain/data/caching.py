@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.cache_file import CacheFile, built_once, cannot_be_written, opened_cache
+from dtrain.data.cache_file import CacheFile, built_once, opened_cache
 from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node, spec_of_first
 from dtrain.data.prefetching.tuning import SHARE, default_budget_bytes, size_bytes
 from dtrain.data.record_index.fingerprint import NoFingerprintError, files_read, fingerprint
@@ -132,16 +132,6 @@ class CachePlace:
     limit_bytes: int | None = None
     version: str | None = None
 
-    def file(self, digest: str) -> Path:
-        """Return the file of a pipeline's elements; raise an `InputError` if there can be none."""
-        if not self.is_folder:
-            return self.path
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_be_written(self.path, error) from None
-        return self.path / f"{digest}{SNAPSHOT_SUFFIX}"
-
 
 def compression_of(name: str | None) -> str:
     """Return a compression of `tf.data`'s as one of COMPRESSIONS; raise an `InputError` for another one."""
@@ -191,11 +181,12 @@ class Stored(Derived):
             digest = self._digest()
             place = self._place
             self._whole = built_once(
-                place.file(digest),
+                place.path / f"{digest}{SNAPSHOT_SUFFIX}" if place.is_folder else place.path,
                 digest,
                 lambda: self._source.iterate((0,)),
                 place.compression,
                 place.limit_bytes,
+                makes_folder=place.is_folder,
             )
         return StoredElements(self._source, self._whole)
 
