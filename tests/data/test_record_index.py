@@ -14,6 +14,7 @@ from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.data import Dataset, DatasetIterator, TextLineDataset, TFRecordDataset, TFRecordWriter
+from dtrain.data.build_once import UnwritableError
 from dtrain.data.readers.rows import Lines, Records
 from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import Turns, addressed, obstacles
@@ -302,14 +303,14 @@ def test_beside_read_only_data_the_run_directory_keeps_the_index(tmp_path, monke
     (tmp_path / "run").mkdir()
     name = write_lines(tmp_path / "data", values(9))
     monkeypatch.setenv("DTRAIN_RUN_DIR", str(tmp_path / "run"))
-    write = index_files.write_index
+    build = index_files.build_once
 
-    def refuse_beside(path, *arguments):
+    def refuse_beside(path, *arguments, **named):
         if path.parent == tmp_path:
-            raise OSError(errno.EROFS, "Read-only file system")
-        write(path, *arguments)
+            raise UnwritableError(errno.EROFS, "Read-only file system")
+        return build(path, *arguments, **named)
 
-    monkeypatch.setattr(index_files, "write_index", refuse_beside)
+    monkeypatch.setattr(index_files, "build_once", refuse_beside)
     index = index_of(name, Lines())
     assert index.kept_at.parent == tmp_path / "run" / index_files.FOLDER
     index_files._known.clear()
@@ -317,10 +318,18 @@ def test_beside_read_only_data_the_run_directory_keeps_the_index(tmp_path, monke
     assert len(index_of(name, Lines())) == 9
 
 
+def held_by_a_builder(path):
+    """The open file of a builder of `path`, which lives until the file is closed."""
+    held = os.open(path.with_name(f".{path.name}.0123456789ab"), os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    return held
+
+
 def test_of_two_leaders_one_builds_the_index(tmp_path, monkeypatch):
     name = write_lines(tmp_path / "x", values(1000))
-    held = os.open(name, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)  # both of them wait before one begins; each has a lock of its own
+    held = held_by_a_builder(
+        tmp_path / "x.dtidx"
+    )  # both of them wait before one begins; each has a lock of its own
     scanned, built = [], []
     scan = Lines.scan
     monkeypatch.setattr(Lines, "scan", lambda self, *args: scanned.append(1) or scan(self, *args))
@@ -338,9 +347,8 @@ def test_of_two_leaders_one_builds_the_index(tmp_path, monkeypatch):
 def test_a_wait_for_another_task_ends_and_names_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("dtrain.process.file_lock.SAID_AFTER_S", 0.0)
     name = write_lines(tmp_path / "x", values(9))
-    held = os.open(name, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    message = rf"waited 0 s for process {os.getpid()} to build the index of .*x; stop that process"
+    held = held_by_a_builder(tmp_path / "x.dtidx")
+    message = rf"waited for process {os.getpid()} to build the index of .*x, .* for 0 s; stop that process"
     with pytest.raises(WaitTimeoutError, match=message):
         index_of(name, Lines(), wait_s=0.05)
     os.close(held)

@@ -161,7 +161,8 @@ def row_files(folder: Path) -> Iterator[tuple[str, Reader]]:
         for number in range(40):
             writer.write(bytes(number))
     records = OpenFile(str(folder / "r.tfrecord"))
-    write_index(folder / "i", "tfrecord", records.facts(), np.array([0, 16, 33, 51], np.uint64))
+    with open(folder / "i", "wb") as file:
+        write_index(file.write, "tfrecord", records.facts(), np.array([0, 16, 33, 51], np.uint64))
     indexes = [{"x.dtidx": (folder / "i").read_bytes()}]
 
     def read_tar(path: Path) -> None:

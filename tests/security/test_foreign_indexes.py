@@ -42,9 +42,8 @@ def data(tmp_path):
     path = tmp_path / "data.txt"
     path.write_bytes(LINE * LINES)
     facts = OpenFile(str(path)).facts()
-    write_index(
-        tmp_path / "data.txt.dtidx", "lines", facts, np.array([0, 100, 200, len(LINE) * LINES], np.uint64)
-    )
+    with open(tmp_path / "data.txt.dtidx", "wb") as file:
+        write_index(file.write, "lines", facts, np.array([0, 100, 200, len(LINE) * LINES], np.uint64))
     return path
 
 

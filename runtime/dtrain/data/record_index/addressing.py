@@ -19,13 +19,13 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dtrain.data.build_once import UnwritableError, Write, build_once
 from dtrain.data.caching import Cached, Stored, StoredElements
 from dtrain.data.grouping import Filtered, Unbatched, call, may_be_rows_in_a_row
 from dtrain.data.joining import Chosen, Concatenated, Interleaved, Sampled, Zipped
@@ -39,7 +39,6 @@ from dtrain.data.record_index.index_files import (
     WAIT_S,
     Offsets,
     read_index,
-    remove_remnants,
     write_index,
 )
 from dtrain.data.sharding import Rebatched, SplitBatches
@@ -48,7 +47,6 @@ from dtrain.data.stores.local import FileFacts
 from dtrain.data.structure import Element
 from dtrain.data.windows import Distinct, Grouped, Scanned, TakenWhile, Windowed
 from dtrain.process.assignment import RUN_DIR
-from dtrain.process.file_lock import locked
 
 ADDRESSABLE_OVER_ADDRESSABLE = (Derived, Zipped, Concatenated)
 FIXED_ORDER = (Cached, Stored, StoredElements)
@@ -350,39 +348,35 @@ def surviving(source: Node, predicate: Callable[..., Any]) -> Offsets:
     Raises:
         WaitTimeoutError: another task takes too long to compute them.
     """
+    computed = cache(lambda: _computed(source, predicate))
     run_dir = os.environ.get(RUN_DIR)
     if not run_dir:
-        return _computed(source, predicate)
+        return computed()
     try:
         digest = fingerprint(source, predicate)
     except NoFingerprintError:
-        return _computed(source, predicate)
-    folder = Path(run_dir) / FOLDER
-    try:
-        folder.mkdir(exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return _computed(source, predicate)
-    try:
-        work = "find the elements that a filter leaves over"
-        with locked(descriptor, WAIT_S + source.cardinality / ROWS_PER_S, work) as alone:
-            path = folder / f"filter-{digest}{SUFFIX}"
-            if alone:
-                remove_remnants(path)
-            return _kept_or_computed(path, source, predicate)
-    finally:
-        os.close(descriptor)
-
-
-def _kept_or_computed(path: Path, source: Node, predicate: Callable[..., Any]) -> Offsets:
+        return computed()
     facts = FileFacts(source.cardinality, 0, 0, 0)
-    kept = read_index(path, "filter", facts)
-    if kept is not None and _holds(kept[:-1], source, predicate):
-        return kept[:-1]
-    positions = _computed(source, predicate)
-    with suppress(OSError):  # without room for it every task computes its own
-        write_index(path, "filter", facts, np.append(positions, np.uint64(source.cardinality)))
-    return positions
+
+    def read(path: Path) -> Offsets | None:
+        kept = read_index(path, "filter", facts)
+        return kept[:-1] if kept is not None and _holds(kept[:-1], source, predicate) else None
+
+    def make(write: Write) -> Offsets:
+        write_index(write, "filter", facts, np.append(computed(), np.uint64(source.cardinality)))
+        return computed()
+
+    try:
+        return build_once(
+            Path(run_dir) / FOLDER / f"filter-{digest}{SUFFIX}",
+            read,
+            make,
+            WAIT_S + source.cardinality / ROWS_PER_S,
+            "find the elements that a filter leaves over",
+            makes_folder=True,
+        )
+    except UnwritableError:  # without room for it every task computes its own
+        return computed()
 
 
 def _computed(source: Node, predicate: Callable[..., Any]) -> Offsets:

@@ -1,21 +1,18 @@
 """Indexes of the records of a file: built once, by the task that comes first; the others wait for it.
 
-The file of data itself is locked meanwhile, so that the kernel lets go of it when the task dies in any way,
-and nothing has to be removed. An index is kept beside the data, that of a URL in a cache folder of the
-host; in the run directory where that cannot be; in memory where there is none.
+An index is kept beside the data, that of a URL in a cache folder of the host; in the run directory where that
+cannot be; in memory where there is none.
 """
 
 import errno
 import os
 import re
-import secrets
 import struct
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +20,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from dtrain.data.build_once import UnwritableError, Write, build_once
 from dtrain.data.stores.local import BLOCK_BYTES, FileFacts
 from dtrain.data.stores.opening import ReadableFile, RowReader, open_file
 from dtrain.data.stores.remote import shown
@@ -30,7 +28,6 @@ from dtrain.errors import InputError
 from dtrain.formats.bounded_reading import is_trusted, open_regular
 from dtrain.formats.remote_files import is_url
 from dtrain.process.assignment import RUN_DIR
-from dtrain.process.file_lock import locked
 
 SUFFIX = ".dtidx"
 MAGIC = b"DTIDX001"
@@ -39,8 +36,6 @@ HEADER_BYTES_MAX = 4096
 OFFSET_BYTES = 8
 CHECKED_OFFSETS = 64
 """Offsets, spread over an index, that have to ascend; each is checked when it is used."""
-ASIDE_BYTES = 6
-"""Bytes of chance in the name of an index that is being written."""
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -106,39 +101,12 @@ def read_index(path: Path, kind: str, facts: FileFacts, data: int | None = None)
         return offsets if (some[1:] >= some[:-1]).all() and some[-1] <= facts.nbytes else None
 
 
-def write_index(path: Path, kind: str, facts: FileFacts, offsets: Offsets) -> None:
-    """Write an index whole, in the place of one that is there.
-
-    Raises:
-        OSError: there is no room, or no right to write there; nothing is left behind.
-    """
+def write_index(write: Write, kind: str, facts: FileFacts, offsets: Offsets) -> None:
+    """Write an index."""
     header = msgspec.json.encode(IndexHeader.of(kind, facts, len(offsets) - 1))
     head = MAGIC + _LENGTH.pack(len(header)) + header
-    head = head.ljust(_aligned(len(head)))
-    aside = path.with_name(_aside(path) + secrets.token_hex(ASIDE_BYTES))
-    try:
-        with open(aside, "xb") as file:
-            file.write(head)
-            file.write(offsets.astype("<u8", copy=False).tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(path)
-    except BaseException:  # Ctrl-C too leaves nothing behind
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def remove_remnants(path: Path) -> None:
-    """Remove what killed writers of an index have left; the caller sees to it that none is alive."""
-    remnant = re.compile(re.escape(_aside(path)) + f"[0-9a-f]{{{2 * ASIDE_BYTES}}}")
-    with suppress(OSError), os.scandir(path.parent) as entries:
-        for name in [entry.name for entry in entries if remnant.fullmatch(entry.name)]:
-            path.with_name(name).unlink(missing_ok=True)
-
-
-def _aside(path: Path) -> str:
-    """Return the first part of the name under which an index is written, before it gets its own."""
-    return f".{path.name[-100:]}."
+    write(head.ljust(_aligned(len(head))))
+    write(offsets.astype("<u8", copy=False).tobytes())
 
 
 def _aligned(nbytes: int) -> int:
@@ -224,7 +192,7 @@ def index_of(path: str, scanner: Scanner, wait_s: float = WAIT_S) -> RecordIndex
         known = _known.get(key)
     if known is not None and known.facts.state == file.state():
         return known
-    index = _found_or_built(path, file, scanner, wait_s)
+    index = _kept_or_built(path, file, scanner, wait_s)
     with _knowing:
         _known[key] = index
         while len(_known) > KEPT_IN_PROCESS:
@@ -236,43 +204,47 @@ _known: OrderedDict[tuple[str, str], RecordIndex] = OrderedDict()
 _knowing = threading.Lock()
 
 
-def _found_or_built(path: str, file: ReadableFile, scanner: Scanner, wait_s: float) -> RecordIndex:
-    if not file.is_checked_freely and file.state()[0] < INDEXED_BYTES_MIN:
+def _kept_or_built(path: str, file: ReadableFile, scanner: Scanner, wait_s: float) -> RecordIndex:
+    nbytes = file.state()[0]
+    if not file.is_checked_freely and nbytes < INDEXED_BYTES_MIN:
         return _scanned(file, scanner)
     places = places_of(path)
-    if (found := _kept(file, scanner, places)) is not None:
-        return found
-    wait_s += file.state()[0] / (BYTES_PER_S if file.descriptor is not None else REMOTE_BYTES_PER_S)
-    with _locked(file, places, wait_s) as alone:
-        if (found := _kept(file, scanner, places)) is not None:
-            return found
-        for place in places if alone else ():
-            remove_remnants(place)
-        return _keep(file, _scanned(file, scanner), scanner.kind, places)
+    if (kept := _kept(file, scanner, places)) is not None:
+        return kept
+    wait_s += nbytes / (BYTES_PER_S if file.descriptor is not None else REMOTE_BYTES_PER_S)
+    scanned = cache(lambda: _scanned(file, scanner))
 
+    def make(write: Write) -> RecordIndex:
+        index = scanned()
+        write_index(write, scanner.kind, index.facts, index.offsets)
+        return index
 
-@contextmanager
-def _locked(file: ReadableFile, places: list[Path], wait_s: float) -> Iterator[bool]:
-    """Hold the file locked; in the place of one at a URL an empty file beside its index, where one can be.
-
-    Yields whether it is locked.
-    """
-    work = f"build the index of {file.path}"
-    if file.descriptor is not None:
-        with locked(file.descriptor, wait_s, work) as alone:
-            yield alone
-        return
-    try:
-        places[0].parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(places[0].with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        yield False
-        return
-    try:
-        with locked(descriptor, wait_s, work) as alone:
-            yield alone
-    finally:
-        os.close(descriptor)
+    failure: OSError | None = None
+    for place in places:
+        try:
+            index = build_once(
+                place,
+                lambda place: _kept(file, scanner, [place]),
+                make,
+                wait_s,
+                f"build the index of {file.path}",
+                makes_folder=True,
+            )
+        except UnwritableError as error:
+            failure = failure if failure is not None and failure.errno == errno.ENOSPC else error
+            continue
+        if index.kept_at is None and (offsets := read_index(place, scanner.kind, index.facts)) is not None:
+            return replace(index, offsets=offsets, kept_at=place)
+        return index
+    folders = " or ".join(str(place.parent) for place in places)
+    reason = f"its index cannot be kept in {folders}: {failure.strerror if failure is not None else ''}"
+    index = scanned()
+    warnings.warn(
+        f"{file.path}: {reason}; it is held in memory, {index.offsets.nbytes} bytes, and each task builds "
+        "its own",
+        stacklevel=2,
+    )
+    return replace(index, not_kept=reason)
 
 
 def kept_index(path: str, scanner: Scanner) -> RecordIndex | None:
@@ -331,25 +303,3 @@ def _kept(file: ReadableFile, scanner: Scanner, places: list[Path]) -> RecordInd
             if (offsets := read_index(place, scanner.kind, facts, file.descriptor)) is not None:
                 return RecordIndex(file.path, facts, offsets, place)
     return None
-
-
-def _keep(file: ReadableFile, index: RecordIndex, kind: str, places: list[Path]) -> RecordIndex:
-    failure: OSError | None = None
-    for place in places:
-        try:
-            if place.parent.name == FOLDER:
-                place.parent.mkdir(parents=True, exist_ok=True)
-            write_index(place, kind, index.facts, index.offsets)
-        except OSError as error:
-            failure = failure if failure is not None and failure.errno == errno.ENOSPC else error
-            continue
-        offsets = read_index(place, kind, index.facts)
-        return index if offsets is None else RecordIndex(index.path, index.facts, offsets, place)
-    folders = " or ".join(str(place.parent) for place in places)
-    reason = f"its index cannot be kept in {folders}: {failure.strerror if failure is not None else ''}"
-    warnings.warn(
-        f"{file.path}: {reason}; it is held in memory, {index.offsets.nbytes} bytes, and each task builds "
-        "its own",
-        stacklevel=2,
-    )
-    return replace(index, not_kept=reason)
