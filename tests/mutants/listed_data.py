@@ -9,7 +9,7 @@ ONCE = "data/distribution/once.py"
 
 FOUND = [
     bug(ONCE, "learned_once", "_calls[name] += 1"),
-    bug(ONCE, "_kept_or_learned", "aside.replace(path)"),
+    bug("data/build_once.py", "build_once", "aside.rename(path)"),
     bug(CSV, "CsvColumn.value", "b'_' in field", "False"),
     bug(CSV, "CsvRows.row", "self._fields is not None and len(fields) != self._fields", "False"),
     bug(CSV, "CsvRows.scan", "quotes_before = int(quotes[-1])"),

@@ -51,6 +51,7 @@ MIRRORED = {
         "roles/test_small_batches.py",
         "roles/test_joining.py",
     ],
+    "data/build_once.py": ["data/test_learned_once.py"],
     "data/caching.py": ["data/test_caches.py"],
     "data/autosharding.py": [
         "data/test_shares.py",

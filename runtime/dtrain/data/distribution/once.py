@@ -9,17 +9,18 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
+from dtrain.data.build_once import UnwritableError, Write, build_once
 from dtrain.data.record_index.index_files import FOLDER
 from dtrain.errors import InputError
 from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.assignment import RUN_DIR
-from dtrain.process.file_lock import locked
 
 ADAPTED = "adapted"
 WAIT_S = 3600.0
@@ -88,28 +89,20 @@ def _learned_on_this_host(key: str, who: str, learn: Callable[[], list[Any]]) ->
     run_dir = os.environ.get(RUN_DIR)
     if not run_dir:
         return learn()
-    folder = Path(run_dir) / FOLDER / ADAPTED
+    learned = cache(learn)
+
+    def make(write: Write) -> list[Any]:
+        write(msgspec.json.encode(learned()))
+        return learned()
+
+    path = Path(run_dir) / FOLDER / ADAPTED / f"{key}.json"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return learn()
-    try:
-        with locked(descriptor, WAIT_S, f"adapt {who}"):
-            return _kept_or_learned(folder / f"{key}.json", learn)
-    finally:
-        os.close(descriptor)
+        return build_once(path, _kept, make, WAIT_S, f"adapt {who}", makes_folder=True)
+    except UnwritableError:  # without room for it every task learns for itself
+        return learned()
 
 
-def _kept_or_learned(path: Path, learn: Callable[[], list[Any]]) -> list[Any]:
+def _kept(path: Path) -> list[Any] | None:
     with suppress(OSError, ValueError):  # not there yet, or damaged: it is learned anew
         return msgspec.json.decode(read_regular(path, BYTES_MAX, follow=False), type=list[Any])
-    learned = learn()
-    aside = path.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):  # without room for it every task learns for itself
-        try:
-            aside.write_bytes(msgspec.json.encode(learned))
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-    return learned
+    return None
