@@ -155,6 +155,19 @@ class Passing(Derived):
         return self._source.part(index, iteration, rows)
 
 
+def walk(node: Node) -> Iterator[Node]:
+    """Yield all steps of a pipeline, the inputs of each before it."""
+    for each in node.inputs:
+        yield from walk(each)
+    yield node
+
+
+def on_inputs(node: Node, inputs: Sequence[Node]) -> Node:
+    """Return the node itself if its inputs are these, else the same step on them."""
+    same = all(each is other for each, other in zip(node.inputs, inputs, strict=True))
+    return node if same else node.with_inputs(inputs)
+
+
 RowsOf = Callable[[int], range]
 """A function from the number of a batch's rows to the rows that are wanted."""
 

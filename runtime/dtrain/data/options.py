@@ -1,10 +1,11 @@
 """Options of a dataset: how it is to be read and distributed. Source: `tf.data.Options`."""
 
 from copy import deepcopy
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
-from dtrain.data.node import Node, Passing
+from dtrain.data.node import Node, Passing, walk
 from dtrain.errors import InputError
 
 
@@ -32,50 +33,37 @@ SHARD_HINT = -1
 """Stands for both arguments of `Dataset.shard` where the policy HINT puts in the workers."""
 
 
-class _Fields:
-    """Named values, which can be set and compared; a name that does not exist is refused."""
-
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
+@dataclass(unsafe_hash=True)
+class _Options:
+    """Base of options, which can be set and compared; a name that does not exist is refused."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in self.__dict__:
+        names = [each.name for each in fields(self)]
+        if name not in names:
             raise AttributeError(
-                f"{type(self).__name__}: there is no option {name!r}; there are {', '.join(self.__dict__)}"
+                f"{type(self).__name__}: there is no option {name!r}; there are {', '.join(names)}"
             )
-        self.__dict__[name] = value
+        super().__setattr__(name, value)
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.__dict__ == other.__dict__
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-    def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
-        return f"{type(self).__name__}({said})"
-
-    def merged(self, later: "_Fields") -> None:
+    def merged(self, later: "_Options") -> None:
         """Take over what a later set of the same options says; what it leaves at its default stays."""
-        default = type(self)()
-        for name, value in later.__dict__.items():
-            if isinstance(value, _Fields):
-                self.__dict__[name].merged(value)
-            elif value != default.__dict__[name]:
-                self.__dict__[name] = value
+        for each in fields(self):
+            value = getattr(later, each.name)
+            if isinstance(value, _Options):
+                getattr(self, each.name).merged(value)
+            elif value != each.default:
+                setattr(self, each.name, value)
 
 
-class DistributeOptions(_Fields):
+@dataclass(unsafe_hash=True)
+class DistributeOptions(_Options):
     """How a dataset is distributed.
 
     Attributes:
         auto_shard_policy: an `AutoShardPolicy`.
     """
 
-    auto_shard_policy: AutoShardPolicy
-
-    def __init__(self) -> None:
-        super().__init__(auto_shard_policy=AutoShardPolicy.AUTO)
+    auto_shard_policy: AutoShardPolicy = field(default=AutoShardPolicy.AUTO, init=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an option; a policy may be given by its number.
@@ -92,7 +80,8 @@ class DistributeOptions(_Fields):
         super().__setattr__(name, value)
 
 
-class AutotuneOptions(_Fields):
+@dataclass(unsafe_hash=True)
+class AutotuneOptions(_Options):
     """How much a dataset may use to be read ahead.
 
     Attributes:
@@ -102,15 +91,13 @@ class AutotuneOptions(_Fields):
             among the tasks of the run on this host.
     """
 
-    enabled: bool | None
-    cpu_budget: int | None
-    ram_budget: int | None
-
-    def __init__(self) -> None:
-        super().__init__(enabled=None, cpu_budget=None, ram_budget=None)
+    enabled: bool | None = field(default=None, init=False)
+    cpu_budget: int | None = field(default=None, init=False)
+    ram_budget: int | None = field(default=None, init=False)
 
 
-class Options(_Fields):
+@dataclass(unsafe_hash=True)
+class Options(_Options):
     """Options of a dataset, for `Dataset.with_options`.
 
     Attributes:
@@ -119,14 +106,9 @@ class Options(_Fields):
         deterministic: whether elements keep their order; they always do. None for the default.
     """
 
-    experimental_distribute: DistributeOptions
-    autotune: AutotuneOptions
-    deterministic: bool | None
-
-    def __init__(self) -> None:
-        super().__init__(
-            experimental_distribute=DistributeOptions(), autotune=AutotuneOptions(), deterministic=None
-        )
+    experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions, init=False)
+    autotune: AutotuneOptions = field(default_factory=AutotuneOptions, init=False)
+    deterministic: bool | None = field(default=None, init=False)
 
     def merge(self, options: "Options") -> "Options":
         """Return new options: these, and over them what others say otherwise than by default."""
@@ -146,8 +128,7 @@ class Optioned(Passing):
 def options_of(node: Node) -> Options:
     """Return the options that a pipeline has been given; what is said later, or of a later input, wins."""
     options = Options()
-    for each in node.inputs:
-        options.merged(options_of(each))
-    if isinstance(node, Optioned):
-        options.merged(node.options)
+    for each in walk(node):
+        if isinstance(each, Optioned):
+            options.merged(each.options)
     return options
