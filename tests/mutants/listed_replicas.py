@@ -54,9 +54,7 @@ AGREEING = [
 ]
 
 READING = [
-    bug(
-        "data/record_index/addressing.py", "_kept_or_computed", "_holds(kept[:-1], source, predicate)", "True"
-    ),
+    bug("data/record_index/addressing.py", "surviving", "_holds(kept[:-1], source, predicate)", "True"),
     bug("data/prefetching/tuning.py", "Forecast._from", "number < self.end", "number <= self.end"),
     bug(
         "data/prefetching/threads.py",

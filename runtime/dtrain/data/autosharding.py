@@ -15,11 +15,12 @@ from dtrain.data.caching import Cached
 from dtrain.data.grouping import Batched, Filtered, Mapped
 from dtrain.data.input_context import InputContext
 from dtrain.data.joining import Concatenated, Interleaved, Zipped
-from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node
+from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, on_inputs
 from dtrain.data.options import AutoShardPolicy, Optioned
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched
 from dtrain.data.readers.rows import FileSource
+from dtrain.data.record_index.addressing import inputs_and_made
 from dtrain.data.sharding import (
     NOT_KNOWN,
     Dealt,
@@ -103,7 +104,7 @@ def autoshard(node: Node, workers: int, index: int, policy: AutoShardPolicy, rep
 
 
 def _by_hint(node: Node, workers: int, index: int) -> Node:
-    node = _on(node, [_by_hint(each, workers, index) for each in node.inputs])
+    node = on_inputs(node, [_by_hint(each, workers, index) for each in node.inputs])
     return Dealt(node.inputs[0], workers, index) if isinstance(node, ShardHint) else node
 
 
@@ -125,14 +126,12 @@ def _by_file(node: Node, workers: int, index: int) -> tuple[Node, str | None]:
         if missing is None:
             each, missing = _by_file(each, workers, index)
         inputs.append(each)
-    return _on(node, inputs), missing
+    return on_inputs(node, inputs), missing
 
 
 def _reads_files(node: Node) -> bool:
     """Return whether a pipeline, or one that its functions make of a first element, has a file reader."""
-    made = node.made_first if isinstance(node, Interleaved) else None
-    inside = (*node.inputs, *([] if made is None else [made]))
-    return isinstance(node, FileSource) or any(map(_reads_files, inside))
+    return isinstance(node, FileSource) or any(map(_reads_files, inputs_and_made(node)))
 
 
 def _unshuffled(node: Node) -> tuple[Node, list[Shuffled]]:
@@ -141,13 +140,7 @@ def _unshuffled(node: Node) -> tuple[Node, list[Shuffled]]:
     below = [shuffle for _, shuffles in unshuffled for shuffle in shuffles]
     if isinstance(node, Shuffled):
         return unshuffled[0][0], [node, *below]
-    return _on(node, [each for each, _ in unshuffled]), below
-
-
-def _on(node: Node, inputs: Sequence[Node]) -> Node:
-    """Return the node itself if its inputs are these, else the same step on them."""
-    same = all(each is other for each, other in zip(node.inputs, inputs, strict=True))
-    return node if same else node.with_inputs(inputs)
+    return on_inputs(node, [each for each, _ in unshuffled]), below
 
 
 class Steps(Node):

@@ -156,7 +156,7 @@ class Ahead:
     def __init__(self, order: Permutation | BlockPermutation, length: int) -> None:
         self._order = order
         self._length = length
-        self._kept: tuple[tuple[int, Numbers], ...] = ()
+        self._piece = lru_cache(PIECES_KEPT)(self._computed_piece)
 
     def at(self, indices: Numbers) -> Numbers:
         if not len(indices):
@@ -170,11 +170,6 @@ class Ahead:
     def row(self, index: int) -> int:
         return int(self._piece(index // PIECE_ROWS)[index % PIECE_ROWS])
 
-    def _piece(self, number: int) -> Numbers:
-        for each, piece in self._kept:
-            if each == number:
-                return piece
+    def _computed_piece(self, number: int) -> Numbers:
         start = number * PIECE_ROWS
-        piece = self._order.at(np.arange(start, min(start + PIECE_ROWS, self._length)))
-        self._kept = ((number, piece), *self._kept[: PIECES_KEPT - 1])
-        return piece
+        return self._order.at(np.arange(start, min(start + PIECE_ROWS, self._length)))

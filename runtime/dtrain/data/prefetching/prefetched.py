@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dtrain.data.grouping import Batched, Mapped
-from dtrain.data.node import Iteration, Node, Passing
+from dtrain.data.node import Iteration, Node, Passing, on_inputs
 from dtrain.data.options import AutotuneOptions, options_of
 from dtrain.data.prefetching.threads import read_ahead
 from dtrain.data.prefetching.tuning import AUTOTUNE, Tuning, default_budget_bytes, size_bytes
@@ -75,8 +75,7 @@ def with_autotune(node: Node, autotune: AutotuneOptions) -> Node:
     inputs = [with_autotune(each, autotune) for each in node.inputs]
     if isinstance(node, Prefetched):
         return Prefetched(inputs[0], node.buffer_size, autotune)
-    same = all(each is other for each, other in zip(node.inputs, inputs, strict=True))
-    return node if same else node.with_inputs(inputs)
+    return on_inputs(node, inputs)
 
 
 def plan_of(node: Node, autotune: AutotuneOptions | None = None) -> PrefetchPlan | None:

@@ -17,7 +17,6 @@ fingerprint of the pipeline and the predicate. A filter without one is computed 
 import heapq
 import os
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,7 +28,7 @@ from dtrain.data.build_once import UnwritableError, Write, build_once
 from dtrain.data.caching import Cached, Stored, StoredElements
 from dtrain.data.grouping import Filtered, Unbatched, call, may_be_rows_in_a_row
 from dtrain.data.joining import Chosen, Concatenated, Interleaved, Sampled, Zipped
-from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node
+from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node, on_inputs
 from dtrain.data.ordering import Picked, Shuffled
 from dtrain.data.readers.rows import FileRows
 from dtrain.data.record_index.fingerprint import NoFingerprintError, fingerprint
@@ -83,7 +82,7 @@ def obstacles(node: Node) -> list[str]:
     """Return what of a pipeline can only be read from the front, in the user's words; nothing is indexed."""
     if node.addressable or isinstance(node, Stored):
         return []
-    found = [each for one in _inside(node) for each in obstacles(one)]
+    found = [each for one in inputs_and_made(node) for each in obstacles(one)]
     if own := _obstacle(node):
         found.append(own)
     return list(dict.fromkeys(found))
@@ -116,7 +115,7 @@ def order_varies(node: Node) -> bool:
     """Return whether elements come in another order in each iteration, those inside of interleaves too."""
     if isinstance(node, FIXED_ORDER):
         return False
-    return node.order_varies or any(order_varies(each) for each in _inside(node))
+    return node.order_varies or any(order_varies(each) for each in inputs_and_made(node))
 
 
 def _members_vary(node: Node) -> bool:
@@ -127,7 +126,7 @@ def _members_vary(node: Node) -> bool:
     return chooses or any(_members_vary(each) for each in node.inputs)
 
 
-def _inside(node: Node) -> list[Node]:
+def inputs_and_made(node: Node) -> list[Node]:
     """Return a node's inputs, and for an interleave the first of the nodes that it makes."""
     made = node.made_first if isinstance(node, Interleaved) else None
     return [*node.inputs, *([] if made is None else [made])]
@@ -142,18 +141,12 @@ def _rewritten(node: Node) -> Node:
         return node.whole()
     inputs = [_rewritten(each) for each in node.inputs]
     if isinstance(node, Interleaved):
-        return node.rebuilt(AddressedInterleave, inputs[0], _making_addressed)
+        return node.rebuilt(
+            AddressedInterleave, inputs[0], lambda make: lambda *parts: _rewritten(make(*parts))
+        )
     if isinstance(node, Filtered):
         return AddressedFilter(inputs[0], node.predicate, surviving(inputs[0], node.predicate))
-    same = all(each is other for each, other in zip(node.inputs, inputs, strict=True))
-    return node if same else node.with_inputs(inputs)
-
-
-def _making_addressed(make: Callable[..., Node]) -> Callable[..., Node]:
-    def made(*parts: Any) -> Node:
-        return _rewritten(make(*parts))
-
-    return made
+    return on_inputs(node, inputs)
 
 
 PHASES_KEPT = 1024
@@ -259,13 +252,13 @@ class AddressedInterleave(Interleaved):
     """
 
     addressable = True
-    computed = frozenset({"_layouts"})
+    computed = frozenset({"_layout"})
 
     def __init__(self, source: Node, make: Callable[..., Node], cycle_length: int, block_length: int) -> None:
         """Begin; `make` makes addressable nodes, and `source` is one. All of them are made at once."""
         super().__init__(source, make, cycle_length, block_length)
         self._made: dict[Any, Node] = {}
-        self._layouts: OrderedDict[Iteration, tuple[list[Node], Turns]] = OrderedDict()
+        self._layout = lru_cache(LAYOUTS_KEPT)(self._made_layout)
         nodes, turns = self._layout((0,))
         self.cardinality = turns.total
         self.batch_size = nodes[0].batch_size if len({node.batch_size for node in nodes}) == 1 else 0
@@ -295,17 +288,11 @@ class AddressedInterleave(Interleaved):
                 found[place] = element
         return found
 
-    def _layout(self, iteration: Iteration) -> tuple[list[Node], Turns]:
-        layout = self._layouts.get(iteration)
-        if layout is None:
-            source = self._source
-            names = source.each(range(source.cardinality), iteration) if source.cardinality else []
-            nodes = [self._node(name) for name in names]
-            layout = nodes, Turns([node.cardinality for node in nodes], self._cycle, self._block)
-            self._layouts[iteration] = layout
-            while len(self._layouts) > LAYOUTS_KEPT:
-                self._layouts.popitem(last=False)
-        return layout
+    def _made_layout(self, iteration: Iteration) -> tuple[list[Node], Turns]:
+        source = self._source
+        names = source.each(range(source.cardinality), iteration) if source.cardinality else []
+        nodes = [self._node(name) for name in names]
+        return nodes, Turns([node.cardinality for node in nodes], self._cycle, self._block)
 
     def _node(self, name: Element) -> Node:
         if not isinstance(name, bytes | str | np.generic):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.joining import Interleaved
-from dtrain.data.node import INFINITE, Node
+from dtrain.data.node import INFINITE, Node, walk
 from dtrain.data.readers.rows import IndexedRows
 from dtrain.data.sources import Generated
 from dtrain.data.stores.opening import open_file
@@ -199,16 +199,12 @@ def _files(node: Node) -> list[str]:
     found = [*node.files]
     for each in node.inputs:
         found += _files(each)
-    if not isinstance(node, Interleaved) or _generates(node):
+    # A generator may give each of its elements only once.
+    if not isinstance(node, Interleaved) or any(isinstance(each, Generated) for each in walk(node)):
         return found
     if (first := node.made_first) is not None and _files(first):
         found += [path for made in node.made_of(_with_end(node.inputs[0])) for path in _files(made)]
     return found
-
-
-def _generates(node: Node) -> bool:
-    """Return whether a generator is below, which may give each of its elements only once."""
-    return isinstance(node, Generated) or any(_generates(each) for each in node.inputs)
 
 
 def _with_end(node: Node) -> Node:
