@@ -9,7 +9,7 @@ from row_by_row import every_row
 from dtrain import data
 from dtrain.data import Dataset, Options, TensorSpec
 from dtrain.data.experimental import AutoShardPolicy
-from dtrain.data.sharding import Dealt
+from dtrain.data.sharding import WorkerShare
 from dtrain.errors import InputError
 
 
@@ -76,7 +76,7 @@ STEPS = [
     lambda ds: ds.batch(3, drop_remainder=True),
     lambda ds: ds.batch(3).unbatch(),
     lambda ds: ds.batch(3).rebatch([1, 2]),
-    lambda ds: Dataset(Dealt(ds.node, 2, 1)),
+    lambda ds: Dataset(WorkerShare(ds.node, 2, 1)),
     lambda ds: ds.shard(data.experimental.SHARD_HINT, data.experimental.SHARD_HINT),
 ]
 

@@ -11,7 +11,7 @@ from dtrain.data import Dataset, InputContext
 from dtrain.data.autosharding import autoshard, distributed, steps_by_policy
 from dtrain.data.experimental import AutoShardPolicy
 from dtrain.data.readers.rows import FileRows, Lines
-from dtrain.data.sharding import Dealt, batch_sizes_for_worker
+from dtrain.data.sharding import WorkerShare, batch_sizes_for_worker
 from dtrain.errors import InputError, InvalidArgumentError
 
 WORKERS, REPLICAS = st.integers(1, 4), st.integers(1, 3)
@@ -145,12 +145,12 @@ def test_a_worker_without_a_batch_sees_none_and_the_others_an_error_wherever_the
                     next(iter(Dataset(node)))
             else:
                 assert list(Dataset(node)) == expected
-    dealt = Dealt(batches.node, 3, 0)
+    dealt = WorkerShare(batches.node, 3, 0)
     with pytest.raises(InvalidArgumentError):
         dealt.elements(range(1), (0,))
     with pytest.raises(InvalidArgumentError):
         dealt.part(0, (0,), range)
-    enough = Dealt(batches.node, 2, 1)
+    enough = WorkerShare(batches.node, 2, 1)
     assert enough.part(0, (0,), lambda size: range(1, size))[0].tolist() == [3]
     assert enough.elements(range(1), (0,)).tolist() == [[2, 3]]
 

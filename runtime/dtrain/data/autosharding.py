@@ -23,10 +23,10 @@ from dtrain.data.readers.rows import FileSource
 from dtrain.data.record_index.addressing import inputs_and_made
 from dtrain.data.sharding import (
     NOT_KNOWN,
-    Dealt,
     Rebatched,
     ShardHint,
     SplitBatches,
+    WorkerShare,
     batch_sizes_for_worker,
     compute_batch_size,
 )
@@ -44,11 +44,6 @@ OF_SEVERAL = (Concatenated, Zipped)
 
 def distributed(node: Node, context: InputContext, policy: AutoShardPolicy) -> Node:
     """Return one worker's share of a pipeline of global batches: batches of one replica, a step's in a row.
-
-    Args:
-        node: of global batches; only a single replica may read elements of another kind.
-        context: the workers, which of them this is, and the replicas of all of them.
-        policy: how the data are dealt to workers.
 
     Raises:
         NotBatchedError: there are several replicas, and the elements have no axis of examples.
@@ -74,13 +69,8 @@ def distributed(node: Node, context: InputContext, policy: AutoShardPolicy) -> N
 def autoshard(node: Node, workers: int, index: int, policy: AutoShardPolicy, replicas: int = 1) -> Node:
     """Return the share of worker `index` of `workers` in a pipeline.
 
-    Args:
-        node: the pipeline; one that has been rebatched for `replicas` in all ends with `Rebatched` or
-            `SplitBatches`.
-        workers: how many there are.
-        index: this one's number, from 0.
-        policy: see `AutoShardPolicy`.
-        replicas: of all workers: where the stream is dealt by batches, each batch is split by itself.
+    A pipeline that was rebatched for the `replicas` of all workers ends with `Rebatched` or `SplitBatches`;
+    where it is dealt by batches, each batch is split by itself.
 
     Raises:
         NotFoundError: the policy is FILE, and the pipeline reads no files.
@@ -100,23 +90,20 @@ def autoshard(node: Node, workers: int, index: int, policy: AutoShardPolicy, rep
             )
     if isinstance(node, Rebatched) and replicas > 1:
         node = SplitBatches(node.inputs[0], replicas)
-    return Dealt(node, workers, index)
+    return WorkerShare(node, workers, index)
 
 
 def _by_hint(node: Node, workers: int, index: int) -> Node:
     node = on_inputs(node, [_by_hint(each, workers, index) for each in node.inputs])
-    return Dealt(node.inputs[0], workers, index) if isinstance(node, ShardHint) else node
+    return WorkerShare(node.inputs[0], workers, index) if isinstance(node, ShardHint) else node
 
 
 def _by_file(node: Node, workers: int, index: int) -> tuple[Node, str | None]:
-    """Return the pipeline with its files dealt, and what was found in a file reader's place, if anything.
-
-    As in TensorFlow what has been dealt before that was found stays so.
-    """
+    """Return the pipeline with its files dealt, as far as it could be, and what is no file reader, if any."""
     if isinstance(node, Interleaved) and _reads_files(node):
         # Files are shuffled after they were dealt, so that each has one worker.
         in_order, shuffles = _unshuffled(node.inputs[0])
-        names: Node = Dealt(in_order, workers, index)
+        names: Node = WorkerShare(in_order, workers, index)
         return node.with_inputs([shuffles[-1].with_inputs([names]) if shuffles else names]), None
     if not isinstance(node, (*OVER_FILES, *OF_SEVERAL)):
         return node, f"{type(node).__name__}, which is no file reader"
@@ -130,7 +117,6 @@ def _by_file(node: Node, workers: int, index: int) -> tuple[Node, str | None]:
 
 
 def _reads_files(node: Node) -> bool:
-    """Return whether a pipeline, or one that its functions make of a first element, has a file reader."""
     return isinstance(node, FileSource) or any(map(_reads_files, inputs_and_made(node)))
 
 
@@ -143,15 +129,14 @@ def _unshuffled(node: Node) -> tuple[Node, list[Shuffled]]:
     return on_inputs(node, [each for each, _ in unshuffled]), below
 
 
-class Steps(Node):
-    """The pipelines of several workers; an element is the list of the batches that a step is made of.
+class StepsOfWorkers(Node):
+    """The pipelines of several workers; an element is the batches of a step, one for each replica.
 
-    It has one for each replica of all workers. Those with examples come first, and None stands for those
-    without. The last step is that of the worker with most batches.
+    Those with examples come first, and None stands for those without. The last step is that of the worker
+    with most batches.
     """
 
     def __init__(self, pipelines: Sequence[Node], replicas: int) -> None:
-        """Read the pipelines of all workers, of which each has so many replicas."""
         self._pipelines = pipelines
         self._replicas = replicas
         lengths = [node.cardinality for node in pipelines]
@@ -165,7 +150,7 @@ class Steps(Node):
         return tuple(self._pipelines)
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Steps(inputs, self._replicas)
+        return StepsOfWorkers(inputs, self._replicas)
 
     @property
     def spec(self) -> Any:
@@ -179,10 +164,7 @@ class Steps(Node):
             yield filled + [None] * (parts - len(filled))
 
 
-def steps_by_policy(node: Node, policy: AutoShardPolicy, workers: int, parts: int) -> Steps:
-    """Return the steps that `parts` replicas of so many workers get of a pipeline of global batches.
-
-    Raises: see `autosharding.distributed`.
-    """
+def steps_by_policy(node: Node, policy: AutoShardPolicy, workers: int, parts: int) -> StepsOfWorkers:
+    """Return the steps that `parts` replicas of some workers get; raises as `distributed`."""
     contexts = [InputContext(workers, worker, parts) for worker in range(workers)]
-    return Steps([distributed(node, each, policy) for each in contexts], parts // workers)
+    return StepsOfWorkers([distributed(node, each, policy) for each in contexts], parts // workers)

@@ -46,13 +46,12 @@ def build_once(
     """Return what a file holds; the first process to come writes it, in the place of a file that is no use.
 
     Args:
-        path: of the file.
-        read: returns what it holds; None if it is not there, or not the right one.
-        make: writes the file with the function that it is given, and returns what the file holds; None leaves
-            that to `read`. Its own errors go through, and nothing is left of the file.
-        wait_s: how long the file of another process may stay as long as it is.
-        work: what a builder does, in words that follow "to".
-        makes_folder: whether a folder that is missing is made.
+        path: of the file; its folder may be made, too.
+        read: returns what the file holds; None if it is not there, or not the right one.
+        make: writes the file, and returns what it holds; None leaves that to `read`. Its own errors go
+            through, and nothing is left of the file.
+        wait_s: how long the file of another process may have one size.
+        work: of a builder, in words that follow "to".
 
     Raises:
         UnwritableError: the file cannot be written.

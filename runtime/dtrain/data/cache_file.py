@@ -46,7 +46,6 @@ class CacheFooter(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         fingerprint: of the pipeline whose elements these are.
-        elements: how many there are.
         offsets_at: the byte at which the offsets begin.
         compression: empty or GZIP, of each element by itself.
     """
@@ -58,12 +57,7 @@ class CacheFooter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheFile:
-    """A whole file of elements, open for reading.
-
-    Attributes:
-        path: of the file.
-        fingerprint: of the pipeline whose elements these are.
-    """
+    """A whole file of elements, open for reading."""
 
     def __init__(self, file: OpenFile, header: CacheFooter) -> None:
         self.path = file.path
@@ -75,20 +69,15 @@ class CacheFile:
         return self._header.elements
 
     def stat(self) -> os.stat_result:
-        """Return what the system knows of the open file, its owner among it."""
         return os.fstat(self._file.descriptor)
 
     @property
     def together(self) -> int:
-        """Return how many elements in a row are worth one read."""
+        """The number of elements in a row that are worth one read."""
         return max(1, READ_BYTES_MAX * len(self) // self._header.offsets_at)
 
     def read(self, numbers: "np.ndarray[Any, np.dtype[np.int64]]") -> list[Element]:
-        """Return elements; neighbours are read at once.
-
-        Raises:
-            InputError: the file cannot be read, or one of them is damaged.
-        """
+        """Return elements, neighbours by one read; raise an `InputError` if one of them is damaged."""
         found: list[Element] = []
         start = 0
         for end in (np.flatnonzero(np.diff(numbers, append=-2) != 1) + 1).tolist():
@@ -133,11 +122,7 @@ class CacheFile:
 
 
 def opened_cache(path: Path) -> CacheFile | None:
-    """Return a file of elements; None if there is none, or only a part of one.
-
-    Raises:
-        InputError: the file cannot be read, or is something else.
-    """
+    """Return a file of elements, None for a part of one; raise an `InputError` if it is something else."""
     if not os.path.lexists(path):
         return None
     file = OpenFile(str(path))
@@ -229,15 +214,9 @@ def built_once(
     *,
     makes_folder: bool = False,
 ) -> CacheFile:
-    """Return the cache of a pipeline: the one that is there, or a new one.
+    """Return the cache of a pipeline: the one that is there, or a new one in the place of another pipeline's.
 
-    Args:
-        path: of the file; one of another pipeline is replaced.
-        fingerprint: of the pipeline.
-        elements: its elements; asked for only where they are to be written.
-        compression: of new files; empty or GZIP.
-        limit_bytes: of a new file; None: see SHARE_OF_DISK.
-        makes_folder: whether a folder that is missing is made.
+    `limit_bytes` bounds a new file; None: see SHARE_OF_DISK.
 
     Raises:
         InputError: the file cannot be read or written, is no cache, or has more than `limit_bytes`.

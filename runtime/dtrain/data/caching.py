@@ -38,7 +38,7 @@ class Cached(Derived):
     computed = frozenset({"_by_index", "_all", "_held_bytes", "_full", "_counting"})
 
     def __init__(self, source: Node, limit_bytes: int | None = None) -> None:
-        """Begin; `limit_bytes` is how much memory elements may take, None: see SHARE_OF_CACHE."""
+        """Keep up to `limit_bytes` of elements in memory; None: see SHARE_OF_CACHE."""
         super().__init__(source)
         check_limit(limit_bytes)
         self._limit_bytes = limit_bytes
@@ -96,7 +96,6 @@ class Cached(Derived):
 
 
 def check_limit(limit_bytes: int | None) -> None:
-    """Raise an `InputError` for a bound that cannot be."""
     if limit_bytes is not None and limit_bytes < 1:
         raise InputError(f"cache: expected limit_bytes >= 1, found {limit_bytes}")
 
@@ -120,7 +119,6 @@ class CachePlace:
 
     Attributes:
         path: of a file; of the folder of snapshots, where each pipeline has a file of its own.
-        is_folder: whether it is one.
         compression: empty, or GZIP for each element by itself.
         limit_bytes: of the file; None: half of what is free on the disk.
         version: stands for a fingerprint of the pipeline, in the user's words; None: one is computed.
@@ -149,11 +147,6 @@ class Stored(Derived):
     computed = frozenset({"_whole"})
 
     def __init__(self, source: Node, place: CachePlace) -> None:
-        """Begin.
-
-        Raises:
-            InputError: the source has no end, or the bound cannot be.
-        """
         super().__init__(source)
         check_limit(place.limit_bytes)
         if _URL.match(str(place.path)):
@@ -171,11 +164,10 @@ class Stored(Derived):
         return self.whole().iterate(iteration)
 
     def whole(self) -> "StoredElements":
-        """Return the elements by number; the file is built for that if it is not there.
+        """Return the elements by number; the file is built for that if it is not there, see `built_once`.
 
         Raises:
             InputError: the pipeline cannot be told from others, or the file cannot be read or written.
-            WaitTimeoutError: another process takes too long to build it.
         """
         if self._whole is None:
             digest = self._digest()
@@ -232,15 +224,11 @@ class StoredElements(Derived):
         return self._file.read(np.asarray(indices, np.int64))
 
 
-class Saved(StoredElements):
+class SavedElements(StoredElements):
     """The elements of a file that `Dataset.save` has written, by number."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file.
-
-        Raises:
-            InputError: there is none, or it was not written by `save` or a cache.
-        """
+        """Open the file; raise an `InputError` if `save` or a cache has not written it."""
         file = opened_cache(path)
         if file is None:
             raise InputError(f"{path}: expected a dataset that save has written, found no such file")

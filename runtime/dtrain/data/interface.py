@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from dtrain.data.caching import Saved
+from dtrain.data.caching import SavedElements
 from dtrain.data.grouping import Batched, Unbatched
 from dtrain.data.joining import Chosen, Sampled, Zipped
 from dtrain.data.node import Node
@@ -193,7 +193,7 @@ class FromSources:
         Raises:
             InputError: it is no such file.
         """
-        return cls.of(Saved(Path(path)))
+        return cls.of(SavedElements(Path(path)))
 
 
 class Groups(FromSources):

@@ -126,7 +126,7 @@ class Optioned(Passing):
 
 
 def options_of(node: Node) -> Options:
-    """Return the options that a pipeline has been given; what is said later, or of a later input, wins."""
+    """Return the options of a pipeline; those of a later step, or of a later input, win."""
     options = Options()
     for each in walk(node):
         if isinstance(each, Optioned):

@@ -28,12 +28,7 @@ class Permutation:
     """The numbers below `length` in an order that follows from `entropy`, about 50 bytes in memory."""
 
     def __init__(self, length: int, entropy: int | Sequence[int]) -> None:
-        """Derive the keys of the rounds.
-
-        Args:
-            length: n, at least 1.
-            entropy: numbers >= 0, as `numpy.random.SeedSequence` takes them.
-        """
+        """Derive the keys of the rounds from `entropy`, numbers >= 0."""
         self._length = length
         half = (max(2, (length - 1).bit_length()) + 1) // 2
         self._half = np.uint64(half)
@@ -41,7 +36,6 @@ class Permutation:
         self._keys = np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
 
     def at(self, indices: Numbers) -> Numbers:
-        """Return the numbers at some places of the order; `indices` lie below the length."""
         return self._walked(indices, self._forth)
 
     def places_of(self, numbers: Numbers) -> Numbers:
@@ -71,7 +65,6 @@ class Permutation:
 
 
 def _mixed(words: Words, key: np.uint64) -> Words:
-    """Return a hash of each word, modulo 2^64."""
     mixed = (words + key) * _MULTIPLIERS[0]
     mixed ^= mixed >> _HALF_WORD
     mixed *= _MULTIPLIERS[1]
@@ -87,13 +80,9 @@ class BlockPermutation:
     """The numbers below `length`, block by block in the order of a permutation, mixed within windows."""
 
     def __init__(self, length: int, block: int, window: int, entropy: Sequence[int]) -> None:
-        """Begin.
+        """Derive the order of blocks of `block` rows from `entropy`, numbers >= 0.
 
-        Args:
-            length: how many rows there are, at least 1.
-            block: how many rows stand beside each other; the last block may have fewer.
-            window: how many rows are mixed with each other; is rounded up to whole blocks.
-            entropy: numbers >= 0, from which the order follows.
+        `window` is how many rows are mixed with each other; it is rounded up to whole blocks.
         """
         self._length = length
         self._block = block
@@ -119,7 +108,7 @@ class BlockPermutation:
         return self._order.at(rows // self._block) * self._block + rows % self._block
 
     def _as_if_whole(self, indices: Numbers) -> Numbers:
-        """Return the places that indices would have if all blocks had the same number of rows."""
+        """Return the places that indices would have if the last block had as many rows as the others."""
         return indices + np.where(indices >= self._short_end, self._missing, 0)
 
     def _actual(self, boundary: int) -> int:

@@ -25,8 +25,8 @@ from dtrain.data.structure import (
 from dtrain.errors import InputError, InvalidArgumentError, NoElementError, NotBatchedError
 
 
-class Dealt(Picked):
-    """One worker's elements of a stream that is dealt to `workers`: every `workers`-th from `index` on.
+class WorkerShare(Picked):
+    """One worker's elements of a stream: every `workers`-th from `index` on.
 
     There must be one for every worker. As in TensorFlow the first read raises an `InvalidArgumentError` in
     each worker that has an element, and a worker that has none sees an empty stream.
@@ -87,13 +87,6 @@ class Rebatched(OneSource):
     """
 
     def __init__(self, source: Node, sizes: Sequence[int], drop_remainder: bool) -> None:
-        """Begin.
-
-        Args:
-            source: of batches.
-            sizes: the sizes, in turn.
-            drop_remainder: whether a last batch that is smaller than it should be is left out.
-        """
         if not sizes or min(sizes) < 0 or max(sizes) == 0:
             raise InputError(f"rebatch: expected sizes >= 0, not all of them 0, found {list(sizes)}.")
         super().__init__(source)
@@ -109,7 +102,7 @@ class Rebatched(OneSource):
 
     @property
     def _spec_of_source(self) -> Any:
-        """The spec of the first source, because another one may have no element to learn it from."""
+        """The spec of the first source: another one may have no element to learn it from."""
         return (self.alike or self).inputs[0].spec
 
     @property
@@ -143,7 +136,6 @@ class Rebatched(OneSource):
                 return
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        """Return one batch; of the source only the rows in it are computed."""
         rounds, place = divmod(index, len(self._sizes))
         stop = rounds * self._ends[-1] + self._ends[place]
         start = stop - self._sizes[place]
@@ -169,10 +161,7 @@ class Rebatched(OneSource):
 
 
 class SplitBatches(OneSource):
-    """Each batch by itself, in `parts` blocks of equal size, of which the last ones may be smaller or empty.
-
-    Source: `_LegacyRebatchDataset`.
-    """
+    """Each batch by itself, in `parts` blocks of one size, of which the last ones may be smaller or empty."""
 
     def __init__(self, source: Node, parts: int) -> None:
         super().__init__(source)
@@ -192,7 +181,6 @@ class SplitBatches(OneSource):
                 yield _rows(batch, rows.start, rows.stop)
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        """Return one block; of addressable elements only those in it are computed."""
         batch, part = divmod(index, self._parts)
         block, _ = self._source.part(batch, iteration, lambda length: self._rows(part, length))
         return empty_batch(with_open_batches(self._source.spec)) if block is None else block
@@ -241,8 +229,8 @@ def batch_sizes_for_worker(
 ) -> list[int]:
     """Return the sizes into which one worker cuts its batches, in turn: one for each replica of all workers.
 
-    They differ by at most one and add up to the global batch. Each worker's list begins at another place, so
-    that what the replicas of all workers get in a step adds up to it as well.
+    They add up to the global batch. The lists of workers begin at different places, so that what all replicas
+    get in a step adds up to it as well.
     """
     replicas = num_workers * num_replicas_per_worker
     size, larger = divmod(global_batch_size, replicas)
@@ -252,7 +240,7 @@ def batch_sizes_for_worker(
 
 
 def compute_batch_size(node: Node) -> int:
-    """Return the size of a pipeline's batches, smaller last ones aside; NOT_KNOWN if its form does not say.
+    """Return the size of all batches but smaller last ones; NOT_KNOWN if the pipeline's form does not say.
 
     Raises:
         NotBatchedError: the elements have no axis of examples.

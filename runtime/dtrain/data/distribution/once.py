@@ -47,7 +47,6 @@ _over_hosts: OverHosts | None = None
 
 
 def share_over_hosts(way: OverHosts | None) -> None:
-    """Have the leader learn for the tasks of all hosts from now on; None: no longer."""
     global _over_hosts
     _over_hosts = way
 
@@ -55,13 +54,9 @@ def share_over_hosts(way: OverHosts | None) -> None:
 def learned_once(who: str, what: str, learn: Callable[[], list[Any]]) -> list[Any]:
     """Return what one task of the run learns from its data; the others wait for it and take it over.
 
-    Every task of a run calls it with the same words in the same order, as tasks of one program do. A resumed
-    run takes over what it has learned before.
-
-    Args:
-        who: the learner's name, in words.
-        what: its settings; with the number of the call they tell learners apart.
-        learn: reads the data; its result is JSON.
+    Every task of a run calls it with the same words in the same order: the learner's name, its settings and
+    the number of the call tell learners apart. A resumed run takes over what it has learned before. `learn`
+    returns JSON.
 
     Raises:
         WaitTimeoutError: another task takes too long.
@@ -85,7 +80,6 @@ def learned_once(who: str, what: str, learn: Callable[[], list[Any]]) -> list[An
 
 
 def _learned_on_this_host(key: str, who: str, learn: Callable[[], list[Any]]) -> list[Any]:
-    """Return what the first task of this host learns; without a run directory each learns for itself."""
     run_dir = os.environ.get(RUN_DIR)
     if not run_dir:
         return learn()

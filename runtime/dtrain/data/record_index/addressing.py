@@ -89,7 +89,7 @@ def obstacles(node: Node) -> list[str]:
 
 
 def _obstacle(node: Node) -> str:
-    """Return why a step would not be addressable on addressable inputs; empty: it would be."""
+    """Return why a step would not be addressable on addressable inputs; empty if it would be."""
     endless = any(each.cardinality == INFINITE for each in node.inputs)
     if isinstance(node, FileRows):
         return node.format.obstacle
@@ -112,7 +112,7 @@ def _obstacle(node: Node) -> str:
 
 
 def order_varies(node: Node) -> bool:
-    """Return whether elements come in another order in each iteration, those inside of interleaves too."""
+    """Return whether elements, also inside of interleaves, come in another order in each iteration."""
     if isinstance(node, FIXED_ORDER):
         return False
     return node.order_varies or any(order_varies(each) for each in inputs_and_made(node))
@@ -156,9 +156,8 @@ class _Phase(NamedTuple):
     """Rounds in which the same streams give the same numbers of elements.
 
     Attributes:
-        first_round: in which it begins.
         streams: those that give any, in the order of their slots.
-        ends: after how many elements of a round each has given its own.
+        ends: after how many elements of a round each of them has given its own.
     """
 
     first_round: int
@@ -167,20 +166,10 @@ class _Phase(NamedTuple):
 
 
 class Turns:
-    """The places of the elements of streams of known lengths.
-
-    Attributes:
-        total: how many elements there are.
-    """
+    """The order of the elements of streams of known lengths that take turns; there are `total` of them."""
 
     def __init__(self, lengths: Sequence[int], cycle: int, block: int) -> None:
-        """Begin.
-
-        Args:
-            lengths: of the streams, in the order in which they are begun.
-            cycle: how many slots there are.
-            block: how many elements a stream gives in a turn.
-        """
+        """Lay out streams, begun in this order in `cycle` slots, that give `block` elements in a turn."""
         self._block = block
         self._lengths = lengths
         self.total = sum(lengths)
@@ -201,7 +190,7 @@ class Turns:
         self._phase = lru_cache(PHASES_KEPT)(self._made_phase)
 
     def at(self, place: int) -> tuple[int, int]:
-        """Return the number of the stream whose element stands at a place, and the element's number in it."""
+        """Return the number of the stream of the element at a place, and the element's number in it."""
         if self._ends is not None:
             stream = int(np.searchsorted(self._ends, place, "right"))
             return stream, place - int(self._ends[stream]) + self._lengths[stream]
@@ -214,11 +203,9 @@ class Turns:
         return stream, (phase.first_round + past - self._turns[stream][1]) * self._block + within
 
     def _given(self, stream: int, in_round: int) -> int:
-        """Return how many elements a stream gives in a round of its turns."""
         return self._block if in_round < self._turns[stream][2] else self._lengths[stream] % self._block
 
     def _starts_of_phases(self) -> list[int]:
-        """Return the place of the first element of each phase."""
         changes = dict.fromkeys(self._bounds, 0)
         for (_, first, last), length in zip(self._turns, self._lengths, strict=True):
             changes[first] += self._block
@@ -246,16 +233,15 @@ LAYOUTS_KEPT = 2
 
 
 class AddressedInterleave(Interleaved):
-    """An interleave of addressable nodes, whose number and lengths are the same in each iteration.
+    """An interleave of addressable nodes, of the same number and lengths in each iteration.
 
-    The nodes themselves may come in another order in each iteration.
+    They may come in another order in each iteration. All of them are made at once.
     """
 
     addressable = True
     computed = frozenset({"_layout"})
 
     def __init__(self, source: Node, make: Callable[..., Node], cycle_length: int, block_length: int) -> None:
-        """Begin; `make` makes addressable nodes, and `source` is one. All of them are made at once."""
         super().__init__(source, make, cycle_length, block_length)
         self._made: dict[Any, Node] = {}
         self._layout = lru_cache(LAYOUTS_KEPT)(self._made_layout)
@@ -265,7 +251,6 @@ class AddressedInterleave(Interleaved):
 
     @property
     def nodes(self) -> list[Node]:
-        """Return the nodes of the first iteration."""
         return self._layout((0,))[0]
 
     def element(self, index: int, iteration: Iteration) -> Element:
@@ -304,7 +289,7 @@ class AddressedInterleave(Interleaved):
 
 
 class AddressedFilter(Filtered):
-    """A filter whose surviving positions in the source are known."""
+    """A filter whose surviving `positions` in the source are known."""
 
     addressable = True
 
@@ -375,7 +360,7 @@ def _computed(source: Node, predicate: Callable[..., Any]) -> Offsets:
 
 
 def _holds(positions: Offsets, source: Node, predicate: Callable[..., Any]) -> bool:
-    """Return whether the predicate says the same at some positions as when it was asked before."""
+    """Return whether the predicate says the same at some positions as before."""
     step = max(1, source.cardinality // CHECKED)
     places = np.arange(0, source.cardinality, step, dtype=np.uint64)
     found = np.searchsorted(positions, places)

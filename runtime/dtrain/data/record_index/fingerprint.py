@@ -34,15 +34,11 @@ _PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 
 class NoFingerprintError(Exception):
-    """A pipeline has a value that cannot be looked into."""
+    """A pipeline has a value that cannot be looked into; the text names it."""
 
 
 def fingerprint(*values: Any) -> str:
-    """Return the fingerprint of pipelines, functions and plain values, in hexadecimal digits.
-
-    Raises:
-        NoFingerprintError: one has a value that cannot be looked into; the text names it.
-    """
+    """Return the fingerprint of pipelines, functions and plain values; raise a `NoFingerprintError`."""
     told = repr(_Teller().of(values))
     return blake2b(told.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).hexdigest()
 
@@ -55,13 +51,15 @@ class _Teller:
         self._kept: list[object] = []  # an object that ended would leave its id to another one
 
     def of(self, value: Any) -> Any:
-        """Return plain data that differ wherever values do, or raise a `NoFingerprintError`."""
         if isinstance(value, _PLAIN):
             return type(value).__name__, repr(value)
         if isinstance(value, _NAMED):
             return "name", getattr(value, "__module__", None), getattr(value, "__qualname__", str(value))
         if isinstance(value, type):
-            return "class", _named_in_library(value)
+            file = getattr(sys.modules.get(value.__module__), "__file__", None)
+            if not (value.__module__ == "builtins" or _is_library(value.__module__, file)):
+                raise NoFingerprintError(f"the class {value.__module__}.{value.__qualname__}")
+            return "class", f"{value.__module__}.{value.__qualname__}"
         if id(value) in self._met:
             return "met", self._met[id(value)]
         self._met[id(value)] = len(self._met)
@@ -126,13 +124,6 @@ class _Teller:
             return "empty"
 
 
-def _named_in_library(kind: type) -> str:
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    if not (kind.__module__ == "builtins" or _is_library(kind.__module__, file)):
-        raise NoFingerprintError(f"the class {kind.__module__}.{kind.__qualname__}")
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 def is_of_library(function: FunctionType) -> bool:
     """Return whether Python, an installed package or dtrain defines a function, and not the program."""
     return _is_library(function.__module__ or "", function.__code__.co_filename)
@@ -176,19 +167,14 @@ def _names(code: CodeType) -> list[str]:
 
 
 def files_read(node: Node) -> list[str]:
-    """Return the paths of all files, each once; names that a generator makes, or files that a function opens,
-    are not known.
-    """
+    """Return the paths of all files, but of those that a generator names or a function opens."""
     return list(dict.fromkeys(_files(node)))
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
     """Return a file's size, and a checksum of its ends and samples between, or of its version in a store.
 
-    A file that is copied or touched stays the same one.
-
-    Raises:
-        InputError: it cannot be read.
+    A file that is copied or touched stays the same one. Raises an `InputError` if it cannot be read.
     """
     facts = open_file(path).facts()
     told = f"{facts.nbytes} {facts.first_crc32} {facts.last_crc32} {facts.version} {facts.samples_crc32}"
@@ -203,12 +189,8 @@ def _files(node: Node) -> list[str]:
     if not isinstance(node, Interleaved) or any(isinstance(each, Generated) for each in walk(node)):
         return found
     if (first := node.made_first) is not None and _files(first):
-        found += [path for made in node.made_of(_with_end(node.inputs[0])) for path in _files(made)]
+        names = node.inputs[0]
+        while names.cardinality == INFINITE and len(names.inputs) == 1:
+            names = names.inputs[0]  # what is repeated without end
+        found += [path for made in node.made_of(names) for path in _files(made)]
     return found
-
-
-def _with_end(node: Node) -> Node:
-    """Return the part of a pipeline that is repeated without end, or the pipeline itself."""
-    while node.cardinality == INFINITE and len(node.inputs) == 1:
-        node = node.inputs[0]
-    return node

@@ -41,13 +41,7 @@ Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class IndexHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first part of an index.
-
-    Attributes:
-        kind: of the records, as their format names it.
-        nbytes, mtime_ns, first_crc32, last_crc32, version, samples_crc32: of the file, see `FileFacts`.
-        records: how many there are.
-    """
+    """The first part of an index: the kind and number of the records, and the `FileFacts` of their file."""
 
     kind: str
     nbytes: int
@@ -66,11 +60,7 @@ class IndexHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 def read_index(path: Path, kind: str, facts: FileFacts, data: int | None = None) -> Offsets | None:
     """Return the offsets in an index, mapped from the file; None if it is not the index of that file.
 
-    Args:
-        path: of the index; another user's is none, unless the data or the folder are that user's, too.
-        kind: of the records.
-        facts: of the file with them.
-        data: the descriptor of that file, if it is open on this host.
+    An index of another user is none, unless the folder or the file of `data`, a descriptor, are that user's.
     """
     try:
         descriptor = open_regular(path)
@@ -102,7 +92,6 @@ def read_index(path: Path, kind: str, facts: FileFacts, data: int | None = None)
 
 
 def write_index(write: Write, kind: str, facts: FileFacts, offsets: Offsets) -> None:
-    """Write an index."""
     header = msgspec.json.encode(IndexHeader.of(kind, facts, len(offsets) - 1))
     head = MAGIC + _LENGTH.pack(len(header)) + header
     write(head.ljust(_aligned(len(head))))
@@ -126,20 +115,12 @@ FOLDER = "data_index"
 
 
 class Scanner(Protocol):
-    """The records of a kind of file, as an index needs them.
-
-    Attributes:
-        kind: the name of the format.
-    """
+    """A format whose records can be found without decoding them; `kind` is its name."""
 
     kind: str
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
-        """Return the offset of each record, and that of the end, of a file of so many bytes.
-
-        Raises:
-            InputError: the file is damaged or ends inside a record.
-        """
+        """Return the offset of each record and of the end; raise an `InputError` for a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +128,6 @@ class RecordIndex:
     """The records of a file.
 
     Attributes:
-        path: of the file.
-        facts: of the file that was indexed.
         offsets: of the records, and of their end.
         kept_at: the file that holds the index; None: memory.
         not_kept: why no file could hold it; empty where one does, or none is needed.
@@ -177,14 +156,9 @@ class RecordIndex:
 def index_of(path: str, scanner: Scanner, wait_s: float = WAIT_S) -> RecordIndex:
     """Return the index of a file: the one that is kept, or a new one, which is then kept.
 
-    Args:
-        path: of the file.
-        scanner: finds its records.
-        wait_s: how long another task may take to build the index of a small file.
-
     Raises:
         InputError: the file cannot be read, or is damaged.
-        WaitTimeoutError: another task holds it locked for too long.
+        WaitTimeoutError: another task takes longer than `wait_s`, and more for a large file, to build it.
     """
     file = open_file(path)
     key = path, scanner.kind
@@ -248,28 +222,17 @@ def _kept_or_built(path: str, file: ReadableFile, scanner: Scanner, wait_s: floa
 
 
 def kept_index(path: str, scanner: Scanner) -> RecordIndex | None:
-    """Return the index of a file that is kept; None where there is none, or not one of this file as it is.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """Return the index of a file as it is now if one is kept; raise an `InputError` if it cannot be read."""
     return _kept(open_file(path), scanner, places_of(path))
 
 
 def scanned_index(path: str, scanner: Scanner) -> RecordIndex:
-    """Return the index of a file as it is found now; nothing is kept.
-
-    Raises:
-        InputError: the file cannot be read, or is damaged.
-    """
+    """Return a new index of a file, which is not kept; raise an `InputError` for a damaged file."""
     return _scanned(open_file(path), scanner)
 
 
 def places_of(path: str) -> list[Path]:
-    """Return the files in which the index of a file is kept: the first that can be written.
-
-    For a file of this host that is beside it, for one at a URL in the cache folder of the user.
-    """
+    """Return the files that may hold the index of a file; it is kept in the first that can be written."""
     if is_url(path):
         last = re.sub(r"[^\w.-]", "_", shown(path).partition("?")[0].rpartition("/")[2])
         name = f"{last[-60:]}-{_digest(path)}{SUFFIX}"

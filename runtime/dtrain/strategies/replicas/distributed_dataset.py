@@ -23,7 +23,7 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.data.iterator import NO_VALUE, Optional
 from dtrain.data.node import INFINITE, Node
-from dtrain.data.sharding import Dealt, SplitBatches
+from dtrain.data.sharding import SplitBatches, WorkerShare
 from dtrain.data.structure import arrays_of, empty_batch, map_arrays, with_open_batches
 from dtrain.errors import InputError, NoElementError, NotADatasetError, OutOfRangeError
 from dtrain.runs.self_report import NO_ACTIVITY, Activity
@@ -289,7 +289,7 @@ def distribute_dataset(dataset: Dataset, workers: InputWorkers) -> DistributedDa
     check_dataset(dataset, "experimental_distribute_dataset")
     policy = dataset.options().experimental_distribute.auto_shard_policy
     node = distributed(dataset.node, workers.context, policy)
-    by_batches = isinstance(node, Dealt) and isinstance(node.inputs[0], SplitBatches)
+    by_batches = isinstance(node, WorkerShare) and isinstance(node.inputs[0], SplitBatches)
     return DistributedDataset(
         dataset,
         [Pipeline(Dataset(node), workers.replicas)],
