@@ -1,7 +1,6 @@
 """Options of a dataset: how it is to be read and distributed. Source: `tf.data.Options`."""
 
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -33,37 +32,50 @@ SHARD_HINT = -1
 """Stands for both arguments of `Dataset.shard` where the policy HINT puts in the workers."""
 
 
-@dataclass(unsafe_hash=True)
-class _Options:
-    """Base of options, which can be set and compared; a name that does not exist is refused."""
+class _Fields:
+    """Named values, which can be set and compared; a name that does not exist is refused."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        names = [each.name for each in fields(self)]
-        if name not in names:
+        if name not in self.__dict__:
             raise AttributeError(
-                f"{type(self).__name__}: there is no option {name!r}; there are {', '.join(names)}"
+                f"{type(self).__name__}: there is no option {name!r}; there are {', '.join(self.__dict__)}"
             )
-        super().__setattr__(name, value)
+        self.__dict__[name] = value
 
-    def merged(self, later: "_Options") -> None:
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__name__}({said})"
+
+    def merged(self, later: "_Fields") -> None:
         """Take over what a later set of the same options says; what it leaves at its default stays."""
-        for each in fields(self):
-            value = getattr(later, each.name)
-            if isinstance(value, _Options):
-                getattr(self, each.name).merged(value)
-            elif value != each.default:
-                setattr(self, each.name, value)
+        default = type(self)()
+        for name, value in later.__dict__.items():
+            if isinstance(value, _Fields):
+                self.__dict__[name].merged(value)
+            elif value != default.__dict__[name]:
+                self.__dict__[name] = value
 
 
-@dataclass(unsafe_hash=True)
-class DistributeOptions(_Options):
+class DistributeOptions(_Fields):
     """How a dataset is distributed.
 
     Attributes:
         auto_shard_policy: an `AutoShardPolicy`.
     """
 
-    auto_shard_policy: AutoShardPolicy = field(default=AutoShardPolicy.AUTO, init=False)
+    auto_shard_policy: AutoShardPolicy
+
+    def __init__(self) -> None:
+        super().__init__(auto_shard_policy=AutoShardPolicy.AUTO)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an option; a policy may be given by its number.
@@ -80,8 +92,7 @@ class DistributeOptions(_Options):
         super().__setattr__(name, value)
 
 
-@dataclass(unsafe_hash=True)
-class AutotuneOptions(_Options):
+class AutotuneOptions(_Fields):
     """How much a dataset may use to be read ahead.
 
     Attributes:
@@ -91,13 +102,15 @@ class AutotuneOptions(_Options):
             among the tasks of the run on this host.
     """
 
-    enabled: bool | None = field(default=None, init=False)
-    cpu_budget: int | None = field(default=None, init=False)
-    ram_budget: int | None = field(default=None, init=False)
+    enabled: bool | None
+    cpu_budget: int | None
+    ram_budget: int | None
+
+    def __init__(self) -> None:
+        super().__init__(enabled=None, cpu_budget=None, ram_budget=None)
 
 
-@dataclass(unsafe_hash=True)
-class Options(_Options):
+class Options(_Fields):
     """Options of a dataset, for `Dataset.with_options`.
 
     Attributes:
@@ -106,9 +119,14 @@ class Options(_Options):
         deterministic: whether elements keep their order; they always do. None for the default.
     """
 
-    experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions, init=False)
-    autotune: AutotuneOptions = field(default_factory=AutotuneOptions, init=False)
-    deterministic: bool | None = field(default=None, init=False)
+    experimental_distribute: DistributeOptions
+    autotune: AutotuneOptions
+    deterministic: bool | None
+
+    def __init__(self) -> None:
+        super().__init__(
+            experimental_distribute=DistributeOptions(), autotune=AutotuneOptions(), deterministic=None
+        )
 
     def merge(self, options: "Options") -> "Options":
         """Return new options: these, and over them what others say otherwise than by default."""
