@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from launching import wait_until
 
 from dtrain.data import AUTOTUNE, Dataset, Options
-from dtrain.data.prefetching.prefetched import plan_of
+from dtrain.data.prefetching.prefetched import tuning_of
 from dtrain.data.prefetching.threads import ReadAhead
 from dtrain.data.prefetching.tuning import DEPTH_MAX, REMEMBERED, WINDOW, Forecast, Tuning
 from dtrain.errors import InputError
 from dtrain.protocol.part_dealer import Lanes, PartDealer, owned_from
 from dtrain.state.batch_cut import Dealt
-
-FAR = 1 << 40
 
 
 def input_threads():
@@ -70,7 +68,7 @@ def test_a_forecast_that_is_mostly_wrong_is_not_worth_the_reading():
 
 
 def test_depth_and_threads_grow_while_input_is_waited_for_and_a_thread_in_vain_goes():
-    tuning = Tuning(deeper=True, threads_max=4)
+    tuning = Tuning(deeper=True, threads_max=4, budget_bytes=10)
     for _ in range(WINDOW):
         tuning.note(0.5, 1.0)
     assert (tuning.depth, tuning.threads) == (4, 2)
@@ -83,7 +81,7 @@ def test_depth_and_threads_grow_while_input_is_waited_for_and_a_thread_in_vain_g
     for _ in range(20 * WINDOW):
         tuning.note(0.2, 1.0)
     assert tuning.depth == DEPTH_MAX
-    tuning.fit_into(10, 3)
+    tuning.fit_into_budget(3)
     assert tuning.depth == 3
     for _ in range(WINDOW):
         tuning.note(0.0, 1.0)
@@ -98,8 +96,11 @@ def test_what_a_pipeline_says_decides_how_it_is_read_ahead():
     same = lambda x: x  # noqa: E731
 
     def depth_and_threads(dataset):
-        plan = plan_of(dataset.with_options(options).node)
-        return plan and (plan.depth, plan.threads, plan.threads_max, plan.budget_bytes)
+        tuning = tuning_of(dataset.with_options(options).node)
+        if tuning is None:
+            return None
+        depth = AUTOTUNE if tuning.deeper else tuning.depth
+        return depth, tuning.threads, tuning.threads_max, tuning.budget_bytes
 
     assert depth_and_threads(numbers.map(same).batch(5)) is None
     assert depth_and_threads(numbers.batch(5).prefetch(0)) is None
@@ -213,7 +214,6 @@ def test_of_several_replicas_of_one_speed_each_reads_its_own_numbers_and_none_be
             lambda _: 1,
             [forecast_of(rank, replicas, replicas, count)],
             Tuning(depth=4),
-            FAR,
         )
         for rank in range(replicas)
     ]
@@ -229,7 +229,7 @@ def test_of_several_replicas_of_one_speed_each_reads_its_own_numbers_and_none_be
 
 
 def test_a_number_that_another_replica_had_begun_is_read_at_once_and_what_is_passed_is_dropped():
-    reader = ReadAhead(lambda number: number, lambda _: 10, [forecast_of(0, 2, 2, 40)], Tuning(depth=3), FAR)
+    reader = ReadAhead(lambda number: number, lambda _: 10, [forecast_of(0, 2, 2, 40)], Tuning(depth=3))
     assert reader.at(0) == 0
     wait_until(lambda: reader.held_bytes == 30, within_s=20)
     assert reader.at(5) == 5, "it helps"
@@ -249,7 +249,7 @@ def test_no_element_is_begun_that_would_be_above_the_budget():
         return number
 
     forecasts = [forecast_of(rank, 2, 2) for rank in range(2)]
-    reader = ReadAhead(read, lambda _: 10, forecasts, Tuning(depth=9), budget_bytes=25)
+    reader = ReadAhead(read, lambda _: 10, forecasts, Tuning(depth=9, budget_bytes=25))
     for number in range(50):
         assert reader.at(number, number % 2) == number
         wait_until(lambda: reader.held_bytes >= 20, within_s=20)

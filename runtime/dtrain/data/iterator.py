@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from dtrain.data.node import INFINITE, Iteration, Node
-from dtrain.data.prefetching.prefetched import plan_of
+from dtrain.data.prefetching.prefetched import tuning_of
 from dtrain.data.prefetching.threads import ReadAhead
 from dtrain.data.prefetching.tuning import Forecast, size_bytes
 from dtrain.data.record_index.addressing import addressed
@@ -89,16 +89,12 @@ class DatasetIterator(Iterator[Element]):
         self._position = position
         self._end = float("inf") if node.cardinality == INFINITE else node.cardinality
         self._stream = None if node.addressable else islice(node.iterate(iteration), position, None)
-        plan = plan_of(node) if node.addressable else None
+        tuning = tuning_of(node) if node.addressable else None
         self._ahead: ReadAhead[Element] | None = None
-        if plan is not None:
-            end = node.cardinality if node.cardinality >= 0 else None
+        if tuning is not None:
+            forecast = Forecast(end=node.cardinality if node.cardinality >= 0 else None)
             self._ahead = ReadAhead(
-                lambda number: node.element(number, iteration),
-                size_bytes,
-                [Forecast(end=end)],
-                plan.tuning(),
-                plan.budget_bytes,
+                lambda number: node.element(number, iteration), size_bytes, [forecast], tuning
             )
 
     def __next__(self) -> Element:

@@ -15,7 +15,8 @@ from dtrain.data.input_context import InputContext
 from dtrain.data.node import INFINITE, UNKNOWN, Node
 from dtrain.data.options import AutoShardPolicy
 from dtrain.data.ordering import Picked, Repeated, counted
-from dtrain.data.prefetching.prefetched import PrefetchPlan, plan_of
+from dtrain.data.prefetching.prefetched import tuning_of
+from dtrain.data.prefetching.tuning import Tuning
 from dtrain.data.record_index.addressing import addressed, obstacles
 from dtrain.data.record_index.fingerprint import files_read, size_and_checksum
 from dtrain.data.stores.remote import shown
@@ -228,12 +229,12 @@ class Batches:
         return PartStream(self.dataset.repeat(), cut, class_weight, uncut=self.uncut)
 
     @property
-    def plan(self) -> PrefetchPlan | None:
+    def tuning(self) -> Tuning | None:
         """How parts are read ahead; None where the dataset does not ask for it, or reads itself ahead.
 
         A stream that can only be read on is read ahead as such, by its own step `prefetch`.
         """
-        return plan_of(self.dataset.node) if self.dataset.node.addressable and not self.steps else None
+        return tuning_of(self.dataset.node) if self.dataset.node.addressable and not self.steps else None
 
     def once(self, limit: int | None = None) -> Iterator[Batch]:
         return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))

@@ -19,9 +19,8 @@ import numpy as np
 from dtrain.data.dataset import Dataset
 from dtrain.data.iterator import DatasetIterator
 from dtrain.data.node import rows_of
-from dtrain.data.prefetching.prefetched import PrefetchPlan
 from dtrain.data.prefetching.threads import ReadAhead
-from dtrain.data.prefetching.tuning import Forecast, size_bytes
+from dtrain.data.prefetching.tuning import Forecast, Tuning, size_bytes
 from dtrain.data.structure import concatenate
 from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import WHOLE, LossScale
@@ -296,16 +295,16 @@ class PartsOfPipelines:
 
 @contextmanager
 def parts_ahead(
-    streams: Sequence[Stream], plan: PrefetchPlan | None, forecasts: Sequence[Forecast]
+    streams: Sequence[Stream], tuning: Tuning | None, forecasts: Sequence[Forecast]
 ) -> Iterator[list[Callable[[int], Part]]]:
     """Yield for each replica of this task what reads its parts by number; reading ahead ends with the block.
 
     The streams share what they read. `forecasts` are of the numbers that each replica will be asked for.
     """
-    if plan is None or not streams:
+    if tuning is None or not streams:
         yield [stream.at for stream in streams]
         return
-    reader = ReadAhead(streams[0].read, _size_of, forecasts, plan.tuning(), plan.budget_bytes)
+    reader = ReadAhead(streams[0].read, _size_of, forecasts, tuning)
     try:
         yield [partial(reader.at, reader=place) for place in range(len(streams))]
     finally:

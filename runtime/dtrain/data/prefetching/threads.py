@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dtrain.data.prefetching.tuning import Forecast, Tuning
@@ -12,107 +13,6 @@ from dtrain.data.prefetching.tuning import Forecast, Tuning
 T = TypeVar("T")
 R = TypeVar("R")
 JOIN_PATIENCE_S = 1.0
-
-
-class _Queue:
-    """Elements that one thread has read and another has not taken; errors and the end in their place."""
-
-    def __init__(self, source: Iterator[Any], tuning: Tuning, budget_bytes: int) -> None:
-        self.source: Iterator[Any] | None = source
-        self.tuning = tuning
-        self.budget_bytes = budget_bytes
-        self.changed = threading.Condition()
-        self.read: deque[tuple[Any, int, BaseException | None]] = deque()
-        self.held_bytes = 0
-        self.largest_bytes = 0
-        self.closed = False
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing more is to be read for now."""
-        beyond = self.held_bytes + self.largest_bytes > self.budget_bytes
-        return len(self.read) >= self.tuning.depth or (beyond and bool(self.read))
-
-    def fill(self, size_of: Callable[[Any], int]) -> None:
-        """Read until the stream ends, fails or is closed."""
-        source, self.source = self.source, None
-        assert source is not None
-        while True:
-            with self.changed:
-                while self.full and not self.closed:
-                    self.changed.wait()
-                if self.closed:
-                    return
-            error: BaseException | None = None
-            value, size = None, 0
-            try:
-                value = next(source)
-                size = size_of(value)
-            except BaseException as raised:
-                error = raised
-            with self.changed:
-                self.read.append((value, size, error))
-                self.held_bytes += size
-                self.largest_bytes = max(self.largest_bytes, size)
-                self.changed.notify_all()
-            del value
-            if error is not None:
-                return
-
-    def take(self) -> tuple[Any, BaseException | None]:
-        """Wait for the next element."""
-        begun_s = time.perf_counter()
-        with self.changed:
-            while not self.read:
-                self.changed.wait()
-            value, size, error = self.read.popleft()
-            self.held_bytes -= size
-            self.changed.notify_all()
-        self.waited_s = time.perf_counter() - begun_s
-        return value, error
-
-    def close(self) -> None:
-        """Have the thread end."""
-        with self.changed:
-            self.closed = True
-            self.read.clear()
-            self.changed.notify_all()
-
-
-def read_ahead(
-    source: Iterator[T], tuning: Tuning, budget_bytes: int, size_of: Callable[[Any], int]
-) -> Iterator[T]:
-    """Yield the elements of a stream, which a thread reads ahead of who takes them.
-
-    The thread ends with the stream, or when the returned iterator is closed or forgotten.
-
-    Args:
-        source: the stream; from the first element on it belongs to the thread.
-        tuning: how many elements are read ahead.
-        budget_bytes: how many bytes they may take; one is read ahead whatever its size.
-        size_of: the bytes of an element.
-    """
-    queue = _Queue(source, tuning, budget_bytes)
-    del source
-    thread = threading.Thread(target=queue.fill, args=(size_of,), name="dtrain-input-stream", daemon=True)
-    thread.start()
-    ended_s = time.perf_counter()
-    try:
-        while True:
-            value, error = queue.take()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            now_s = time.perf_counter()
-            tuning.note(queue.waited_s, now_s - ended_s)
-            ended_s = now_s
-            yield value
-            del value
-    finally:
-        queue.close()
-        if thread is not threading.current_thread():
-            thread.join(JOIN_PATIENCE_S)
 
 
 def mapped_in_order(function: Callable[[T], R], source: Iterator[T], threads: int) -> Iterator[R]:
@@ -151,6 +51,14 @@ class Read(NamedTuple):
     error: BaseException | None = None
 
 
+def _read(read: Callable[[], T], size_of: Callable[[T], int]) -> Read:
+    try:
+        value = read()
+        return Read(value, size_of(value))
+    except BaseException as error:
+        return Read(None, 0, error)
+
+
 class ReadAhead(Generic[T]):
     """Elements by number for several replicas of this process, read ahead under a memory budget.
 
@@ -165,8 +73,6 @@ class ReadAhead(Generic[T]):
         size_of: Callable[[T], int],
         forecasts: Sequence[Forecast],
         tuning: Tuning,
-        budget_bytes: int,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begin; threads start when the first element has been asked for.
 
@@ -174,16 +80,12 @@ class ReadAhead(Generic[T]):
             read: computes an element by its number. Several threads call it at once where `tuning` says so.
             size_of: the bytes of an element.
             forecasts: of each replica.
-            tuning: how far ahead, and with how many threads.
-            budget_bytes: of all elements that were read ahead; one is read ahead whatever its size.
-            clock: returns seconds, for the tuning.
+            tuning: how far ahead, with how many threads, and in how much memory.
         """
         self._read = read
         self._size_of = size_of
         self._forecasts = forecasts
         self._tuning = tuning
-        self._budget_bytes = budget_bytes
-        self._clock = clock
         self._several = tuning.threads_max > 1
         self._one_at_a_time = threading.Lock()
         self._changed = threading.Condition()
@@ -207,7 +109,7 @@ class ReadAhead(Generic[T]):
         last = self._last.get(reader)
         if last is not None and last[0] == number:
             return last[1]
-        begun_s = self._clock()
+        begun_s = time.perf_counter()
         self._last.pop(reader, None)
         found = self._taken(number, reader)
         if found is None:
@@ -235,13 +137,19 @@ class ReadAhead(Generic[T]):
     def _taken(self, number: int, reader: int) -> Read | None:
         """Move the forecast, and return what a thread has read; None if no thread has begun to."""
         with self._changed:
+            while len(self._threads) < self._tuning.threads and not self._closed:
+                place = len(self._threads)
+                thread = threading.Thread(
+                    target=self._run, args=(place,), name=f"dtrain-input-{place}", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
             self._forecasts[reader].asked(number)
             for passed in [each for each in self._ready if each != number and not self._awaited(each)]:
                 self._drop(passed)
             while number in self._under_way:
                 self._changed.wait()
             found = self._drop(number) if number in self._ready else None
-            self._start_threads()
             self._changed.notify_all()
         return found
 
@@ -254,13 +162,13 @@ class ReadAhead(Generic[T]):
         return found
 
     def _note(self, begun_s: float, fresh: T | None) -> None:
-        now_s = self._clock()
+        now_s = time.perf_counter()
         with self._changed:
             if fresh is not None:
                 self._largest_bytes = max(self._largest_bytes, self._size_of(fresh))
             if self._ended_s is not None:
                 self._tuning.note(now_s - begun_s, now_s - self._ended_s)
-            self._tuning.fit_into(self._budget_bytes, self._largest_bytes)
+            self._tuning.fit_into_budget(self._largest_bytes)
             self._ended_s = now_s
 
     def _read_now(self, number: int) -> T:
@@ -269,21 +177,10 @@ class ReadAhead(Generic[T]):
         with self._one_at_a_time:
             return self._read(number)
 
-    def _start_threads(self) -> None:
-        while len(self._threads) < self._tuning.threads and not self._closed:
-            name = f"dtrain-input-{len(self._threads)}"
-            thread = threading.Thread(target=self._run, args=(len(self._threads),), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
     def _run(self, place: int) -> None:
         """Read what will be asked for next, until closed. Threads beyond `tuning.threads` rest."""
         while (number := self._to_read(place)) is not None:
-            try:
-                value = self._read_now(number)
-                read = Read(value, self._size_of(value))
-            except BaseException as error:
-                read = Read(None, 0, error)
+            read = _read(partial(self._read_now, number), self._size_of)
             with self._changed:
                 self._under_way.discard(number)
                 if not self._closed:
@@ -307,9 +204,8 @@ class ReadAhead(Generic[T]):
     def _next_to_read(self) -> int | None:
         """Return the next number to read: one that a replica will be asked for, within the budget."""
         begun = len(self._under_way)
-        if (self._ready or begun) and (
-            self._held_bytes + (begun + 1) * self._largest_bytes > self._budget_bytes
-        ):
+        wanted_bytes = self._held_bytes + (begun + 1) * self._largest_bytes
+        if (self._ready or begun) and wanted_bytes > self._tuning.budget_bytes:
             return None
         coming = [forecast.upcoming(self._tuning.depth) for forecast in self._forecasts]
         for turn in range(max(map(len, coming), default=0)):
@@ -319,3 +215,89 @@ class ReadAhead(Generic[T]):
                 ):
                     return numbers[turn]
         return None
+
+
+class _StreamAhead(Generic[T]):
+    """What a thread has read of a stream and nobody has taken yet."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self.tuning = tuning
+        self.changed = threading.Condition()
+        # All below belongs to `changed`.
+        self.read: deque[Read] = deque()
+        self.held_bytes = 0
+        self.largest_bytes = 0
+        self.closed = False
+
+    def fill(self, source: Iterator[T], size_of: Callable[[T], int]) -> None:
+        """Read until the stream ends, fails or is closed."""
+        error: BaseException | None = None
+        while error is None:
+            with self.changed:
+                while self._rests():
+                    self.changed.wait()
+                if self.closed:
+                    return
+            read = _read(lambda: next(source), size_of)
+            error = read.error
+            with self.changed:
+                self.read.append(read)
+                self.held_bytes += read.size
+                self.largest_bytes = max(self.largest_bytes, read.size)
+                self.changed.notify_all()
+            del read
+
+    def _rests(self) -> bool:
+        if self.closed or not self.read:
+            return False
+        has_room = self.held_bytes + self.largest_bytes <= self.tuning.budget_bytes
+        return not has_room or len(self.read) >= self.tuning.depth
+
+    def take(self) -> Read:
+        """Wait for the next element, or for the error in its place."""
+        with self.changed:
+            while not self.read:
+                self.changed.wait()
+            read = self.read.popleft()
+            self.held_bytes -= read.size
+            self.changed.notify_all()
+        return read
+
+    def close(self) -> None:
+        """Have the thread end."""
+        with self.changed:
+            self.closed = True
+            self.read.clear()
+            self.changed.notify_all()
+
+
+def read_ahead(source: Iterator[T], size_of: Callable[[T], int], tuning: Tuning) -> Iterator[T]:
+    """Yield the elements of a stream, which a thread reads ahead of who takes them.
+
+    The thread ends with the stream, or when the returned iterator is closed or forgotten. From the first
+    element on the stream belongs to it.
+    """
+    ahead: _StreamAhead[T] = _StreamAhead(tuning)
+    thread = threading.Thread(
+        target=ahead.fill, args=(source, size_of), name="dtrain-input-stream", daemon=True
+    )
+    del source  # so that it is closed in the thread
+    thread.start()
+    ended_s = time.perf_counter()
+    try:
+        while True:
+            begun_s = time.perf_counter()
+            read = ahead.take()
+            if isinstance(read.error, StopIteration):
+                return
+            if read.error is not None:
+                raise read.error
+            now_s = time.perf_counter()
+            tuning.note(now_s - begun_s, now_s - ended_s)
+            ended_s = now_s
+            yield read.value
+            del read
+    finally:
+        ahead.close()
+        if thread is not threading.current_thread():
+            thread.join(JOIN_PATIENCE_S)

@@ -6,6 +6,7 @@ no clock.
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -32,19 +33,21 @@ GAIN = 0.9
 
 @dataclass
 class Tuning:
-    """Depth and threads of one reader.
+    """Depth, threads and memory of one reader.
 
     Attributes:
         depth: how many numbers of each replica are read ahead.
         threads: how many threads read.
         deeper: whether `depth` may grow.
         threads_max: how many threads there may be; equal to `threads` where the program says a number.
+        budget_bytes: of all that is read ahead; one element is read ahead whatever its size.
     """
 
     depth: int = 2
     threads: int = 1
     deeper: bool = False
     threads_max: int = 1
+    budget_bytes: int = sys.maxsize
 
     def __post_init__(self) -> None:
         """Begin the first window."""
@@ -73,10 +76,10 @@ class Tuning:
         if share > WAITS and self.deeper:
             self.depth = min(DEPTH_MAX, max(self.depth * 2, 2 * self.threads))
 
-    def fit_into(self, budget_bytes: int, each_bytes: int) -> None:
-        """Read less far ahead where so many batches of this size would not fit."""
-        if each_bytes * self.depth > budget_bytes:
-            self.depth = max(1, budget_bytes // each_bytes)
+    def fit_into_budget(self, each_bytes: int) -> None:
+        """Read less far ahead where so many batches of this size are above the budget."""
+        if each_bytes * self.depth > self.budget_bytes:
+            self.depth = max(1, self.budget_bytes // each_bytes)
 
 
 REMEMBERED = 16

@@ -173,7 +173,7 @@ class Fit:
             trace, activity = strategy.context.trace, strategy.context.activity
             forecasts = forecasts_of(ranks, training.cut, strategy.num_replicas, epochs.max_steps)
             read_s, begun_s = activity.input_s, time.monotonic()
-            with parts_ahead(streams, batches.plan, forecasts) as parts:
+            with parts_ahead(streams, batches.tuning, forecasts) as parts:
                 loop.run([activity.reading(trace.timed("input", part_of)) for part_of in parts])
             self._say_of_input(activity.input_s - read_s, time.monotonic() - begun_s)
         except BaseException as error:
