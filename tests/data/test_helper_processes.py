@@ -69,6 +69,11 @@ def test_an_error_comes_with_the_helper_s_traceback_and_others_go_on():
     ):
         next(found)
 
+    unfit = iter(Dataset.range(3).map(lambda x: iter([x])).map(lambda x: x, 1, processes=True))
+    for _ in range(2):
+        with pytest.raises(InputError, match="expected arrays, text, bytes and numbers"):
+            next(unfit)
+
     made = Dataset.range(3).map(lambda x: {"unfit": {1, 2}}, 1, processes=True)
     with pytest.raises(InputError, match="expected arrays, text, bytes and numbers"):
         next(iter(made))

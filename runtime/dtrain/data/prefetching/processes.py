@@ -24,18 +24,17 @@ from dtrain.errors import InputError
 from dtrain.process.life_line import die_with_parent
 
 Compute = Callable[[Any], Element]
-_LENGTH = struct.Struct("<BQ")
-_RESULT, _ERROR = 0, 1
+Idle = queue.SimpleQueue[tuple[socket.socket, int] | None]
+"""Helpers without a request, each with its pid; None: one that has died, or was never forked."""
+_LENGTH = struct.Struct("<Q")
 SILENT_S = 300.0
 """The longest time for one element: that of a stall (`--stall-timeout`), unless another is given."""
 SILENT = "map: helper process {} has computed one element for {:g} s; does it wait for a lock of a thread?"
 LOST = "map: a helper process was killed while it computed an element; is there enough memory?"
 
 
-class _HelperState:
-    """Whether this process is a helper itself: it computes what would be sent to others."""
-
-    helps = False
+_is_helper = False
+"""Whether this process is a helper itself: it computes what would be sent to others."""
 
 
 class Helpers:
@@ -45,7 +44,7 @@ class Helpers:
         """Begin without a process; `compute` turns a request, a nest of plain values, into an element."""
         self._compute = compute
         self._count = count
-        self._idle: queue.SimpleQueue[tuple[socket.socket, int] | None] = queue.SimpleQueue()
+        self._idle: Idle = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._end: threading.Event | None = None
 
@@ -55,26 +54,27 @@ class Helpers:
         Raises:
             InputError: the function has failed there, with its traceback; or the helper was killed.
         """
-        if _HelperState.helps:
+        if _is_helper:
             return self._compute(request)
+        data = encode_element(request)
         self._start()
         if (helper := self._idle.get()) is None:
             self._idle.put(None)
             raise InputError(LOST)
         channel, pid = helper
         try:
-            _send(channel, _RESULT, encode_element(request))
-            kind, data = _receive(channel)
+            _send(channel, data)
+            answer = _receive(channel)
         except (OSError, EOFError) as error:
             channel.close()
             self._idle.put(None)  # else the next caller would wait for a helper that has died
-            told = SILENT.format(pid, SILENT_S) if isinstance(error, TimeoutError) else LOST
-            raise InputError(told) from None
+            silent = isinstance(error, TimeoutError)
+            raise InputError(SILENT.format(pid, SILENT_S) if silent else LOST) from None
         self._idle.put(helper)
-        if kind == _ERROR:
-            told = data.decode().rstrip()
-            raise InputError(f"map, in a helper process: {told.splitlines()[-1]}\n{told}")
-        return decode_element(data)
+        element, failure = decode_element(answer)
+        if failure:
+            raise InputError(f"map, in a helper process: {failure.splitlines()[-1]}\n{failure}")
+        return element
 
     def close(self) -> None:
         """End the helpers."""
@@ -103,13 +103,7 @@ def _finish(end: threading.Event, keeper: threading.Thread) -> None:
         keeper.join(10.0)
 
 
-def _keep(
-    compute: Compute,
-    count: int,
-    idle: "queue.SimpleQueue[tuple[socket.socket, int] | None]",
-    started: threading.Event,
-    end: threading.Event,
-) -> None:
+def _keep(compute: Compute, count: int, idle: Idle, started: threading.Event, end: threading.Event) -> None:
     """Fork the helpers, and kill and reap them at the end. They die with this thread."""
     pids = []
     try:
@@ -141,42 +135,42 @@ def _keep(
 
 
 def _help(compute: Compute, channel: socket.socket, parent: int) -> None:
-    """Answer requests until the other end is closed; the process ends here."""
+    """Answer requests until the other end is closed; the process ends here.
+
+    An answer is a pair of an element and the traceback of an error, which is empty where there is none.
+    """
+    global _is_helper
     code = 1
     try:
         die_with_parent(parent)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_DFL)
+        for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(each, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the task, which then ends its helpers
-        _HelperState.helps = True
-        _close_other_sockets(channel.fileno())
+        _is_helper = True
+        # What connects the forking process to others is closed: they are to notice when it dies.
+        for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+            with contextlib.suppress(OSError):
+                if number > 2 and number != channel.fileno() and stat.S_ISSOCK(os.fstat(number).st_mode):
+                    os.close(number)
         while True:
-            _, data = _receive(channel)
+            request = _receive(channel)
             try:
-                _send(channel, _RESULT, encode_element(compute(decode_element(data))))
+                answer = encode_element((compute(decode_element(request)), ""))
             except Exception:
-                _send(channel, _ERROR, traceback.format_exc().encode())
+                answer = encode_element((None, traceback.format_exc().rstrip()))
+            _send(channel, answer)
     except (EOFError, OSError):
         code = 0
     finally:
         os._exit(code)
 
 
-def _close_other_sockets(kept: int) -> None:
-    """Close what connects the forking process to others: they are to notice when it dies."""
-    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
-        with contextlib.suppress(OSError):
-            if number > 2 and number != kept and stat.S_ISSOCK(os.fstat(number).st_mode):
-                os.close(number)
+def _send(channel: socket.socket, data: bytes) -> None:
+    channel.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def _send(channel: socket.socket, kind: int, data: bytes) -> None:
-    channel.sendall(_LENGTH.pack(kind, len(data)) + data)
-
-
-def _receive(channel: socket.socket) -> tuple[int, bytes]:
-    kind, length = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
-    return kind, _exactly(channel, length)
+def _receive(channel: socket.socket) -> bytes:
+    return _exactly(channel, *_LENGTH.unpack(_exactly(channel, _LENGTH.size)))
 
 
 def _exactly(channel: socket.socket, length: int) -> bytes:
