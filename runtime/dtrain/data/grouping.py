@@ -171,24 +171,26 @@ class Batched(Derived):
         elements = self._source.iterate(iteration)
         while group := list(islice(elements, self._size)):
             if len(group) == self._size or not self.drops_remainder:
-                yield stack(group)
+                yield self._joined(group)
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        start = index * self._size
+        return self._source.elements(self._numbers(index), iteration)
+
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        numbers = self._numbers(index)
+        wanted = rows(len(numbers))
+        within = numbers[wanted.start : wanted.stop]
+        return (self._source.elements(within, iteration) if wanted else None), len(numbers)
+
+    def _numbers(self, index: int) -> range:
+        """Return the numbers that the elements of a batch have in the source."""
         stop = (index + 1) * self._size
         if self._source.cardinality >= 0:
             stop = min(stop, self._source.cardinality)
-        return self._source.elements(range(start, stop), iteration)
+        return range(index * self._size, stop)
 
-    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        start = index * self._size
-        size = self._size
-        if self._source.cardinality >= 0:
-            size = min(size, self._source.cardinality - start)
-        wanted = rows(size)
-        if not wanted:
-            return None, size
-        return self._source.elements(range(start + wanted.start, start + wanted.stop), iteration), size
+    def _joined(self, elements: list[Element]) -> Element:
+        return stack(elements)
 
 
 def rows_in_a_row(node: Node) -> int:

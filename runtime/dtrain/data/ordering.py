@@ -1,6 +1,6 @@
 """Steps that choose, order or count elements unseen: take, skip, shard, repeat, shuffle, a known length."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from typing import Any
 
@@ -12,17 +12,41 @@ from dtrain.data.permutation import (
     Ahead,
     BlockPermutation,
     Listing,
-    Numbers,
     Permutation,
 )
 from dtrain.data.structure import Element, concatenate
 from dtrain.errors import InputError, InvalidArgumentError
 
 
-class Picked(Derived):
-    """Every `stride`-th element from `start` on, at most `limit` (None: all); makes take, skip and shard."""
+class Reordered(Derived):
+    """Base of steps that give elements of their source by other numbers, or in other iterations."""
 
     keeps_batches = True
+
+    def _place(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
+        """Return where in the source an element is."""
+        raise NotImplementedError
+
+    def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
+        """Return where in the source several elements are, those of one iteration together."""
+        raise NotImplementedError
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self._source.element(*self._place(index, iteration))
+
+    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        return self._source.part(*self._place(index, iteration), rows)
+
+    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        return concatenate([self._source.elements(*place) for place in self._places(indices, iteration)])
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        places = self._places(indices, iteration)
+        return [element for place in places for element in self._source.each(*place)]
+
+
+class Picked(Reordered):
+    """Every `stride`-th element from `start` on, at most `limit` (None: all); makes take, skip and shard."""
 
     def __init__(self, source: Node, start: int = 0, stride: int = 1, limit: int | None = None) -> None:
         super().__init__(source)
@@ -37,17 +61,11 @@ class Picked(Derived):
         stop = None if self._limit is None else self._start + self._limit * self._stride
         return islice(self._source.iterate(iteration), self._start, stop, self._stride)
 
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(index * self._stride + self._start, iteration)
+    def _place(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
+        return index * self._stride + self._start, iteration
 
-    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        return self._source.part(index * self._stride + self._start, iteration, rows)
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return self._source.elements(affine(indices, self._stride, self._start), iteration)
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        return self._source.each(affine(indices, self._stride, self._start), iteration)
+    def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
+        return [(affine(indices, self._stride, self._start), iteration)]
 
     def _count(self, available: int) -> int:
         if available == UNKNOWN:
@@ -58,16 +76,13 @@ class Picked(Derived):
         return rest if self._limit is None else min(rest, self._limit)
 
 
-class Repeated(Derived):
+class Repeated(Reordered):
     """The source, repeated `times` times; None: without end."""
-
-    keeps_batches = True
 
     def __init__(self, source: Node, times: int | None) -> None:
         super().__init__(source)
         self._times = times
         once = source.cardinality
-        self.addressable = source.addressable
         if times == 0 or once == 0:
             self.cardinality = 0
         elif times is None or once == INFINITE:
@@ -84,33 +99,12 @@ class Repeated(Derived):
             if empty:
                 return
 
-    def element(self, index: int, iteration: Iteration) -> Element:
-        past, inner = self._place(index)
-        return self._source.element(inner, (*iteration, past))
-
-    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        past, inner = self._place(index)
-        return self._source.part(inner, (*iteration, past), rows)
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return concatenate(
-            [self._source.elements(inner, within) for inner, within in self._passes(indices, iteration)]
-        )
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        return [
-            element
-            for inner, within in self._passes(indices, iteration)
-            for element in self._source.each(inner, within)
-        ]
-
-    def _place(self, index: int) -> tuple[int, int]:
-        """Return the pass of an element, and its index in it; a source without end has one pass."""
+    def _place(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
         length = self._source.cardinality
-        return (0, index) if length == INFINITE else divmod(index, length)
+        past, inner = (0, index) if length == INFINITE else divmod(index, length)
+        return inner, (*iteration, past)
 
-    def _passes(self, indices: Indices, iteration: Iteration) -> Iterator[tuple[Indices, Iteration]]:
-        """Yield the indices in the source of those that follow each other in one pass, and that pass."""
+    def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
         length = self._source.cardinality
         if length == INFINITE:
             yield indices, (*iteration, 0)
@@ -126,7 +120,7 @@ class Repeated(Derived):
             yield inner[start:end], (*iteration, int(passes[start]))
 
 
-class Shuffled(Derived):
+class Shuffled(Reordered):
     """The source in an order drawn from (seed, iteration).
 
     As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source. A buffer
@@ -134,10 +128,9 @@ class Shuffled(Derived):
     drawn; those of a permutation of more than ARRAY_ROWS_MAX rows are computed when they are asked for, so
     that no array of them is in memory.
 
-    `block` is None or the rows of a block; see `permutation.blocks`.
+    `block` is None or the rows of a block; see `permutation.BlockPermutation`.
     """
 
-    keeps_batches = True
     computed = frozenset({"_newest"})
 
     def __init__(
@@ -169,26 +162,17 @@ class Shuffled(Derived):
             return super().iterate(iteration)
         return self._streamed(self._source.iterate(iteration), self._entropy(iteration))
 
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(self._order(iteration).row(index), iteration)
+    def _place(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
+        return self._order(iteration).row(index), iteration
 
-    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        return self._source.part(self._order(iteration).row(index), iteration, rows)
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return self._source.elements(self._rows(indices, iteration), iteration)
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        return self._source.each(self._rows(indices, iteration), iteration)
+    def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
+        if isinstance(indices, range):
+            indices = np.arange(indices.start, indices.stop, indices.step)
+        return [(self._order(iteration).at(indices), iteration)]
 
     @property
     def order_varies(self) -> bool:
         return self._reshuffle or self._source.order_varies
-
-    def _rows(self, indices: Indices, iteration: Iteration) -> Numbers:
-        if isinstance(indices, range):
-            indices = np.arange(indices.start, indices.stop, indices.step)
-        return self._order(iteration).at(indices)
 
     def _order(self, iteration: Iteration) -> Listing | Ahead:
         newest = self._newest
@@ -241,18 +225,14 @@ def draw_through_buffer(
 
 
 class OfLength(Derived):
-    """The source, of which it is known how many elements it has."""
+    """The source, read from the front, of which it is known how many elements it has.
+
+    `asserted`: whether another number is an error, as where a user has said this one.
+    """
 
     keeps_batches = True
 
     def __init__(self, source: Node, cardinality: int, *, asserted: bool) -> None:
-        """Begin.
-
-        Args:
-            source: read from the front.
-            cardinality: a number of elements, or INFINITE.
-            asserted: whether another number is an error, as where a user has said this one.
-        """
         super().__init__(source)
         self.addressable = False
         self.cardinality = cardinality
@@ -276,12 +256,10 @@ class OfLength(Derived):
 
 
 def counted(node: Node, tell: Callable[[int], None]) -> Node:
-    """Return the same elements with a known length; what has none is read once, and what is made of each of
-    its elements is not computed for that.
+    """Return the same elements with a known length, for which a node of unknown length is read once.
 
-    Args:
-        node: without end it must not be, unless it says so.
-        tell: called with the number of elements so far.
+    What is made of each of its elements is not computed for that. `tell` is called with the number of
+    elements so far.
     """
     if node.cardinality != UNKNOWN:
         return node

@@ -264,31 +264,13 @@ class Buckets:
         shapes = self.padded_shapes
         if self.to_boundary:
             longest = self.boundaries[int(key)] - 1
-            shapes = map_arrays(
-                lambda spec, given: _filled(spec, given, longest), self.like, _given(self.like, shapes)
-            )
+
+            def filled(spec: TensorSpec, padding: Padding) -> list[int]:
+                lengths = spec.shape if padding.lengths is None else padding.lengths
+                return [longest if length is None else length for length in lengths]
+
+            shapes = map_arrays(filled, self.like, paddings_of(self.like, shapes, None))
         return PaddedBatched(window, size, self.drop_remainder, shapes, self.padding_values)
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """Lengths of axes, in the place of one array in a structure."""
-
-    lengths: tuple[int | None, ...]
-
-
-def _given(like: Any, shapes: Any) -> Any:
-    """Return the shape that is given for each array; without any, that of its spec."""
-    if isinstance(like, dict):
-        return {key: _given(like[key], None if shapes is None else shapes[key]) for key in like}
-    if isinstance(like, tuple):
-        parts = [None] * len(like) if shapes is None else shapes
-        return tuple(_given(part, shape) for part, shape in zip(like, parts, strict=True))
-    return _Shape(tuple(like.shape if shapes is None else shapes))
-
-
-def _filled(spec: TensorSpec, given: _Shape, longest: int) -> list[int]:
-    return [longest if length in (None, -1) else int(length or 0) for length in given.lengths]
 
 
 @dataclass(frozen=True)
@@ -356,36 +338,23 @@ class PaddedBatched(Batched):
             lengths = padding.lengths if padding.lengths is not None else (None,) * len(each.shape)
             return TensorSpec((length, *lengths), each.dtype)
 
-        return map_arrays(padded, source, self._paddings(source))
-
-    def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        elements = self._source.iterate(iteration)
-        while group := list(islice(elements, self._size)):
-            if len(group) == self._size or not self.drops_remainder:
-                yield self._stacked(group)
+        return map_arrays(padded, source, paddings_of(source, self._shapes, self._values))
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        stop = (index + 1) * self._size
-        if self._source.cardinality >= 0:
-            stop = min(stop, self._source.cardinality)
-        rows = range(index * self._size, stop)
-        return self._stacked([self._source.element(row, iteration) for row in rows])
+        return self._joined(self._source.each(self._numbers(index), iteration))
 
     def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
         return rows_of(self.element(index, iteration), rows)  # the longest of the whole batch counts
 
-    def _stacked(self, elements: Sequence[Element]) -> Element:
-        paddings = self._paddings(elements[0])
+    def _joined(self, elements: list[Element]) -> Element:
+        paddings = paddings_of(elements[0], self._shapes, self._values)
         return map_arrays(lambda padding, *arrays: padding.stacked(*arrays), paddings, *elements)
 
-    def _paddings(self, like: Any) -> Any:
-        """Return a structure of `Padding`s in the form of elements or of their spec."""
-        return _paired(like, self._shapes, self._values)
 
-
-def _paired(like: Any, shapes: Any, values: Any) -> Any:
+def paddings_of(like: Any, shapes: Any, values: Any) -> Any:
+    """Return a structure of `Padding`s in the form of elements or of their spec."""
     if isinstance(like, dict):
-        return {key: _paired(like[key], _at(shapes, key), _at(values, key)) for key in like}
+        return {key: paddings_of(like[key], _at(shapes, key), _at(values, key)) for key in like}
     if isinstance(like, tuple):
         for given in (shapes, values):
             if isinstance(given, list | tuple) and len(given) != len(like):
@@ -393,7 +362,7 @@ def _paired(like: Any, shapes: Any, values: Any) -> Any:
                     f"padded_batch: expected {len(like)} shapes or values, one for each part of an element, "
                     f"found {given!r}"
                 )
-        return tuple(_paired(part, _at(shapes, i), _at(values, i)) for i, part in enumerate(like))
+        return tuple(paddings_of(part, _at(shapes, i), _at(values, i)) for i, part in enumerate(like))
     if shapes is None:
         return Padding(None, values)
     lengths = [shapes] if isinstance(shapes, int) else list(shapes)
