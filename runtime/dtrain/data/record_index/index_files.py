@@ -180,7 +180,7 @@ _knowing = threading.Lock()
 
 def _kept_or_built(path: str, file: ReadableFile, scanner: Scanner, wait_s: float) -> RecordIndex:
     nbytes = file.state()[0]
-    if not file.is_checked_freely and nbytes < INDEXED_BYTES_MIN:
+    if file.descriptor is not None and nbytes < INDEXED_BYTES_MIN:
         return _scanned(file, scanner)
     places = places_of(path)
     if (kept := _kept(file, scanner, places)) is not None:

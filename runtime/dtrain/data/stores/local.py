@@ -25,11 +25,9 @@ FileState = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class FileFacts:
-    """Facts by which a file is known again.
+    """Facts that tell a file from another one.
 
     Attributes:
-        nbytes: its size.
-        mtime_ns: when it was changed last.
         first_crc32, last_crc32: of its first and last block.
         version: of a file at a URL, whose store tells this in the place of the checksums and the time.
         samples_crc32: of blocks between the first and the last, spread evenly.
@@ -44,27 +42,17 @@ class FileFacts:
 
     @property
     def state(self) -> FileState:
-        """Return what differs when the file has changed, and is known without reading it."""
+        """The facts that are known without reading the file."""
         return self.nbytes, self.mtime_ns, self.version
 
 
 class OpenFile:
     """A file that is open for reading ranges; it is closed with the last reference to it.
 
-    Attributes:
-        path: as it was opened.
-        descriptor: of the open file.
-        is_checked_freely: False: to know the file again, its first and last block, and samples, are read.
+    An `InputError` says that it cannot be opened or read, or ends before a range.
     """
 
-    is_checked_freely = False
-
     def __init__(self, path: str) -> None:
-        """Open it.
-
-        Raises:
-            InputError: it cannot be read.
-        """
         self.path = path
         self.descriptor = -1
         try:
@@ -77,12 +65,10 @@ class OpenFile:
             os.close(self.descriptor)
 
     def state(self) -> FileState:
-        """Return its size in bytes, when it was changed last, in ns since 1970, and no version."""
         facts = os.fstat(self.descriptor)
         return facts.st_size, facts.st_mtime_ns, ""
 
     def facts(self) -> FileFacts:
-        """Return the facts by which it is known again."""
         nbytes, mtime_ns, _ = self.state()
         first = zlib.crc32(self.read(0, min(BLOCK_BYTES, nbytes)))
         last_start = max(0, nbytes - BLOCK_BYTES)
@@ -100,11 +86,6 @@ class OpenFile:
         return found
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes of a range.
-
-        Raises:
-            InputError: it cannot be read, or ends before.
-        """
         try:
             data = os.pread(self.descriptor, nbytes, start)
             while len(data) < nbytes and (
@@ -121,20 +102,17 @@ class OpenFile:
         return data
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of several ranges; neighbours are read at once. Raises as `read`."""
         covering = together(ranges, 0, READ_BYTES_MAX)
         return parts(ranges, covering, [self.read(begin, end - begin) for begin, end in covering])
 
     def in_blocks(self) -> "OpenFile":
-        """Return the file itself: small reads cost little."""
-        return self
+        return self  # small reads cost little
 
     def stream(self) -> BinaryIO:
-        """Return the bytes as a file that can be read and sought, of which one may be in use."""
+        """Return the bytes as a file that can be read and sought; only one such may be in use at a time."""
         os.lseek(self.descriptor, 0, os.SEEK_SET)
         return open(self.descriptor, "rb", closefd=False)
 
 
 def unreadable(path: str, error: OSError) -> InputError:
-    """Return the error for a file that cannot be read."""
     return InputError(masked(f"{path}: cannot be read: {error.strerror or error}."))

@@ -15,14 +15,11 @@ from dtrain.formats.remote_files import is_url, masked
 from dtrain.process.plain_text import plain
 
 OPEN_FILES_MAX = 64
+"""Files that stay open in this process."""
 
 
 class RowReader(Protocol):
-    """A file as who looks for rows in it sees it.
-
-    Attributes:
-        path: for messages.
-    """
+    """A file in which rows are looked for; messages show its path."""
 
     path: str
 
@@ -33,30 +30,18 @@ class RowReader(Protocol):
         """Return the bytes as a file that can be read and sought."""
 
 
-class ReadableFile(Protocol):
-    """A file that is open for reading ranges: an `OpenFile` or a `RemoteFile`.
-
-    Attributes:
-        path: for messages.
-        descriptor: of a file of this host.
-        is_checked_freely: whether it takes no reading to know the file again.
-    """
-
-    path: str
-    is_checked_freely: bool
+class ReadableFile(RowReader, Protocol):
+    """A file that is open for reading ranges: an `OpenFile` or a `RemoteFile`."""
 
     @property
     def descriptor(self) -> int | None:
-        """Return the descriptor of a file of this host."""
+        """The descriptor of a file of this host; None: it is at a URL."""
 
     def state(self) -> FileState:
         """Return what differs when the file has changed."""
 
     def facts(self) -> FileFacts:
-        """Return the facts by which it is known again."""
-
-    def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes of a range; raise an `InputError` if it cannot be read, or ends before."""
+        """Return what tells it from another file; of a file of this host some blocks are read for that."""
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of several ranges; those that lie near each other are read at once."""
@@ -64,20 +49,13 @@ class ReadableFile(Protocol):
     def in_blocks(self) -> RowReader:
         """Return a reader for small ranges from front to back."""
 
-    def stream(self) -> BinaryIO:
-        """Return the bytes as a file that can be read and sought."""
-
 
 _opened: OrderedDict[tuple[int, str], ReadableFile] = OrderedDict()
 _opening = threading.Lock()
 
 
 def open_file(path: str) -> ReadableFile:
-    """Return a file, opened anew, which `opened` returns from then on.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return a file, opened anew, which `opened` returns from then on; an `InputError`: it cannot be read."""
     found: ReadableFile = RemoteFile(path) if is_url(path) else OpenFile(path)
     with _opening:
         _opened[os.getpid(), path] = found  # a forked process opens its own
@@ -88,11 +66,7 @@ def open_file(path: str) -> ReadableFile:
 
 
 def opened(path: str) -> ReadableFile:
-    """Return a file that may be open already; OPEN_FILES_MAX of them stay open.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return a file that may be open already; an `InputError`: it cannot be read."""
     with _opening:
         found = _opened.get((os.getpid(), path))
         if found is not None:
@@ -124,7 +98,7 @@ def read_whole(path: str, bytes_max: int) -> bytes:
 
     Raises:
         OSError: a file of this host cannot be read, or is larger.
-        InputError: a file at a URL cannot be read, or is larger.
+        InputError: the same of a file at a URL.
     """
     if not is_url(path):
         return read_regular(path, bytes_max)
@@ -135,10 +109,9 @@ def read_whole(path: str, bytes_max: int) -> bytes:
 
 
 def matching_urls(pattern: str) -> list[str]:
-    """Return the URLs that match a pattern; a web server lists nothing, so its URL stands for itself.
+    """Return the URLs that match a pattern; an `InputError`: the store cannot be asked.
 
-    Raises:
-        InputError: the store cannot be asked.
+    A web server lists nothing, so its URL stands for itself.
     """
     if pattern.lower().startswith(("http://", "https://")):
         if "*" in pattern:

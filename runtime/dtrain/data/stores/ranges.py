@@ -3,6 +3,7 @@
 They are neighbours, or lie near each other. A store may also refuse.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,10 @@ Ranges = list[tuple[int, int]]
 
 
 def together(ranges: Sequence[tuple[int, int]], gap_bytes: int, bytes_max: int) -> Ranges:
-    """Return the ranges, ascending, that cover some others.
+    """Return the ranges, ascending, that cover some others, which may overlap and come in any order.
 
-    Args:
-        ranges: that are wanted, in any order; they may overlap.
-        gap_bytes: between two that are read at once; these bytes are read for nothing.
-        bytes_max: of a range that covers several.
+    Two ranges are covered by one where at most `gap_bytes` lie between them, which are read for nothing, and
+    where it has at most `bytes_max`.
     """
     covering: Ranges = []
     for begin, end in sorted(ranges):
@@ -30,21 +29,16 @@ def together(ranges: Sequence[tuple[int, int]], gap_bytes: int, bytes_max: int) 
 
 
 def parts(ranges: Sequence[tuple[int, int]], covering: Ranges, data: Sequence[bytes]) -> list[bytes]:
-    """Return the bytes of each range, from those of the ranges that cover them."""
-    order = sorted(range(len(ranges)), key=ranges.__getitem__)
-    found = [b""] * len(ranges)
-    place = 0
-    for number in order:
-        begin, end = ranges[number]
-        while not covering[place][0] <= begin <= end <= covering[place][1]:
-            place += 1
-        first = covering[place][0]
-        found[number] = data[place][begin - first : end - first]
+    """Cut each range out of what `together` says to read: the last of these that begins before it has it."""
+    begins = [begin for begin, _ in covering]
+    found = []
+    for begin, end in ranges:
+        number = bisect_right(begins, begin) - 1
+        found.append(data[number][begin - begins[number] : end - begins[number]])
     return found
 
 
 def pieces(covering: Ranges, bytes_max: int) -> Ranges:
-    """Return ranges cut into such of at most so many bytes."""
     return [
         (start, min(start + bytes_max, end))
         for begin, end in covering
@@ -61,7 +55,6 @@ class Found:
     """A file as its store describes it.
 
     Attributes:
-        nbytes: its size.
         version: text that changes with the file: an etag, or when it was changed last; may be empty.
     """
 

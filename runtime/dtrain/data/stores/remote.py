@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar, cast
+from itertools import islice
+from typing import Any, BinaryIO, TypeVar, cast
 
 from dtrain.data.stores.local import FileFacts, FileState
-from dtrain.data.stores.ranges import Found, Ranges, RefusedError, parts, pieces, together
+from dtrain.data.stores.ranges import Found, RefusedError, parts, pieces, together
 from dtrain.errors import InputError
 from dtrain.formats.remote_files import masked
 from dtrain.process.plain_text import plain
@@ -29,24 +30,14 @@ VERSIONS = (
 
 
 class FsspecStore:
-    """The file at one URL.
-
-    Attributes:
-        tells_changes: see `HttpStore`; here the store has to be asked.
-    """
+    """The file at one URL, of a store that fsspec has a driver for; no connection is made before `find`."""
 
     tells_changes = False
 
     def __init__(self, url: str) -> None:
-        """Find the driver; no connection is made yet.
-
-        Raises:
-            InputError: see `driver_of`.
-        """
         self._files, self._path = driver_of(url)
 
     def find(self, timeout_s: float) -> Found:
-        """Return the facts of the file; raises as `HttpStore.find`."""
         self._files.invalidate_cache()
         about = self._asked("info", timeout_s)
         if about.get("type") == "directory":
@@ -57,7 +48,6 @@ class FsspecStore:
         return Found(int(about["size"]), version)
 
     def fetch(self, start: int, end: int, timeout_s: float) -> tuple[bytes, None]:
-        """Return a range of bytes; raises as `find`."""
         return self._asked("cat_file", timeout_s, start=start, end=end), None
 
     def _asked(self, name: str, timeout_s: float, **arguments: Any) -> Any:
@@ -104,22 +94,10 @@ GROWTH = 4
 """How many times larger the next block is where reads follow each other."""
 
 
-class _Ranged(Protocol):
-    path: str
-
-    def state(self) -> tuple[int, int, str]: ...
-
-    def read(self, start: int, nbytes: int) -> bytes: ...
-
-
 class BlockReader:
-    """A file that is read in blocks, which grow while reads follow each other; it serves one thread.
+    """A file that is read in blocks, which grow while reads follow each other; it serves one thread."""
 
-    Attributes:
-        path: of the file, as messages show it.
-    """
-
-    def __init__(self, file: _Ranged) -> None:
+    def __init__(self, file: "RemoteFile") -> None:
         self._file = file
         self.path = file.path
         self._nbytes = file.state()[0]
@@ -128,7 +106,6 @@ class BlockReader:
         self._wanted = FIRST_BLOCK_BYTES // GROWTH
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes of a range; raises as the file's."""
         end = self._begin + len(self._block)
         if not self._begin <= start <= start + nbytes <= end:
             follows = self._begin <= start <= end + self._wanted
@@ -142,20 +119,13 @@ class BlockReader:
         return self._block[place : place + nbytes]
 
     def stream(self) -> BinaryIO:
-        """Return the bytes as a file that can be read and sought."""
         return cast(BinaryIO, io.BufferedReader(RangeStream(self.read, self._nbytes), FIRST_BLOCK_BYTES))
 
 
 class RangeStream(io.RawIOBase):
-    """A file of which ranges can be read, as a file with a position."""
+    """A file of `nbytes` with a position, of which `read` returns so many bytes at an offset."""
 
     def __init__(self, read: Callable[[int, int], bytes], nbytes: int) -> None:
-        """Begin.
-
-        Args:
-            read: returns so many bytes at an offset.
-            nbytes: of the file.
-        """
         self._read = read
         self._nbytes = nbytes
         self._position = 0
@@ -180,9 +150,6 @@ class RangeStream(io.RawIOBase):
         self._position += nbytes
         return nbytes
 
-
-if TYPE_CHECKING:
-    from dtrain.data.stores.http_store import HttpStore
 
 T = TypeVar("T")
 GAP_BYTES = 256 * 1024
@@ -216,12 +183,9 @@ class RemoteFile:
 
     Attributes:
         path: the URL as messages show it: without user, password and query, which may hold a signature.
-        descriptor: None; a local file has one.
-        is_checked_freely: True: to know the file again takes no reading.
     """
 
     descriptor = None
-    is_checked_freely = True
 
     def __init__(self, url: str) -> None:
         """Find the file.
@@ -230,7 +194,12 @@ class RemoteFile:
             InputError: it is not there, cannot be read, or fsspec or its driver is not installed.
         """
         self.path = shown(url)
-        self._store = _store_of(url)
+        if url.partition("://")[0].lower() in ("http", "https"):
+            from dtrain.data.stores.http_store import HttpStore  # brings http and email: few programs need it
+
+            self._store: HttpStore | FsspecStore = HttpStore(url)
+        else:
+            self._store = FsspecStore(url)
         self._found = self._attempted("", self._store.find)
         self._looked_s = time.monotonic()
 
@@ -239,42 +208,23 @@ class RemoteFile:
         return self._found.nbytes, 0, self._found.version
 
     def facts(self) -> FileFacts:
-        """Return the facts by which it is known again."""
         return FileFacts(self._found.nbytes, 0, 0, 0, self._found.version)
 
     def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes of a range; raise an `InputError` if it cannot be read, or ends before."""
         return self.read_ranges([(start, start + nbytes)])[0]
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of several ranges; raises as `read`."""
         covering = together(ranges, GAP_BYTES, RANGE_BYTES_MAX)
         self._look()
-        return parts(ranges, covering, self._all(covering))
+        cut = [pieces([each], PIECE_BYTES) for each in covering]
+        data = iter(at_once([partial(self._piece, start, end) for each in cut for start, end in each]))
+        return parts(ranges, covering, [b"".join(islice(data, len(each))) for each in cut])
 
     def in_blocks(self) -> BlockReader:
-        """Return a reader that asks for large blocks, for who reads small ranges from front to back."""
         return BlockReader(self)
 
     def stream(self) -> BinaryIO:
-        """Return the bytes of the file as a file that can be read and sought."""
-        return self.in_blocks().stream()
-
-    def _all(self, covering: Ranges) -> list[bytes]:
-        cut = pieces(covering, PIECE_BYTES)
-        data = at_once([partial(self._piece, start, end) for start, end in cut])
-        if len(cut) == len(covering):
-            return data
-        rest = iter(zip(cut, data, strict=True))
-        joined = []
-        for _, end in covering:
-            held = []
-            for (_, piece_end), piece in rest:
-                held.append(piece)
-                if piece_end == end:
-                    break
-            joined.append(b"".join(held))
-        return joined
+        return BlockReader(self).stream()
 
     def _piece(self, start: int, end: int) -> bytes:
         if start == end:
@@ -295,7 +245,6 @@ class RemoteFile:
         return self._attempted(f"bytes {start} to {end} ", fetched)
 
     def _look(self) -> None:
-        """Ask a store whether the file has changed, where no answer of its own tells that."""
         now_s = time.monotonic()
         if not self._store.tells_changes and now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -345,16 +294,9 @@ class RemoteFile:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
-def _store_of(url: str) -> "HttpStore | FsspecStore":
-    if url.partition("://")[0].lower() not in ("http", "https"):
-        return FsspecStore(url)
-    from dtrain.data.stores.http_store import HttpStore  # brings http and email, which few programs need
-
-    return HttpStore(url)
-
-
 def _said(error: OSError) -> str:
-    return plain(shown_within(str(error) or type(error).__name__)[:300])
+    words = (str(error) or type(error).__name__).split()
+    return plain(" ".join(shown(word) for word in words)[:300])  # a URL within shows no more than it may
 
 
 def shown(url: str) -> str:
@@ -363,11 +305,6 @@ def shown(url: str) -> str:
         return url
     address, mark, _ = masked(url).partition("?")
     return f"{address}?***" if mark else address
-
-
-def shown_within(text: str) -> str:
-    """Return a text of one line in which no URL shows more than it may."""
-    return " ".join(shown(word) for word in text.split())
 
 
 CALLS_MAX = 16
