@@ -25,24 +25,20 @@ def generator_of(seed: int, iteration: tuple[int, ...], index: int) -> np.random
 class ElementChance:
     """Generators for layers that a function calls, made when they ask: of one element, in one iteration."""
 
-    __slots__ = ("_address", "_own", "_seed", "_shared")
+    __slots__ = ("_address", "_generators", "_seed")
 
     def __init__(self, seed: int | None, iteration: tuple[int, ...], index: int) -> None:
-        """Begin; `seed` is that of the step, None for none."""
         self._seed = (seed or 0) % 2**32
         self._address = (*iteration, index, _LAYERS)
-        self._shared: np.random.Generator | None = None
-        self._own: dict[int, np.random.Generator] = {}
+        self._generators: dict[int | None, np.random.Generator] = {}
 
     def generator(self, layer: object, seed: int | None) -> np.random.Generator:
         """Return the generator of a layer: its own by its seed, or one for all layers without a seed."""
-        if seed is not None:
-            if id(layer) not in self._own:
-                self._own[id(layer)] = np.random.default_rng([seed % 2**32, *self._address])
-            return self._own[id(layer)]
-        if self._shared is None:
-            self._shared = np.random.default_rng([self._seed, *self._address])
-        return self._shared
+        key = None if seed is None else id(layer)
+        if key not in self._generators:
+            own_seed = self._seed if seed is None else seed % 2**32
+            self._generators[key] = np.random.default_rng([own_seed, *self._address])
+        return self._generators[key]
 
 
 _LAYERS = 1

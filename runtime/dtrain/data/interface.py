@@ -15,7 +15,7 @@ from dtrain.data.ordering import Shuffled
 from dtrain.data.prefetching.prefetched import check_parallel_calls
 from dtrain.data.sharding import Rebatched
 from dtrain.data.sources import (
-    Counted,
+    EndlessRange,
     Generated,
     ItemSource,
     RandomNumbers,
@@ -161,12 +161,7 @@ class FromSources:
         for each in arrays_of(datasets):
             if not isinstance(each, FromSources):
                 raise InputError(f"zip: expected datasets, found {type(each).__name__}")
-        return cls.of(
-            Zipped(
-                map_arrays(lambda dataset: dataset.node, datasets),
-                [each.node for each in arrays_of(datasets)],
-            )
-        )
+        return cls.of(Zipped(map_arrays(lambda dataset: dataset.node, datasets)))
 
     @classmethod
     def random(cls, seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Self:
@@ -180,7 +175,7 @@ class FromSources:
     @classmethod
     def counter(cls, start: Any = 0, step: Any = 1, dtype: Any = "int64") -> Self:
         """Return start, start + step, start + 2 * step and so on, without end."""
-        return cls.of(Counted(start, step, dtype))
+        return cls.of(EndlessRange(start, step, dtype))
 
     @classmethod
     def load(cls, path: str | Path, element_spec: Any = None, compression: str | None = None) -> Self:

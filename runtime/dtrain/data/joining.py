@@ -13,18 +13,18 @@ import numpy as np
 
 from dtrain.data.grouping import call
 from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, OneSource, RowsOf, spec_of_first
-from dtrain.data.structure import Element, map_arrays
+from dtrain.data.structure import Element, arrays_of, map_arrays
 from dtrain.errors import InputError, InvalidArgumentError
 
 
 class Zipped(Node):
     """Elements of several nodes side by side, until one ends; `nodes` is a tuple or dict of nodes, nested."""
 
-    def __init__(self, nodes: Any, leaves: list[Node]) -> None:
+    def __init__(self, nodes: Any) -> None:
         self._nodes = nodes
-        self._leaves = tuple(leaves)
-        self.addressable = all(node.addressable for node in leaves)
-        lengths = [node.cardinality for node in leaves]
+        self._leaves: tuple[Node, ...] = tuple(arrays_of(nodes))
+        self.addressable = all(node.addressable for node in self._leaves)
+        lengths = [node.cardinality for node in self._leaves]
         finite = [length for length in lengths if length >= 0]
         if 0 in finite or UNKNOWN not in lengths:
             self.cardinality = min(finite, default=INFINITE)
@@ -35,7 +35,7 @@ class Zipped(Node):
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
         others = iter(inputs)
-        return Zipped(map_arrays(lambda _: next(others), self._nodes), list(inputs))
+        return Zipped(map_arrays(lambda _: next(others), self._nodes))
 
     @property
     def spec(self) -> Any:
@@ -87,18 +87,16 @@ class Concatenated(Node):
         yield from self._second.iterate(iteration)
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        beyond = index - self._first.cardinality
-        return (
-            self._first.element(index, iteration) if beyond < 0 else self._second.element(beyond, iteration)
-        )
+        node, inner = self._place(index)
+        return node.element(inner, iteration)
 
     def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
+        node, inner = self._place(index)
+        return node.part(inner, iteration, rows)
+
+    def _place(self, index: int) -> tuple[Node, int]:
         beyond = index - self._first.cardinality
-        return (
-            self._first.part(index, iteration, rows)
-            if beyond < 0
-            else self._second.part(beyond, iteration, rows)
-        )
+        return (self._first, index) if beyond < 0 else (self._second, beyond)
 
 
 class Interleaved(OneSource):
@@ -128,11 +126,8 @@ class Interleaved(OneSource):
 
     @property
     def made_first(self) -> Node | None:
-        """Return the node that the function makes of the first element; None if there is no element."""
-        for element in self._source.iterate((0,)):
-            made: Node = call(self._make, element)
-            return made
-        return None
+        """The node that the function makes of the first element; None if there is no element."""
+        return next(self.made_of(self._source), None)
 
     def made_of(self, source: Node) -> Iterator[Node]:
         """Yield the node that the function makes of each element of a source."""

@@ -41,10 +41,10 @@ class Slices(Node):
         return map_arrays(lambda array: array[index], self._arrays)
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        rows: Any = indices
         if isinstance(indices, range):
-            rows = slice(indices.start, indices.stop, indices.step)
-            return map_arrays(lambda array: array[rows], self._arrays)
-        return map_arrays(lambda array: array[indices], self._arrays)
+            rows = slice(indices.start, indices.stop, indices.step)  # gives views
+        return map_arrays(lambda array: array[rows], self._arrays)
 
 
 class FileNames(Slices):
@@ -273,10 +273,10 @@ class ItemSource(Node):
         return _as_element(self._source[index])
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        if hasattr(self._source, "__getitems__"):  # torch: several at once
-            items = self._source.__getitems__([int(index) for index in indices])
-            return [_as_element(item) for item in items]
-        return [_as_element(self._source[int(index)]) for index in indices]
+        numbers = [int(index) for index in indices]
+        several = getattr(self._source, "__getitems__", None)  # torch's datasets may have it
+        items = several(numbers) if several else [self._source[number] for number in numbers]
+        return [_as_element(item) for item in items]
 
 
 def _as_element(item: Any) -> Element:
@@ -290,7 +290,7 @@ def _as_element(item: Any) -> Element:
 RANDOM_BELOW = 2**32
 
 
-class Counted(Node):
+class EndlessRange(Node):
     """Start, start + step, start + 2 * step and so on."""
 
     addressable = True

@@ -104,14 +104,14 @@ def empty_batch(spec: Any) -> Element:
     Axes of open length are 0 long; where all lengths are known the first one is taken as that of examples, as
     TensorFlow does.
     """
-    return map_arrays(_empty_array, spec)
 
+    def empty(spec: TensorSpec) -> Any:
+        shape = [length or 0 for length in spec.shape]
+        if shape and None not in spec.shape:
+            shape[0] = 0
+        return np.zeros(shape, object if spec.dtype == "string" else spec.dtype)
 
-def _empty_array(spec: TensorSpec) -> Any:
-    shape = [length or 0 for length in spec.shape]
-    if None not in spec.shape:
-        shape[:1] = [0] * len(shape[:1])
-    return np.zeros(shape, object if spec.dtype == "string" else spec.dtype)
+    return map_arrays(empty, spec)
 
 
 def _as_array(value: Any) -> Any:
@@ -130,14 +130,11 @@ def _as_array(value: Any) -> Any:
         )
     if array.dtype.kind in "SU":
         return np.array(value, object)  # an array of numpy's bytes would cut zero bytes off
-    return array.astype(np.float32) if array.dtype == np.float64 and not _is_of_numpy(value) else array
-
-
-def _is_of_numpy(value: Any) -> bool:
-    """Return whether a value, or the first one in nested lists, is an array or a number of some library."""
-    while isinstance(value, list | tuple) and value:
-        value = value[0]
-    return type(value) not in (bool, int, float)
+    first = value
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    of_python = type(first) in (bool, int, float)  # others are arrays or numbers of some library
+    return array.astype(np.float32) if of_python and array.dtype == np.float64 else array
 
 
 def _stacked(*arrays: Any) -> Any:
