@@ -71,7 +71,6 @@ class Watched:
         self._left = WATCHED_CALLS
 
     def __call__(self, *arguments: Any) -> Any:
-        """Return the function's result."""
         if self._left <= 0:
             return self.function(*arguments)
         self._left -= 1

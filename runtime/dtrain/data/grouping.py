@@ -71,7 +71,6 @@ class Mapped(Derived):
     def in_processes(
         cls, source: Node, function: Callable[..., Any], parallel_calls: int, seed: int | None
     ) -> "Mapped":
-        """Return the step with helper processes, one for each parallel call."""
         helpers = Helpers(partial(_of_request, function, seed), threads_for(parallel_calls))
         return cls(source, function, parallel_calls, seed, helpers)
 
@@ -95,7 +94,6 @@ class Mapped(Derived):
         return self._computed(self._source.element(index, iteration), iteration, index)
 
     def _computed(self, element: Element, iteration: Iteration, index: int) -> Element:
-        """Return the function's result for the element of this number."""
         if self.helpers is not None:
             return self.helpers((element, iteration, index))
         return _of_request(self._function, self.seed, (element, iteration, index))
@@ -116,16 +114,11 @@ def _of_request(function: Callable[..., Any], seed: int | None, request: Any) ->
 
 
 def threads_for(parallel_calls: int) -> int:
-    """Return so many threads, or the cores of this process for AUTOTUNE."""
     return len(os.sched_getaffinity(0)) if parallel_calls == AUTOTUNE else parallel_calls
 
 
 class Filtered(OneSource):
-    """The elements for which a predicate holds.
-
-    Attributes:
-        predicate: a function of an element; a tuple's parts are its arguments.
-    """
+    """The elements for which a predicate holds."""
 
     keeps_batches = True
 
@@ -142,9 +135,7 @@ class Filtered(OneSource):
 class Batched(Derived):
     """Groups of `size` elements, stacked; the last may be smaller, or is dropped.
 
-    Attributes:
-        rows: how many elements of the source all batches hold; UNKNOWN or INFINITE as its length is.
-        drops_remainder: whether a smaller last group is dropped.
+    `rows` counts the elements of the source that all batches hold; UNKNOWN or INFINITE as its length is.
     """
 
     def __init__(self, source: Node, size: int, drop_remainder: bool) -> None:
@@ -183,7 +174,7 @@ class Batched(Derived):
         return (self._source.elements(within, iteration) if wanted else None), len(numbers)
 
     def _numbers(self, index: int) -> range:
-        """Return the numbers that the elements of a batch have in the source."""
+        """Return the numbers of a batch's elements in the source."""
         stop = (index + 1) * self._size
         if self._source.cardinality >= 0:
             stop = min(stop, self._source.cardinality)
@@ -196,8 +187,7 @@ class Batched(Derived):
 def rows_in_a_row(node: Node) -> int:
     """Return how many rows batches have that can be addressed by row; UNKNOWN where they cannot.
 
-    They can if all batches are of one size, but for the last one behind `batch` itself. INFINITE: of batches
-    without end.
+    They can if all batches are of one size, but for the last one behind `batch` itself.
     """
     if not (node.addressable and node.batch_size):
         return UNKNOWN

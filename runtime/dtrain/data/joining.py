@@ -130,7 +130,6 @@ class Interleaved(OneSource):
         return next(self.made_of(self._source), None)
 
     def made_of(self, source: Node) -> Iterator[Node]:
-        """Yield the node that the function makes of each element of a source."""
         return (call(self._make, element) for element in source.iterate((0,)))
 
     @cached_property

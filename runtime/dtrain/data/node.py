@@ -48,11 +48,11 @@ class Node:
 
     @property
     def inputs(self) -> "tuple[Node, ...]":
-        """Return the nodes that this one reads, in order; a source has none."""
+        """The nodes that this one reads, in order; a source has none."""
         return ()
 
     def with_inputs(self, inputs: "Sequence[Node]") -> "Node":
-        """Return the same step on other inputs, as many as `inputs` has; a source is its own."""
+        """Return the same step on other inputs; a source is its own."""
         return self
 
     @property
@@ -60,7 +60,6 @@ class Node:
         raise NotImplementedError
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        """Yield all elements in order."""
         index = 0
         while self.cardinality == INFINITE or index < self.cardinality:
             yield self.element(index, iteration)
@@ -82,10 +81,9 @@ class Node:
         return any(node.order_varies for node in self.inputs)
 
     def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:
-        """Return rows of element `index`, a batch, and how many it has in all; None if the part has no row.
+        """Return rows of element `index`, a batch, and how many it has in all; None if there is no row.
 
-        Where elements are made of addressable ones, as by `batch`, only the rows that are asked for are
-        computed.
+        Where batches are made of addressable elements only the rows that are asked for are computed.
         """
         return rows_of(self.element(index, iteration), rows)
 
@@ -99,9 +97,8 @@ def on_inputs(node: Node, inputs: Sequence[Node]) -> Node:
 class OneSource(Node):
     """Base of steps on one source, their first argument; the others are kept to make the step anew.
 
-    Attributes:
-        alike: the step from which this one was made by `with_inputs`. Steps whose spec is learned from the
-            first element ask it, because other inputs may have no element.
+    `alike` is the step from which this one was made by `with_inputs`. Steps whose spec is learned from the
+    first element ask it, because other inputs may have no element.
     """
 
     alike: Node | None = None
@@ -191,14 +188,12 @@ def rows_of(batch: Element, rows: RowsOf) -> tuple[Element | None, int]:
 
 
 def spec_of_first(node: Node) -> Any:
-    """Return the spec of a node's first element, for nodes that know no other."""
     for element in node.iterate((0,)):
         return spec_of(element)
     raise NoElementError("element_spec: it is known only with the first element, and there is none.")
 
 
 def affine(indices: Indices, factor: int, offset: int) -> Indices:
-    """Return each index times `factor` plus `offset`."""
     if isinstance(indices, range):
         return range(indices.start * factor + offset, indices.stop * factor + offset, indices.step * factor)
     return indices * factor + offset

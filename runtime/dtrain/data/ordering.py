@@ -126,9 +126,8 @@ class Shuffled(Reordered):
     As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source. A buffer
     no smaller than the source gives a permutation of the whole. Over an addressable source only indices are
     drawn; those of a permutation of more than ARRAY_ROWS_MAX rows are computed when they are asked for, so
-    that no array of them is in memory.
-
-    `block` is None or the rows of a block; see `permutation.BlockPermutation`.
+    that no array of them is in memory. `block` is None or the rows of a block; see
+    `permutation.BlockPermutation`.
     """
 
     computed = frozenset({"_newest"})

@@ -100,18 +100,14 @@ class OfType:
 
 
 class Generated(Node):
-    """Elements of a function's iterable, in a signature's dtypes if given; called once an iteration."""
+    """Elements of a function's iterable, in a signature's dtypes if given; called once an iteration.
+
+    The signature is a structure of `TensorSpec`s or `OfType`s.
+    """
 
     def __init__(
         self, generator: Callable[..., Iterable[Any]], signature: Any, args: Sequence[Any] = ()
     ) -> None:
-        """Begin.
-
-        Args:
-            generator: a function of `args` that returns an iterable.
-            signature: structure of `TensorSpec`s or `OfType`s; None: elements are taken as they are.
-            args: are given as arrays.
-        """
         self._generator = generator
         self._signature = signature
         self._args = tuple(as_arrays(each) for each in args)
@@ -161,8 +157,7 @@ class ReadOnce(Node):
 def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
     """Return the signature that tf.data's newer or older arguments of `from_generator` say, or None.
 
-    Raises:
-        InputError: both are given, or shapes without types.
+    An `InputError` says that both are given, or shapes without types.
     """
     if isinstance(types, TensorSpec) or (
         types is not None and any(isinstance(each, TensorSpec) for each in arrays_of(types))
@@ -192,7 +187,6 @@ def _with_shapes(types: Any, shapes: Any) -> Any:
 
 
 def _cast_all(signature: Any, element: Any) -> Element:
-    """Return what a generator has yielded as its signature says; raise an `InputError` if it is another."""
     try:
         return map_arrays(_cast, signature, element)
     except InputError:
@@ -250,11 +244,6 @@ class ItemSource(Node):
     addressable = True
 
     def __init__(self, source: Any) -> None:
-        """Begin.
-
-        Raises:
-            InputError: the object has no length, or no items by number.
-        """
         if not hasattr(source, "__len__") or not hasattr(source, "__getitem__") or isinstance(source, dict):
             raise InputError(
                 "random_access: expected an object with __len__ and __getitem__, which takes numbers from 0, "

@@ -69,7 +69,6 @@ def as_arrays(element: Any) -> Element:
 
 
 def stack(elements: Sequence[Element]) -> Element:
-    """Return one element whose arrays have a new first axis over `elements`."""
     try:
         return map_arrays(_stacked, *elements)
     except ValueError as error:
@@ -80,14 +79,12 @@ def stack(elements: Sequence[Element]) -> Element:
 
 
 def concatenate(elements: Sequence[Element]) -> Element:
-    """Return one element whose arrays are joined along their first axis."""
     return (
         elements[0] if len(elements) == 1 else map_arrays(lambda *arrays: np.concatenate(arrays), *elements)
     )
 
 
 def spec_of(element: Element) -> Any:
-    """Return the element with a `TensorSpec` in each array's place."""
     return map_arrays(lambda array: TensorSpec(np.shape(array), _dtype_name(array)), element)
 
 
@@ -151,18 +148,14 @@ SCALARS = (bytes, str, int, float, bool, type(None))
 
 
 class _OtherTypeError(Exception):
-    """A value is no plain data."""
+    pass
 
 
 def encode_element(element: Element, purpose: str = "map with processes") -> bytes:
     """Return an element as bytes.
 
-    Args:
-        element: the element.
-        purpose: for the error.
-
-    Raises:
-        InputError: it has something else than arrays, text, bytes and numbers.
+    An `InputError`, which names the purpose, says that it has something else than arrays, text, bytes and
+    numbers.
     """
     try:
         return msgspec.msgpack.encode(_plain(element))

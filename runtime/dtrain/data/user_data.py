@@ -34,14 +34,12 @@ def as_dataset(
     seed: int = 0,
     context: InputContext | None = None,
 ) -> Dataset:
-    """Return the argument of `fit` as a Dataset of batches.
+    """Return the argument of `fit` (see `Data`) as a Dataset of batches; Datasets are taken as they are.
 
     Args:
-        data: see `Data`. Datasets are taken as they are, a function is called with `context`.
         batch_size: of arrays.
         shuffle: whether arrays, or batches by number, are shuffled, anew in each iteration.
-        seed: of the shuffling.
-        context: for a function; default: that of a single replica.
+        context: of a data function; default: that of a single replica.
     """
     if isinstance(data, Dataset):
         return data
@@ -65,11 +63,10 @@ def as_dataset(
 
 
 def all_or_stepwise(batches: Iterator[Any], *, stepwise: bool) -> Dataset:
-    """Return the batches that a generator object still has: each is read as a step needs it, or all are read
-    now, because their number says where an epoch ends.
+    """Return the batches that a generator object still has, each read as a step needs it.
 
-    Raises:
-        InputError: they take more than GENERATOR_BYTES_MAX.
+    Unless `stepwise`, all are read now, because their number says where an epoch ends; an `InputError` says
+    that they take more than GENERATOR_BYTES_MAX.
     """
     if stepwise:
         return Dataset(ReadOnce(batches, INFINITE))
@@ -87,7 +84,6 @@ def all_or_stepwise(batches: Iterator[Any], *, stepwise: bool) -> Dataset:
 
 
 def _made_by(function: Callable[..., Any], context: InputContext) -> Dataset:
-    """Return the Dataset of a data function; raise an error that names a fit form for other functions."""
     name = getattr(function, "__name__", type(function).__name__)
     try:
         inspect.signature(function).bind(context)
@@ -110,11 +106,7 @@ def _unfit(name: str, found: str) -> str:
 
 
 def check_lengths(data: Any, where: str = "data") -> None:
-    """Check that x, y and sample_weight of a tuple have equally many examples; errors begin with `where`.
-
-    Raises:
-        InputError: an array has no axis of examples, or another length than the first one of x.
-    """
+    """Check that x, y and sample_weight of a tuple have equally many examples; errors begin with `where`."""
     if not isinstance(data, tuple):
         return
     named = [

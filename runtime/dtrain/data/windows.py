@@ -40,7 +40,11 @@ class Listed(Node):
 
 
 class Windowed(OneSource):
-    """Windows of elements, each a dataset; of elements of several arrays a dataset for each array."""
+    """Windows of elements, each a dataset; of elements of several arrays a dataset for each array.
+
+    A window has `size` elements, of which two have `stride` between them, and begins `shift` after the last
+    one; `wrap` makes a dataset of a node.
+    """
 
     def __init__(
         self,
@@ -51,16 +55,6 @@ class Windowed(OneSource):
         drop_remainder: bool,
         wrap: Callable[[Node], Any],
     ) -> None:
-        """Begin.
-
-        Args:
-            source: the elements.
-            size: how many elements a window has.
-            shift: how many elements lie between the first ones of two windows.
-            stride: how many elements lie between two of a window.
-            drop_remainder: whether windows at the end that have fewer elements are left out.
-            wrap: makes a dataset of a node.
-        """
         if min(size, shift, stride) < 1:
             raise InputError(
                 f"window: expected size, shift and stride >= 1, found {size}, {shift} and {stride}"
@@ -141,7 +135,7 @@ class Scanned(OneSource):
 class Grouped(OneSource):
     """The results of a function of windows of elements with one key, each as soon as it is full.
 
-    At the end come those that are not full, by their keys.
+    At the end come those that are not full, by their keys. `step` is named in messages.
     """
 
     def __init__(
@@ -152,15 +146,6 @@ class Grouped(OneSource):
         size_of: Callable[[Any], Any],
         step: str = "group_by_window",
     ) -> None:
-        """Begin.
-
-        Args:
-            source: the elements.
-            key_of: returns the key of an element, an integer.
-            reduce: makes a node of a key and a window.
-            size_of: returns how many elements a full window of a key has.
-            step: the name of the step, for messages.
-        """
         super().__init__(source)
         self._key_of = key_of
         self._reduce = reduce
@@ -209,14 +194,10 @@ class Buckets:
     """The rule of buckets by length: bucket b has elements of lengths from boundary b - 1 on, below b.
 
     Attributes:
-        length_of: a function of an element.
-        boundaries: rising.
         sizes: how many elements a batch of each bucket has; one more than boundaries.
-        like: spec of the elements.
-        padded_shapes, padding_values: as of `padded_batch`.
+        like: spec of the elements; needed where axes are filled up `to_boundary`.
         to_boundary: whether axes of unknown length are filled up to the longest length of the bucket.
         pads: whether arrays are filled up at all.
-        drop_remainder: whether smaller batches at the end are left out.
     """
 
     length_of: Callable[..., Any]
@@ -243,7 +224,6 @@ class Buckets:
             )
 
     def key(self, *parts: Any) -> int:
-        """Return the number of an element's bucket."""
         length = _integer(self.length_of(*parts), "bucket_by_sequence_length: element_length_func")
         if self.to_boundary and length >= self.boundaries[-1]:
             raise InvalidArgumentError(
@@ -253,11 +233,10 @@ class Buckets:
         return bisect_right(self.boundaries, length)
 
     def size(self, key: Any) -> int:
-        """Return how many elements a batch of a bucket has."""
         return self.sizes[int(key)]
 
     def batched(self, key: Any, window: Node) -> Node:
-        """Return the only batch of a window."""
+        """Return a window as its only batch."""
         size = self.size(key)
         if not self.pads:
             return Batched(window, size, self.drop_remainder)
@@ -313,18 +292,12 @@ class Padding:
 
 
 class PaddedBatched(Batched):
-    """Groups of `size` elements, filled up to one shape and stacked."""
+    """Groups of `size` elements, filled up to one shape and stacked.
+
+    `shapes` and `values` are structures in the form of an element; one value may be for all arrays.
+    """
 
     def __init__(self, source: Node, size: int, drop_remainder: bool, shapes: Any, values: Any) -> None:
-        """Begin.
-
-        Args:
-            source: of elements of which each array has the same number of axes in all.
-            size: of a batch.
-            drop_remainder: whether a smaller last batch is left out.
-            shapes: structure of lengths, in the place of each array; None: the longest along every axis.
-            values: structure of numbers, or one for all.
-        """
         super().__init__(source, size, drop_remainder)
         self._shapes = shapes
         self._values = values

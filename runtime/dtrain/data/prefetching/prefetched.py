@@ -19,11 +19,10 @@ class Prefetched(Passing):
     """The source, of which `buffer_size` elements are read ahead; AUTOTUNE: as many as are useful.
 
     An addressable pipeline is read ahead by the code that asks for its elements by number (`ReadAhead`). A
-    stream is read ahead here.
+    stream is read ahead here. `autotune` are the options of the whole pipeline; None: those of the source.
     """
 
     def __init__(self, source: Node, buffer_size: int, autotune: AutotuneOptions | None = None) -> None:
-        """Begin; `autotune` are the options of the whole pipeline, None: those of the source."""
         super().__init__(source)
         if buffer_size < AUTOTUNE:
             raise InputError(f"prefetch: expected a buffer_size >= 0 or AUTOTUNE (-1), found {buffer_size}.")
@@ -39,7 +38,6 @@ class Prefetched(Passing):
 
 
 def check_parallel_calls(number: int | None, step: str = "map") -> None:
-    """Raise an `InputError` for a number of parallel calls that cannot be."""
     if number is not None and (number == 0 or number < AUTOTUNE):
         raise InputError(f"{step}: expected num_parallel_calls >= 1 or AUTOTUNE (-1), found {number}.")
 

@@ -41,7 +41,6 @@ class Helpers:
     """Helper processes, forked when the first element is asked for; several threads may use them at once."""
 
     def __init__(self, compute: Compute, count: int) -> None:
-        """Begin without a process; `compute` turns a request, a nest of plain values, into an element."""
         self._compute = compute
         self._count = count
         self._idle: Idle = queue.SimpleQueue()
@@ -77,7 +76,6 @@ class Helpers:
         return element
 
     def close(self) -> None:
-        """End the helpers."""
         if self._end is not None:
             self._end.set()
 

@@ -74,14 +74,7 @@ class ReadAhead(Generic[T]):
         forecasts: Sequence[Forecast],
         tuning: Tuning,
     ) -> None:
-        """Begin; threads start when the first element has been asked for.
-
-        Args:
-            read: computes an element by its number. Several threads call it at once where `tuning` says so.
-            size_of: the bytes of an element.
-            forecasts: of each replica.
-            tuning: how far ahead, with how many threads, and in how much memory.
-        """
+        """Begin; several threads call `read` at once where `tuning` says so, from the first element on."""
         self._read = read
         self._size_of = size_of
         self._forecasts = forecasts
@@ -101,7 +94,6 @@ class ReadAhead(Generic[T]):
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that were read ahead and not asked for yet."""
         return self._held_bytes
 
     def at(self, number: int, reader: int = 0) -> T:
@@ -202,7 +194,7 @@ class ReadAhead(Generic[T]):
             return None
 
     def _next_to_read(self) -> int | None:
-        """Return the next number to read: one that a replica will be asked for, within the budget."""
+        """Return the next number that a replica will be asked for, within the budget."""
         begun = len(self._under_way)
         wanted_bytes = self._held_bytes + (begun + 1) * self._largest_bytes
         if (self._ready or begun) and wanted_bytes > self._tuning.budget_bytes:
@@ -230,7 +222,7 @@ class _StreamAhead(Generic[T]):
         self.closed = False
 
     def fill(self, source: Iterator[T], size_of: Callable[[T], int]) -> None:
-        """Read until the stream ends, fails or is closed."""
+        """Read until the stream ends, fails or is closed; the error, or end, is the last to be taken."""
         error: BaseException | None = None
         while error is None:
             with self.changed:
@@ -254,7 +246,6 @@ class _StreamAhead(Generic[T]):
         return not has_room or len(self.read) >= self.tuning.depth
 
     def take(self) -> Read:
-        """Wait for the next element, or for the error in its place."""
         with self.changed:
             while not self.read:
                 self.changed.wait()
@@ -264,7 +255,6 @@ class _StreamAhead(Generic[T]):
         return read
 
     def close(self) -> None:
-        """Have the thread end."""
         with self.changed:
             self.closed = True
             self.read.clear()

@@ -37,7 +37,6 @@ class Tuning:
 
     Attributes:
         depth: how many numbers of each replica are read ahead.
-        threads: how many threads read.
         deeper: whether `depth` may grow.
         threads_max: how many threads there may be; equal to `threads` where the program says a number.
         budget_bytes: of all that is read ahead; one element is read ahead whatever its size.
@@ -50,14 +49,13 @@ class Tuning:
     budget_bytes: int = sys.maxsize
 
     def __post_init__(self) -> None:
-        """Begin the first window."""
         self._count = 0
         self._waited_s = 0.0
         self._elapsed_s = 0.0
         self._before: float | None = None
 
     def note(self, waited_s: float, elapsed_s: float) -> None:
-        """Take the wait for one batch, and the time since the one before; decide after some of them."""
+        """Count the wait for one batch, and the time since the one before; decide after some of them."""
         self._count += 1
         self._waited_s += waited_s
         self._elapsed_s += elapsed_s
@@ -101,12 +99,11 @@ class Forecast:
     end: int | None = None
 
     def __post_init__(self) -> None:
-        """Begin without a number that was asked for."""
         self._next: int | None = None
         self._right = 1.0
 
     def asked(self, number: int) -> None:
-        """Take the number that the replica was asked for.
+        """Note the number that the replica was asked for.
 
         One of its own lanes moves the forecast behind it, also back. One of another's leaves it as it is.
         """
@@ -117,8 +114,9 @@ class Forecast:
             self._next = number + 1
 
     def upcoming(self, limit: int) -> list[int]:
-        """Return the next `limit` numbers, or fewer at the end; none before the first was asked for, and
-        where the forecast is worth nothing.
+        """Return the next `limit` numbers, or fewer at the end.
+
+        There are none before the first was asked for, and where the forecast is worth nothing.
         """
         if self._next is None or self._right < WORTHLESS:
             return []
@@ -148,20 +146,16 @@ def default_budget_bytes() -> int:
 
 
 def memory_bytes(groups: Path, own_group: Path) -> int:
-    """Return the least limit of the control groups that this process is in, or the machine's memory; the
-    arguments are those of `own_limits`.
-    """
+    """Return the least limit of this process's control groups, or the machine's memory; see `own_limits`."""
     limits = own_limits("memory.max", groups, own_group)
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(int(each[0]) for each in limits)])
 
 
 def own_limits(name: str, groups: Path = GROUPS, own_group: Path = OWN_GROUP) -> Iterator[list[str]]:
-    """Yield the words of a limit, in each of the control groups that this process is in and that has one.
+    """Yield the words of a limit, such as `cpu.max`, in each control group of this process that has one.
 
-    Args:
-        name: of the file, for example `cpu.max`.
-        groups: where control groups are mounted (version 2).
-        own_group: the file that names this process's.
+    `groups` is where control groups (version 2) are mounted, and `own_group` the file that names this
+    process's.
     """
     inner = ""
     with contextlib.suppress(OSError, IndexError):

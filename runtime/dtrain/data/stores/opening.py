@@ -55,7 +55,7 @@ _opening = threading.Lock()
 
 
 def open_file(path: str) -> ReadableFile:
-    """Return a file, opened anew, which `opened` returns from then on; an `InputError`: it cannot be read."""
+    """Open a file anew; `opened` returns it from then on."""
     found: ReadableFile = RemoteFile(path) if is_url(path) else OpenFile(path)
     with _opening:
         _opened[os.getpid(), path] = found  # a forked process opens its own
@@ -66,7 +66,7 @@ def open_file(path: str) -> ReadableFile:
 
 
 def opened(path: str) -> ReadableFile:
-    """Return a file that may be open already; an `InputError`: it cannot be read."""
+    """Return a file that may be open already; an `InputError` says that it cannot be read."""
     with _opening:
         found = _opened.get((os.getpid(), path))
         if found is not None:
@@ -86,7 +86,6 @@ def open_stream(path: str) -> Iterator[BinaryIO]:
 
 
 def check_unchanged(file: ReadableFile, state: FileState) -> None:
-    """Raise an `InputError` if a file has changed since it had a state."""
     if file.state() != state:
         raise InputError(
             f"{file.path}: was changed while it was in use; write new data into a new file, and start again"
@@ -96,9 +95,7 @@ def check_unchanged(file: ReadableFile, state: FileState) -> None:
 def read_whole(path: str, bytes_max: int) -> bytes:
     """Return all bytes of a file.
 
-    Raises:
-        OSError: a file of this host cannot be read, or is larger.
-        InputError: the same of a file at a URL.
+    An `OSError`, or `InputError` of a file at a URL, says that it cannot be read or is larger.
     """
     if not is_url(path):
         return read_regular(path, bytes_max)

@@ -52,11 +52,7 @@ class RefusedError(OSError):
 
 @dataclass(frozen=True)
 class Found:
-    """A file as its store describes it.
-
-    Attributes:
-        version: text that changes with the file: an etag, or when it was changed last; may be empty.
-    """
+    """A file as its store describes it; `version` changes with the file, and may be empty."""
 
     nbytes: int
     version: str

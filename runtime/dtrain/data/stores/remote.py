@@ -179,20 +179,12 @@ def wait_for_stores(wait_s: float) -> None:
 
 
 class RemoteFile:
-    """A file at a URL.
-
-    Attributes:
-        path: the URL as messages show it: without user, password and query, which may hold a signature.
-    """
+    """A file at a URL, whose `path` is the URL as messages show it: without user, password and query."""
 
     descriptor = None
 
     def __init__(self, url: str) -> None:
-        """Find the file.
-
-        Raises:
-            InputError: it is not there, cannot be read, or fsspec or its driver is not installed.
-        """
+        """Find the file; raise an `InputError` if it is not there, or cannot be read."""
         self.path = shown(url)
         if url.partition("://")[0].lower() in ("http", "https"):
             from dtrain.data.stores.http_store import HttpStore  # brings http and email: few programs need it
