@@ -210,7 +210,7 @@ class ReadAhead(Generic[T]):
 
 
 class _StreamAhead(Generic[T]):
-    """What a thread has read of a stream and nobody has taken yet."""
+    """Elements that a thread has read of a stream before they are taken."""
 
     def __init__(self, tuning: Tuning) -> None:
         self.tuning = tuning
