@@ -1,12 +1,9 @@
 """`dt.data.experimental`: names of `tf.data.experimental` (2.15.1), among them datasets of .csv files."""
 
-import csv
-import io
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +17,8 @@ from dtrain.data.ordering import OfLength
 from dtrain.data.prefetching.tuning import AUTOTUNE
 from dtrain.data.readers.csv_format import DTYPES, CsvColumn, CsvRows
 from dtrain.data.sources import matching_paths
-from dtrain.data.stores.opening import open_stream
 from dtrain.data.stores.remote import shown
-from dtrain.data.structure import TensorSpec
-from dtrain.errors import InputError, InvalidArgumentError
-from dtrain.formats.bounded_reading import decompressed
+from dtrain.errors import InvalidArgumentError
 from dtrain.formats.tfrecord import check_compression
 
 __all__ = [
@@ -172,17 +166,40 @@ def make_csv_dataset(
     """
     if ignore_errors:
         raise InvalidArgumentError("make_csv_dataset: ignore_errors is not offered: mend the files")
+    check_compression(compression_type or "")
     paths = matching_paths([file_pattern] if isinstance(file_pattern, str) else list(file_pattern))
-    files = _Files(paths, field_delim, use_quote_delim, na_value, header, compression_type or "", encoding)
-    every = files.names() if column_names is None else column_names
-    chosen = _chosen(select_columns, every)
+    rows_with = partial(
+        CsvRows,
+        compression=compression_type or "",
+        header=header,
+        delimiter=field_delim,
+        quotes=use_quote_delim,
+        missing=na_value,
+    )
+    text = rows_with((), fields=None)
+    if column_names is None:
+        if not header:
+            raise InvalidArgumentError("make_csv_dataset: expected column_names or header, found neither")
+        column_names = _names(text, paths, encoding)
+    chosen = _chosen(select_columns, column_names)
+    names = [column_names[number] for number in chosen]
     if column_defaults is None:
-        column_defaults = files.defaults(len(every), chosen, num_rows_for_inference)
-    names = [every[number] for number in chosen]
-    _check_columns(every, names, column_defaults, label_name, paths[0])
-    count = len(every) if select_columns is None else None
-    columns = _columns(column_defaults, chosen, None)
-    dataset = files.rows(columns, count, shuffle_seed, shuffle, num_parallel_reads)
+        rows = (
+            (f"{shown(path)}: row {number + 1}", row)
+            for path in paths
+            for number, row in enumerate(text.fields_of(path))
+            if number or not header
+        )
+        column_defaults = _dtypes(
+            islice(rows, num_rows_for_inference), len(column_names), chosen, na_value.encode()
+        )
+    _check_columns(column_names, names, column_defaults, label_name, paths[0])
+    columns = [CsvColumn.of(number, default) for number, default in zip(chosen, column_defaults, strict=True)]
+    files = Dataset.from_tensor_slices(paths)
+    if shuffle:
+        files = files.shuffle(len(paths), shuffle_seed)
+    fields = len(column_names) if select_columns is None else None
+    dataset = Dataset(rows_of_files(files, rows_with(columns, fields=fields), num_parallel_reads))
     if shuffle:
         dataset = dataset.shuffle(shuffle_buffer_size, shuffle_seed)
     if num_epochs != 1:
@@ -216,105 +233,50 @@ def _check_columns(
         )
 
 
-@dataclass(frozen=True)
-class _Files:
-    """Files of one form, and a look into them for the names and the dtypes of their columns."""
-
-    paths: list[str]
-    delimiter: str
-    quotes: bool
-    missing: str
-    header: bool
-    compression: str
-    encoding: str
-
-    def __post_init__(self) -> None:
-        check_compression(self.compression)
-
-    def rows(
-        self, columns: list[CsvColumn], count: int | None, seed: int | None, shuffle: bool, reads: int | None
-    ) -> Dataset:
-        """Return the rows, which have `count` fields if that is known."""
-        files = Dataset.from_tensor_slices(self.paths)
-        if shuffle:
-            files = files.shuffle(len(self.paths), seed)
-        rows = CsvRows(
-            columns,
-            fields=count,
-            compression=self.compression,
-            header=self.header,
-            delimiter=self.delimiter,
-            quotes=self.quotes,
-            missing=self.missing,
-        )
-        return Dataset(rows_of_files(files, rows, reads))
-
-    def names(self) -> list[str]:
-        """Return the first row, which all files share; there is one if there is a `header`."""
-        if not self.header:
-            raise InvalidArgumentError("make_csv_dataset: expected column_names or header, found neither")
-        found: list[str] | None = None
-        for path in self.paths:
-            names = next(self._read(path), None)
-            if names is None:
-                raise InvalidArgumentError(
-                    f"{shown(path)}: expected a first row of column names, found an empty file"
-                )
-            if found is not None and names != found:
-                raise InvalidArgumentError(
-                    f"{shown(path)}: expected the columns of {shown(self.paths[0])}, {', '.join(found)}; "
-                    f"found {', '.join(names)}"
-                )
-            found = names
-        return found or []
-
-    def defaults(self, columns: int, chosen: Sequence[int], limit: int | None) -> list[Any]:
-        """Return a list of one default value for each column, of the dtype that fits the first rows."""
-        ranks: list[int | None] = [None] * len(chosen)
-        rows = (
-            (path, number, row)
-            for path in self.paths
-            for number, row in enumerate(self._read(path))
-            if number or not self.header
-        )
-        for path, number, row in islice(rows, limit):
-            if len(row) != columns:
-                raise InvalidArgumentError(
-                    f"{shown(path)}: row {number + 1}: expected {columns} fields, found {len(row)}"
-                )
-            for place, column in enumerate(chosen):
-                if row[column] not in ("", self.missing):
-                    ranks[place] = _rank(row[column], ranks[place] or 0)
-        dtypes = [DTYPES[-1] if rank is None else DTYPES[rank] for rank in ranks]
-        return [[b""] if dtype == "string" else [np.dtype(dtype).type(0)] for dtype in dtypes]
-
-    def _read(self, path: str) -> Iterator[list[str]]:
-        if self.compression == "ZLIB":
-            raise InvalidArgumentError(
-                "make_csv_dataset: expected column_names and column_defaults for ZLIB files"
-            )
-        where = shown(path)
-        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
+def _names(text: CsvRows, paths: Sequence[str], encoding: str) -> list[str]:
+    """Return the first row, which all files share."""
+    found: list[str] = []
+    for path in paths:
         try:
-            with open_stream(path) as file:
-                data: Any = decompressed(file, self.compression, where)
-                encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
-                with io.TextIOWrapper(data, encoding=encoding, newline="") as text:
-                    yield from csv.reader(text, delimiter=self.delimiter, quoting=quoting)
-        except (EOFError, zlib.error) as error:
-            raise InputError(f"{where}: cannot be read: {error}") from error
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidArgumentError(f"{where}: expected comma-separated text: {error}") from error
+            names = [name.decode(encoding) for name in next(text.fields_of(path), [])]
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(f"{shown(path)}: expected comma-separated text: {error}") from error
+        if not names:
+            raise InvalidArgumentError(
+                f"{shown(path)}: expected a first row of column names, found an empty file"
+            )
+        if found and names != found:
+            raise InvalidArgumentError(
+                f"{shown(path)}: expected the columns of {shown(paths[0])}, {', '.join(found)}; "
+                f"found {', '.join(names)}"
+            )
+        found = names
+    return found
 
 
-def _rank(text: str, least: int) -> int:
-    """Return the place in DTYPES of the first dtype, from `least` on, that a text has a value of."""
+def _dtypes(
+    rows: Iterable[tuple[str, list[bytes]]], columns: int, chosen: Sequence[int], missing: bytes
+) -> list[Any]:
+    """Return a default value for each chosen column, of the dtype that fits some rows."""
+    ranks: list[int | None] = [None] * len(chosen)
+    for where, row in rows:
+        if len(row) != columns:
+            raise InvalidArgumentError(f"{where}: expected {columns} fields, found {len(row)}")
+        for place, column in enumerate(chosen):
+            if row[column] not in (b"", missing):
+                ranks[place] = _rank(row[column], ranks[place] or 0)
+    dtypes = [DTYPES[-1] if rank is None else DTYPES[rank] for rank in ranks]
+    return [b"" if dtype == "string" else np.dtype(dtype).type(0) for dtype in dtypes]
+
+
+def _rank(field: bytes, least: int) -> int:
+    """Return the place in DTYPES of the first dtype, from `least` on, that a field has a value of."""
     for rank in range(least, len(DTYPES) - 1):
         try:
-            value = CsvColumn(0, DTYPES[rank]).value(text.encode())
+            value = CsvColumn(0, DTYPES[rank]).value(field)
         except ValueError:
             continue
-        if rank < 2 or np.isfinite(value) or DTYPES[rank] == "float64" or not np.isfinite(float(text)):
+        if rank < 2 or np.isfinite(value) or DTYPES[rank] == "float64" or not np.isfinite(float(field)):
             return rank
     return len(DTYPES) - 1
 
@@ -335,49 +297,19 @@ def _columns(
         raise InvalidArgumentError(
             f"CsvDataset: expected numbers of columns >= 0, ascending, found {list(select)}"
         )
-    return [_column(number, default) for number, default in zip(select, defaults, strict=True)]
-
-
-def _column(number: int, default: Any) -> CsvColumn:
-    if isinstance(default, type | np.dtype) or (isinstance(default, str) and default in DTYPES):
-        return CsvColumn(number, _dtype_name(number, "string" if default in (str, bytes) else default))
-    values = default if isinstance(default, list | tuple | np.ndarray) else [default]
-    if len(values) > 1:
-        raise InvalidArgumentError(
-            f"CsvDataset: column {number}: expected one default value, found {values!r}"
-        )
-    if isinstance(default, np.ndarray) and not len(default):
-        return CsvColumn(number, _dtype_name(number, default.dtype))
-    if not len(values):
-        raise InvalidArgumentError(
-            f"CsvDataset: column {number}: expected a dtype or a default value, found []"
-        )
-    (value,) = values
-    if isinstance(value, str | bytes):
-        return CsvColumn(number, "string", value.encode() if isinstance(value, str) else value)
-    kind = {int: "int32", bool: "int32", float: "float32"}.get(type(value)) or np.asarray(value).dtype.name
-    dtype = _dtype_name(number, kind)
-    return CsvColumn(number, dtype, np.dtype(dtype).type(value))
-
-
-def _dtype_name(number: int, dtype: Any) -> str:
-    name: str = "string" if dtype == "string" else TensorSpec((), dtype).dtype
-    if name not in DTYPES:
-        raise InvalidArgumentError(f"CsvDataset: column {number}: expected {', '.join(DTYPES)}, found {name}")
-    return name
+    return [CsvColumn.of(number, default) for number, default in zip(select, defaults, strict=True)]
 
 
 def _chosen(select: Sequence[str | int] | None, names: Sequence[str]) -> list[int]:
     """Return the numbers of the wanted columns, ascending."""
+    numbers: dict[str | int, int] = {number: number for number in range(len(names))}
     if select is None:
-        return list(range(len(names)))
-    numbers = set()
+        return list(numbers.values())
+    numbers |= {name: number for number, name in enumerate(names)}
     for wanted in select:
-        known = wanted in names if isinstance(wanted, str) else 0 <= wanted < len(names)
-        if not known:
+        if wanted not in numbers:
             raise InvalidArgumentError(
                 f"make_csv_dataset: select_columns: there is no column {wanted!r}; expected "
                 f"{', '.join(names)}"
             )
-        numbers.add(list(names).index(wanted) if isinstance(wanted, str) else wanted)
-    return sorted(numbers)
+    return sorted({numbers[wanted] for wanted in select})

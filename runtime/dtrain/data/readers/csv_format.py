@@ -6,7 +6,8 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,6 +37,29 @@ class CsvColumn:
     dtype: str
     default: Any = None
 
+    @classmethod
+    def of(cls, number: int, default: Any) -> Self:
+        """Return a column of which a dtype, a default value or a list of one is given.
+
+        Raises:
+            InvalidArgumentError: the dtype is not in DTYPES, or there is not one value.
+        """
+        if isinstance(default, np.ndarray) and not default.size:
+            default = default.dtype
+        if isinstance(default, type | np.dtype) or (isinstance(default, str) and default in DTYPES):
+            return cls(number, _dtype_name(number, default))
+        values = default if isinstance(default, list | tuple | np.ndarray) else [default]
+        if len(values) != 1:
+            raise InvalidArgumentError(
+                f"CsvDataset: column {number}: expected a dtype or one default value, found {values!r}"
+            )
+        (value,) = values
+        kind = {int: "int32", bool: "int32", float: "float32"}.get(type(value), np.asarray(value).dtype)
+        dtype = _dtype_name(number, kind)
+        if dtype == "string":
+            return cls(number, dtype, value.encode() if isinstance(value, str) else value)
+        return cls(number, dtype, np.dtype(dtype).type(value))
+
     def value(self, field: bytes) -> Any:
         """Return the value of a field that is not empty; raise a ValueError if it has none of the dtype."""
         if self.dtype == "string":
@@ -50,6 +74,13 @@ class CsvColumn:
         if not bounds.min <= number <= bounds.max:
             raise ValueError
         return np.dtype(self.dtype).type(number)
+
+
+def _dtype_name(number: int, dtype: Any) -> str:
+    name: str = TensorSpec((), dtype).dtype
+    if name not in DTYPES:
+        raise InvalidArgumentError(f"CsvDataset: column {number}: expected {', '.join(DTYPES)}, found {name}")
+    return name
 
 
 class CsvRows(RowFormat):
@@ -90,36 +121,42 @@ class CsvRows(RowFormat):
         self.spec = tuple(TensorSpec((), column.dtype) for column in columns)
 
     def read(self, path: str) -> Iterator[Element]:
-        offset = 0
         where = shown(path)
+        for offset, line in islice(self._lines(path), int(self._header), None):
+            yield self.row(line, where, offset)
+
+    def fields_of(self, path: str) -> Iterator[list[bytes]]:
+        """Yield the fields of each row of a file, its header among them; raises as `row` for wrong quotes."""
+        where = shown(path)
+        for offset, line in self._lines(path):
+            yield self._fields_in(line, where, offset)
+
+    def _lines(self, path: str) -> Iterator[tuple[int, bytes]]:
+        """Yield the offset and the bytes of each row of a file, its header among them."""
+        where = shown(path)
+        offset = nbytes = 0
+        held: list[str] = []
+        is_open = False
         try:
-            with open_stream(path) as file:
-                stream = decompressed(file, self._compression, where)
-                for number, row in enumerate(self._rows(stream, where)):
-                    if number or not self._header:
-                        yield self.row(row, where, offset)
-                    offset += len(row)
+            # latin-1 gives each byte back; without newline= a lone carriage return would end no line.
+            with (
+                open_stream(path) as file,
+                io.TextIOWrapper(decompressed(file, self._compression, where), "latin-1", newline="") as text,
+            ):
+                while line := text.readline(LINE_BYTES_MAX + 1):
+                    held.append(line)
+                    nbytes += len(line)
+                    if nbytes > LINE_BYTES_MAX:
+                        raise InputError(f"{where}: found a row of more than {LINE_BYTES_MAX} bytes")
+                    is_open ^= self._quotes and line.count('"') % 2 == 1
+                    if not is_open:
+                        yield offset, "".join(held).encode("latin-1")
+                        held.clear()
+                        offset, nbytes = offset + nbytes, 0
+                if held:
+                    yield offset, "".join(held).encode("latin-1")
         except (EOFError, zlib.error) as error:
             raise InputError(f"{where}: expected {self._compression} data, found damage: {error}.") from error
-
-    def _rows(self, stream: Any, path: str) -> Iterator[bytes]:
-        # latin-1 gives each byte back; without newline= a lone carriage return would end no line.
-        with io.TextIOWrapper(stream, "latin-1", newline="") as text:
-            held: list[str] = []
-            nbytes = 0
-            is_open = False
-            while line := text.readline(LINE_BYTES_MAX + 1):
-                held.append(line)
-                nbytes += len(line)
-                if nbytes > LINE_BYTES_MAX:
-                    raise InputError(f"{path}: found a row of more than {LINE_BYTES_MAX} bytes")
-                is_open ^= self._quotes and line.count('"') % 2 == 1
-                if not is_open:
-                    yield "".join(held).encode("latin-1")
-                    held.clear()
-                    nbytes = 0
-            if held:
-                yield "".join(held).encode("latin-1")
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
         found = [np.zeros(1, np.int64)]
@@ -148,10 +185,7 @@ class CsvRows(RowFormat):
         Raises:
             InvalidArgumentError: a field is missing, or no value of its column; or quotes are wrong.
         """
-        line = data.removesuffix(b"\n").removesuffix(b"\r")
-        if not offset:
-            line = line.removeprefix(BOM_UTF8)
-        fields = self.fields(line, path, offset)
+        fields = self._fields_in(data, path, offset)
         if self._fields is not None and len(fields) != self._fields:
             raise InvalidArgumentError(
                 f"{path}: the row at byte {offset}: expected {self._fields} fields, found {len(fields)}"
@@ -178,8 +212,10 @@ class CsvRows(RowFormat):
                 "record_defaults) gives the column another dtype; num_rows_for_inference reads more rows"
             ) from None
 
-    def fields(self, line: bytes, path: str, offset: int) -> list[bytes]:
-        """Return the fields of a row without its end; raise an `InvalidArgumentError` for wrong quotes."""
+    def _fields_in(self, data: bytes, path: str, offset: int) -> list[bytes]:
+        line = data.removesuffix(b"\n").removesuffix(b"\r")
+        if not offset:
+            line = line.removeprefix(BOM_UTF8)
         if not self._quotes or QUOTE not in line:
             return line.split(self._delimiter)
         fields: list[bytes] = []
