@@ -1,17 +1,13 @@
 """Looks at files of data, for `dtrain data`: their kind, rows and indexes."""
 
-import csv
 import glob
-import io
 import time
 import warnings
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import PurePath
 
 import msgspec
 import numpy as np
@@ -19,11 +15,10 @@ import numpy as np
 from dtrain.data.dataset import Dataset
 from dtrain.data.examples import Feature, decode_example
 from dtrain.data.experimental import make_csv_dataset
-from dtrain.data.files import NumpyDataset, ParquetDataset, TarDataset, TextLineDataset, TFRecordDataset
 from dtrain.data.readers.csv_format import CsvRows
-from dtrain.data.readers.rows import IndexedRows, Lines, Records, RowFormat
+from dtrain.data.readers.parquet_rows import ParquetRows
+from dtrain.data.readers.rows import FileRows, FileSource, IndexedRows, Lines, NumpyRows, Records, RowFormat
 from dtrain.data.readers.tar_format import TarExamples, suffixes_of_first
-from dtrain.data.record_index.addressing import addressed
 from dtrain.data.record_index.index_files import (
     INDEXED_BYTES_MIN,
     RecordIndex,
@@ -32,11 +27,10 @@ from dtrain.data.record_index.index_files import (
     places_of,
     scanned_index,
 )
-from dtrain.data.stores.opening import open_file, open_stream
+from dtrain.data.stores.opening import open_file
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import TensorSpec
 from dtrain.errors import InputError
-from dtrain.formats.bounded_reading import decompressed
 from dtrain.formats.remote_files import is_url
 from dtrain.formats.tfrecord import HEADER, masked_crc32c
 
@@ -71,27 +65,20 @@ class DataFile:
     header: bool = True
 
     @property
-    def is_indexed(self) -> bool:
-        """Whether an index is needed to find a row; other kinds say themselves where it lies."""
-        return self.kind in (TFRECORD, TEXT, CSV, TAR)
-
-    @property
-    def format(self) -> RowFormat:
-        """Return the form of rows of an indexed kind, without any choice of columns."""
+    def format(self) -> RowFormat | None:
+        """The form of rows without any choice of columns; None: the file says itself where each row lies."""
         if self.kind == CSV:
             return CsvRows([], fields=None, compression=self.compression, header=self.header)
         if self.kind == TAR:
             return TarExamples((), compressed=bool(self.compression))
-        return Records(self.compression) if self.kind == TFRECORD else Lines()
+        if self.kind == TFRECORD:
+            return Records(self.compression)
+        return Lines(self.compression) if self.kind == TEXT else None
 
     @property
     def obstacle(self) -> str:
-        """Return why no row can be read without those before it; empty: it can."""
-        if not self.compression:
-            return ""
-        return (self.format.obstacle if self.is_indexed else "") or (
-            f"files that are compressed as a whole ({self.compression})"
-        )
+        """Why no row can be read without those before it; empty: it can."""
+        return (self.format or RowFormat(self.compression)).obstacle
 
 
 def data_file(path: str, kind: str | None = None, *, header: bool = True) -> DataFile:
@@ -130,52 +117,6 @@ def _kind_of(head: bytes) -> str | None:
         return TAR
     magics = {b"PAR1": PARQUET, b"\x93NUMPY": NPY, b"PK\x03\x04": NPZ}
     return next((kind for magic, kind in magics.items() if head.startswith(magic)), None)
-
-
-def batches_of(files: list[DataFile], rows: int) -> Dataset:
-    """Return batches of the rows of files of one kind, one file after another, as a program would read them.
-
-    Raises:
-        InputError: a file is damaged, or cannot be read.
-    """
-    first = files[0]
-    paths = [file.path for file in files]
-    if first.kind == CSV:
-        return _batches_of_csv(files, rows)
-    if first.kind == TEXT:
-        if first.compression:
-            raise InputError(f"{first.path}: lines that are compressed are not read; decompress the file")
-        return TextLineDataset(paths).batch(rows)
-    if first.kind == TFRECORD:
-        return TFRecordDataset(paths, first.compression).batch(rows)
-    if first.kind == TAR:
-        compressed = bool(first.compression)
-        suffixes = suffixes_of_first(first.path, compressed=compressed)
-        return TarDataset(paths, suffixes, compressed=compressed).batch(rows)
-    dataset = ParquetDataset(paths) if first.kind == PARQUET else NumpyDataset(paths)
-    return dataset.batch(rows)
-
-
-def _batches_of_csv(files: list[DataFile], rows: int) -> Dataset:
-    first = files[0]
-    names = None
-    if not first.header:
-        try:
-            with open_stream(first.path) as file:
-                data: Any = decompressed(file, first.compression, shown(first.path))
-                text = io.TextIOWrapper(data, newline="", errors="replace")
-                names = [str(number) for number in range(len(next(csv.reader(text), [])))]
-        except (EOFError, csv.Error, zlib.error) as error:
-            raise InputError(f"{shown(first.path)}: expected comma-separated text: {error}") from error
-    return make_csv_dataset(
-        [file.path if is_url(file.path) else glob.escape(file.path) for file in files],
-        rows,
-        column_names=names,
-        header=first.header,
-        compression_type=first.compression,
-        num_epochs=1,
-        shuffle=False,
-    )
 
 
 class IndexState(StrEnum):
@@ -225,8 +166,19 @@ def build_index(file: DataFile) -> Indexed:
         )
     begun_s = time.perf_counter()
     nbytes = open_file(file.path).state()[0]
-    state, index = (IndexState.NOT_NEEDED, None) if not file.is_indexed else _index(file)
-    rows = rows_without_index(file) if index is None else len(index)
+    state, kept_at = IndexState.NOT_NEEDED, None
+    if (row_format := file.format) is None:
+        rows = _addressed(file).cardinality
+    else:
+        was_there = kept_index(file.path, row_format) is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it stands in `not_kept` too
+            index = index_of(file.path, row_format)
+        if index.not_kept:
+            raise InputError(f"{shown(file.path)}: {index.not_kept}; a run keeps it in its own folder")
+        rows, kept_at = len(index), index.kept_at
+        if kept_at is not None:
+            state = IndexState.THERE if was_there else IndexState.BUILT
     return Indexed(
         file=shown(file.path),
         format=file.kind,
@@ -234,52 +186,15 @@ def build_index(file: DataFile) -> Indexed:
         bytes=nbytes,
         seconds=round(time.perf_counter() - begun_s, 6),
         index=state,
-        index_file=None if index is None or index.kept_at is None else str(index.kept_at),
+        index_file=None if kept_at is None else str(kept_at),
     )
 
 
-def _index(file: DataFile) -> tuple[IndexState, RecordIndex]:
-    scanner = file.format.scanner
-    assert scanner is not None  # else there is an obstacle
-    was_there = kept_index(file.path, scanner) is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it stands in `not_kept` too
-        index = index_of(file.path, scanner)
-    if index.not_kept:
-        raise InputError(f"{shown(file.path)}: {index.not_kept}; a run keeps it in its own folder")
-    if index.kept_at is None:
-        return IndexState.NOT_NEEDED, index
-    return IndexState.THERE if was_there else IndexState.BUILT, index
+def _addressed(file: DataFile) -> FileSource:
+    """Return the rows of a file that says itself where they lie; raise an `InputError` if it is damaged."""
+    return ParquetRows(file.path, None) if file.kind == PARQUET else NumpyRows(file.path)
 
 
-def state_of_index(file: DataFile) -> tuple[IndexState, RecordIndex | None]:
-    """Return whether a file has an index that fits it, and that index; nothing is built.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    if file.obstacle:
-        return IndexState.IMPOSSIBLE, None
-    scanner = file.format.scanner if file.is_indexed else None
-    if scanner is None or open_file(file.path).state()[0] < INDEXED_BYTES_MIN:
-        return IndexState.NOT_NEEDED, None
-    if (index := kept_index(file.path, scanner)) is not None:
-        return IndexState.THERE, index
-    beside: Path = places_of(file.path)[0]
-    return IndexState.STALE if beside.exists() else IndexState.ABSENT, None
-
-
-def rows_without_index(file: DataFile) -> int:
-    """Return the rows of a file that says itself how many it has.
-
-    Raises:
-        InputError: it is damaged.
-    """
-    return addressed(batches_of([file], 1).node).cardinality
-
-
-DTYPES = ("string", "float32", "int64")
-"""Those of features."""
 SAMPLED_ROWS = 256
 """Rows, spread over a file, in which is looked for the form of all."""
 
@@ -332,58 +247,78 @@ def describe(file: DataFile) -> Description:
     Raises:
         InputError: the file is damaged or cannot be read.
     """
-    state, rows, samples = _rows_of(file)
+    nbytes = open_file(file.path).state()[0]
+    state, index = _state_of_index(file, nbytes)
+    samples: list[bytes] = []
+    if (row_format := file.format) is None:
+        rows = _addressed(file).cardinality
+    elif file.obstacle:
+        if file.kind == TEXT:
+            raise InputError(f"{file.path}: lines that are compressed are not read; decompress the file")
+        read = row_format.read(file.path)
+        samples = list(islice(read, SAMPLED_ROWS))
+        rows = len(samples) + sum(1 for _ in read)
+    else:
+        index = index or scanned_index(file.path, row_format)
+        rows = len(index)
+        if file.kind == TFRECORD:
+            numbers = np.linspace(0, rows - 1, min(rows, SAMPLED_ROWS)).astype(np.int64)
+            samples = IndexedRows(file.path, row_format, index).each(numbers, (0,))
+    sampled = min(rows, SAMPLED_ROWS)
     return Description(
         file=shown(file.path),
         format=file.kind,
         compression=file.compression or None,
         rows=rows,
-        bytes=open_file(file.path).state()[0],
+        bytes=nbytes,
         index=state,
-        fields=_fields(file, samples, min(rows, SAMPLED_ROWS)),
-        sampled=min(rows, SAMPLED_ROWS),
+        fields=(_fields_of_examples(samples) if file.kind == TFRECORD else None) or _fields(file, sampled),
+        sampled=sampled,
         obstacle=file.obstacle or None,
     )
 
 
-def _rows_of(file: DataFile) -> tuple[IndexState, int, list[bytes]]:
-    """Return the state of the index, the number of rows, and some of the rows, of records and lines alone."""
-    state, index = state_of_index(file)
-    if not file.is_indexed:
-        return state, rows_without_index(file), []
-    row_format = file.format
-    if row_format.scanner is None or file.obstacle:
-        return state, *_read_through(file)
-    index = index or scanned_index(file.path, row_format.scanner)
-    if file.kind not in (TFRECORD, TEXT):
-        return state, len(index), []
-    numbers = np.linspace(0, len(index) - 1, min(len(index), SAMPLED_ROWS)).astype(np.int64)
-    return state, len(index), IndexedRows(file.path, row_format, index).each(numbers, (0,))
+def _state_of_index(file: DataFile, nbytes: int) -> tuple[IndexState, RecordIndex | None]:
+    """Return whether a file has an index that fits it, and that index; nothing is built."""
+    if file.obstacle:
+        return IndexState.IMPOSSIBLE, None
+    if file.format is None or nbytes < INDEXED_BYTES_MIN:
+        return IndexState.NOT_NEEDED, None
+    if (index := kept_index(file.path, file.format)) is not None:
+        return IndexState.THERE, index
+    return IndexState.STALE if places_of(file.path)[0].exists() else IndexState.ABSENT, None
 
 
-def _read_through(file: DataFile) -> tuple[int, list[bytes]]:
-    """Return the number of rows of a compressed file, and the first ones of records."""
-    if file.kind != TFRECORD:
-        return sum(_length(batch) for batch in batches_of([file], SAMPLED_ROWS)), []
-    records = iter(TFRecordDataset(file.path, file.compression))
-    samples: list[bytes] = list(islice(records, SAMPLED_ROWS))
-    return len(samples) + sum(1 for _ in records), samples
-
-
-def _length(batch: Any) -> int:
-    return len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
-
-
-def _fields(file: DataFile, samples: Sequence[bytes], sampled: int) -> list[Field]:
-    if file.kind in (TFRECORD, TEXT):
-        found = _fields_of_examples(samples) if file.kind == TFRECORD else None
-        return found or [Field(name="", dtype="string", shape=[], rows=sampled)]
-    spec = Dataset(batches_of([file], SAMPLED_ROWS).node).element_spec
+def _fields(file: DataFile, sampled: int) -> list[Field]:
+    """Return the parts of each row by its spec; records and lines have none."""
+    if file.kind == CSV:
+        spec = _batches_of_csv(file).unbatch().element_spec
+    elif file.kind == TAR:
+        compressed = bool(file.compression)
+        spec = TarExamples(suffixes_of_first(file.path, compressed=compressed), compressed=compressed).spec
+    else:
+        spec = (_addressed(file) if file.format is None else FileRows(file.path, file.format)).spec
     columns: Mapping[str, TensorSpec] = spec if isinstance(spec, dict) else {"": spec}
     return [
-        Field(name=name, dtype=each.dtype, shape=list(each.shape[1:]), rows=sampled)
+        Field(name=name, dtype=each.dtype, shape=list(each.shape), rows=sampled)
         for name, each in columns.items()
     ]
+
+
+def _batches_of_csv(file: DataFile) -> Dataset:
+    names = None
+    if not file.header:
+        rows = CsvRows([], fields=None, compression=file.compression).fields_of(file.path)
+        names = [str(number) for number in range(len(next(rows, [])))]
+    return make_csv_dataset(
+        file.path if is_url(file.path) else glob.escape(file.path),
+        SAMPLED_ROWS,
+        column_names=names,
+        header=file.header,
+        compression_type=file.compression,
+        num_epochs=1,
+        shuffle=False,
+    )
 
 
 def _fields_of_examples(samples: Sequence[bytes]) -> list[Field] | None:
