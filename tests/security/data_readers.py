@@ -21,13 +21,13 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.examples import encode_example
 from dtrain.data.experimental import CsvDataset
 from dtrain.data.files import TarDataset
-from dtrain.data.readers.rows import Records, read_lines
+from dtrain.data.readers.rows import Lines, Records
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.record_index.index_files import read_index, write_index
 from dtrain.data.stores.local import OpenFile
 from dtrain.data.tables import read_examples
 from dtrain.errors import DtrainError
-from dtrain.formats.tfrecord import TFRecordWriter, masked_crc32c, read_records
+from dtrain.formats.tfrecord import TFRecordWriter, masked_crc32c
 
 # Data
 
@@ -92,7 +92,7 @@ def data_files(folder: Path) -> Iterator[tuple[str, Reader]]:
             read_examples(file, {"x": (2,)}, targets=file.suffix != ".npy")
 
     def read_lines_too(path: Path) -> None:
-        list(read_lines(str(path / "x.csv")))
+        list(Lines().read(str(path / "x.csv")))
         read(path)
 
     def read_all(path: Path) -> None:
@@ -100,7 +100,7 @@ def data_files(folder: Path) -> Iterator[tuple[str, Reader]]:
             if file.suffix == ".tfrecord":
                 read(path)
             else:
-                list(read_records(file, file.suffix[1:]))
+                list(Records(file.suffix[1:]).read(str(file)))
 
     def structured(name: str, data: bytes, chance: Random) -> bytes:
         return changed_records(name, data, chance) if name.endswith("tfrecord") else data[:-1]

@@ -4,6 +4,7 @@ A column is an array with one row an example. Nothing in a file is unpickled.
 """
 
 import csv
+import io
 import os
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.examples import decode_example
+from dtrain.data.readers.rows import Records
+from dtrain.data.stores.opening import open_stream
 from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError
-from dtrain.formats.bounded_reading import check_growth, open_regular
-from dtrain.formats.numpy_file import read_npy, read_npz
-from dtrain.formats.tfrecord import read_records
+from dtrain.formats.bounded_reading import check_growth
+from dtrain.formats.numpy_file import read_arrays
 from dtrain.process.plain_text import listed
 from dtrain.types import Array, Shape
 
@@ -138,33 +140,22 @@ def _chosen(
 def _columns(path: Path) -> dict[str, Array]:
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
-    try:
-        if path.suffix == ".csv":
-            return _csv_columns(path)
-        if path.suffix in (".tfrecord", ".tfrecords"):
-            return _record_columns(path)
-        return _numpy_columns(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _numpy_columns(path: Path) -> dict[str, Array]:
-    with open(open_regular(path), "rb") as file:
-        try:
-            if os.pread(file.fileno(), 4, 0).startswith(b"PK"):  # as `np.load`, by the contents, not the name
-                return read_npz(file)
-            return {"x": read_npy(file, os.fstat(file.fileno()).st_size)}
-        except ValueError as error:
-            raise InputError(f"{path}: expected a file of numpy arrays of numbers or text: {error}") from None
+    if path.suffix == ".csv":
+        return _csv_columns(path)
+    if path.suffix in (".tfrecord", ".tfrecords"):
+        return _record_columns(path)
+    with open_stream(str(path)) as file:
+        return {name or "x": array for name, array in read_arrays(file, str(path)).items()}
 
 
 def _csv_columns(path: Path) -> dict[str, Array]:
     """Return columns by the names in a first line that is not all numbers; else by 0, 1, ..."""
     try:
-        with open(open_regular(path), newline="", encoding="utf-8-sig") as file:
-            if (nbytes := os.fstat(file.fileno()).st_size) > CSV_BYTES_MAX:
+        with open_stream(str(path)) as file:
+            if (nbytes := file.seek(0, os.SEEK_END)) > CSV_BYTES_MAX:
                 raise InputError(f"{path}: found {nbytes} bytes, expected at most {CSV_BYTES_MAX} in a .csv")
-            rows = [row for row in csv.reader(file) if row]
+            file.seek(0)
+            rows = [row for row in csv.reader(io.TextIOWrapper(file, "utf-8-sig", newline="")) if row]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: expected comma-separated text: {error}") from None
     if not rows:
@@ -204,7 +195,7 @@ def _is_number(cell: str) -> bool:
 
 def _record_columns(path: Path) -> dict[str, Array]:
     """Return the features of tf.train.Examples; a feature of one value is a column of scalars."""
-    rows = [decode_example(record) for record in read_records(path)]
+    rows = [decode_example(record) for record in Records().read(str(path))]
     columns = {}
     for name in rows[0] if rows else ():
         values = [row.get(name) for row in rows]

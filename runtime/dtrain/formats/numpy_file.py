@@ -9,6 +9,8 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO, cast
@@ -47,25 +49,22 @@ class ArrayInFile:
     dtype: "np.dtype[Any]"
 
 
-def stored_arrays(file: BinaryIO) -> dict[str, ArrayInFile] | None:
+def stored_arrays(file: BinaryIO, where: str) -> dict[str, ArrayInFile] | None:
     """Return the places of the arrays of a .npz file by name, or of that of a .npy file by an empty name.
 
     None: not all of them can be read row by row, as they are compressed or in Fortran's order.
 
     Raises:
-        ValueError: the file is damaged, or holds objects.
+        InputError: the file, whose name is `where`, is damaged, or holds objects.
     """
-    try:
-        nbytes = size_of(file)
-        if not file.read(4).startswith(b"PK"):
+    with _damage_named(where):
+        nbytes, is_archive = _begin(file)
+        if not is_archive:
             array = _stored_array(file, 0, nbytes)
             return None if array is None else {"": array}
         found: dict[str, ArrayInFile] = {}
         with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            if len(members) > MEMBERS_MAX:
-                raise ValueError(f"found {len(members)} arrays, expected at most {MEMBERS_MAX}")
-            for member in members:
+            for member in _members(archive):
                 if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
                     return None
                 file.seek(member.header_offset + 26)
@@ -76,23 +75,80 @@ def stored_arrays(file: BinaryIO) -> dict[str, ArrayInFile] | None:
                     return None
                 found[member.filename.removesuffix(".npy")] = array
         return found or None
+
+
+def read_arrays(file: BinaryIO, where: str) -> dict[str, Array]:
+    """Return the arrays of a .npz file by name, or that of a .npy file by an empty name.
+
+    As for `np.load`, the contents say which of the two it is.
+
+    Raises:
+        InputError: the file, whose name is `where`, is damaged, holds objects, or grows too much.
+    """
+    with _damage_named(where):
+        nbytes, is_archive = _begin(file)
+        if not is_archive:
+            return {"": _read_npy(file, nbytes)}
+        with zipfile.ZipFile(file) as archive:
+            members = _members(archive)
+            total = sum(member.file_size for member in members)
+            if total > (room := room_for(nbytes)):
+                raise ValueError(
+                    f"its arrays have {total} bytes, expected at most {room} from {nbytes} compressed ones; "
+                    "np.savez writes them uncompressed"
+                )
+            arrays = {}
+            for member in members:
+                with archive.open(member) as stream:
+                    name = member.filename.removesuffix(".npy")
+                    arrays[name] = _read_npy(cast(BinaryIO, stream), member.file_size)
+            return arrays
+
+
+@contextmanager
+def _damage_named(where: str) -> Iterator[None]:
+    try:
+        yield
     except InputError:
         raise  # the file cannot be read where it is
     except _DAMAGE as error:
-        raise ValueError(f"{type(error).__name__}: {str(error)[:200]}") from None
+        raise InputError(
+            f"{where}: expected a file of numpy arrays of numbers or text: {type(error).__name__}: "
+            f"{str(error)[:200]}"
+        ) from None
 
 
-def size_of(file: BinaryIO) -> int:
-    """Return the size of an open file, and go to its beginning."""
+def _begin(file: BinaryIO) -> tuple[int, bool]:
+    """Return the size of an open file and whether it is an archive, and go to its beginning."""
     nbytes = file.seek(0, os.SEEK_END)
     file.seek(0)
-    return nbytes
+    is_archive = file.read(2) == b"PK"
+    file.seek(0)
+    return nbytes, is_archive
+
+
+def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    members = archive.infolist()
+    if len(members) > MEMBERS_MAX:
+        raise ValueError(f"found {len(members)} arrays, expected at most {MEMBERS_MAX}")
+    return members
 
 
 def _stored_array(file: BinaryIO, start: int, nbytes: int) -> ArrayInFile | None:
     file.seek(start)
     shape, fortran_order, dtype, _ = _header(file, start, nbytes)
     return None if fortran_order and len(shape) > 1 else ArrayInFile(file.tell(), shape, dtype)
+
+
+def _read_npy(file: BinaryIO, nbytes: int) -> Array:
+    shape, fortran_order, dtype, rest = _header(file, 0, nbytes)
+    buffer = bytearray(rest)
+    view = memoryview(buffer)
+    while view and (count := cast(Any, file).readinto(view)):
+        view = view[count:]
+    if view:
+        raise EOFError(f"it ends {len(view)} bytes before its array does")
+    return np.ndarray(shape, dtype, buffer, order="F" if fortran_order else "C")
 
 
 def _header(file: BinaryIO, start: int, nbytes: int) -> tuple[tuple[int, ...], bool, "np.dtype[Any]", int]:
@@ -107,54 +163,3 @@ def _header(file: BinaryIO, start: int, nbytes: int) -> tuple[tuple[int, ...], b
     if any(length < 0 for length in shape) or prod(shape) * dtype.itemsize != rest:
         raise ValueError(f"found {rest} bytes of data, expected an array {str(shape)[:80]} of {dtype}")
     return shape, fortran_order, dtype, rest
-
-
-def read_npy(file: BinaryIO, nbytes: int) -> Array:
-    """Return the array of a .npy file.
-
-    Args:
-        file: at its beginning.
-        nbytes: of the file.
-
-    Raises:
-        ValueError: it is damaged, holds objects, or has another size than its header says.
-    """
-    try:
-        shape, fortran_order, dtype, rest = _header(file, 0, nbytes)
-        buffer = bytearray(rest)
-        view = memoryview(buffer)
-        while view and (count := cast(Any, file).readinto(view)):
-            view = view[count:]
-        if view:
-            raise EOFError(f"it ends {len(view)} bytes before its array does")
-        return np.ndarray(shape, dtype, buffer, order="F" if fortran_order else "C")
-    except InputError:
-        raise  # the file cannot be read where it is
-    except _DAMAGE as error:
-        raise ValueError(f"{type(error).__name__}: {str(error)[:200]}") from None
-
-
-def read_npz(file: BinaryIO) -> dict[str, Array]:
-    """Return a .npz file's arrays by name; raise a `ValueError` if it is damaged or dangerous."""
-    try:
-        nbytes = size_of(file)
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            if len(members) > MEMBERS_MAX:
-                raise ValueError(f"found {len(members)} arrays, expected at most {MEMBERS_MAX}")
-            total = sum(member.file_size for member in members)
-            if total > (room := room_for(nbytes)):
-                raise ValueError(
-                    f"its arrays have {total} bytes, expected at most {room} from {nbytes} compressed ones; "
-                    "np.savez writes them uncompressed"
-                )
-            columns = {}
-            for member in members:
-                with archive.open(member) as stream:
-                    name = member.filename.removesuffix(".npy")
-                    columns[name] = read_npy(cast(BinaryIO, stream), member.file_size)
-            return columns
-    except InputError:
-        raise  # the file cannot be read where it is
-    except _DAMAGE as error:
-        raise ValueError(f"{type(error).__name__}: {str(error)[:200]}") from None

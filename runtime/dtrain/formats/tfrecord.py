@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 
 from dtrain.errors import InputError
-from dtrain.formats.bounded_reading import decompressed, open_regular, room_for
+from dtrain.formats.bounded_reading import decompressed, room_for
 
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
@@ -43,24 +43,6 @@ _OTHERS = {
     b"version http": "a pointer of Git LFS in its place; `git lfs pull` fetches it",
 }
 """What stands in the place of records most often, by the first of its bytes."""
-
-
-def read_records(path: str | Path, compression: str = "") -> Iterator[bytes]:
-    """Yield the records of a file.
-
-    Args:
-        path: of the file.
-        compression: empty, GZIP or ZLIB.
-
-    Raises:
-        InputError: there is no such file, or it is damaged; the records before the damage have been yielded.
-    """
-    check_compression(compression)
-    try:
-        with open(open_regular(path), "rb") as file:
-            yield from records_from(file, f"{path}", compression)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
 
 
 def records_from(file: BinaryIO, where: str, compression: str = "") -> Iterator[bytes]:

@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 try:
     import msgspec
@@ -80,7 +80,7 @@ def main(request: DataRequest) -> int:
 def index(request: DataRequest) -> int:
     """Build the indexes that are not there; a line for each file as soon as it is known."""
     row = "{:{}} {:>12} {:>9} {:>8}  {}".format
-    width = max(20, _width() - 46)
+    width = max(20, shutil.get_terminal_size((WIDTH, 24)).columns - 46)
     done: list[Indexed] = []
     failed: list[dict[str, str]] = []
     for made in _of_each(request, build_index, failed):
@@ -92,7 +92,7 @@ def index(request: DataRequest) -> int:
             print(row(_cut(made.file, width), width, made.rows, size, f"{made.seconds:.3f}", made.index))
             sys.stdout.flush()
     if request.as_json:
-        _answer(files=msgspec.to_builtins(done), failed=failed)
+        print(json.dumps({"files": msgspec.to_builtins(done), "failed": failed}))
     elif len(done) > 1:
         rows, nbytes = sum(each.rows for each in done), sum(each.bytes for each in done)
         seconds = sum(each.seconds for each in done)
@@ -110,7 +110,7 @@ def inspect(request: DataRequest) -> int:
             sys.stdout.flush()
         done.append(made)
     if request.as_json:
-        _answer(files=msgspec.to_builtins(done), failed=failed)
+        print(json.dumps({"files": msgspec.to_builtins(done), "failed": failed}))
     return 1 if failed else 0
 
 
@@ -120,28 +120,22 @@ ACTIONS: dict[str, Callable[[DataRequest], int]] = {"index": index, "inspect": i
 def _of_each(
     request: DataRequest, make: Callable[[DataFile], _Made], failed: list[dict[str, str]]
 ) -> Iterator[_Made]:
-    """Yield what is made of each file; what is wrong with a file is said, and the others go on."""
-    for path in _paths(request):
+    """Yield what is made of each file; what is wrong with a file is said, and the others go on.
+
+    The indexes that lie beside files, as `data/*` names both, are left out.
+    """
+    paths = [path for path in request.files if not path.endswith(SUFFIX)]
+    if not paths:
+        raise SpecError(f"expected files of data, found indexes ({SUFFIX}) alone")
+    for path in paths:
         try:
-            made = make(_file(path, request))
+            made = make(data_file(path, request.kind, header=request.header))
         except DtrainError as error:
             failed.append({"file": shown(path), "message": str(error)})
             sys.stdout.flush()
             _say(error)
         else:
             yield made
-
-
-def _paths(request: DataRequest) -> Sequence[str]:
-    """Return the files without the indexes that lie beside them, as `data/*` names both."""
-    paths = [path for path in request.files if not path.endswith(SUFFIX)]
-    if not paths:
-        raise SpecError(f"expected files of data, found indexes ({SUFFIX}) alone")
-    return paths
-
-
-def _file(path: str, request: DataRequest) -> DataFile:
-    return data_file(path, request.kind, header=request.header)
 
 
 # Texts
@@ -170,16 +164,8 @@ def _shape(field: Field) -> str:
     return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"
 
 
-def _answer(**fields: Any) -> None:
-    print(json.dumps(fields))
-
-
 def _say(error: DtrainError) -> None:
     print(plain(str(error) if isinstance(error, SpecError) else f"dtrain: {error}"), file=sys.stderr)
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((WIDTH, 24)).columns
 
 
 def _cut(name: str, width: int) -> str:

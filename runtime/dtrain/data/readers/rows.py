@@ -24,7 +24,7 @@ from dtrain.data.stores.opening import (
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
-from dtrain.formats.numpy_file import ArrayInFile, read_npy, read_npz, size_of, stored_arrays
+from dtrain.formats.numpy_file import ArrayInFile, read_arrays, stored_arrays
 from dtrain.formats.tfrecord import record_offsets, records_from, records_in
 from dtrain.types import Array
 
@@ -90,7 +90,11 @@ class Lines(RowFormat):
     kind = "lines"
 
     def read(self, path: str) -> Iterator[Element]:
-        return read_lines(path)
+        with open_stream(path) as file:
+            while line := file.readline(LINE_BYTES_MAX + 1):
+                if len(line) > LINE_BYTES_MAX:
+                    raise InputError(f"{shown(path)}: found a line of more than {LINE_BYTES_MAX} bytes.")
+                yield line.removesuffix(b"\n").removesuffix(b"\r")
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
         found = [np.zeros(1, np.uint64)]
@@ -108,15 +112,6 @@ class Lines(RowFormat):
 
     def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
         return [part.removesuffix(b"\n").removesuffix(b"\r") for part in parts]
-
-
-def read_lines(path: str) -> Iterator[bytes]:
-    """Yield a file's lines without line breaks; raise an `InputError` if it cannot be read so."""
-    with open_stream(path) as file:
-        while line := file.readline(LINE_BYTES_MAX + 1):
-            if len(line) > LINE_BYTES_MAX:
-                raise InputError(f"{shown(path)}: found a line of more than {LINE_BYTES_MAX} bytes.")
-            yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 class FileSource(Node):
@@ -220,22 +215,10 @@ class NumpyRows(FileSource):
         """
         super().__init__(path)
         where = shown(path)
-        try:
-            with open_stream(path) as file:
-                stored = stored_arrays(file)
-                arrays = None
-                if stored is None:
-                    nbytes = size_of(file)
-                    is_archive = file.read(2) == b"PK"
-                    file.seek(0)
-                    arrays = read_npz(file) if is_archive else read_npy(file, nbytes)
-        except InputError:
-            raise
-        except ValueError as error:
-            raise InputError(
-                f"{where}: expected a file of numpy arrays of numbers or text: {error}"
-            ) from None
-        self._memory = None if arrays is None else Slices(arrays)
+        with open_stream(path) as file:
+            stored = stored_arrays(file, where)
+            arrays = {} if stored else read_arrays(file, where)
+        self._memory = None if stored else Slices(arrays.get("", arrays))
         self._stored = stored or {}
         self._facts = open_file(path).facts()
         shapes = {name: each.shape for name, each in self._stored.items()}
