@@ -16,7 +16,7 @@ from dtrain.data import (
 )
 from dtrain.data.examples import decode_example
 from dtrain.data.readers import example_layouts
-from dtrain.data.readers.example_layouts import ExampleGroups, spans_of
+from dtrain.data.readers.example_layouts import groups_of, spans_of
 from dtrain.errors import InputError
 from dtrain.formats import tfrecord
 from dtrain.formats.tfrecord import masked_crc32c, masked_crc32c_of_each
@@ -89,7 +89,7 @@ def test_unusual_forms_and_forms_that_alternate():
         for number in range(40)
     ]
     assert parse_example(records, FEATURES)["y"].tolist() == list(range(40))
-    assert len(ExampleGroups(records).others) == 0
+    assert groups_of(records)[1] == []
 
 
 def test_more_forms_of_one_length_than_are_kept(monkeypatch):
@@ -97,6 +97,18 @@ def test_more_forms_of_one_length_than_are_kept(monkeypatch):
     records = [encode_example({"x": [1.0, 2.0], f"k{number % 7}": b""}) for number in range(70)]
     for _ in range(3):
         assert parse_example(records, {"x": FEATURES["x"]})["x"].tolist() == [[1, 2]] * 70
+
+
+def test_a_number_of_too_many_bytes_is_refused_in_a_long_list_too():
+    record = encode_example({"x": np.full(30, -1)})
+    wrong = record.replace(b"\xff" * 9 + b"\x01", b"\xff" * 10, 1)
+    with pytest.raises(InputError, match=r"more than 10 bytes"):
+        parse_single_example(wrong, {"x": VarLenFeature(np.int64)})
+
+
+def test_zero_bytes_at_the_end_of_a_default_value_stay():
+    features = {"name": FixedLenFeature([], bytes, b"n\0")}
+    assert parse_example([encode_example({"x": 1.0})] * 4, features)["name"].tolist() == [b"n\0"] * 4
 
 
 @pytest.mark.parametrize(

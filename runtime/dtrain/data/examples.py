@@ -20,13 +20,16 @@ import numpy as np
 from dtrain.data.readers.example_layouts import (
     BYTES_LIST,
     FLOAT_LIST,
-    ExampleGroups,
     FeatureSpan,
     Layout,
     Octets,
+    groups_of,
     spans_of,
+    varint,
 )
+from dtrain.data.structure import TensorSpec
 from dtrain.errors import InputError
+from dtrain.formats.event_files import bytes_field, encoded_integer
 from dtrain.types import Array
 
 Feature = list[bytes] | Array | None
@@ -97,66 +100,48 @@ def parse_example(
         serialized: the bytes of each Example, as `encode_example` or TensorFlow made them.
         features: the wanted features, by name.
     """
-    groups = ExampleGroups(serialized)
-    batch = {name: _column(feature, len(serialized)) for name, feature in features.items()}
-    for layout, numbers, examples in groups.alike:
+    columns = {name: _column(feature, len(serialized)) for name, feature in features.items()}
+    alike, others = groups_of(serialized)
+    for layout, numbers, octets in alike:
+        examples = [serialized[number] for number in numbers.tolist()]
         for name, feature in features.items():
-            first = serialized[int(numbers[0])]
-            batch[name][numbers] = _together(name, layout, examples, serialized, numbers, feature, first)
-    for number in groups.others:
-        row = parse_single_example(serialized[number], features)
-        for name, value in row.items():
-            batch[name][number] = value
-    return {
-        name: column if isinstance(features[name], FixedLenFeature) else list(column)
-        for name, column in batch.items()
-    }
+            span = layout.spans.get(name)
+            # The first one shows what is wrong with all of them.
+            first = _parsed(name, None if span is None else _value(examples[0], span), feature)
+            rows = [first] * len(examples) if span is None else _rows(layout, span, octets, examples)
+            if isinstance(feature, VarLenFeature):
+                for number, row in zip(numbers.tolist(), rows, strict=True):
+                    columns[name][number] = row
+            else:
+                columns[name][numbers] = first if span is None else np.reshape(rows, (-1, *feature.shape))
+    for number in others:
+        for name, value in parse_single_example(serialized[number], features).items():
+            columns[name][number] = value
+    return columns
 
 
-def _column(feature: FixedLenFeature | VarLenFeature, rows: int) -> Array:
-    """Return an array for the values of a batch; of features of any length, for an array in each place."""
+def _column(feature: FixedLenFeature | VarLenFeature, rows: int) -> Any:
+    """Return an array for the values of a batch, or a list for an array of any length in each place."""
     if isinstance(feature, VarLenFeature):
-        return np.empty(rows, object)
+        return [None] * rows
     dtype = _dtype_name(feature.dtype)
     return np.empty((rows, *feature.shape), object if dtype == "string" else dtype)
 
 
-def _together(
-    name: str,
-    layout: Layout,
-    examples: Octets,
-    serialized: Sequence[bytes],
-    numbers: Array,
-    feature: FixedLenFeature | VarLenFeature,
-    first: bytes,
-) -> Any:
-    """Return the values of a feature in Examples of one form, of which the first one shows what is wrong."""
-    span = layout.spans.get(name)
-    example = _parsed(name, None if span is None else _value(first, span), feature)
-    if span is None:
-        column = np.empty(len(numbers), object) if isinstance(feature, VarLenFeature) else None
-        if column is None:
-            return np.broadcast_to(example, (len(numbers), *np.shape(example)))
-        column[:] = [example] * len(numbers)
-        return column
-    if span.kind == BYTES_LIST:
-        rows: Any = np.empty((len(numbers), len(span.pieces)), object)
-        alike = [serialized[number] for number in numbers.tolist()]
-        for place, (begin, end) in enumerate(span.pieces):
-            rows[:, place] = [each[begin:end] for each in alike]
-    else:
-        rows = layout.floats(examples, span) if span.kind == FLOAT_LIST else layout.integers(examples, span)
-    if isinstance(feature, FixedLenFeature):
-        return rows.reshape(len(numbers), *feature.shape)
-    column = np.empty(len(numbers), object)
-    column[:] = list(rows)
-    return column
+def _rows(layout: Layout, span: FeatureSpan, octets: Octets, examples: Sequence[bytes]) -> Array:
+    """Return the values of a feature in Examples of one form, a row for each."""
+    if span.kind != BYTES_LIST:
+        return layout.floats(octets, span) if span.kind == FLOAT_LIST else layout.integers(octets, span)
+    rows = np.empty((len(examples), len(span.pieces)), object)
+    for place, (begin, end) in enumerate(span.pieces):
+        rows[:, place] = [each[begin:end] for each in examples]
+    return rows
 
 
 def decode_example(serialized: bytes) -> dict[str, Feature]:
-    if (spans := spans_of(serialized)) is not None:
-        return {name: _value(serialized, span) for name, span in spans.items()}
     try:
+        if (spans := spans_of(serialized)) is not None:
+            return {name: _value(serialized, span) for name, span in spans.items()}
         features: dict[str, Feature] = {}
         for _, message in _fields(serialized, 1):
             for _, entry in _fields(message, 1):
@@ -177,10 +162,10 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
             int64, others float32.
     """
     entries = [
-        _field(1, _field(1, name.encode()) + _field(2, _encode_feature(features[name])))
+        bytes_field(1, bytes_field(1, name.encode()) + bytes_field(2, _encode_feature(features[name])))
         for name in sorted(features)
     ]
-    return _field(1, b"".join(entries))
+    return bytes_field(1, b"".join(entries))
 
 
 # Features
@@ -188,11 +173,11 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
 
 def _parsed(name: str, found: Feature, feature: FixedLenFeature | VarLenFeature) -> Any:
     dtype = _dtype_name(feature.dtype)
-    if found is not None and _kind(found) != dtype:
-        raise InputError(f"parse_example: feature {name}: expected {dtype}, found {_kind(found)}.")
+    kind = dtype if found is None else found.dtype.name if isinstance(found, np.ndarray) else "string"
+    if kind != dtype:
+        raise InputError(f"parse_example: feature {name}: expected {dtype}, found {kind}.")
     if isinstance(feature, VarLenFeature):
-        values: Any = [] if found is None else found
-        return _as_array(values, dtype)
+        return _as_array([] if found is None else found, dtype)
     if found is None:
         if feature.default_value is None:
             raise InputError(f"parse_example: feature {name} ({dtype}) is missing and has no default_value.")
@@ -211,14 +196,10 @@ def _parsed(name: str, found: Feature, feature: FixedLenFeature | VarLenFeature)
 @lru_cache(256)
 def _dtype_name(dtype: Any) -> str:
     """Return `string`, `float32` or `int64`; numpy takes long to name a dtype, so names are kept."""
-    name = "string" if dtype in (bytes, str, "string", object) else np.dtype(dtype).name
+    name: str = TensorSpec((), dtype).dtype
     if name not in ("string", "float32", "int64"):
         raise InputError(f"parse_example: expected a dtype of string, float32 or int64, found {name}.")
     return name
-
-
-def _kind(feature: Feature) -> str:
-    return _dtype_name(feature.dtype) if isinstance(feature, np.ndarray) else "string"
 
 
 def _as_array(values: Any, dtype: str) -> Array:
@@ -233,15 +214,22 @@ def _value(example: bytes, span: FeatureSpan) -> Feature:
     if span.kind == BYTES_LIST:
         return [example[begin:end] for begin, end in span.pieces]
     begin, end = span.pieces[0]
-    if span.kind == FLOAT_LIST:
-        return np.frombuffer(example, "<f4", (end - begin) // 4, begin).astype(np.float32)
-    return _integers(example[begin:end])
+    return _floats(example[begin:end]) if span.kind == FLOAT_LIST else _integers(example[begin:end])
+
+
+def _floats(packed: bytes) -> Array:
+    return np.frombuffer(packed, "<f4").astype(np.float32)
 
 
 def _integers(packed: bytes) -> Array:
     """Return whole numbers of 7 bits a byte; raise a ValueError for one of more than 10 bytes."""
     if len(packed) <= FEW_BYTES:
-        return np.array(list(_int64s(memoryview(packed))), np.int64)
+        position = 0
+        values = []
+        while position < len(packed):
+            value, position = varint(packed, position)
+            values.append(value & 0xFFFFFFFFFFFFFFFF)
+        return np.array(values, np.uint64).view(np.int64)
     octets = np.frombuffer(packed, np.uint8)
     lasts = np.flatnonzero(octets < 0x80)
     firsts = np.concatenate([[0], lasts[:-1] + 1])
@@ -259,15 +247,13 @@ def _integers(packed: bytes) -> Array:
 def _decode_feature(message: memoryview | bytes) -> Feature:
     feature: Feature = None
     for number, content in _fields(message, OF_BYTES, OF_FLOATS, OF_INTEGERS):
+        values = [bytes(value) for _, value in _fields(content, 1)]
         if number == OF_BYTES:
-            feature = [bytes(value) for _, value in _fields(content, 1)]
+            feature = values
         elif number == OF_FLOATS:
-            packed = b"".join(bytes(value) for _, value in _fields(content, 1))
-            feature = np.frombuffer(packed, "<f4").astype(np.float32)
+            feature = _floats(b"".join(values))
         else:
-            feature = np.array(
-                [value for _, part in _fields(content, 1) for value in _int64s(part)], np.int64
-            )
+            feature = np.concatenate([np.empty(0, np.int64), *map(_integers, values)])
     return feature
 
 
@@ -276,12 +262,12 @@ def _fields(message: memoryview | bytes, *wanted: int) -> Iterator[tuple[int, me
     view = memoryview(message)
     position = 0
     while position < len(view):
-        tag, position = _varint(view, position)
+        tag, position = varint(view, position)
         start = position
         if tag & 7 == VARINT:
-            _, position = _varint(view, position)
+            _, position = varint(view, position)
         elif tag & 7 == LENGTH_DELIMITED:
-            length, start = _varint(view, position)
+            length, start = varint(view, position)
             position = start + length
         elif tag & 7 in (FIXED32, FIXED64):
             position += 4 if tag & 7 == FIXED32 else 8
@@ -293,53 +279,16 @@ def _fields(message: memoryview | bytes, *wanted: int) -> Iterator[tuple[int, me
             yield tag >> 3, view[start:position]
 
 
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
-    """Return a number of 7 bits a byte at `position`, and the position after it."""
-    value = shift = 0
-    while shift < 70:
-        byte = view[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise ValueError("a number of more than 10 bytes")
-
-
-def _int64s(packed: memoryview) -> Iterator[int]:
-    position = 0
-    while position < len(packed):
-        value, position = _varint(packed, position)
-        yield (value & 0xFFFFFFFFFFFFFFFF) - ((value & 0x8000000000000000) << 1)
-
-
 def _encode_feature(values: Any) -> bytes:
     if isinstance(values, bytes | str):
         values = [values]
-    if (
-        isinstance(values, list | tuple)
-        and all(isinstance(value, bytes | str) for value in values)
-        and values
-    ):
-        content = b"".join(_field(1, value.encode() if isinstance(value, str) else value) for value in values)
-        return _field(OF_BYTES, content)
+    if isinstance(values, list | tuple) and values and all(isinstance(each, bytes | str) for each in values):
+        texts = (each.encode() if isinstance(each, str) else each for each in values)
+        return bytes_field(OF_BYTES, b"".join(bytes_field(1, text) for text in texts))
     array = np.asarray(values).reshape(-1)
     if array.dtype.kind in "iub":
-        packed = b"".join(_encode_varint(int(value) & 0xFFFFFFFFFFFFFFFF) for value in array)
-        return _field(OF_INTEGERS, _field(1, packed))
+        packed = b"".join(encoded_integer(int(value)) for value in array)
+        return bytes_field(OF_INTEGERS, bytes_field(1, packed))
     if array.dtype.kind == "f":
-        return _field(OF_FLOATS, _field(1, array.astype("<f4").tobytes()))
+        return bytes_field(OF_FLOATS, bytes_field(1, array.astype("<f4").tobytes()))
     raise InputError(f"encode_example: expected bytes, text or numbers, found dtype {array.dtype}.")
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _encode_varint(number << 3 | LENGTH_DELIMITED) + _encode_varint(len(content)) + content
-
-
-def _encode_varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -40,7 +40,7 @@ class SummaryWriter:
         now_s = time.time()
         name = f"events.out.tfevents.{int(now_s)}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.v2"
         self._file = TFRecordWriter(Path(directory) / name)
-        self._file.write(_double(1, now_s) + _bytes(3, b"brain.Event:2"))
+        self._file.write(_double_field(1, now_s) + bytes_field(3, b"brain.Event:2"))
         self.flush()
 
     def scalar(self, tag: str, value: float, step: int, description: str = "") -> None:
@@ -57,9 +57,9 @@ class SummaryWriter:
         """Write Markdown: a string, or nested lists of strings, shown as a table. See `tf.summary.text`."""
         cells = np.array(text, object)
         tensor = (
-            _varint(1, STRING)
-            + _bytes(2, _shape(cells))
-            + b"".join(_bytes(8, cell.encode()) for cell in cells.flat)
+            _integer_field(1, STRING)
+            + bytes_field(2, _shape(cells))
+            + b"".join(bytes_field(8, cell.encode()) for cell in cells.flat)
         )
         self._write(tag, step, TEXTS, tensor, description)
 
@@ -80,12 +80,14 @@ class SummaryWriter:
         self.close()
 
     def _write(self, tag: str, step: int, plugin: str, tensor: bytes, description: str) -> None:
-        metadata = _bytes(1, _bytes(1, plugin.encode())) + (
-            _bytes(3, description.encode()) if description else b""
+        metadata = bytes_field(1, bytes_field(1, plugin.encode())) + (
+            bytes_field(3, description.encode()) if description else b""
         )
-        value = _bytes(1, tag.encode()) + _bytes(8, tensor) + _bytes(9, metadata)
+        value = bytes_field(1, tag.encode()) + bytes_field(8, tensor) + bytes_field(9, metadata)
         self._file.write(
-            _double(1, time.time()) + (_varint(2, step) if step else b"") + _bytes(5, _bytes(1, value))
+            _double_field(1, time.time())
+            + (_integer_field(2, step) if step else b"")
+            + bytes_field(5, bytes_field(1, value))
         )
 
 
@@ -119,7 +121,7 @@ def histogram(values: Any, buckets: int = HISTOGRAM_BUCKETS) -> np.ndarray[Any, 
 # Protocol buffers: a key (number of the field, how it is written), then the field.
 
 
-def _integer(value: int) -> bytes:
+def encoded_integer(value: int) -> bytes:
     value &= (1 << 64) - 1  # negative ones as two's complement
     digits = bytearray()
     while value > 0x7F:
@@ -129,21 +131,21 @@ def _integer(value: int) -> bytes:
     return bytes(digits)
 
 
-def _varint(field: int, value: int) -> bytes:
-    return _integer(field << 3) + _integer(value)
+def _integer_field(field: int, value: int) -> bytes:
+    return encoded_integer(field << 3) + encoded_integer(value)
 
 
-def _double(field: int, value: float) -> bytes:
-    return _integer(field << 3 | 1) + struct.pack("<d", value)
+def _double_field(field: int, value: float) -> bytes:
+    return encoded_integer(field << 3 | 1) + struct.pack("<d", value)
 
 
-def _bytes(field: int, value: bytes) -> bytes:
-    return _integer(field << 3 | 2) + _integer(len(value)) + value
+def bytes_field(field: int, value: bytes) -> bytes:
+    return encoded_integer(field << 3 | 2) + encoded_integer(len(value)) + value
 
 
 def _tensor(dtype: int, array: Any) -> bytes:
-    return _varint(1, dtype) + _bytes(2, _shape(array)) + _bytes(4, array.tobytes())
+    return _integer_field(1, dtype) + bytes_field(2, _shape(array)) + bytes_field(4, array.tobytes())
 
 
 def _shape(array: Any) -> bytes:
-    return b"".join(_bytes(2, _varint(1, size)) for size in np.shape(array))
+    return b"".join(bytes_field(2, _integer_field(1, size)) for size in np.shape(array))

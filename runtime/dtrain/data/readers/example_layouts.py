@@ -83,7 +83,7 @@ def spans_of(example: bytes) -> dict[str, FeatureSpan] | None:
     """Return the places of the values of an Example; None if it has not the usual form."""
     try:
         return _spans(example)
-    except (IndexError, UnicodeDecodeError):
+    except (IndexError, ValueError):
         return None
 
 
@@ -133,18 +133,25 @@ def _length(data: bytes, position: int, tag: int) -> tuple[int, int]:
     length = data[position + 1]
     position += 2
     if length >= CONTINUED:
-        shift = 7
-        length &= 0x7F
-        while True:
-            octet = data[position]
-            position += 1
-            length |= (octet & 0x7F) << shift
-            if octet < CONTINUED:
-                break
-            shift += 7
-            if shift > 63:
-                raise IndexError
+        length, position = varint(data, position - 1)
     return position + length, position
+
+
+def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return a number of 7 bits a byte at `position`, and the position after it.
+
+    Raises:
+        IndexError: the data end inside the number.
+        ValueError: it has more than 10 bytes.
+    """
+    value = 0
+    for shift in range(0, 70, 7):
+        octet = data[position]
+        position += 1
+        value |= (octet & 0x7F) << shift
+        if octet < CONTINUED:
+            return value, position
+    raise ValueError("a number of more than 10 bytes")
 
 
 def layout_of(example: bytes) -> Layout | None:
@@ -158,64 +165,55 @@ def layout_of(example: bytes) -> Layout | None:
         for begin, end in span.pieces:
             # Of whole numbers the first bit of each byte says whether the number goes on in the next.
             fixed[begin:end] = CONTINUED if span.kind == INT64_LIST else 0
-            if span.kind == INT64_LIST and _too_long(template[begin:end]):
-                return None
+            if span.kind == INT64_LIST:
+                lasts = np.flatnonzero(template[begin:end] < CONTINUED)
+                if np.diff(lasts, prepend=-1).max(initial=0) > 10:  # more bytes than a number has
+                    return None
     return Layout(spans, template, fixed)
 
 
-def _too_long(numbers: Octets) -> bool:
-    """Return whether one of some packed whole numbers has more than 10 bytes."""
-    lasts = np.flatnonzero(numbers < CONTINUED)
-    return bool(np.diff(lasts, prepend=-1).max(initial=0) > 10)
+_Group = tuple[Layout, Array, Octets]
+"""A layout, the numbers of its Examples, and their bytes as rows of a matrix."""
 
 
-class ExampleGroups:
-    """Examples of a batch that are parsed together.
+def groups_of(examples: Sequence[bytes]) -> tuple[list[_Group], list[int]]:
+    """Return the Examples of a batch that are parsed together, and the numbers of the others."""
+    alike: list[_Group] = []
+    others: list[int] = []
+    by_length: dict[int, list[int]] = {}
+    for number, example in enumerate(examples):
+        by_length.setdefault(len(example), []).append(number)
+    for length, numbers in by_length.items():
+        others += _divide(examples, length, numbers, alike)
+    return alike, others
 
-    Attributes:
-        alike: for each layout the numbers of its Examples, and their bytes as rows of a matrix.
-        others: the numbers of those that are parsed one by one.
-    """
 
-    def __init__(self, examples: Sequence[bytes]) -> None:
-        self.alike: list[tuple[Layout, Array, Octets]] = []
-        self.others: list[int] = []
-        by_length: dict[int, list[int]] = {}
-        for number, example in enumerate(examples):
-            by_length.setdefault(len(example), []).append(number)
-        for length, numbers in by_length.items():
-            self._divide(examples, length, numbers)
-
-    def _divide(self, examples: Sequence[bytes], length: int, numbers: list[int]) -> None:
-        """Put Examples of one length into groups."""
-        known = _known.get(length, [])
-        if length > EXAMPLE_BYTES_MAX or (len(numbers) < TOGETHER_MIN and not known):
-            self.others += numbers
-            return
-        rest = np.array(numbers)
-        matrix = np.frombuffer(b"".join([examples[number] for number in numbers]), np.uint8)
-        matrix = matrix.reshape(len(numbers), length)
-        learnt: list[Layout] = []
-        untried = iter(known)
-        while len(rest) and len(learnt) < LAYOUTS_PER_LENGTH:
-            layout = next(untried, None)
+def _divide(examples: Sequence[bytes], length: int, numbers: list[int], alike: list[_Group]) -> list[int]:
+    """Add the groups of Examples of one length to `alike`, and return the numbers of those in no group."""
+    known = _known.get(length, [])
+    if length > EXAMPLE_BYTES_MAX or (len(numbers) < TOGETHER_MIN and not known):
+        return numbers
+    rest = np.array(numbers)
+    matrix = np.frombuffer(b"".join([examples[number] for number in numbers]), np.uint8)
+    matrix = matrix.reshape(len(numbers), length)
+    learnt: list[Layout] = []
+    untried = iter(known)
+    while len(rest) and len(learnt) < LAYOUTS_PER_LENGTH:
+        layout = next(untried, None)
+        if layout is None:
+            layout = layout_of(examples[rest[0]])
             if layout is None:
-                layout = layout_of(examples[rest[0]])
-                if layout is None:
-                    break
-                learnt.append(layout)
-            fit = layout.fits(matrix)
-            if fit.all():
-                self.alike.append((layout, rest, matrix))
-                rest = rest[:0]
-            elif fit.any():
-                self.alike.append((layout, rest[fit], matrix[fit]))
-                rest, matrix = rest[~fit], matrix[~fit]
-        self.others += rest.tolist()
-        if learnt:
-            _known[length] = [*learnt, *known][:LAYOUTS_PER_LENGTH]
-        if len(_known) > LENGTHS_KEPT:
-            _known.clear()
+                break
+            learnt.append(layout)
+        fit = layout.fits(matrix)
+        if fit.any():
+            alike.append((layout, rest, matrix) if fit.all() else (layout, rest[fit], matrix[fit]))
+            rest, matrix = rest[~fit], matrix[~fit]
+    if learnt:
+        _known[length] = [*learnt, *known][:LAYOUTS_PER_LENGTH]
+    if len(_known) > LENGTHS_KEPT:
+        _known.clear()
+    return [int(number) for number in rest]
 
 
 _known: dict[int, list[Layout]] = {}
