@@ -83,11 +83,7 @@ def pad_sequences(
     shape = next((np.shape(each)[1:] for each in sequences if len(each)), ())
     padded = np.full((len(sequences), length, *shape), value, dtype)
     for row, each in zip(padded, sequences, strict=True):
-        kept = (
-            np.asarray(each)[max(0, len(each) - length) :]
-            if truncating == "pre"
-            else np.asarray(each)[:length]
-        )
+        kept = np.asarray(each)[max(0, len(each) - length) if truncating == "pre" else 0 :][:length]
         start = length - len(kept) if padding == "pre" else 0
         if len(kept):  # an empty list has no shape of its own
             row[start : start + len(kept)] = kept

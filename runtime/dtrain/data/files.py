@@ -124,11 +124,8 @@ def _of_files(filenames: Filenames, make: Callable[[str], Node], num_parallel_re
 
 def _listed(filenames: Any) -> list[str]:
     paths = str, bytes, Path
-    listed = (
-        list(filenames)
-        if isinstance(filenames, Iterable) and not isinstance(filenames, paths)
-        else [filenames]
-    )
+    is_one = isinstance(filenames, paths) or not isinstance(filenames, Iterable)
+    listed = [filenames] if is_one else list(filenames)
     if not all(isinstance(name, paths) for name in listed):
         raise InputError(
             f"filenames: expected a path, a list of paths or a Dataset of them, found {filenames!r}"

@@ -82,9 +82,8 @@ def image_dataset_from_directory(
     _check("color_mode", color_mode, tuple(MODES))
     _check("interpolation", interpolation, INTERPOLATIONS)
     _check_split(validation_split, subset)
-    images = _found(os.fspath(directory).rstrip("/") or "/", labels, class_names, follow_links).labelled(
-        label_mode
-    )
+    folder = os.fspath(directory).rstrip("/") or "/"
+    images = _images_of(folder, labels, class_names, follow_links).labelled(label_mode)
     if shuffle:
         images = images.shuffled((seed or 0) % SEED_MAX)
 
@@ -94,12 +93,11 @@ def image_dataset_from_directory(
         return (image, *label) if label else image
 
     kept = len(images.paths) - int((validation_split or 0.0) * len(images.paths))
-    buffer = 1024 if batch_size is None else batch_size * 8
+    buffer = (1024 if batch_size is None else batch_size * 8) * shuffle
+    training, held_out = images.part(range(kept)), images.part(range(kept, len(images.paths)))
     if subset == "both":
-        both = images.part(slice(kept)), images.part(slice(kept, None))
-        return both[0].dataset(load, batch_size, buffer * shuffle, seed), both[1].dataset(load, batch_size)
-    chosen = images.part(slice(kept, None) if subset == "validation" else slice(kept))
-    return chosen.dataset(load, batch_size, buffer * shuffle, seed)
+        return training.dataset(load, batch_size, buffer, seed), held_out.dataset(load, batch_size)
+    return (held_out if subset == "validation" else training).dataset(load, batch_size, buffer, seed)
 
 
 @dataclass(frozen=True)
@@ -129,14 +127,12 @@ class _Images:
 
     def shuffled(self, seed: int) -> "_Images":
         """Return the images in an order drawn by a seed."""
-        order = np.random.RandomState(seed).permutation(len(self.paths))
-        labels = None if self.labels is None else self.labels[order]
-        return replace(self, paths=[self.paths[number] for number in order], labels=labels)
+        return self.part(np.random.RandomState(seed).permutation(len(self.paths)))
 
-    def part(self, rows: slice) -> "_Images":
-        """Return some of the images."""
-        labels = None if self.labels is None else self.labels[rows]
-        return replace(self, paths=self.paths[rows], labels=labels)
+    def part(self, numbers: Any) -> "_Images":
+        """Return the images of these numbers, in that order."""
+        labels = None if self.labels is None else self.labels[numbers]
+        return replace(self, paths=[self.paths[number] for number in numbers], labels=labels)
 
     def dataset(
         self, load: Callable[..., Any], batch_size: int | None, buffer: int = 0, seed: int | None = None
@@ -169,7 +165,7 @@ def _check(name: str, found: Any, expected: Sequence[Any]) -> None:
         )
 
 
-def _found(directory: str, labels: Any, class_names: Sequence[str] | None, follow_links: bool) -> _Images:
+def _images_of(directory: str, labels: Any, class_names: Sequence[str] | None, follow_links: bool) -> _Images:
     """Return the images of a folder, sorted, each with the number of its class."""
     where = shown(directory)
     if not is_url(directory) and not Path(directory).is_dir():
@@ -203,10 +199,9 @@ def _found(directory: str, labels: Any, class_names: Sequence[str] | None, follo
 def _listed(directory: str, follow_links: bool) -> tuple[list[str], Callable[[str], list[str]]]:
     """Return the folders of a directory, and a function from a folder to the images below it, in order."""
     if not is_url(directory):
-        entries = [entry for entry in os.scandir(directory) if entry.is_dir()]
-        return sorted(
-            entry.name for entry in entries if not entry.name.startswith(".")
-        ), lambda folder: _images(folder, follow_links)
+        entries = os.scandir(directory)
+        classes = sorted(each.name for each in entries if each.is_dir() and not each.name.startswith("."))
+        return classes, lambda folder: _images_below(folder, follow_links)
     parts = [url.removeprefix(f"{directory}/").split("/") for url in urls_below(directory)]
     parts.sort(key=lambda names: [(place < len(names) - 1, name) for place, name in enumerate(names)])
     images = [f"{directory}/{'/'.join(names)}" for names in parts if _is_image(names[-1])]
@@ -214,7 +209,7 @@ def _listed(directory: str, follow_links: bool) -> tuple[list[str], Callable[[st
     return folders, lambda folder: [url for url in images if url.startswith(f"{folder}/")]
 
 
-def _images(folder: str, follow_links: bool) -> list[str]:
+def _images_below(folder: str, follow_links: bool) -> list[str]:
     found = []
     for base, folders, files in os.walk(folder, followlinks=follow_links):
         folders.sort()
@@ -265,11 +260,9 @@ def read_image(path: str, color_mode: str) -> Array:
         raise InputError(
             f"{where}: does not decode as an image; expected a whole file of {' or '.join(FORMATS)}"
         ) from None
-    except OSError as error:
-        if error.strerror:
+    except (OSError, ValueError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
+        if isinstance(error, OSError) and error.strerror:
             raise InputError(f"{where}: cannot be read: {error.strerror}") from error
-        raise InputError(f"{where}: does not decode as an image: {str(error)[:200]}") from error
-    except (ValueError, SyntaxError, MemoryError, Image.DecompressionBombError) as error:
         raise InputError(f"{where}: does not decode as an image: {str(error)[:200]}") from error
     return pixels.reshape(*pixels.shape[:2], MODES[color_mode][1])
 

@@ -13,8 +13,7 @@ import struct
 import time
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ TEXTS = "text"
 _numbers = count()
 
 
-class SummaryWriter:
+class SummaryWriter(TFRecordWriter):
     """Writes one event file into a folder; to be used in a `with`, or closed."""
 
     def __init__(self, directory: str | Path) -> None:
@@ -39,19 +38,19 @@ class SummaryWriter:
         Path(directory).mkdir(parents=True, exist_ok=True)
         now_s = time.time()
         name = f"events.out.tfevents.{int(now_s)}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.v2"
-        self._file = TFRecordWriter(Path(directory) / name)
-        self._file.write(_double_field(1, now_s) + bytes_field(3, b"brain.Event:2"))
+        super().__init__(Path(directory) / name)
+        self.write(_double_field(1, now_s) + bytes_field(3, b"brain.Event:2"))
         self.flush()
 
     def scalar(self, tag: str, value: float, step: int, description: str = "") -> None:
         """Write a number. See `tf.summary.scalar`."""
-        self._write(tag, step, SCALARS, _tensor(FLOAT32, np.float32(value)), description)
+        self._write_event(tag, step, SCALARS, _tensor(FLOAT32, np.float32(value)), description)
 
     def histogram(
         self, tag: str, values: Any, step: int, buckets: int = HISTOGRAM_BUCKETS, description: str = ""
     ) -> None:
         """Write how many values lie in which interval. See `tf.summary.histogram`."""
-        self._write(tag, step, HISTOGRAMS, _tensor(FLOAT64, histogram(values, buckets)), description)
+        self._write_event(tag, step, HISTOGRAMS, _tensor(FLOAT64, histogram(values, buckets)), description)
 
     def text(self, tag: str, text: Any, step: int, description: str = "") -> None:
         """Write Markdown: a string, or nested lists of strings, shown as a table. See `tf.summary.text`."""
@@ -61,30 +60,14 @@ class SummaryWriter:
             + bytes_field(2, _shape(cells))
             + b"".join(bytes_field(8, cell.encode()) for cell in cells.flat)
         )
-        self._write(tag, step, TEXTS, tensor, description)
+        self._write_event(tag, step, TEXTS, tensor, description)
 
-    def flush(self) -> None:
-        """Let readers see everything that was written."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file, which is complete."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _write(self, tag: str, step: int, plugin: str, tensor: bytes, description: str) -> None:
+    def _write_event(self, tag: str, step: int, plugin: str, tensor: bytes, description: str) -> None:
         metadata = bytes_field(1, bytes_field(1, plugin.encode())) + (
             bytes_field(3, description.encode()) if description else b""
         )
         value = bytes_field(1, tag.encode()) + bytes_field(8, tensor) + bytes_field(9, metadata)
-        self._file.write(
+        self.write(
             _double_field(1, time.time())
             + (_integer_field(2, step) if step else b"")
             + bytes_field(5, bytes_field(1, value))

@@ -10,7 +10,7 @@ import os
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
@@ -78,10 +78,9 @@ class TFRecordWriter:
 
     def write(self, record: bytes) -> None:
         """Append a record."""
-        length = struct.pack("<Q", len(record))
-        self._put(
-            length + CHECKSUM.pack(masked_crc32c(length)) + record + CHECKSUM.pack(masked_crc32c(record))
-        )
+        length = _LENGTH.pack(len(record))
+        data = length + CHECKSUM.pack(masked_crc32c(length)) + record + CHECKSUM.pack(masked_crc32c(record))
+        self._file.write(data if self._compressor is None else self._compressor.compress(data))
 
     def flush(self) -> None:
         """Let readers see every record of a file that is not compressed."""
@@ -100,9 +99,6 @@ class TFRecordWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _put(self, data: bytes) -> None:
-        self._file.write(data if self._compressor is None else self._compressor.compress(data))
 
 
 def check_compression(compression: str) -> None:
@@ -297,16 +293,11 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def masked_crc32c_of_each(parts: Sequence[bytes]) -> Words:
-    """Return `masked_crc32c` of each of some parts."""
-    return _masked_of(parts, len(parts))
+    crc = np.fromiter(map(google_crc32c.value, parts), np.uint32, len(parts))
+    return (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(MASK_DELTA)
 
 
 def masked_crc32c_of_words(words: np.ndarray[Any, np.dtype[np.uint64]]) -> Words:
     """Return `masked_crc32c` of the 8 bytes, little endian, of each number."""
     octets = np.ascontiguousarray(words, "<u8").view("V8")
-    return _masked_of(octets.tolist(), len(words))
-
-
-def _masked_of(parts: Iterable[bytes], count: int) -> Words:
-    crc = np.fromiter(map(google_crc32c.value, parts), np.uint32, count)
-    return (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(MASK_DELTA)
+    return masked_crc32c_of_each(octets.tolist())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.node import Indices, Iteration
-from dtrain.data.readers.rows import FileSource
+from dtrain.data.readers.rows import FileColumns
 from dtrain.data.stores.opening import check_unchanged, open_file
 from dtrain.data.stores.remote import RangeStream
 from dtrain.data.structure import Element, TensorSpec
@@ -22,10 +22,9 @@ GROUPS_KEPT = 4
 """Groups of rows, decoded, that stay in memory for each file."""
 
 
-class ParquetRows(FileSource):
+class ParquetRows(FileColumns):
     """The rows of a Parquet file, as dicts of columns of numbers, text, bytes, or lists of one length."""
 
-    addressable = True
     computed = frozenset({"_open", "_state", "_file", "_groups"})
 
     def __init__(self, path: str, columns: Sequence[str] | None) -> None:
@@ -63,15 +62,8 @@ class ParquetRows(FileSource):
             group = self._group(0)
             return {name: TensorSpec(array.shape[1:], array.dtype) for name, array in group.items()}
         schema = self._file.schema_arrow
-        empty = {name: _array(schema.field(name).type, self._where, name) for name in self._columns}
+        empty = {name: _dtype(schema.field(name).type, self._where, name) for name in self._columns}
         return {name: TensorSpec((), dtype) for name, dtype in empty.items()}
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self.each(range(index, index + 1), iteration)[0]
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        columns = self.elements(indices, iteration)
-        return [{name: column[number] for name, column in columns.items()} for number in range(len(indices))]
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         numbers = np.asarray(indices, np.int64)
@@ -103,14 +95,13 @@ class ParquetRows(FileSource):
         return sorted(texts)
 
     def _group(self, number: int) -> dict[str, Array]:
-        kept = self._groups.get(number)
+        kept = self._groups.get(number)  # another thread may drop it at any time
         if kept is not None:
             return kept
         check_unchanged(self._open, self._state)
         try:
-            table = self._opened(self._texts).read_row_group(
-                number, columns=self._columns
-            )  # a reader serves one thread
+            # a reader serves one thread
+            table = self._opened(self._texts).read_row_group(number, columns=self._columns)
         except InputError:
             raise
         except (OSError, ValueError) as error:
@@ -162,29 +153,22 @@ def _decoded(column: Any, path: str, name: str) -> Array:
         texts = _decoded(pa.chunked_array([array.dictionary]), path, name)
         each: Array = texts.take(array.indices.to_numpy())
         return each
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        array = array.cast(pa.large_binary())
-    if _array(kind, path, name) == "string":
+    if _dtype(kind, path, name) == "string":
         texts = np.empty(len(array), object)
-        texts[:] = array.to_pylist()
+        texts[:] = array.cast(pa.large_binary()).to_pylist()
         return texts
     numbers: Array = array.to_numpy(zero_copy_only=False)
     return numbers
 
 
-def _array(kind: Any, path: str, name: str) -> Any:
+def _dtype(kind: Any, path: str, name: str) -> Any:
     """Return the dtype of a column of a type of Arrow's."""
     import pyarrow as pa
 
     types = pa.types
     if types.is_dictionary(kind):  # as categories of pandas are written
-        return _array(kind.value_type, path, name)
-    if (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    ):
+        return _dtype(kind.value_type, path, name)
+    if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         return "string"
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         # `to_pandas_dtype` imports pandas in some versions

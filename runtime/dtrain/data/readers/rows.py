@@ -126,6 +126,23 @@ class FileSource(Node):
         self.files = (path,)
 
 
+class FileColumns(FileSource):
+    """Base of sources that read the columns of one file: `elements` is an array, or a dict of such."""
+
+    addressable = True
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self.each(range(index, index + 1), iteration)[0]
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        columns = self.elements(indices, iteration)
+        if isinstance(columns, dict):
+            return [
+                {name: column[number] for name, column in columns.items()} for number in range(len(indices))
+            ]
+        return list(columns)
+
+
 class FileRows(FileSource):
     """The rows of one file, read from front to back.
 
@@ -198,13 +215,12 @@ TOGETHER_BYTES = 1 << 20
 """Bytes of rows that are read at once from front to back."""
 
 
-class NumpyRows(FileSource):
+class NumpyRows(FileColumns):
     """The rows of a .npy file, or of the arrays of a .npz file, as a dict of their names.
 
     What is compressed, or lies in Fortran's order, is read into memory as a whole.
     """
 
-    addressable = True
     computed = frozenset({"_memory"})
 
     def __init__(self, path: str) -> None:
@@ -239,15 +255,6 @@ class NumpyRows(FileSource):
         for start in range(0, self.cardinality, rows):
             yield from self.each(range(start, min(start + rows, self.cardinality)), iteration)
 
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self.each(range(index, index + 1), iteration)[0]
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        rows = self.elements(indices, iteration)
-        if isinstance(rows, dict):
-            return [{name: column[number] for name, column in rows.items()} for number in range(len(indices))]
-        return list(rows)
-
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         if self._memory is not None:
             return self._memory.elements(indices, iteration)
@@ -270,11 +277,10 @@ class NumpyRows(FileSource):
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
             for begin in range(start, end, step)
         ]
-        places = [array.offset + int(numbers[begin]) * row_bytes for begin, _ in runs]
-        ranges = [
-            (place, place + (end - begin) * row_bytes)
-            for place, (begin, end) in zip(places, runs, strict=True)
-        ]
+        ranges = []
+        for begin, end in runs:
+            place = array.offset + int(numbers[begin]) * row_bytes
+            ranges.append((place, place + (end - begin) * row_bytes))
         for (begin, end), data in zip(runs, file.read_ranges(ranges), strict=True):
             rows[begin:end] = np.frombuffer(data, array.dtype).reshape(end - begin, *array.shape[1:])
         return rows
