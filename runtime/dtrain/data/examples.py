@@ -129,7 +129,6 @@ def _column(feature: FixedLenFeature | VarLenFeature, rows: int) -> Any:
 
 
 def _rows(layout: Layout, span: FeatureSpan, octets: Octets, examples: Sequence[bytes]) -> Array:
-    """Return the values of a feature in Examples of one form, a row for each."""
     if span.kind != BYTES_LIST:
         return layout.floats(octets, span) if span.kind == FLOAT_LIST else layout.integers(octets, span)
     rows = np.empty((len(examples), len(span.pieces)), object)
@@ -258,7 +257,7 @@ def _decode_feature(message: memoryview | bytes) -> Feature:
 
 
 def _fields(message: memoryview | bytes, *wanted: int) -> Iterator[tuple[int, memoryview]]:
-    """Yield (number, content) of each field of a message; the content of a number is its bytes."""
+    """Yield number and content of each wanted field of a message; the content of a number is its bytes."""
     view = memoryview(message)
     position = 0
     while position < len(view):

@@ -215,7 +215,6 @@ def make_csv_dataset(
 def _check_columns(
     every: Sequence[str], names: Sequence[str], defaults: Sequence[Any], label: str | None, path: str
 ) -> None:
-    """Raise an `InvalidArgumentError` for columns that do not fit each other."""
     if len(set(every)) < len(every):
         twice = sorted({name for name in every if list(every).count(name) > 1})
         raise InvalidArgumentError(
@@ -234,7 +233,6 @@ def _check_columns(
 
 
 def _names(text: CsvRows, paths: Sequence[str], encoding: str) -> list[str]:
-    """Return the first row, which all files share."""
     found: list[str] = []
     for path in paths:
         try:
@@ -257,7 +255,7 @@ def _names(text: CsvRows, paths: Sequence[str], encoding: str) -> list[str]:
 def _dtypes(
     rows: Iterable[tuple[str, list[bytes]]], columns: int, chosen: Sequence[int], missing: bytes
 ) -> list[Any]:
-    """Return a default value for each chosen column, of the dtype that fits some rows."""
+    """Return a default value for each chosen column, whose dtype fits all fields of some rows."""
     ranks: list[int | None] = [None] * len(chosen)
     for where, row in rows:
         if len(row) != columns:

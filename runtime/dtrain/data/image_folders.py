@@ -102,13 +102,7 @@ def image_dataset_from_directory(
 
 @dataclass(frozen=True)
 class _Images:
-    """Images and their labels.
-
-    Attributes:
-        paths: of the images.
-        labels: of each; None: there are none.
-        names: of the classes; None: there are no labels.
-    """
+    """Images and the labels of each; None without labels."""
 
     paths: list[str]
     labels: Array | None
@@ -126,18 +120,16 @@ class _Images:
         return replace(self, labels=as_column) if mode == "binary" else self
 
     def shuffled(self, seed: int) -> "_Images":
-        """Return the images in an order drawn by a seed."""
         return self.part(np.random.RandomState(seed).permutation(len(self.paths)))
 
     def part(self, numbers: Any) -> "_Images":
-        """Return the images of these numbers, in that order."""
         labels = None if self.labels is None else self.labels[numbers]
         return replace(self, paths=[self.paths[number] for number in numbers], labels=labels)
 
     def dataset(
         self, load: Callable[..., Any], batch_size: int | None, buffer: int = 0, seed: int | None = None
     ) -> ImageDataset:
-        """Return what `load` makes of path and label, shuffled through a buffer unless that is 0."""
+        """Return what `load` makes of each path and label; a buffer of 0 is no shuffle."""
         rows = self.paths if self.labels is None else (self.paths, self.labels)
         images = Dataset(FileNames(rows, self.paths))
         if buffer:
@@ -280,14 +272,9 @@ def _pixels(image: Any, color_mode: str) -> Array:
 
 
 def resized(image: Array, size: tuple[int, int], interpolation: str, *, crop: bool) -> Array:
-    """Return an image, float32, in another size.
+    """Return an image of shape [height, width, channels] as float32 in the size (height, width).
 
-    Args:
-        image: [height, width, channels].
-        size: height and width.
-        interpolation: of INTERPOLATIONS.
-        crop: whether the largest part in its middle with the wanted ratio of sides is taken; else the ratio
-            changes.
+    With `crop` the largest part in its middle that has the wanted ratio of sides is taken.
     """
     if crop:
         height, width = image.shape[:2]

@@ -50,13 +50,9 @@ GZIP = "GZIP"
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of rows.
+    """A file of rows of one of KINDS; `compression` is of the file as a whole: empty or GZIP.
 
-    Attributes:
-        path: of the file.
-        kind: one of KINDS.
-        compression: of the file as a whole: empty or GZIP.
-        header: whether the first row of a .csv file names its columns.
+    `header` says whether the first row of a .csv file names its columns.
     """
 
     path: str
@@ -82,12 +78,7 @@ class DataFile:
 
 
 def data_file(path: str, kind: str | None = None, *, header: bool = True) -> DataFile:
-    """Return what kind of file a path names.
-
-    Args:
-        path: of the file.
-        kind: one of KINDS; default: by the name, else by the first bytes.
-        header: whether the first row of a .csv file names its columns.
+    """Return a file of a kind; by default its name tells the kind, else its first bytes.
 
     Raises:
         InputError: it cannot be read, or is of no known kind.
@@ -131,17 +122,7 @@ class IndexState(StrEnum):
 
 
 class Indexed(msgspec.Struct, frozen=True, kw_only=True):
-    """A file whose rows can be addressed.
-
-    Attributes:
-        file: its path.
-        format: its kind.
-        rows: how many it has.
-        bytes: of the file.
-        seconds: that it took to find out.
-        index: BUILT, THERE, or NOT_NEEDED for a small file or one that says itself where its rows are.
-        index_file: that holds the index; None: no file.
-    """
+    """A file whose rows can be addressed; small ones and those that say where rows are need no index."""
 
     file: str
     format: str
@@ -191,7 +172,7 @@ def build_index(file: DataFile) -> Indexed:
 
 
 def _addressed(file: DataFile) -> FileSource:
-    """Return the rows of a file that says itself where they lie; raise an `InputError` if it is damaged."""
+    """Return the rows of a file that says itself where they lie."""
     return ParquetRows(file.path, None) if file.kind == PARQUET else NumpyRows(file.path)
 
 
@@ -200,13 +181,9 @@ SAMPLED_ROWS = 256
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of each row.
+    """A column or feature; its name is empty where a row has no parts, `string` is bytes and text.
 
-    Attributes:
-        name: of the column or feature; empty where a row has no parts.
-        dtype: of its values: `string` is bytes and text.
-        shape: of its values in one row; None where a length varies.
-        rows: in how many of the rows that were looked at it is.
+    A length of `shape` is None where it varies; `rows` counts the sampled rows that have the field.
     """
 
     name: str
@@ -216,18 +193,9 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of data.
+    """What `inspect` says of a file; `sampled` rows were looked at for its fields.
 
-    Attributes:
-        file: its path.
-        format: its kind.
-        compression: of the file as a whole; None: it has none.
-        rows: how many it has.
-        bytes: of the file.
-        index: whether it has one.
-        fields: of each row.
-        sampled: how many rows were looked at for that.
-        obstacle: why no row can be read without those before it; None: it can.
+    An `obstacle` says why no row can be read without those before it; None: it can.
     """
 
     file: str
@@ -242,11 +210,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(file: DataFile) -> Description:
-    """Return the description of a file; nothing is written.
-
-    Raises:
-        InputError: the file is damaged or cannot be read.
-    """
+    """Return the description of a file; nothing is written. Raise an `InputError` if it is damaged."""
     nbytes = open_file(file.path).state()[0]
     state, index = _state_of_index(file, nbytes)
     samples: list[bytes] = []
@@ -279,7 +243,7 @@ def describe(file: DataFile) -> Description:
 
 
 def _state_of_index(file: DataFile, nbytes: int) -> tuple[IndexState, RecordIndex | None]:
-    """Return whether a file has an index that fits it, and that index; nothing is built."""
+    """Return the state of the index that is kept, and the index if it fits; nothing is built."""
     if file.obstacle:
         return IndexState.IMPOSSIBLE, None
     if file.format is None or nbytes < INDEXED_BYTES_MIN:

@@ -39,21 +39,19 @@ def read_examples(
     targets: bool,
     outputs: Sequence[str] = (),
 ) -> Any:
-    """Return what `evaluate` (``(x, y)``) or `predict` (``x``) takes.
+    """Return what `evaluate` (``(x, y)``) or `predict` (``x``) takes; the suffix names the format.
+
+    Columns with the names of all the model's inputs, or outputs if it has several, are these. Flat examples,
+    and those that differ by axes of length 1, are taken in the shapes of the inputs.
 
     Args:
-        path: its suffix names the format.
-        inputs: shapes of the model's inputs by name; where the file has columns of all these names they are
-            the inputs. Flat examples, and those that differ by axes of length 1, are taken in these shapes.
+        path: of the file.
+        inputs: shapes of the model's inputs by name.
         x: the column of inputs; else ``x``, ``x_test`` or the only one. In a .csv all columns but the
             targets', as floats.
         y: the column of targets; else ``y`` or ``y_test``, in a .csv the last.
         targets: whether they are wanted.
-        outputs: the model's, if it has several: where the file has columns of all these names they are the
-            targets.
-
-    Raises:
-        InputError: the file cannot be read, or lacks a column.
+        outputs: names of the model's outputs.
     """
     columns = _columns(path)
     if not columns:

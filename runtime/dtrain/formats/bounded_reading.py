@@ -29,10 +29,7 @@ _PIECES_MAX = 1000
 def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None, follow: bool = True) -> int:
     """Open a regular file for reading; the caller closes the descriptor.
 
-    Args:
-        path: of the file.
-        dir_fd: the open folder that a relative path begins at; None: the working directory.
-        follow: whether the last part of the path may be a symbolic link.
+    A relative path begins at the open folder `dir_fd`; `follow` is about a link in its last part.
 
     Raises:
         OSError: there is none, it may not be read, it is no regular file, or it consists of holes; `strerror`
@@ -55,9 +52,7 @@ def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None, fol
 def is_trusted(facts: os.stat_result, *neighbours: os.stat_result) -> bool:
     """Return whether this user, root, or the owner of a neighbour has written a file.
 
-    Args:
-        facts: of the file.
-        neighbours: the folder in which it lies, and the data that it is about: who may change those.
+    Neighbours are its folder and the data that it is about: their owners could change those anyway.
     """
     return facts.st_uid in (os.geteuid(), 0, *(each.st_uid for each in neighbours))
 
@@ -133,13 +128,7 @@ def check_growth(found: int, nbytes: int, where: str) -> None:
 
 
 def decompressed(file: BinaryIO, compression: str, where: str) -> BinaryIO:
-    """Return the decompressed bytes of an open file, which raise an `InputError` beyond what it may grow to.
-
-    Args:
-        file: from its beginning.
-        compression: empty, GZIP or ZLIB.
-        where: its name.
-    """
+    """Return the decompressed bytes of an open file; more than it may grow to raise an `InputError`."""
     if not compression:
         return file
     return cast(BinaryIO, io.BufferedReader(_Growing(file, compression, where), READ_BYTES))
@@ -157,8 +146,6 @@ def inflated(data: bytes | memoryview, room: int) -> bytes:
 
 
 class _Growing(io.RawIOBase):
-    """The decompressed bytes of a file."""
-
     def __init__(self, file: BinaryIO, compression: str, where: str) -> None:
         self._where = where
         self._nbytes = file.seek(0, os.SEEK_END)

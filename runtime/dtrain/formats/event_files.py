@@ -31,10 +31,9 @@ _numbers = count()
 
 
 class SummaryWriter(TFRecordWriter):
-    """Writes one event file into a folder; to be used in a `with`, or closed."""
+    """Writes one event file into a folder, under a name that no other writer has."""
 
     def __init__(self, directory: str | Path) -> None:
-        """Make the folder, and a file in it whose name no other writer has."""
         Path(directory).mkdir(parents=True, exist_ok=True)
         now_s = time.time()
         name = f"events.out.tfevents.{int(now_s)}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.v2"
@@ -43,17 +42,16 @@ class SummaryWriter(TFRecordWriter):
         self.flush()
 
     def scalar(self, tag: str, value: float, step: int, description: str = "") -> None:
-        """Write a number. See `tf.summary.scalar`."""
         self._write_event(tag, step, SCALARS, _tensor(FLOAT32, np.float32(value)), description)
 
     def histogram(
         self, tag: str, values: Any, step: int, buckets: int = HISTOGRAM_BUCKETS, description: str = ""
     ) -> None:
-        """Write how many values lie in which interval. See `tf.summary.histogram`."""
+        """Write how many values lie in which interval."""
         self._write_event(tag, step, HISTOGRAMS, _tensor(FLOAT64, histogram(values, buckets)), description)
 
     def text(self, tag: str, text: Any, step: int, description: str = "") -> None:
-        """Write Markdown: a string, or nested lists of strings, shown as a table. See `tf.summary.text`."""
+        """Write Markdown: a string, or nested lists of strings, shown as a table."""
         cells = np.array(text, object)
         tensor = (
             _integer_field(1, STRING)
@@ -75,10 +73,9 @@ class SummaryWriter(TFRecordWriter):
 
 
 def histogram(values: Any, buckets: int = HISTOGRAM_BUCKETS) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return counts of intervals of equal width from the smallest to the largest value, shape [buckets, 3].
+    """Return left edge, right edge and count of intervals of equal width, shape [buckets, 3].
 
-    Columns are left edge, right edge, count. Values that are not finite are left out; equal values lie in the
-    last interval.
+    Values that are not finite are left out; equal values lie in the last interval.
     """
     flat = np.asarray(values, np.float64).ravel()
     flat = flat[np.isfinite(flat)]

@@ -36,13 +36,7 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class ArrayInFile:
-    """An array whose rows lie one after another in a file.
-
-    Attributes:
-        offset: of its first byte in the file.
-        shape: of the array.
-        dtype: of its numbers.
-    """
+    """An array whose rows lie one after another in a file, from `offset` on."""
 
     offset: int
     shape: tuple[int, ...]
@@ -52,10 +46,8 @@ class ArrayInFile:
 def stored_arrays(file: BinaryIO, where: str) -> dict[str, ArrayInFile] | None:
     """Return the places of the arrays of a .npz file by name, or of that of a .npy file by an empty name.
 
-    None: not all of them can be read row by row, as they are compressed or in Fortran's order.
-
-    Raises:
-        InputError: the file, whose name is `where`, is damaged, or holds objects.
+    None: not all of them can be read row by row, as they are compressed or in Fortran's order. Raises an
+    `InputError` for a damaged file or objects.
     """
     with _damage_named(where):
         nbytes, is_archive = _begin(file)
@@ -80,10 +72,8 @@ def stored_arrays(file: BinaryIO, where: str) -> dict[str, ArrayInFile] | None:
 def read_arrays(file: BinaryIO, where: str) -> dict[str, Array]:
     """Return the arrays of a .npz file by name, or that of a .npy file by an empty name.
 
-    As for `np.load`, the contents say which of the two it is.
-
-    Raises:
-        InputError: the file, whose name is `where`, is damaged, holds objects, or grows too much.
+    As for `np.load`, the contents say which of the two it is. Raises an `InputError` as `stored_arrays`, and
+    where the arrays grow too much.
     """
     with _damage_named(where):
         nbytes, is_archive = _begin(file)
@@ -152,7 +142,6 @@ def _read_npy(file: BinaryIO, nbytes: int) -> Array:
 
 
 def _header(file: BinaryIO, start: int, nbytes: int) -> tuple[tuple[int, ...], bool, "np.dtype[Any]", int]:
-    """Return shape, order and dtype of the array at a place of a file, and the bytes of its data."""
     version = npy.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"found version {version} of the format, expected 1.0 or 2.0")

@@ -16,19 +16,13 @@ KINDS = "biuf"
 
 
 class _Head(msgspec.Struct, array_like=True, frozen=True):
-    """The dtype and shape of an array, and its elements in C order."""
-
     dtype: str
     shape: tuple[int, ...]
     elements: bytes
 
 
 def encode(plain: Any) -> bytes:
-    """Return plain data as bytes; a tuple becomes a list, a number of numpy's one of Python's.
-
-    Raises:
-        TypeError: it holds something else; the message names the type.
-    """
+    """Return plain data as bytes; a tuple becomes a list. Raise a TypeError that names any other type."""
     try:
         return msgspec.msgpack.encode(plain, enc_hook=_encoded)
     except OverflowError as error:
@@ -36,11 +30,7 @@ def encode(plain: Any) -> bytes:
 
 
 def decode(content: bytes) -> Any:
-    """Return the plain data of bytes; arrays are new ones, which may be written.
-
-    Raises:
-        ValueError: these are not the bytes of plain data.
-    """
+    """Return the plain data of bytes, with new arrays; raise a ValueError for other bytes."""
     try:
         return msgspec.msgpack.decode(content, ext_hook=_decoded)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:

@@ -9,28 +9,17 @@ from dtrain.errors import DtrainError, SpecError
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a URL, which a path of this machine cannot be."""
     return "://" in str(path)
 
 
 class RemoteFiles:
-    """A file or folder at a URL.
+    """A file or folder at a URL, which is shown without user and password; its calls raise a `DtrainError`.
 
-    Attributes:
-        url: without its user and password.
-        name: the last part of its path; empty for a folder that ends in a slash.
+    `name` is the last part of the path; it is empty for a folder that ends in a slash.
     """
 
     def __init__(self, url: str, who: str) -> None:
-        """Find the driver; no connection is made yet.
-
-        Args:
-            url: where.
-            who: asks for it, for messages.
-
-        Raises:
-            SpecError: fsspec or the URL's driver is not installed, or the protocol is unknown.
-        """
+        """Find the driver for `who`, without a connection; raise a `SpecError` if there is none."""
         self.url = masked(url)
         self.name = url.rpartition("/")[2]
         try:
@@ -49,17 +38,15 @@ class RemoteFiles:
         self._uploaded: dict[str, tuple[int, int]] = {}
 
     def exists(self, name: str = "") -> bool:
-        """Return whether it is there; raise a `DtrainError` if the store does not say."""
         return bool(self._asked("read", self._files.exists, self._path(name)))
 
     def upload(self, local: Path, name: str = "") -> None:
-        """Copy a file there; raise a `DtrainError` if that fails."""
         path = self._path(name)
         self._asked("write", self._files.makedirs, path.rpartition("/")[0], exist_ok=True)
         self._asked("write", self._files.put_file, str(local), path)
 
     def upload_changed(self, folder: Path) -> None:
-        """Copy the files below a folder that have changed since the last call; raise a `DtrainError`."""
+        """Copy the files below a folder that have changed since the last call."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 name, look = path.relative_to(folder).as_posix(), path.stat()
@@ -68,11 +55,9 @@ class RemoteFiles:
                     self._uploaded[name] = (look.st_size, look.st_mtime_ns)
 
     def download(self, local: Path, name: str = "") -> None:
-        """Copy a file here; raise a `DtrainError` if it is not there or cannot be read."""
         self._asked("read", self._files.get_file, self._path(name), str(local))
 
     def remove(self) -> None:
-        """Remove it with all below it, if it is there; raise a `DtrainError` if that fails."""
         if self.exists():
             self._asked("remove", self._files.rm, self._root, recursive=True)
 
@@ -99,7 +84,6 @@ def masked(text: str) -> str:
 
 
 def masked_bytes(data: bytes) -> bytes:
-    """Return encoded text, such as JSON, likewise."""
     return _USERINFO_BYTES.sub(rb"\1" + MASKED.encode() + b"@", data)
 
 

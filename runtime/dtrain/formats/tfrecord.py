@@ -46,12 +46,7 @@ _OTHERS = {
 
 
 def records_from(file: BinaryIO, where: str, compression: str = "") -> Iterator[bytes]:
-    """Yield the records of an open file, at its beginning, whose name is `where`.
-
-    Raises:
-        InputError: it is damaged; the records before the damage have been yielded.
-        OSError: it cannot be read.
-    """
+    """Yield the records of an open file, at its beginning; an `InputError` follows those before damage."""
     nbytes = file.seek(0, os.SEEK_END)
     file.seek(0)
     room = room_for(nbytes) if compression else nbytes
@@ -102,7 +97,6 @@ class TFRecordWriter:
 
 
 def check_compression(compression: str) -> None:
-    """Raise an `InputError` for a compression that is not in COMPRESSIONS."""
     if compression not in COMPRESSIONS:
         raise InputError(f"compression_type: expected '', GZIP or ZLIB, found {compression!r}.")
 
@@ -110,7 +104,7 @@ def check_compression(compression: str) -> None:
 def _records(stream: BinaryIO, where: str, room: int, *, grows: bool) -> Iterator[bytes]:
     """Yield the records of a stream of at most `room` bytes; a larger one is refused before it is read.
 
-    It `grows` where it is decompressed; else `room` is what the file has.
+    The stream `grows` where it is decompressed; else `room` is what the file has.
     """
     begin = 0
     rest = b""
@@ -133,10 +127,7 @@ def _records(stream: BinaryIO, where: str, room: int, *, grows: bool) -> Iterato
 
 
 def _frames(data: bytes, begin: int, room: int) -> tuple[list[int], int]:
-    """Return where the whole records in some bytes end, and how many bytes the next one lacks.
-
-    These are below 0 where its length cannot be.
-    """
+    """Return where whole records end, and how many bytes the next one lacks: -1 if its length cannot be."""
     ends: list[int] = []
     position = 0
     unpack = _LENGTH.unpack_from
@@ -155,7 +146,7 @@ def _frames(data: bytes, begin: int, room: int) -> tuple[list[int], int]:
 
 
 def _framing(data: bytes, starts: Sequence[int], ends: Sequence[int]) -> Any:
-    """Return the bytes before and behind the data of records, which begin and end at these places."""
+    """Return the bytes before and behind the data of records."""
     octets = np.frombuffer(data, np.uint8)
     begins = np.array(starts, np.int64)[:, None] + np.arange(HEADER.size)
     behind = np.array(ends, np.int64)[:, None] - CHECKSUM.size + np.arange(CHECKSUM.size)
@@ -180,16 +171,7 @@ def _wrong_length(header: bytes, offset: int, room: int | None, where: str) -> s
 
 
 def records_in(frames: Sequence[bytes], offsets: Sequence[int], where: str) -> list[bytes]:
-    """Return the data of records.
-
-    Args:
-        frames: the records with their headers and footers.
-        offsets: of the records in the file.
-        where: the file.
-
-    Raises:
-        InputError: a length or data are damaged.
-    """
+    """Return the data of whole records; raise an `InputError` if one is damaged."""
     for frame, offset in zip(frames, offsets, strict=True):
         if len(frame) < FRAME_BYTES:
             raise InputError(_damaged_length(where, offset, frame))
@@ -222,15 +204,8 @@ def _sound(
 def record_offsets(read: Callable[[int, int], bytes], nbytes: int, where: str) -> Offsets:
     """Return the offset of each record of a file, and that of the end of the last one.
 
-    The lengths are checked, not the data; of large records nothing else is read.
-
-    Args:
-        read: returns so many bytes at an offset.
-        nbytes: of the file.
-        where: its name.
-
-    Raises:
-        InputError: a length is damaged, or the file ends inside a record.
+    `read` returns so many bytes at an offset. The lengths are checked, not the data; of large records nothing
+    else is read. Raises an `InputError` for a damaged length, or a file that ends inside a record.
     """
     offsets = array("Q", [0])
     headers = bytearray()
@@ -257,7 +232,6 @@ def record_offsets(read: Callable[[int, int], bytes], nbytes: int, where: str) -
 
 
 def _check_headers(headers: bytearray, offsets: "array[int]", where: str) -> None:
-    """Raise an `InputError` if a checksum in the headers of the newest records is wrong."""
     found = np.frombuffer(bytes(headers), _HEADER_FIELDS)
     damaged = np.flatnonzero(masked_crc32c_of_words(found["length"]) != found["checksum"])
     if len(damaged):
@@ -281,7 +255,6 @@ Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def crc32c(data: bytes) -> int:
-    """Return the checksum of `data`."""
     found: int = google_crc32c.value(data)
     return found
 

@@ -46,10 +46,8 @@ class DataRequest:
 
     Attributes:
         action: ``index`` | ``inspect``.
-        files: their paths.
         kind: of the files; None: each by its name or its first bytes.
         header: whether the first row of .csv files names the columns.
-        as_json: the answer on stdout is one JSON object.
     """
 
     action: str
@@ -78,7 +76,7 @@ def main(request: DataRequest) -> int:
 
 
 def index(request: DataRequest) -> int:
-    """Build the indexes that are not there; a line for each file as soon as it is known."""
+    """Build the indexes that are not there; each file has a line as soon as it is known."""
     row = "{:{}} {:>12} {:>9} {:>8}  {}".format
     width = max(20, shutil.get_terminal_size((WIDTH, 24)).columns - 46)
     done: list[Indexed] = []
@@ -101,7 +99,6 @@ def index(request: DataRequest) -> int:
 
 
 def inspect(request: DataRequest) -> int:
-    """Print what is in each file."""
     failed: list[dict[str, str]] = []
     done: list[Description] = []
     for made in _of_each(request, describe, failed):
@@ -120,10 +117,7 @@ ACTIONS: dict[str, Callable[[DataRequest], int]] = {"index": index, "inspect": i
 def _of_each(
     request: DataRequest, make: Callable[[DataFile], _Made], failed: list[dict[str, str]]
 ) -> Iterator[_Made]:
-    """Yield what is made of each file; what is wrong with a file is said, and the others go on.
-
-    The indexes that lie beside files, as `data/*` names both, are left out.
-    """
+    """Yield what is made of each file, but of indexes beside them; what is wrong with one is printed."""
     paths = [path for path in request.files if not path.endswith(SUFFIX)]
     if not paths:
         raise SpecError(f"expected files of data, found indexes ({SUFFIX}) alone")

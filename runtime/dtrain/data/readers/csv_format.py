@@ -25,12 +25,9 @@ DTYPES = ("int32", "int64", "float32", "float64", "string")
 
 @dataclass(frozen=True)
 class CsvColumn:
-    """One column of the rows that are wanted.
+    """One wanted column: the number of its field from 0, a dtype of DTYPES, and a default for an empty field.
 
-    Attributes:
-        number: of the field in a row, from 0.
-        dtype: of DTYPES.
-        default: for an empty field; None: the field is required.
+    Without a default the field is required.
     """
 
     number: int
@@ -39,11 +36,7 @@ class CsvColumn:
 
     @classmethod
     def of(cls, number: int, default: Any) -> Self:
-        """Return a column of which a dtype, a default value or a list of one is given.
-
-        Raises:
-            InvalidArgumentError: the dtype is not in DTYPES, or there is not one value.
-        """
+        """Return the column of a dtype, which is then required, or of a default value or a list of one."""
         if isinstance(default, np.ndarray) and not default.size:
             default = default.dtype
         if isinstance(default, type | np.dtype) or (isinstance(default, str) and default in DTYPES):
@@ -126,7 +119,7 @@ class CsvRows(RowFormat):
             yield self.row(line, where, offset)
 
     def fields_of(self, path: str) -> Iterator[list[bytes]]:
-        """Yield the fields of each row of a file, its header among them; raises as `row` for wrong quotes."""
+        """Yield the fields of each row of a file, its header among them."""
         where = shown(path)
         for offset, line in self._lines(path):
             yield self._fields_in(line, where, offset)
@@ -180,11 +173,7 @@ class CsvRows(RowFormat):
         return offsets[1 if self._header and len(offsets) > 1 else 0 :].astype(np.uint64)
 
     def row(self, data: bytes, path: str, offset: int) -> Element:
-        """Return the wanted columns of a row.
-
-        Raises:
-            InvalidArgumentError: a field is missing, or no value of its column; or quotes are wrong.
-        """
+        """Return the wanted columns of a row; raise an `InvalidArgumentError` for wrong fields or quotes."""
         fields = self._fields_in(data, path, offset)
         if self._fields is not None and len(fields) != self._fields:
             raise InvalidArgumentError(

@@ -29,12 +29,7 @@ Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True)
 class FeatureSpan:
-    """The place of a feature's values.
-
-    Attributes:
-        kind: BYTES_LIST, FLOAT_LIST or INT64_LIST.
-        pieces: where each of the bytes values begins and ends; of numbers, where all of them do.
-    """
+    """Where each of the bytes values of a feature begins and ends; of numbers, where all of them do."""
 
     kind: int
     pieces: tuple[tuple[int, int], ...]
@@ -42,13 +37,7 @@ class FeatureSpan:
 
 @dataclass(frozen=True)
 class Layout:
-    """The form of Examples of one length.
-
-    Attributes:
-        spans: of the features, by name.
-        template: an Example of that form.
-        fixed: which bits of it every Example of the form has.
-    """
+    """The form of Examples of one length: an Example of it, and the bits that all of them share (`fixed`)."""
 
     spans: dict[str, FeatureSpan]
     template: Octets
@@ -61,12 +50,10 @@ class Layout:
         return fit
 
     def floats(self, examples: Octets, span: FeatureSpan) -> Array:
-        """Return the float32 values of a feature, a row for each Example."""
         begin, end = span.pieces[0]
         return np.ascontiguousarray(examples[:, begin:end]).view("<f4").astype(np.float32, copy=False)
 
     def integers(self, examples: Octets, span: FeatureSpan) -> Array:
-        """Return the int64 values of a feature, a row for each Example."""
         begin, end = span.pieces[0]
         lasts = np.flatnonzero(self.template[begin:end] < CONTINUED).tolist()
         values = np.zeros((len(examples), len(lasts)), np.uint64)
@@ -138,12 +125,7 @@ def _length(data: bytes, position: int, tag: int) -> tuple[int, int]:
 
 
 def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return a number of 7 bits a byte at `position`, and the position after it.
-
-    Raises:
-        IndexError: the data end inside the number.
-        ValueError: it has more than 10 bytes.
-    """
+    """Return a number of 7 bits a byte, and the position after it; raise a ValueError above 10 bytes."""
     value = 0
     for shift in range(0, 70, 7):
         octet = data[position]
@@ -155,7 +137,6 @@ def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def layout_of(example: bytes) -> Layout | None:
-    """Return the layout of an Example; None if it has not the usual form."""
     spans = spans_of(example)
     if spans is None:
         return None

@@ -28,15 +28,7 @@ class ParquetRows(FileColumns):
     computed = frozenset({"_open", "_state", "_file", "_groups"})
 
     def __init__(self, path: str, columns: Sequence[str] | None) -> None:
-        """Read the footer.
-
-        Args:
-            path: of the file.
-            columns: the wanted ones; None: all.
-
-        Raises:
-            InputError: pyarrow is not installed, the file cannot be read or is damaged, or it lacks a column.
-        """
+        """Read the footer; raise an `InputError` if pyarrow, the file or a wanted column is missing."""
         super().__init__(path)
         self._open = open_file(path)
         self._where = self._open.path
@@ -162,7 +154,6 @@ def _decoded(column: Any, path: str, name: str) -> Array:
 
 
 def _dtype(kind: Any, path: str, name: str) -> Any:
-    """Return the dtype of a column of a type of Arrow's."""
     import pyarrow as pa
 
     types = pa.types

@@ -36,17 +36,14 @@ SCANNED_BYTES = 4 << 20
 class RowFormat:
     """Base of kinds of files of rows, each of which is some bytes; their `spec` fits every row.
 
-    Attributes:
-        kind: its name, and whatever tells where rows begin.
-        scanner: finds the rows of a file; None where none can be read without those before it.
-        obstacle: why that is so, for the user.
+    The `kind` tells where rows begin. `scanner` is None where no row can be read without those before it;
+    `obstacle` then tells the user why.
     """
 
     kind: str
     spec: Any = TensorSpec((), "string")
 
     def __init__(self, compression: str = "") -> None:
-        """Begin; `compression` of whole files is empty, GZIP or ZLIB."""
         self._compression = compression
         self.scanner: Scanner | None = None if compression else self
         self.obstacle = f"files that are compressed as a whole ({compression})" if compression else ""
@@ -64,7 +61,6 @@ class RowFormat:
         return [self.row(part, path, offset) for part, offset in zip(parts, offsets, strict=True)]
 
     def row(self, data: bytes, path: str, offset: int) -> Element:
-        """Return the row that a part of a file is, see `rows`."""
         raise NotImplementedError
 
 
@@ -115,11 +111,7 @@ class Lines(RowFormat):
 
 
 class FileSource(Node):
-    """Base of sources that read one file: a pipeline with one can be dealt to workers by its files.
-
-    Attributes:
-        path: of the file.
-    """
+    """Base of sources that read one file: a pipeline with one can be dealt to workers by its files."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -144,11 +136,7 @@ class FileColumns(FileSource):
 
 
 class FileRows(FileSource):
-    """The rows of one file, read from front to back.
-
-    Attributes:
-        format: of its rows.
-    """
+    """The rows of one file, read from front to back."""
 
     def __init__(self, path: str, row_format: RowFormat) -> None:
         super().__init__(path)
@@ -164,9 +152,7 @@ class FileRows(FileSource):
     def addressed(self) -> "FileRows":
         """Return the same rows with an index, which may be built for that; without one where none can be.
 
-        Raises:
-            InputError: the file cannot be read, or is damaged.
-            WaitTimeoutError: another task takes too long to build the index.
+        Raises a `WaitTimeoutError` if another task takes too long to build the index.
         """
         if self.format.scanner is None:
             return self
@@ -174,11 +160,7 @@ class FileRows(FileSource):
 
 
 class IndexedRows(FileRows):
-    """The rows of one file, of which any can be read at once.
-
-    Attributes:
-        index: of the file.
-    """
+    """The rows of one file, of which any can be read at once."""
 
     addressable = True
 
@@ -224,11 +206,7 @@ class NumpyRows(FileColumns):
     computed = frozenset({"_memory"})
 
     def __init__(self, path: str) -> None:
-        """Read the headers.
-
-        Raises:
-            InputError: the file cannot be read, is damaged, or its arrays have different lengths.
-        """
+        """Read the headers; raise an `InputError` for a damaged file, or arrays of different lengths."""
         super().__init__(path)
         where = shown(path)
         with open_stream(path) as file:

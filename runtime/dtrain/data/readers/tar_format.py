@@ -33,12 +33,7 @@ class TarExamples(RowFormat):
     kind = "tar"
 
     def __init__(self, suffixes: tuple[str, ...], *, compressed: bool) -> None:
-        """Begin.
-
-        Args:
-            suffixes: the members that every example has.
-            compressed: whether files are, as a whole.
-        """
+        """Begin; every example has members of these suffixes, and files may be compressed as a whole."""
         super().__init__("GZIP" if compressed else "")
         self._suffixes = suffixes
         self.obstacle = "archives that are compressed as a whole (.tar.gz)" if compressed else ""
@@ -95,11 +90,7 @@ class TarExamples(RowFormat):
 
 
 def suffixes_of_first(path: str, *, compressed: bool) -> tuple[str, ...]:
-    """Return the suffixes of the members of the first example of an archive.
-
-    Raises:
-        InputError: it cannot be read, or is no archive.
-    """
+    """Return the suffixes of the members of the first example of an archive."""
     found: list[tuple[str, str]] = []
     with _archive_at(path, "GZIP" if compressed else "") as archive:
         for member in _files(archive, shown(path)):
@@ -111,7 +102,6 @@ def suffixes_of_first(path: str, *, compressed: bool) -> tuple[str, ...]:
 
 @contextmanager
 def _archive_at(path: str, compression: str) -> Iterator[tarfile.TarFile]:
-    """Open the archive at a path, to be read from the front."""
     where = shown(path)
     with (
         open_stream(path) as file,
@@ -166,9 +156,7 @@ def _files(archive: tarfile.TarFile, where: str) -> Iterator[tarfile.TarInfo]:
 
 
 def _key_of(name: str) -> tuple[str, str]:
-    """Return a member's name up to the first dot in its last part, and what follows in lower case, as in
-    WebDataset.
-    """
+    """Return a member's name up to the first dot in its last part, and the rest in lower case."""
     path = PurePosixPath(name)
     stem, _, suffix = path.name.partition(".")
     return str(path.with_name(stem)) if stem else name, suffix.lower()
