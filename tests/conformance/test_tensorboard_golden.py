@@ -5,7 +5,7 @@ import pytest
 from conformance.golden import golden_file, load_json
 from conformance.left_out import LEFT_OUT
 
-from dtrain.data.readers.rows import Records
+from dtrain.data.readers.rows import TfRecords
 from dtrain.formats import event_files
 from dtrain.formats.event_files import SummaryWriter
 from dtrain.formats.tfrecord import masked_crc32c
@@ -23,7 +23,7 @@ EVENTS = [
 
 
 def record(name, event):
-    return list(Records().read(str(golden_file(name))))[event["index"]]
+    return list(TfRecords().read(str(golden_file(name))))[event["index"]]
 
 
 @pytest.mark.parametrize(("name", "event"), EVENTS)
@@ -44,7 +44,7 @@ def test_events_are_written(tmp_path, monkeypatch, name, event):
     with SummaryWriter(tmp_path) as writer:
         for value in event["values"]:
             write(writer, value, event["step"])
-    first, *written = Records().read(str(next(tmp_path.iterdir())))
+    first, *written = TfRecords().read(str(next(tmp_path.iterdir())))
     assert written == [record(name, event)]
     assert record(name, {"index": 0})[9:].startswith(first[9:]), "the form's version"
 

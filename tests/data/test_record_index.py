@@ -15,7 +15,7 @@ from row_by_row import every_row
 import dtrain as dt
 from dtrain.data import Dataset, DatasetIterator, TextLineDataset, TFRecordDataset, TFRecordWriter
 from dtrain.data.build_once import UnwritableError
-from dtrain.data.readers.rows import Lines, Records
+from dtrain.data.readers.rows import TextLines, TfRecords
 from dtrain.data.record_index import index_files
 from dtrain.data.record_index.addressing import Turns, addressed, obstacles
 from dtrain.data.record_index.index_files import index_of
@@ -180,18 +180,18 @@ def test_what_cannot_be_addressed_is_named_and_left_as_it_is(tmp_path, build, na
 
 def test_an_index_is_built_once_and_used_again(tmp_path, monkeypatch):
     name = write_records(tmp_path / "x", values(20))
-    first = index_of(name, Records(""))
+    first = index_of(name, TfRecords(""))
     assert first.kept_at == tmp_path / "x.dtidx"
     index_files._known.clear()
-    monkeypatch.setattr(Records, "scan", None)
-    assert index_of(name, Records("")).offsets.tolist() == first.offsets.tolist()
+    monkeypatch.setattr(TfRecords, "scan", None)
+    assert index_of(name, TfRecords("")).offsets.tolist() == first.offsets.tolist()
 
 
 @pytest.mark.parametrize("damage", ["cut", "other kind", "other bytes", "longer", "empty"])
 def test_an_index_of_something_else_is_built_anew(tmp_path, damage):
     name = write_lines(tmp_path / "x", values(20))
     index = tmp_path / "x.dtidx"
-    index_of(name, Lines())
+    index_of(name, TextLines())
     data = index.read_bytes()
     if damage == "other kind":
         data = data.replace(b"lines", b"pages")
@@ -205,13 +205,13 @@ def test_an_index_of_something_else_is_built_anew(tmp_path, damage):
         }[damage]
     )
     index_files._known.clear()
-    assert len(index_of(name, Lines())) == 20
+    assert len(index_of(name, TextLines())) == 20
     assert len(index.read_bytes()) == len(data)
 
 
 def test_a_file_that_was_replaced_between_two_runs_is_indexed_anew(tmp_path):
     name = write_lines(tmp_path / "x", values(9))
-    assert len(index_of(name, Lines())) == 9
+    assert len(index_of(name, TextLines())) == 9
     stamp = (tmp_path / "x").stat().st_mtime_ns
     write_lines(tmp_path / "x", [b"0\n", *values(7, 1)])  # of the same length, and by its time not newer
     os.utime(name, ns=(stamp, stamp))
@@ -231,7 +231,7 @@ def test_a_file_that_changes_under_a_run_is_named(tmp_path):
 def test_offsets_beyond_the_file_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(index_files, "CHECKED_OFFSETS", 2)  # the first and the last one
     name = write_lines(tmp_path / "x", values(9))
-    index_of(name, Lines())
+    index_of(name, TextLines())
     index = tmp_path / "x.dtidx"
     data = bytearray(index.read_bytes())
     data[-16:-8] = (2**40).to_bytes(8, "little")
@@ -251,12 +251,12 @@ def test_offsets_beyond_the_file_are_refused(tmp_path, monkeypatch):
 def test_a_damaged_length_is_named_when_the_index_is_built(tmp_path, place, message):
     records = [bytes([number]) * (40 + number) for number in range(9)]
     name = write_records(tmp_path / "x", records)
-    starts = index_of(name, Records("")).offsets.tolist()
+    starts = index_of(name, TfRecords("")).offsets.tolist()
     data = bytearray((tmp_path / "x").read_bytes())
     data[place(starts)] ^= 1
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(InputError, match=message.format(*starts)):
-        index_of(name, Records(""))
+        index_of(name, TfRecords(""))
 
 
 def test_damaged_data_and_cut_files_are_named_by_their_offset(tmp_path):
@@ -281,7 +281,7 @@ def test_large_records_are_hopped_over(tmp_path, monkeypatch):
     read = []
     whole = OpenFile.read
     monkeypatch.setattr(OpenFile, "read", lambda self, start, n: read.append(n) or whole(self, start, n))
-    index_of(name, Records(""))
+    index_of(name, TfRecords(""))
     assert sum(read) < 5 * 300_000 / 2
 
 
@@ -295,7 +295,7 @@ def test_without_room_nothing_half_written_is_left(tmp_path, monkeypatch):
     with pytest.warns(
         UserWarning, match="cannot be kept in .*: No space left on device; it is held in memory"
     ):
-        assert len(index_of(name, Lines())) == 9
+        assert len(index_of(name, TextLines())) == 9
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -311,11 +311,11 @@ def test_beside_read_only_data_the_run_directory_keeps_the_index(tmp_path, monke
         return build(path, *arguments, **named)
 
     monkeypatch.setattr(index_files, "build_once", refuse_beside)
-    index = index_of(name, Lines())
+    index = index_of(name, TextLines())
     assert index.kept_at.parent == tmp_path / "run" / index_files.FOLDER
     index_files._known.clear()
-    monkeypatch.setattr(Lines, "scan", None)
-    assert len(index_of(name, Lines())) == 9
+    monkeypatch.setattr(TextLines, "scan", None)
+    assert len(index_of(name, TextLines())) == 9
 
 
 def held_by_a_builder(path):
@@ -331,9 +331,9 @@ def test_of_two_leaders_one_builds_the_index(tmp_path, monkeypatch):
         tmp_path / "x.dtidx"
     )  # both of them wait before one begins; each has a lock of its own
     scanned, built = [], []
-    scan = Lines.scan
-    monkeypatch.setattr(Lines, "scan", lambda self, *args: scanned.append(1) or scan(self, *args))
-    leaders = [threading.Thread(target=lambda: built.append(index_of(name, Lines()))) for _ in range(2)]
+    scan = TextLines.scan
+    monkeypatch.setattr(TextLines, "scan", lambda self, *args: scanned.append(1) or scan(self, *args))
+    leaders = [threading.Thread(target=lambda: built.append(index_of(name, TextLines()))) for _ in range(2)]
     for leader in leaders:
         leader.start()
     os.close(held)
@@ -350,10 +350,10 @@ def test_a_wait_for_another_task_ends_and_names_it(tmp_path, capsys, monkeypatch
     held = held_by_a_builder(tmp_path / "x.dtidx")
     message = rf"waited for process {os.getpid()} to build the index of .*x, .* for 0 s; stop that process"
     with pytest.raises(WaitTimeoutError, match=message):
-        index_of(name, Lines(), wait_s=0.05)
+        index_of(name, TextLines(), wait_s=0.05)
     os.close(held)
     assert f"dtrain: waiting for process {os.getpid()} to build the index" in capsys.readouterr().err
-    assert len(index_of(name, Lines(), wait_s=0.05)) == 9
+    assert len(index_of(name, TextLines(), wait_s=0.05)) == 9
 
 
 def test_only_the_rows_of_a_batch_are_read_and_parsed(tmp_path):

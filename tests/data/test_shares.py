@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dtrain.data import Dataset, InputContext
 from dtrain.data.autosharding import autoshard, distributed, steps_by_policy
 from dtrain.data.experimental import AutoShardPolicy
-from dtrain.data.readers.rows import FileRows, Lines
+from dtrain.data.readers.rows import FileRows, TextLines
 from dtrain.data.sharding import WorkerShare, batch_sizes_for_worker
 from dtrain.errors import InputError, InvalidArgumentError
 
@@ -98,7 +98,7 @@ class InMemory(FileRows):
     """A reader of a file, whose rows stand in memory."""
 
     def __init__(self, rows):
-        super().__init__("", Lines())
+        super().__init__("", TextLines())
         self.rows = rows
 
     def iterate(self, iteration):

@@ -21,7 +21,7 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.examples import encode_example
 from dtrain.data.experimental import CsvDataset
 from dtrain.data.files import TarDataset
-from dtrain.data.readers.rows import Lines, Records
+from dtrain.data.readers.rows import TextLines, TfRecords
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.record_index.index_files import read_index, write_index
 from dtrain.data.stores.local import OpenFile
@@ -92,7 +92,7 @@ def data_files(folder: Path) -> Iterator[tuple[str, Reader]]:
             read_examples(file, {"x": (2,)}, targets=file.suffix != ".npy")
 
     def read_lines_too(path: Path) -> None:
-        list(Lines().read(str(path / "x.csv")))
+        list(TextLines().read(str(path / "x.csv")))
         read(path)
 
     def read_all(path: Path) -> None:
@@ -100,7 +100,7 @@ def data_files(folder: Path) -> Iterator[tuple[str, Reader]]:
             if file.suffix == ".tfrecord":
                 read(path)
             else:
-                list(Records(file.suffix[1:]).read(str(file)))
+                list(TfRecords(file.suffix[1:]).read(str(file)))
 
     def structured(name: str, data: bytes, chance: Random) -> bytes:
         return changed_records(name, data, chance) if name.endswith("tfrecord") else data[:-1]
@@ -189,7 +189,7 @@ def row_files(folder: Path) -> Iterator[tuple[str, Reader]]:
         offsets = read_index(path / "x.dtidx", "tfrecord", records.facts())
         if offsets is not None:
             ranges = list(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True))
-            Records("").rows(
+            TfRecords("").rows(
                 [records.read(begin, end - begin) for begin, end in ranges], "x", offsets[:-1].tolist()
             )
 

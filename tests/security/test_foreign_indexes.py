@@ -8,7 +8,7 @@ import pytest
 
 import dtrain as dt
 from dtrain.data.cache_file import built_once
-from dtrain.data.readers.rows import Lines
+from dtrain.data.readers.rows import TextLines
 from dtrain.data.record_index.addressing import addressed
 from dtrain.data.record_index.index_files import OFFSET_BYTES, kept_index, read_index, write_index
 from dtrain.data.stores.local import OpenFile
@@ -56,13 +56,13 @@ def test_who_may_have_written_what_nobody_has_named(monkeypatch):
 
 
 def test_an_index_of_another_user_is_none_unless_the_data_are_that_users(data, monkeypatch):
-    assert len(kept_index(str(data), Lines())) == 3
+    assert len(kept_index(str(data), TextLines())) == 3
     Facts(monkeypatch, {"data.txt.dtidx": OTHER, "data.txt": OTHER + 1})
-    assert kept_index(str(data), Lines()) is None
+    assert kept_index(str(data), TextLines()) is None
     assert addressed(dt.data.TextLineDataset(str(data)).node).cardinality == LINES
     monkeypatch.undo()
     Facts(monkeypatch, {"data.txt.dtidx": OTHER, "data.txt": OTHER})
-    assert kept_index(str(data), Lines()) is not None
+    assert kept_index(str(data), TextLines()) is not None
 
 
 def test_a_cache_of_another_user_is_named_and_not_read(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from dtrain import checkpoints
 from dtrain.checkpoints.copies import RemoteCopies
 from dtrain.checkpoints.folder import open_for_reading
 from dtrain.checkpoints.manifest import Manifest
-from dtrain.data.readers.rows import Records
+from dtrain.data.readers.rows import TfRecords
 from dtrain.data.tables import read_examples
 from dtrain.errors import CheckpointDamagedError, CheckpointError, DtrainError, InputError, SpecError
 from dtrain.formats.bounded_reading import CONTAINERS_MAX, JSON_BYTES_MAX, open_regular
@@ -175,7 +175,7 @@ def test_what_grows_a_thousandfold_is_refused(tmp_path):
     data = HEADER.pack(70 << 20, masked_crc32c(length))
     (tmp_path / "x.tfrecord").write_bytes(zlib.compress(data + b"\0" * (70 << 20)))
     with pytest.raises(InputError, match="grows too much when it is decompressed"):
-        list(Records("ZLIB").read(f"{tmp_path}/x.tfrecord"))
+        list(TfRecords("ZLIB").read(f"{tmp_path}/x.tfrecord"))
 
 
 @pytest.mark.parametrize("length", [1, 1 << 40, 1 << 62, 1 << 63, (1 << 64) - 1])
@@ -184,7 +184,7 @@ def test_a_record_is_not_as_long_as_it_claims(tmp_path, length):
     (tmp_path / "x").write_bytes(data + masked_crc32c(data).to_bytes(4, "little"))
     for compression in ("", "GZIP", "ZLIB"):
         with pytest.raises(InputError):
-            list(Records(compression).read(f"{tmp_path}/x"))
+            list(TfRecords(compression).read(f"{tmp_path}/x"))
 
 
 def test_an_array_is_not_as_large_as_its_header_says(tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dtrain as dt
-from dtrain.data.readers.rows import Records
+from dtrain.data.readers.rows import TfRecords
 from dtrain.data.record_index import index_files
 from dtrain.data.stores import opening
 from dtrain.formats.tfrecord import FRAME_BYTES
@@ -87,7 +87,7 @@ def test_index_builds_what_a_run_would_build(order, answer, folder):
     assert sorted(folder.glob("*.dtidx")) == [folder / "a.tfrecord.dtidx", folder / "lines.txt.dtidx"]
     before = (folder / "a.tfrecord.dtidx").stat()
     index_files._known.clear()
-    assert index_files.index_of("a.tfrecord", Records("")).kept_at == folder / "a.tfrecord.dtidx"
+    assert index_files.index_of("a.tfrecord", TfRecords("")).kept_at == folder / "a.tfrecord.dtidx"
     index_files._known.clear()
     table = order("index", "a.tfrecord", "a.tfrecord.dtidx", "lines.txt").out.splitlines()
     assert [line.split()[-1] for line in table[:3]] == ["index", "there", "there"]

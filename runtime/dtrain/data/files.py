@@ -8,7 +8,7 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.joining import Interleaved
 from dtrain.data.node import Node
 from dtrain.data.readers.parquet_rows import ParquetRows
-from dtrain.data.readers.rows import FileRows, Lines, NumpyRows, Records, RowFormat
+from dtrain.data.readers.rows import FileRows, NumpyRows, RowFormat, TextLines, TfRecords
 from dtrain.data.readers.tar_format import TarExamples
 from dtrain.data.sources import Slices
 from dtrain.errors import InputError
@@ -31,7 +31,7 @@ class TFRecordDataset(Dataset):
     ) -> None:
         compression = compression_type or ""
         check_compression(compression)
-        super().__init__(rows_of_files(filenames, Records(compression), num_parallel_reads))
+        super().__init__(rows_of_files(filenames, TfRecords(compression), num_parallel_reads))
 
 
 class TextLineDataset(Dataset):
@@ -43,7 +43,7 @@ class TextLineDataset(Dataset):
     """
 
     def __init__(self, filenames: Filenames, num_parallel_reads: int | None = None) -> None:
-        super().__init__(rows_of_files(filenames, Lines(), num_parallel_reads))
+        super().__init__(rows_of_files(filenames, TextLines(), num_parallel_reads))
 
 
 class ParquetDataset(Dataset):

@@ -17,7 +17,15 @@ from dtrain.data.examples import Feature, decode_example
 from dtrain.data.experimental import make_csv_dataset
 from dtrain.data.readers.csv_format import CsvRows
 from dtrain.data.readers.parquet_rows import ParquetRows
-from dtrain.data.readers.rows import FileRows, FileSource, IndexedRows, Lines, NumpyRows, Records, RowFormat
+from dtrain.data.readers.rows import (
+    FileRows,
+    FileSource,
+    IndexedRows,
+    NumpyRows,
+    RowFormat,
+    TextLines,
+    TfRecords,
+)
 from dtrain.data.readers.tar_format import TarExamples, suffixes_of_first
 from dtrain.data.record_index.index_files import (
     INDEXED_BYTES_MIN,
@@ -49,7 +57,7 @@ GZIP = "GZIP"
 
 
 @dataclass(frozen=True)
-class DataFile:
+class InspectedFile:
     """A file of rows of one of KINDS; `compression` is of the file as a whole: empty or GZIP.
 
     `header` says whether the first row of a .csv file names its columns.
@@ -68,8 +76,8 @@ class DataFile:
         if self.kind == TAR:
             return TarExamples((), compressed=bool(self.compression))
         if self.kind == TFRECORD:
-            return Records(self.compression)
-        return Lines(self.compression) if self.kind == TEXT else None
+            return TfRecords(self.compression)
+        return TextLines(self.compression) if self.kind == TEXT else None
 
     @property
     def obstacle(self) -> str:
@@ -77,7 +85,7 @@ class DataFile:
         return (self.format or RowFormat(self.compression)).obstacle
 
 
-def data_file(path: str, kind: str | None = None, *, header: bool = True) -> DataFile:
+def data_file(path: str, kind: str | None = None, *, header: bool = True) -> InspectedFile:
     """Return a file of a kind; by default its name tells the kind, else its first bytes.
 
     Raises:
@@ -96,7 +104,7 @@ def data_file(path: str, kind: str | None = None, *, header: bool = True) -> Dat
             f"{shown(path)}: is of no kind that is known by its name or its first bytes; say it with "
             f"--format: {', '.join(KINDS)}"
         )
-    return DataFile(path, found, compression, header)
+    return InspectedFile(path, found, compression, header)
 
 
 def _kind_of(head: bytes) -> str | None:
@@ -133,7 +141,7 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
     index_file: str | None
 
 
-def build_index(file: DataFile) -> Indexed:
+def build_index(file: InspectedFile) -> Indexed:
     """Build the index of a file, unless it is there.
 
     Raises:
@@ -171,7 +179,7 @@ def build_index(file: DataFile) -> Indexed:
     )
 
 
-def _addressed(file: DataFile) -> FileSource:
+def _addressed(file: InspectedFile) -> FileSource:
     """Return the rows of a file that says itself where they lie."""
     return ParquetRows(file.path, None) if file.kind == PARQUET else NumpyRows(file.path)
 
@@ -209,7 +217,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     obstacle: str | None
 
 
-def describe(file: DataFile) -> Description:
+def describe(file: InspectedFile) -> Description:
     """Return the description of a file; nothing is written. Raise an `InputError` if it is damaged."""
     nbytes = open_file(file.path).state()[0]
     state, index = _state_of_index(file, nbytes)
@@ -242,7 +250,7 @@ def describe(file: DataFile) -> Description:
     )
 
 
-def _state_of_index(file: DataFile, nbytes: int) -> tuple[IndexState, RecordIndex | None]:
+def _state_of_index(file: InspectedFile, nbytes: int) -> tuple[IndexState, RecordIndex | None]:
     """Return the state of the index that is kept, and the index if it fits; nothing is built."""
     if file.obstacle:
         return IndexState.IMPOSSIBLE, None
@@ -253,7 +261,7 @@ def _state_of_index(file: DataFile, nbytes: int) -> tuple[IndexState, RecordInde
     return IndexState.STALE if places_of(file.path)[0].exists() else IndexState.ABSENT, None
 
 
-def _fields(file: DataFile, sampled: int) -> list[Field]:
+def _fields(file: InspectedFile, sampled: int) -> list[Field]:
     """Return the parts of each row by its spec; records and lines have none."""
     if file.kind == CSV:
         spec = _batches_of_csv(file).unbatch().element_spec
@@ -269,7 +277,7 @@ def _fields(file: DataFile, sampled: int) -> list[Field]:
     ]
 
 
-def _batches_of_csv(file: DataFile) -> Dataset:
+def _batches_of_csv(file: InspectedFile) -> Dataset:
     names = None
     if not file.header:
         rows = CsvRows([], fields=None, compression=file.compression).fields_of(file.path)

@@ -88,12 +88,6 @@ class Node:
         return rows_of(self.element(index, iteration), rows)
 
 
-def on_inputs(node: Node, inputs: Sequence[Node]) -> Node:
-    """Return the node itself if its inputs are these, else the same step on them."""
-    same = all(each is other for each, other in zip(node.inputs, inputs, strict=True))
-    return node if same else node.with_inputs(inputs)
-
-
 class OneSource(Node):
     """Base of steps on one source, their first argument; the others are kept to make the step anew.
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.examples import decode_example
-from dtrain.data.readers.rows import Records
+from dtrain.data.readers.rows import TfRecords
 from dtrain.data.stores.opening import open_stream
 from dtrain.data.user_data import check_lengths
 from dtrain.errors import InputError
@@ -193,7 +193,7 @@ def _is_number(cell: str) -> bool:
 
 def _record_columns(path: Path) -> dict[str, Array]:
     """Return the features of tf.train.Examples; a feature of one value is a column of scalars."""
-    rows = [decode_example(record) for record in Records().read(str(path))]
+    rows = [decode_example(record) for record in TfRecords().read(str(path))]
     columns = {}
     for name in rows[0] if rows else ():
         values = [row.get(name) for row in rows]

@@ -11,11 +11,11 @@ try:
     import msgspec
 
     from dtrain.data.inspection import (
-        DataFile,
         Description,
         Field,
         Indexed,
         IndexState,
+        InspectedFile,
         build_index,
         data_file,
         describe,
@@ -115,7 +115,7 @@ ACTIONS: dict[str, Callable[[DataRequest], int]] = {"index": index, "inspect": i
 
 
 def _of_each(
-    request: DataRequest, make: Callable[[DataFile], _Made], failed: list[dict[str, str]]
+    request: DataRequest, make: Callable[[InspectedFile], _Made], failed: list[dict[str, str]]
 ) -> Iterator[_Made]:
     """Yield what is made of each file, but of indexes beside them; what is wrong with one is printed."""
     paths = [path for path in request.files if not path.endswith(SUFFIX)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.node import Indices, Iteration, Node
-from dtrain.data.record_index.index_files import Offsets, RecordIndex, Scanner, index_of
+from dtrain.data.record_index.index_files import Offsets, RecordIndex, index_of
 from dtrain.data.sources import Slices
 from dtrain.data.stores.opening import (
     ReadableFile,
@@ -36,8 +36,8 @@ SCANNED_BYTES = 4 << 20
 class RowFormat:
     """Base of kinds of files of rows, each of which is some bytes; their `spec` fits every row.
 
-    The `kind` tells where rows begin. `scanner` is None where no row can be read without those before it;
-    `obstacle` then tells the user why.
+    The `kind` tells where rows begin. An `obstacle` tells the user why no row can be read without those
+    before it; where it is empty, `scan` finds the rows.
     """
 
     kind: str
@@ -45,7 +45,6 @@ class RowFormat:
 
     def __init__(self, compression: str = "") -> None:
         self._compression = compression
-        self.scanner: Scanner | None = None if compression else self
         self.obstacle = f"files that are compressed as a whole ({compression})" if compression else ""
 
     def read(self, path: str) -> Iterator[Element]:
@@ -64,7 +63,7 @@ class RowFormat:
         raise NotImplementedError
 
 
-class Records(RowFormat):
+class TfRecords(RowFormat):
     """TFRecord files."""
 
     kind = "tfrecord"
@@ -80,7 +79,7 @@ class Records(RowFormat):
         return list(records_in(parts, offsets, path))
 
 
-class Lines(RowFormat):
+class TextLines(RowFormat):
     """Text files; lines are bytes without their ends."""
 
     kind = "lines"
@@ -154,9 +153,9 @@ class FileRows(FileSource):
 
         Raises a `WaitTimeoutError` if another task takes too long to build the index.
         """
-        if self.format.scanner is None:
+        if self.format.obstacle:
             return self
-        return IndexedRows(self.path, self.format, index_of(self.path, self.format.scanner))
+        return IndexedRows(self.path, self.format, index_of(self.path, self.format))
 
 
 class IndexedRows(FileRows):
