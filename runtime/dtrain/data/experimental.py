@@ -1,6 +1,6 @@
 """`dt.data.experimental`: names of `tf.data.experimental` (2.15.1), among them datasets of .csv files."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -184,15 +184,8 @@ def make_csv_dataset(
     chosen = _chosen(select_columns, column_names)
     names = [column_names[number] for number in chosen]
     if column_defaults is None:
-        rows = (
-            (f"{shown(path)}: row {number + 1}", row)
-            for path in paths
-            for number, row in enumerate(text.fields_of(path))
-            if number or not header
-        )
-        column_defaults = _dtypes(
-            islice(rows, num_rows_for_inference), len(column_names), chosen, na_value.encode()
-        )
+        rows = islice(_rows_of(text, paths, header=header), num_rows_for_inference)
+        column_defaults = _dtypes(rows, len(column_names), chosen, na_value.encode())
     _check_columns(column_names, names, column_defaults, label_name, paths[0])
     columns = [CsvColumn.of(number, default) for number, default in zip(chosen, column_defaults, strict=True)]
     files = Dataset.from_tensor_slices(paths)
@@ -250,6 +243,14 @@ def _names(text: CsvRows, paths: Sequence[str], encoding: str) -> list[str]:
             )
         found = names
     return found
+
+
+def _rows_of(text: CsvRows, paths: Sequence[str], *, header: bool) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield the place, for messages, and the fields of each row below the header."""
+    for path in paths:
+        for number, row in enumerate(text.fields_of(path)):
+            if number or not header:
+                yield f"{shown(path)}: row {number + 1}", row
 
 
 def _dtypes(

@@ -201,7 +201,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What `inspect` says of a file; `sampled` rows were looked at for its fields.
+    """A file of data; `sampled` of its rows were looked at for its fields.
 
     An `obstacle` says why no row can be read without those before it; None: it can.
     """

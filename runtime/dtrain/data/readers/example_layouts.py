@@ -170,7 +170,7 @@ def groups_of(examples: Sequence[bytes]) -> tuple[list[_Group], list[int]]:
 
 
 def _divide(examples: Sequence[bytes], length: int, numbers: list[int], alike: list[_Group]) -> list[int]:
-    """Add the groups of Examples of one length to `alike`, and return the numbers of those in no group."""
+    """Add each group of one length to `alike`, and return which Examples have no layout or too rare a one."""
     known = _known.get(length, [])
     if length > EXAMPLE_BYTES_MAX or (len(numbers) < TOGETHER_MIN and not known):
         return numbers
