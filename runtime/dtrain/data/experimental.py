@@ -19,7 +19,6 @@ from dtrain.data.readers.csv_format import DTYPES, CsvColumn, CsvRows
 from dtrain.data.sources import matching_paths
 from dtrain.data.stores.remote import shown
 from dtrain.errors import InvalidArgumentError
-from dtrain.formats.tfrecord import check_compression
 
 __all__ = [
     "AUTOTUNE",
@@ -92,8 +91,6 @@ class CsvDataset(Dataset):
         select_cols: Sequence[int] | None = None,
         exclude_cols: Sequence[int] | None = None,
     ) -> None:
-        compression = compression_type or ""
-        check_compression(compression)
         if len(field_delim.encode()) != 1:
             raise InvalidArgumentError(
                 f"CsvDataset: expected a field_delim of one character, found {field_delim!r}"
@@ -101,7 +98,7 @@ class CsvDataset(Dataset):
         rows = CsvRows(
             _columns(record_defaults, select_cols, exclude_cols),
             fields=len(record_defaults) if select_cols is None and exclude_cols is None else None,
-            compression=compression,
+            compression=compression_type or "",
             header=header,
             delimiter=field_delim,
             quotes=use_quote_delim,
@@ -166,7 +163,6 @@ def make_csv_dataset(
     """
     if ignore_errors:
         raise InvalidArgumentError("make_csv_dataset: ignore_errors is not offered: mend the files")
-    check_compression(compression_type or "")
     paths = matching_paths([file_pattern] if isinstance(file_pattern, str) else list(file_pattern))
     rows_with = partial(
         CsvRows,
@@ -177,32 +173,31 @@ def make_csv_dataset(
         missing=na_value,
     )
     text = rows_with((), fields=None)
-    if column_names is None:
-        if not header:
-            raise InvalidArgumentError("make_csv_dataset: expected column_names or header, found neither")
-        column_names = _names(text, paths, encoding)
-    chosen = _chosen(select_columns, column_names)
-    names = [column_names[number] for number in chosen]
+    every = _names(text, paths, encoding, header=header) if column_names is None else column_names
+    chosen = _chosen(select_columns, every)
+    names = [every[number] for number in chosen]
     if column_defaults is None:
         rows = islice(_rows_of(text, paths, header=header), num_rows_for_inference)
-        column_defaults = _dtypes(rows, len(column_names), chosen, na_value.encode())
-    _check_columns(column_names, names, column_defaults, label_name, paths[0])
-    columns = [CsvColumn.of(number, default) for number, default in zip(chosen, column_defaults, strict=True)]
+        column_defaults = _dtypes(rows, len(every), chosen, na_value.encode())
+    _check_columns(every, names, column_defaults, label_name, paths[0])
+    columns = _columns(column_defaults, chosen, None)
+    wanted = rows_with(columns, fields=len(every) if select_columns is None else None)
     files = Dataset.from_tensor_slices(paths)
-    if shuffle:
-        files = files.shuffle(len(paths), shuffle_seed)
-    fields = len(column_names) if select_columns is None else None
-    dataset = Dataset(rows_of_files(files, rows_with(columns, fields=fields), num_parallel_reads))
-    if shuffle:
-        dataset = dataset.shuffle(shuffle_buffer_size, shuffle_seed)
-    if num_epochs != 1:
-        dataset = dataset.repeat(num_epochs)
+    files = files.shuffle(len(paths), shuffle_seed) if shuffle else files
+    dataset = Dataset(rows_of_files(files, wanted, num_parallel_reads))
+    dataset = dataset.shuffle(shuffle_buffer_size, shuffle_seed) if shuffle else dataset
+    return _batches(dataset, batch_size, names, label_name, num_epochs)
 
+
+def _batches(
+    rows: Dataset, size: int, names: Sequence[str], label_name: str | None, num_epochs: int | None
+) -> Dataset:
     def organized(*columns: Any) -> Any:
         features = dict(zip(names, columns, strict=True))
         return features if label_name is None else (features, features.pop(label_name))
 
-    return dataset.batch(batch_size, drop_remainder=num_epochs is None).map(organized)
+    repeated = rows if num_epochs == 1 else rows.repeat(num_epochs)
+    return repeated.batch(size, drop_remainder=num_epochs is None).map(organized)
 
 
 def _check_columns(
@@ -225,7 +220,9 @@ def _check_columns(
         )
 
 
-def _names(text: CsvRows, paths: Sequence[str], encoding: str) -> list[str]:
+def _names(text: CsvRows, paths: Sequence[str], encoding: str, *, header: bool) -> list[str]:
+    if not header:
+        raise InvalidArgumentError("make_csv_dataset: expected column_names or header, found neither")
     found: list[str] = []
     for path in paths:
         try:

@@ -12,7 +12,6 @@ from dtrain.data.readers.rows import FileRows, NumpyRows, RowFormat, TextLines, 
 from dtrain.data.readers.tar_format import TarExamples
 from dtrain.data.sources import Slices
 from dtrain.errors import InputError
-from dtrain.formats.tfrecord import check_compression
 
 Filenames = str | Path | Sequence[str | Path] | Dataset
 
@@ -29,9 +28,7 @@ class TFRecordDataset(Dataset):
     def __init__(
         self, filenames: Filenames, compression_type: str | None = None, num_parallel_reads: int | None = None
     ) -> None:
-        compression = compression_type or ""
-        check_compression(compression)
-        super().__init__(rows_of_files(filenames, TfRecords(compression), num_parallel_reads))
+        super().__init__(rows_of_files(filenames, TfRecords(compression_type or ""), num_parallel_reads))
 
 
 class TextLineDataset(Dataset):

@@ -25,7 +25,7 @@ from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec
 from dtrain.errors import InputError
 from dtrain.formats.numpy_file import ArrayInFile, read_arrays, stored_arrays
-from dtrain.formats.tfrecord import record_offsets, records_from, records_in
+from dtrain.formats.tfrecord import check_compression, record_offsets, records_from, records_in
 from dtrain.types import Array
 
 LINE_BYTES_MAX = 64 << 20
@@ -44,6 +44,7 @@ class RowFormat:
     spec: Any = TensorSpec((), "string")
 
     def __init__(self, compression: str = "") -> None:
+        check_compression(compression)
         self._compression = compression
         self.obstacle = f"files that are compressed as a whole ({compression})" if compression else ""
 
