@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SEEDS = range(50)
+SEEDS = range(20)
 TIMEOUT_S = 300.0
 
 
