@@ -5,7 +5,9 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,10 @@ LONG = (
 """The folders whose files take long."""
 
 
+LONG_S = 15.0
+"""A test that takes longer has a reason: `@pytest.mark.long("why")`."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that take long: else one of them would run last, beside processes that have ended."""
     root = Path(__file__).parent
@@ -44,6 +50,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return place, path
 
     items.sort(key=place)
+    for item in items:
+        if marker := item.get_closest_marker("long"):
+            item.user_properties.append(("long", marker.args[0]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that took long without a reason for it."""
+    took_s: Counter[str] = Counter()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport) and "long" not in dict(report.user_properties):
+            took_s[report.nodeid] += report.duration
+    too_long = [f"{took:5.1f} s {test}" for test, took in took_s.most_common() if took > LONG_S]
+    if too_long:
+        terminalreporter.section(f"over {LONG_S:.0f} s: make these shorter, or say why in a mark `long`")
+        terminalreporter.line("\n".join(too_long))
 
 
 def pytest_collection_finish() -> None:

@@ -10,6 +10,8 @@ import pytest
 from chaos.seeds import seeds
 from chaos.telling import Telling
 
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long("a whole training, with faults and what follows")]
+
 USUAL_COUNTING, USUAL_BITS, USUAL_INPUT = (0, 3, 13), (0,), (5,)
 """The stories that every run of the tests tells: one process that is killed, and resumed as an asynchronous cluster; backups of which a worker is
 killed; an asynchronous leader that is killed twice while its pushes have arrived at one of two servers; a server
@@ -30,19 +32,16 @@ def judge(code, out):
     assert code == 0, out
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", seeds(*USUAL_BITS))
 def test_bits_are_those_of_a_quiet_run(told, seed):
     judge(*told["bits", seed].result())
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", seeds(*USUAL_COUNTING))
 def test_counting_every_example_exactly_once(told, seed):
     judge(*told["counting", seed].result())
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", seeds(*USUAL_INPUT))
 def test_input_of_pipelines_or_read_ahead_counts_every_example_exactly_once(told, seed):
     judge(*told["input", seed].result())

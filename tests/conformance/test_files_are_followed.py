@@ -70,6 +70,7 @@ def said(tmp_path_factory):
     return json.loads(subprocess.run(command, **asked, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
+@pytest.mark.long("runs a third of these tests twice")
 def test_other_inputs_pass_with_their_own_expectations(said):
     assert not FAILED.findall(said[0]), said[0]
     assert int(re.search(r"(\d+) passed", said[0])[1]) > 60, said[0]
