@@ -136,7 +136,7 @@ class Command:
         wrapper: a command that runs it, such as a shell that first changes a limit.
         warm: whether a launch without a wrapper takes its fork server from `warm_fork_server`, and whether the
             command itself is forked (`warm_commands`).
-        network: a process in whose network namespace it runs, or 0; only of a warm one without a wrapper.
+        network: a process in whose namespaces it runs, or 0; only of a warm one without a wrapper.
     """
 
     folder: Path

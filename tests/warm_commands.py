@@ -34,7 +34,7 @@ from typing import Any
 
 COLD = "DTRAIN_TEST_COLD"
 NETWORK = "DTRAIN_TEST_NETWORK"
-"""Names a process in whose network namespace a forked command runs."""
+"""Names a process in whose namespaces a forked command runs: its network, its mounts, its host name."""
 TASK = "dtrain.task"
 COMMANDS = ("dtrain_cli.main", TASK)
 NOT_BEFORE = (".main", ".__main__", ".by_library")
@@ -56,7 +56,7 @@ PLAIN = {
 """What a command may not ask of Popen otherwise, to be forked."""
 REQUEST_BYTES_MAX = 100_000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
-CLONE_PARENT, CLONE_NEWNET = 0x8000, 0x40000000
+CLONE_PARENT = 0x8000
 
 # In the process of the tests
 
@@ -244,8 +244,8 @@ def _fork_a_sibling() -> int:
 
 def _become(environment: dict[str, str], folder: str, files: list[int]) -> None:
     """Give this process what a new one has."""
-    if network := environment.pop(NETWORK, ""):
-        enter_network(int(network))
+    if host := environment.pop(NETWORK, ""):
+        enter_host(int(host))
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -281,11 +281,12 @@ def _limit_threads() -> None:
     threadpoolctl.threadpool_limits(int(next(filter(str.isdecimal, limits), len(os.sched_getaffinity(0)))))
 
 
-def enter_network(pid: int) -> None:
-    """Have this process, which has one thread, use the network of another one."""
-    with Path(f"/proc/{pid}/ns/net").open() as namespace:
-        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns")
+def enter_host(pid: int) -> None:
+    """Have this process, which has one thread, use the network, the files and the host name of another one."""
+    for kind in ("net", "uts", "mnt"):
+        with Path(f"/proc/{pid}/ns/{kind}").open() as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"setns {kind}")
 
 
 def _stream(number: int, former: io.TextIOWrapper) -> io.TextIOWrapper:

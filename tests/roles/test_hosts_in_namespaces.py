@@ -9,7 +9,7 @@ import pytest
 from launching import PATIENCE_S, wait_until
 from roles.test_host_steps import STEPS, Replica, trajectory
 from security.three_hosts import SwitchedHosts
-from warm_commands import enter_network
+from warm_commands import enter_host
 
 LEASE_S, LONG_LEASE_S = 3.0, 20.0
 """The lease where a cable is cut, and elsewhere: a busy machine may keep a host silent for seconds."""
@@ -26,7 +26,7 @@ def train(network, host, count, ip, folder, pauses, lease_s):
         while made == 2 and pauses and not (folder / "go").exists():
             time.sleep(0.01)
 
-    enter_network(network)
+    enter_host(network)
     replica = Replica(host, True, said, ip, lease_s=lease_s)
     (folder / f"here-{host}").write_text(replica.listener.address)
     (folder / f"here-{host}").rename(folder / f"address-{host}")

@@ -127,7 +127,7 @@ class Guide:
         guide = (ROOT / "docs/guide/security.md").read_text().partition("in five lines")[2]
         lines = re.findall(r"^(machine-[ab])\$ (.*)$", guide, re.M)
         self._lines = [(host, shlex.split(words)) for host, words in lines]
-        self._launcher, self._hosts = launcher, hosts
+        self._launcher, self._hosts, self._errors = launcher, hosts, launcher.folder
 
     def prepare(self, tls):
         """Make the secret and the certificates, and copy them."""
@@ -147,9 +147,10 @@ class Guide:
 
     def dtrain(self, host, dtrain, *words):
         assert dtrain == "dtrain"
-        path = self._launcher.folder / f"{len(self._launcher.launches)}.err"
+        path = self._errors / f"{len(self._launcher.launches)}.err"
+        self._launcher.folder = self._hosts.folders[host]
         with path.open("w") as file:
-            command = self._launcher.dtrain(*words, wrapper=self._hosts.on(host), stderr=file)
+            command = self._launcher.dtrain(*words, network=self._hosts.pid(host), stderr=file)
         command.said = path.read_text
         return command
 

@@ -61,9 +61,13 @@ class Hosts:
         lines = "".join(f"{ip} {name}\n" for name, ip in addresses.items())
         self._names[on].write_text(f"{lines}127.0.0.1 localhost\n")  # the file that is mounted there
 
+    def pid(self, name: str) -> int:
+        """Return the process that holds the namespaces of a host."""
+        return self._holders[name].pid
+
     def on(self, name: str) -> tuple[str, ...]:
         """Return the words that run a command on a host, in its folder."""
-        inside = ("nsenter", f"--target={self._holders[name].pid}", "--net", "--mount", "--uts")
+        inside = ("nsenter", f"--target={self.pid(name)}", "--net", "--mount", "--uts")
         return (*inside, "env", f"--chdir={self.folders[name]}")
 
     def listen(self, name: str) -> socket.socket:
