@@ -3,6 +3,7 @@
 import house_rules
 import pytest
 from house_rules import MAX_FILE_LINES, MAX_FUNCTION_LINES, RULES, Tree
+from row_by_row import every_row
 
 KEPT = {
     "runtime/dtrain/one/__init__.py": "from dtrain.one.short import Short\n",
@@ -88,7 +89,7 @@ def test_files_that_keep_every_rule_are_found_in_none():
     assert house_rules.findings(Tree(KEPT)) == set()
 
 
-@pytest.mark.parametrize("rule", RULES)
+@every_row("rule", RULES)
 def test_a_rule_finds_what_breaks_it(rule):
     assert {f"{path} {name}" for path, name in RULES[rule](broken(rule))} == {
         f"runtime/dtrain/{found}" for found in BROKEN[rule][1]

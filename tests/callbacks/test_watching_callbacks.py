@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.callbacks import EarlyStopping, ModelCheckpoint, ReduceLROnPlateau, TerminateOnNaN
 from dtrain.errors import SpecError
@@ -50,8 +51,8 @@ def played(callback, values, name="val_loss", rate=1.0):
     return model, epoch + 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "values", "epochs"),
+@every_row(
+    "arguments, values, epochs",
     [
         ({}, [3, 2, 2.5, 1], 3),
         ({"patience": 2}, [3, 2, 2.5, 2.4, 1], 4),
@@ -96,8 +97,8 @@ def test_modes(callback):
         callback(mode="up")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "values", "rate"),
+@every_row(
+    "arguments, values, rate",
     [
         ({"patience": 2}, [1, 1, 1], 0.1),
         ({"patience": 2}, [1, 1], 1.0),
@@ -117,8 +118,8 @@ def test_the_factor_lowers():
         ReduceLROnPlateau(factor=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "saved"),
+@every_row(
+    "arguments, saved",
     [
         ({}, [("model", "1"), ("model", "2"), ("model", "3")]),
         ({"save_weights_only": True}, [("weights", "1"), ("weights", "2"), ("weights", "3")]),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 from safetensors.numpy import load_file
 
 from dtrain import checkpoints
@@ -49,7 +50,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@every_row("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_the_safetensors_library_reads_our_files(tmp_path, layout):
     arrays = {**ARRAYS, "other": layout(np.arange(12, dtype=np.float32).reshape(4, 3))}
     path = checkpoints.save(tmp_path, 0, arrays, now=0.0)
@@ -112,8 +113,8 @@ def test_what_is_not_there_is_named(tmp_path):
         checkpoints.open_checkpoint(tmp_path / "elsewhere")
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
+@every_row(
+    "arrays, message",
     [
         ({"v@1": np.zeros(2)}, "v@1 follows row 0"),
         ({"v@0": np.zeros(2), "v@3": np.zeros(2)}, "v@3 follows row 2"),

@@ -3,6 +3,7 @@
 from itertools import permutations
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.cluster import AddressBook, ClusterSpec, TaskId
 from dtrain.errors import SpecError
@@ -17,7 +18,7 @@ def test_a_task_that_has_not_moved_is_where_the_cluster_says():
     assert (book.moved, book.digest) == ({}, 0)
 
 
-@pytest.mark.parametrize("order", [*permutations([("a:1", 3), ("b:2", 7), ("c:3", 5)])])
+@every_row("order", [*permutations([("a:1", 3), ("b:2", 7), ("c:3", 5)])])
 def test_the_newest_entry_counts_in_whatever_order_they_are_heard(order):
     book = AddressBook(CLUSTER)
     for address, version in order:

@@ -1,6 +1,7 @@
 """The flags of TensorFlow's first distributed programs."""
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.cluster import TaskId
 from dtrain.errors import SpecError
@@ -31,8 +32,8 @@ def test_no_hosts_is_no_cluster(line):
     assert read_classic_flags(line.split()) is None
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
+@every_row(
+    "line, said",
     [
         ("--worker_hosts", "--worker_hosts: expected a value after it"),
         ("--worker_hosts a --job_name worker", "--worker_hosts: expected host:port, found 'a'"),

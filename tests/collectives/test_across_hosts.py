@@ -14,6 +14,7 @@ from random import Random
 import msgspec
 import pytest
 from collectives.scene import Scene, twin
+from row_by_row import every_row
 
 from dtrain.collectives.between_hosts.follower import Promise
 from dtrain.config.choices import TooFew, Weighting
@@ -184,9 +185,9 @@ def test_so_they_are_with_limits_weights_empty_and_refused_parts(scene):
     check(scene, [[0, 1], [2]])
 
 
-@pytest.mark.parametrize("point", ["before gradient", "in gradient"])
-@pytest.mark.parametrize(
-    ("victims", "left"),
+@every_row("point", ["before gradient", "in gradient"])
+@every_row(
+    "victims, left",
     [((1,), {0, 2}), ((2,), {0, 1}), ((0, 1), {2})],
     ids=["a replica", "a host", "the leader's host"],
 )

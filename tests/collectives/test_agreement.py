@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from row_by_row import every_row
 
 from dtrain.collectives.between_hosts.agent import Agent
 from dtrain.collectives.between_hosts.follower import (
@@ -42,8 +43,8 @@ def directed(**changes):
     )
 
 
-@pytest.mark.parametrize(
-    ("members", "present", "gone", "goes_on"),
+@every_row(
+    "members, present, gone, goes_on",
     [
         ((0, 1, 2), (0, 1), (), True),
         ((0, 1, 2), (0,), (), False),

@@ -9,6 +9,7 @@ import pytest
 from collectives.drawn_scenes import WITH_TABLES
 from collectives.forked import POINTS, Death, check, drawn, run
 from collectives.scene import Scene
+from row_by_row import every_row
 
 from dtrain.config.choices import NanPolicy, Weighting
 from dtrain.learning import optimizers
@@ -57,8 +58,8 @@ def test_with_nan_policy_fail_every_replica_says_whose_gradient_it_was():
         assert "NonFiniteGradientError: the gradient of replica 2 for step 2 holds NaN or infinity" in told
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("victim", [0, 1])
+@every_row("point", POINTS)
+@every_row("victim", [0, 1])
 def test_the_step_of_a_death_is_that_of_one_process(point, victim):
     seen = check(Scene(deaths={victim: Death(2, point)}))
     survivor = 2

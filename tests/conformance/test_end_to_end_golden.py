@@ -142,7 +142,7 @@ def agree_in_fit(run, weights, losses):
     close(losses, np.cumsum(sizes * run["reported_loss"]) / np.cumsum(sizes), run)
 
 
-@pytest.mark.parametrize("name", FITTED)
+@every_row("name", FITTED)
 def test_fit_of_several_replicas(name, tmp_path):
     run = RUNS[name]
     cluster = InMemoryCluster(tmp_path, run["replicas"], servers=2)
@@ -256,9 +256,7 @@ def fitted_on_own_examples(run, model):
     return np.array(weights)
 
 
-@pytest.mark.parametrize(
-    ("name", "servers", "training"), [(name, *shape) for name, each in shapes().items() for shape in each]
-)
+@every_row("name, servers, training", [(name, *shape) for name, each in shapes().items() for shape in each])
 def test_synchronous_replicas_and_servers_of_every_shape(name, servers, training, tmp_path):
     run = RUNS[name]
     replicas = InMemoryCluster(tmp_path, run["replicas"], servers, deterministic=True, **training)

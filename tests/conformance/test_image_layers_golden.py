@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conformance.golden import load_json, load_npz
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.learning.layers.preprocessing.images import contrasted
@@ -11,7 +12,7 @@ CASES = load_json("n_preprocessing.json")["images"]
 ARRAYS = load_npz("n_preprocessing.npz")
 
 
-@pytest.mark.parametrize("cls", sorted({case["cls"] for case in CASES}))
+@every_row("cls", sorted({case["cls"] for case in CASES}))
 def test_images_are_kerass(cls):
     for case in CASES:
         if case["cls"] == cls:

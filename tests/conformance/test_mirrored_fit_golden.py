@@ -317,7 +317,7 @@ def one_batch(extra, model):
     }
 
 
-@pytest.mark.parametrize("extra", BATCHES, ids=lambda extra: f"{extra['examples']} over {extra['replicas']}")
+@every_row("extra", BATCHES, ids=lambda extra: f"{extra['examples']} over {extra['replicas']}")
 def test_one_batch_of_n_replicas(extra, tmp_path):
     case = extra | {"input_shape": ARRAYS["data/x"].shape[1:], "loss": "mse", "metrics": ["mae"]}
     cluster = InMemoryCluster(tmp_path, extra["replicas"])

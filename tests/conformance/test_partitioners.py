@@ -126,7 +126,7 @@ REFUSED: dict[str, Any] = {
 """What TensorFlow will not join, by the name of the case: the files name it and do not hold it."""
 
 
-@pytest.mark.parametrize("golden", GOLDEN["sharded_variable_constructor"], ids=lambda golden: golden["case"])
+@every_row("golden", GOLDEN["sharded_variable_constructor"], ids=lambda golden: golden["case"])
 def test_joining_shards(golden):
     if "error" in golden:
         with pytest.raises(Exception) as raised:  # noqa: PT011  (its class is the golden one, compared below)

@@ -17,7 +17,7 @@ PARAMETER_SERVER = load_json("de_parameter_server.json")["cases"]
 REPLICA_DEVICE_SETTER = load_json("e_placement.json")["cases"]
 
 
-@pytest.mark.parametrize("case", PARAMETER_SERVER, ids=lambda case: f"{case['num_ps']}-{case['partitioner']}")
+@every_row("case", PARAMETER_SERVER, ids=lambda case: f"{case['num_ps']}-{case['partitioner']}")
 def test_parameter_server_strategy(case):
     created = case["created_in_order"]
     variables = [

@@ -55,7 +55,7 @@ def test_values_are_kerass(index):
         np.testing.assert_allclose(layer.bin_boundaries, case["bin_boundaries"], **TOLERANCE)
 
 
-@pytest.mark.parametrize("cls", sorted({case["cls"] for case in CASES}))
+@every_row("cls", sorted({case["cls"] for case in CASES}))
 def test_a_layer_with_its_state_goes_through_data_and_back(cls):
     for case in CASES:
         if case["cls"] == cls and "error" not in case:

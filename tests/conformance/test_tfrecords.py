@@ -110,7 +110,7 @@ def test_what_tensorflow_refuses_to_parse_is_refused(case):
         parse_single_example(PAYLOADS[0], feature)
 
 
-@pytest.mark.parametrize("case", GOLDEN["corrupt"], ids=lambda case: case["case"])
+@every_row("case", GOLDEN["corrupt"], ids=lambda case: case["case"])
 def test_damaged_files(case, tmp_path):
     path = tmp_path / "file"
     if case["case"] != "no_such_file":

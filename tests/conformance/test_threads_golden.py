@@ -65,7 +65,7 @@ def test_the_tutorial(name, kind):
     tutorial.agree_in_fit(run, *tutorial.fitted(run, model))
 
 
-@pytest.mark.parametrize("extra", BATCHES, ids=lambda extra: f"{extra['examples']} over {extra['replicas']}")
+@every_row("extra", BATCHES, ids=lambda extra: f"{extra['examples']} over {extra['replicas']}")
 def test_one_batch(extra):
     case = extra | {"input_shape": fits.ARRAYS["data/x"].shape[1:], "loss": "mse", "metrics": ["mae"]}
     with Mirrored(MirroredSection(replicas=extra["replicas"])).scope():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.data import INFINITE, UNKNOWN, Dataset, DatasetIterator, TensorSpec
 from dtrain.errors import InputError
@@ -241,8 +242,8 @@ def test_the_spec_of_a_rebatched_stream_has_its_kind_and_its_length_where_that_i
     ]
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
+@every_row(
+    "build, message",
     [
         (lambda: Dataset.from_tensor_slices((np.zeros(2), np.zeros(3))), "one length"),
         (lambda: Dataset.from_tensor_slices(3), "one length"),

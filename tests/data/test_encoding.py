@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.errors import InputError
@@ -17,8 +18,8 @@ def test_to_categorical():
         dt.utils.to_categorical([0, 2], 2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
+@every_row(
+    "arguments, expected",
     [
         ({}, [[0, 0, 1], [0, 2, 3], [4, 5, 6]]),
         ({"value": -1}, [[-1, -1, 1], [-1, 2, 3], [4, 5, 6]]),

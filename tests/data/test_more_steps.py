@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.data import INFINITE, UNKNOWN, Dataset, TensorSpec
 from dtrain.data.structure import arrays_of
@@ -215,7 +216,7 @@ def flat(dataset):
     return [np.asarray(element).tolist() for element in dataset]
 
 
-@pytest.mark.parametrize("step", FURTHER, ids=range(len(FURTHER)))
+@every_row("step", FURTHER, ids=range(len(FURTHER)))
 def test_a_step_on_other_inputs_is_the_same_step(step):
     made = step(Dataset.range(9))
     other = Dataset(on(made.node, Dataset.range(20, 33).node))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.data import Dataset
 from dtrain.data.permutation import ARRAY_ROWS_MAX, PIECE_ROWS, Ahead, BlockPermutation, Permutation
@@ -32,7 +33,7 @@ def twin(n, index, seed, iteration):
             return index
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 1000, 65536, 100003])
+@every_row("n", [1, 2, 3, 10, 1000, 65536, 100003])
 def test_every_number_comes_once(n):
     order = Permutation(n, (7, 0)).at(np.arange(n))
     assert np.array_equal(np.sort(order), np.arange(n))

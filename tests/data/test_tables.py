@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.data.examples import encode_example
 from dtrain.data.tables import read_examples
@@ -78,8 +79,8 @@ def test_text_stays_text(tmp_path):
     assert read_examples(tmp_path / "words.csv", INPUT, targets=False).tolist() == [["one"], ["two"]]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
+@every_row(
+    "name, content, said",
     [
         ("a.txt", b"", "ends in .npz, .npy"),
         ("a.npy", b"", "expected a file of numpy arrays"),

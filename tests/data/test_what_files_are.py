@@ -6,6 +6,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.errors import InputError
@@ -56,8 +57,8 @@ def test_a_file_that_holds_no_records_is_called_what_it_is(tmp_path, data, words
         assert words in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
+@every_row(
+    "value, dtype",
     [
         (2.5, "int32"),
         (np.array([1.7]), "int32"),

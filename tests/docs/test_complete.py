@@ -5,6 +5,7 @@ import tomllib
 
 import pytest
 from docs.pages import ROOT, anchors
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain import messages
@@ -108,7 +109,7 @@ SECTIONS = [
 ]
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda each: each.__name__)
+@every_row("section", SECTIONS, ids=lambda each: each.__name__)
 def test_every_key_of_a_spec_is_in_its_page(section):
     page = text_of("reference/spec.md")
     sections = {"cluster", "training", "checkpoint", "restart", "wait", "security", "simulate", "data"}

@@ -10,6 +10,7 @@ import sys
 import click
 import pytest
 from docs.pages import PAGES, README, ROOT, Block, anchors, blocks, inline_code, links, name, shell_commands
+from row_by_row import every_row
 
 from dtrain.process.tensorflow import read_tf_config
 from dtrain_cli.main import cli
@@ -23,7 +24,7 @@ def test_the_readme_fits_on_one_screen():
     assert len(README.read_bytes()) <= README_LIMIT_BYTES
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@every_row("page", PAGES, ids=name)
 def test_every_link_leads_to_a_page_and_an_anchor_that_exist(page):
     for target in links(page):
         path, _, anchor = target.partition("#")
@@ -47,7 +48,7 @@ def test_every_page_is_reached_from_the_readme():
     assert set(PAGES) <= reached
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@every_row("page", PAGES, ids=name)
 def test_every_file_that_is_named_exists(page):
     for text in inline_code(page):
         path = text.split()[0] if text.split() else ""
@@ -55,7 +56,7 @@ def test_every_file_that_is_named_exists(page):
             assert any((source / path).exists() for source in SOURCES), f"{name(page)}: there is no {path}"
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=str)
+@every_row("block", blocks("python"), ids=str)
 def test_every_program_compiles(block: Block):
     ast.parse(block.text, str(block))
 
@@ -69,7 +70,7 @@ def test_the_program_of_the_readme_trains():
     assert "epoch 5/5" in done.stdout
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+@every_row("block", blocks("yaml"), ids=str)
 def test_every_spec_is_right(block: Block, tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text(block.text)
@@ -82,7 +83,7 @@ def test_every_tf_config_is_one(block: Block):
     assert task is not None
 
 
-@pytest.mark.parametrize("block", blocks("console", "bash", "sh"), ids=str)
+@every_row("block", blocks("console", "bash", "sh"), ids=str)
 def test_every_dtrain_command_is_one_that_the_command_line_takes(block: Block):
     for words in shell_commands(block):
         if words[:1] == ["dtrain"]:
@@ -100,7 +101,7 @@ def parse(words: list[str]) -> None:
         pytest.fail(f"`dtrain {' '.join(words)}`: {error.format_message()}")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@every_row("page", PAGES, ids=name)
 def test_every_command_that_is_named_exists(page):
     for text in inline_code(page):
         first, _, rest = text.partition(" ")

@@ -10,7 +10,7 @@ from row_by_row import every_row
 from dtrain.formats import plain_data
 
 
-@pytest.mark.parametrize(
+@every_row(
     "plain",
     [None, True, -3, 2**63, 1.5, math.inf, "ä", b"\0", [], [1, [2.0]], {"a": {"b": [None]}}],
 )
@@ -35,7 +35,7 @@ def test_an_array_of_any_order_and_numbers_of_numpy_are_values():
     assert (back["n"], back["t"]) == (0.5, [1, 2])
 
 
-@pytest.mark.parametrize("value", [object(), print, np.array([object()]), np.array(["a"]), 1 + 2j, 2**70])
+@every_row("value", [object(), print, np.array([object()]), np.array(["a"]), 1 + 2j, 2**70])
 def test_everything_else_is_refused(value):
     with pytest.raises(TypeError):
         plain_data.encode({"a": [value]})
@@ -46,7 +46,7 @@ def torn(dtype, shape, elements):
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(plain_data.ARRAY, head))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "content",
     [
         b"",

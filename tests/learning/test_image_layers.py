@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.errors import InputError, SpecError
@@ -63,7 +64,7 @@ def test_layers_of_equal_seeds_draw_the_same_and_others_do_not():
         assert np.array_equal(a, b) is same
 
 
-@pytest.mark.parametrize("make", RANDOM)
+@every_row("make", RANDOM)
 def test_a_model_draws_by_the_batch(make):
     def trained(batch):
         return make().forward({}, IMAGES, Call(True, np.random.default_rng([0, batch, 0, 0, 1])))[0]
@@ -73,7 +74,7 @@ def test_a_model_draws_by_the_batch(make):
     assert np.array_equal(make().forward({}, IMAGES, Call(False))[0], IMAGES) or make is RANDOM[1]
 
 
-@pytest.mark.parametrize("make", RANDOM)
+@every_row("make", RANDOM)
 def test_calls_outside_draw_anew_each_and_the_same_in_each_run(make):
     one, other = make(seed=4), make(seed=4)
     drawn = [one(IMAGES) for _ in range(3)]
@@ -105,8 +106,8 @@ def test_integers_are_taken_and_floats_are_returned():
     assert (resized.dtype, resized.shape) == (np.float32, (1, 2, 3))
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
+@every_row(
+    "make, said",
     [
         (lambda: layers.Resizing(0, 2), "height: expected a positive integer, found 0"),
         (lambda: layers.Resizing(10**5, 10**5), r"height \* width: expected at most 100000000"),

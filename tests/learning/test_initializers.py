@@ -16,8 +16,8 @@ def draw(identifier, shape=(200, 300)):
     return initializers.get(identifier)(shape, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(
-    ("name", "deviation", "limit"),
+@every_row(
+    "name, deviation, limit",
     [
         ("glorot_uniform", sqrt(2 / 500), sqrt(6 / 500)),
         ("glorot_normal", sqrt(2 / 500), 2.3 * sqrt(2 / 500)),

@@ -169,8 +169,8 @@ def test_maximum_and_minimum():
     assert layers.Minimum().forward({}, [a, b], Call())[0].tolist() == [[1, 2]]
 
 
-@pytest.mark.parametrize(
-    ("layer", "shapes", "message"),
+@every_row(
+    "layer, shapes, message",
     [
         (layers.Add(), [(2,), (3,)], r"add \(Add\): expected inputs that broadcast"),
         (layers.Add(), [(2,)], "expected at least 2 inputs"),

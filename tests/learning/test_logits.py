@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from learning.finite_differences import spaced
+from row_by_row import every_row
 
 from dtrain.learning import layers, losses
 from dtrain.learning.core import activations
@@ -30,9 +31,9 @@ def ending_in(activation, *, as_layer=False):
     )
 
 
-@pytest.mark.parametrize("as_layer", [False, True])
-@pytest.mark.parametrize(
-    ("activation", "loss", "y"),
+@every_row("as_layer", [False, True])
+@every_row(
+    "activation, loss, y",
     [
         ("softmax", losses.SparseCategoricalCrossentropy(), [2, 0]),
         ("softmax", losses.CategoricalCrossentropy(label_smoothing=0.1), np.eye(3)[[2, 0]]),

@@ -109,8 +109,8 @@ def test_losses_by_name(name):
 SPARSE = losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@every_row(
+    "call, message",
     [
         (lambda: SPARSE([3], np.zeros((1, 3))), r"class numbers in \[0, 3\), found 3"),
         (lambda: SPARSE([-1], np.zeros((1, 3))), r"found -1"),

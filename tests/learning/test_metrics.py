@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import metrics
@@ -66,8 +67,8 @@ def test_names():
     assert metrics.get(metric) is metric
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@every_row(
+    "call, message",
     [
         (lambda: metrics.Mean().update_state([1.0, 2.0], [1.0, 2.0, 3.0]), "sample_weight"),
         (

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from learning.test_networks import two_inputs
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain.learning.graphs.networks import Network
@@ -30,7 +31,7 @@ def test_the_config_of_an_unbuilt_stack_round_trips():
     assert again.output_shapes == [(2,)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "damage",
     [
         lambda c: c.pop("steps"),

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import layers
@@ -269,8 +270,8 @@ def test_batches_of_any_size_order_and_dtype():
     assert network.predict(weights, images[:0]).shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
+@every_row(
+    "x, message",
     [
         (np.ones((2, 4)), r"dense \(Dense\): expected an input of shape \(batch, 3\), found \(2, 4\)"),
         (np.ones(3), r"dense \(Dense\): expected an input of shape"),
@@ -298,8 +299,8 @@ def test_wrong_numbers_of_inputs_are_refused():
         step(network, weights, [np.ones((2, 3)), np.ones((2, 2))], [np.ones((2, 1))])
 
 
-@pytest.mark.parametrize(
-    ("stack", "shape", "message"),
+@every_row(
+    "stack, shape, message",
     [
         (
             [Conv2D(2, 5)],

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain.learning import layers
 
 
-@pytest.mark.parametrize(
-    ("layer", "data", "lacks"),
+@every_row(
+    "layer, data, lacks",
     [
         (layers.Discretization(num_bins=3), np.ones(2), "bin_boundaries"),
         (layers.Normalization(), np.ones((2, 2)), "neither mean and variance nor been adapted"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
@@ -158,8 +159,8 @@ def test_optimizers_by_name():
     assert (optimizers.SGD().learning_rate, optimizers.Adam().learning_rate) == (0.01, 0.001)
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
+@every_row(
+    "build, message",
     [
         (lambda: optimizers.get("sdg"), "unknown optimizer 'sdg'; do you mean SGD\\?$"),
         (

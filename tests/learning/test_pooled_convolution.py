@@ -1,10 +1,10 @@
 """A convolution and its pooling computed together give what they give one after the other."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning.finite_differences import spaced
+from row_by_row import every_row
 
 from dtrain.learning import layers
 from dtrain.learning.graphs.networks import Network
@@ -70,7 +70,7 @@ def test_equal_places_share_nothing_the_first_has_it_all():
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     "pair",
     [
         (

@@ -131,8 +131,8 @@ def test_wrong_arguments_are_one_sentence(make, said):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
+@every_row(
+    "call, said",
     [
         (lambda: layers.Hashing(3)([0.5]), "expected strings or integers, found dtype float64"),
         (lambda: layers.CategoryEncoding(3)([[0.5]]), "expected integers, found 0.5"),

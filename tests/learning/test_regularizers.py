@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain.learning.core import regularizers
@@ -12,8 +13,8 @@ from dtrain.learning.core.configuration import to_data
 WEIGHT = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)
 
 
-@pytest.mark.parametrize(
-    ("identifier", "value", "gradient"),
+@every_row(
+    "identifier, value, gradient",
     [
         ("l1", 0.035, [[0.01, -0.01], [0.01, 0]]),
         ("l2", 0.0525, [[0.02, -0.04], [0.01, 0]]),

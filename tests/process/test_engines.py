@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.cluster.hosts import compress_hosts, expand_counts, expand_hosts
@@ -199,8 +200,8 @@ def test_slurm_uses_the_ports_that_the_step_has_reserved():
     assert place.cluster.address(TaskId.parse("ps:0")) == "n009:12006"
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
+@every_row(
+    "more, message",
     [
         ({"SLURM_DISTRIBUTION": "plane=2"}, "SLURM_DISTRIBUTION .* expected block or cyclic"),
         ({"SLURM_STEP_RESV_PORTS": "12005"}, "expected a port for each of 2 tasks"),
@@ -257,9 +258,7 @@ def test_a_compressed_list_names_its_hosts(text, hosts):
     assert expand_hosts(text) == hosts
 
 
-@pytest.mark.parametrize(
-    "text", ["", "n[", "n]", "n[1-]", "n[3-1]", "a,,b", "n[1-999999999]", "n[[1]]", "n[a]"]
-)
+@every_row("text", ["", "n[", "n]", "n[1-]", "n[3-1]", "a,,b", "n[1-999999999]", "n[[1]]", "n[a]"])
 def test_what_is_no_list_of_hosts_is_refused(text):
     with pytest.raises(SpecError):
         expand_hosts(text)
@@ -312,8 +311,8 @@ def test_a_single_node_of_aws_batch_trains_alone():
     assert (str(place.task), bool(place.cluster)) == ("chief:0", False)
 
 
-@pytest.mark.parametrize(
-    ("environment", "counts", "what"),
+@every_row(
+    "environment, counts, what",
     [
         (of_batch(4), None, "expected numbers below AWS_BATCH_JOB_NUM_NODES, 4"),
         (of_batch(1) | {"AWS_BATCH_JOB_MAIN_NODE_INDEX": "x"}, None, "MAIN_NODE_INDEX in the environment: expected a number"),

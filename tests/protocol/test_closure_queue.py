@@ -2,7 +2,7 @@
 
 import random
 
-import pytest
+from row_by_row import every_row
 
 from dtrain.protocol.closure_queue import ClosureQueue
 
@@ -73,7 +73,7 @@ def test_settled_is_the_first_that_has_not_ended():
     assert queue.settled == 4
 
 
-@pytest.mark.parametrize("seed", range(200))
+@every_row("seed", range(200))
 def test_every_closure_ends_exactly_once_whatever_happens(seed):
     """Workers come, die, report late and twice, and fail; no closure is lost or ends twice."""
     chance = random.Random(seed)

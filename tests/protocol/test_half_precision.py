@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as some
+from row_by_row import every_row
 
 from dtrain.parameters.compression import HalfPrecision
 
@@ -47,8 +47,8 @@ def test_fp16_without_a_scale_overflows_to_infinity():
     assert HalfPrecision("bf16").scale_for(1e30) == 1
 
 
-@pytest.mark.parametrize("kind", ["bf16", "fp16"])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@every_row("kind", ["bf16", "fp16"])
+@every_row("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_stays_so(kind, bad):
     half = HalfPrecision(kind)
     found = through(half, np.array([bad, 1], np.float32), half.scale_for(abs(bad)))

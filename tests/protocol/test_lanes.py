@@ -2,9 +2,9 @@
 
 from itertools import islice
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.protocol.part_dealer import LEAD, RESERVED, Lanes, PartDealer, owned_from
 from dtrain.state.batch_cut import Dealt
@@ -32,7 +32,7 @@ def expected(rank, lanes, replicas, count):
     return list(islice(owned_from(0, rank, lanes, replicas), count))
 
 
-@pytest.mark.parametrize(("lanes", "replicas"), SHAPES)
+@every_row("lanes, replicas", SHAPES)
 def test_replicas_of_one_speed_get_the_numbers_of_their_lanes_and_none_is_left_out(lanes, replicas):
     made = dealer(lanes, replicas)
     got = {rank: [] for rank in range(replicas)}

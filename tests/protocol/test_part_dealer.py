@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.state.batch_cut import UNCUT, BatchCut, Dealt
@@ -118,8 +119,8 @@ def test_a_checkpoint_in_the_middle_of_a_batch_begins_it_anew():
     assert whole(2, made.export()).give(1) == 3
 
 
-@pytest.mark.parametrize(
-    ("dealt", "parts", "expected"),
+@every_row(
+    "dealt, parts, expected",
     [
         (Dealt(), 3, Dealt(3, 0, ())),
         (Dealt(3, 6, ()), 3, Dealt(3, 6, ())),

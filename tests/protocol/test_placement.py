@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.errors import InputError, SpecError
 from dtrain.parameters.placement import Plan, plan
@@ -155,8 +156,8 @@ def test_the_hash_tells_plans_apart():
     assert plan(variables, 2).hash == others[0].hash
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@every_row(
+    "arguments, message",
     [
         ({"servers": 0}, "at least one parameter server"),
         ({"placement": "random"}, "expected round_robin or greedy"),
@@ -182,7 +183,7 @@ def test_names_are_unique_also_after_cutting():
 GOOD = plan([VariableSpec("a", (4, 2))], 2, "round_robin", {"fixed_shards": 2}).to_dict()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "change",
     [
         {"servers": 1},

@@ -5,13 +5,14 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.messages import Verdict
 from dtrain.protocol.async_updates import StalenessHistogram, StalenessRule
 
 
-@pytest.mark.parametrize(
-    ("rule", "staleness", "expected"),
+@every_row(
+    "rule, staleness, expected",
     [
         (StalenessRule("apply"), 1000, (Verdict.ACCEPTED, 1.0)),
         (StalenessRule("drop", 3), 3, (Verdict.ACCEPTED, 1.0)),

@@ -5,12 +5,13 @@ each time.
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.protocol.sync_round import Decided, SyncDecision, SyncRound, TooFew, quota
 
 
-@pytest.mark.parametrize(
-    ("needed", "replicas", "expected"),
+@every_row(
+    "needed, replicas, expected",
     [(3, 4, 1), (4, 4, 1), (1, 4, 1), (5, 4, 2), (8, 4, 2), (9, 4, 3), (3, 1, 3)],
 )
 def test_a_replica_contributes_once_unless_there_are_fewer_replicas_than_contributions(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import InputError
 from dtrain.messages import Sums
@@ -74,8 +75,8 @@ def test_sums_are_float64():
     assert np.frombuffer(total.totals, "<f8")[1] == 2.0**53 + 2
 
 
-@pytest.mark.parametrize(
-    ("totals", "said"),
+@every_row(
+    "totals, said",
     [
         (b"", "0 bytes for 1 names"),
         (b"abc", "3 bytes for 1 names"),

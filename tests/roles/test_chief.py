@@ -1,6 +1,6 @@
 """When a checkpoint is due, and what is one."""
 
-import pytest
+from row_by_row import every_row
 
 from dtrain.config import CheckpointSection
 from dtrain.messages import Mark, Marked, Snapshot, SnapshotReply
@@ -20,8 +20,8 @@ def test_by_time_by_steps_whichever_comes_first_and_never_twice_of_a_step():
     assert schedule.due(101, 80.0)
 
 
-@pytest.mark.parametrize(
-    ("section", "now", "expected"),
+@every_row(
+    "section, now, expected",
     [
         (CheckpointSection(every_s=30.0), 10.0, 1.0),
         (CheckpointSection(every_s=30.0), 29.5, 0.5),

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roles.by_hand import TASKS, asynchronous
 from roles.every_batch_once import Play
+from row_by_row import every_row
 
 from dtrain.messages import Control, Hold, Verdict
 from dtrain.protocol.membership import LEASE_S
@@ -56,8 +57,8 @@ def test_what_is_too_stale_is_dropped_everywhere_or_nowhere(events, servers, max
         assert sorted(first) == list(range(game.max_steps))
 
 
-@pytest.mark.parametrize("arrived", [(), (0,), (1,), (0, 1)])
-@pytest.mark.parametrize("again", ["another replica", "the same task", "the leader alone"])
+@every_row("arrived", [(), (0,), (1,), (0, 1)])
+@every_row("again", ["another replica", "the same task", "the leader alone"])
 def test_a_push_that_a_death_halves_counts_everywhere(arrived, again):
     game = Play(max_steps=4)
     for task in TASKS:

@@ -1,6 +1,5 @@
 """The end of a training, for the machine that keeps it, and a process that trains alone."""
 
-import pytest
 from roles.keeper_history import (
     GONE,
     INCARNATION,
@@ -10,6 +9,7 @@ from roles.keeper_history import (
     lost_everything,
     training,
 )
+from row_by_row import every_row
 
 from dtrain.errors import CheckpointError, PeerLostError, PeerRefusedError
 from dtrain.roles.chief.machine import ConcludeFit, GiveUp, Reason, Request, Save, Tell, Warn
@@ -49,8 +49,8 @@ def test_training_goes_on_where_the_servers_had_to_go_back_first():
     assert history.begun()[-1] == Tell(Request.FINISH, done=False)
 
 
-@pytest.mark.parametrize("error", [*GONE, PeerRefusedError("another term")])
-@pytest.mark.parametrize("concludes", [False, True])
+@every_row("error", [*GONE, PeerRefusedError("another term")])
+@every_row("concludes", [False, True])
 def test_a_server_that_dies_at_the_end_is_waited_for(error, concludes):
     history, save = at_the_end()
     action = history.saved(save, LAST_STEP)[0] if concludes else save

@@ -1,6 +1,6 @@
 """Whose attempt is killed for being silent: never one that was started meanwhile."""
 
-import pytest
+from row_by_row import every_row
 
 from dtrain.cluster import Role, TaskId
 from dtrain.messages.membership import TaskStatus
@@ -10,8 +10,8 @@ from dtrain.runs.files import KillRequest, RunFiles, read_record, write_record
 PS = TaskId(Role.PS, 1)
 
 
-@pytest.mark.parametrize(
-    ("written_s", "heard", "ordered"),
+@every_row(
+    "written_s, heard, ordered",
     [
         (99.9, 2, True),  # it writes its status, and yet does not answer
         (94.0, None, True),  # it stands still, and this chief has never heard of it

@@ -1,7 +1,7 @@
 """Where a leader begins, and when a server has lost the term."""
 
 import msgspec
-import pytest
+from row_by_row import every_row
 
 from dtrain.messages import HeartbeatReply
 from dtrain.roles.chief.machine import Beginning, TermWatch, beginning, next_term
@@ -11,8 +11,8 @@ def said(generation=0, term=0):
     return HeartbeatReply(incarnation=1, generation=generation, version=5, ended=False, term=term)
 
 
-@pytest.mark.parametrize(
-    ("fit", "servers", "saved", "expected"),
+@every_row(
+    "fit, servers, saved, expected",
     [
         (1, [said(), said()], 0, Beginning.START),
         (2, [said(1, 7), said(1, 7)], 1, Beginning.START),

@@ -5,6 +5,7 @@ import re
 import msgspec
 import pytest
 from roles.by_hand import TASKS, Hand
+from row_by_row import every_row
 
 from dtrain.cluster import JOINING, TaskId
 from dtrain.control.roster import EVALUATOR_LIMIT_BYTES, JOINED_MAX, STATUS_LIMIT_BYTES
@@ -143,8 +144,8 @@ def test_a_status_of_another_form_is_no_message():
         msgspec.msgpack.decode(msgspec.msgpack.encode(odd), type=Heartbeat)
 
 
-@pytest.mark.parametrize("updates", ["sync", "async"])
-@pytest.mark.parametrize("totals", [b"abc", b"", bytes(8), b"\xff" * 16])
+@every_row("updates", ["sync", "async"])
+@every_row("totals", [b"abc", b"", bytes(8), b"\xff" * 16])
 def test_sums_that_are_none_are_refused_before_they_are_part_of_a_version(updates, totals):
     hand = Hand(updates=updates)
     hand.initialise(steps_per_epoch=5)
@@ -157,8 +158,8 @@ def test_sums_that_are_none_are_refused_before_they_are_part_of_a_version(update
     assert hand.image() == before
 
 
-@pytest.mark.parametrize("field", ["examples", "empty", "ordinal", "base_version"])
-@pytest.mark.parametrize("updates", ["sync", "async"])
+@every_row("field", ["examples", "empty", "ordinal", "base_version"])
+@every_row("updates", ["sync", "async"])
 def test_a_number_below_zero_in_a_push_is_refused_and_changes_nothing(updates, field):
     hand = Hand(updates=updates)
     hand.initialise()

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from roles.test_tables_on_servers import TableLine, driver, values
+from row_by_row import every_row
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import HeartbeatReply, Marked, Reply, Rows, SnapshotReply, Sums, Values, Verdict
@@ -78,8 +79,8 @@ def test_values_of_another_form_are_refused(talk, answer, others):
     assert all((replica.weights[name] == value).all() for name, value in kept.items())
 
 
-@pytest.mark.parametrize(
-    ("message", "brings"),
+@every_row(
+    "message, brings",
     [
         (values(term=5)[0], True),
         (values(term=6)[0], False),
@@ -110,7 +111,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("message", ODD)
+@every_row("message", ODD)
 def test_numbers_that_can_be_none_are_refused_by_the_server_s_name(message):
     with pytest.raises(
         PeerRefusedError, match=f"^ps:1 answered {type(message).__name__} with .* can be none"

@@ -72,8 +72,8 @@ def step(access, number):
     return int(access.look([SUM])[0])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("partitioner", [None, {"fixed_shards": 2}])
+@every_row("count", [1, 2, 3])
+@every_row("partitioner", [None, {"fixed_shards": 2}])
 def test_updates_are_those_of_one_process(count, partitioner):
     _, access = begun(count, partitioner=partitioner)
     values = {name: np.array(FIRST[name]) for name in ("w", "b")}

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages.replicas import StepCall
@@ -51,7 +52,7 @@ def test_the_calls_of_two_steps_are_kept():
     assert not calls.add(0, said(0, 1))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "described",
     [
         [("|O", (1,), b"12345678")],

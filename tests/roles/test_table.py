@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
@@ -65,7 +66,7 @@ FIRST, SCALE = 5, 0.5
 """A later `fit` begins at this version with a new optimizer; its gradients are late."""
 
 
-@pytest.mark.parametrize(
+@every_row(
     "optimizer", RULES, ids=lambda rule: f"{type(rule).__module__.rpartition('.')[2]}-{type(rule).__name__}"
 )
 def test_a_later_fit_is_the_optimizer_s_own_from_its_first_step_to_its_last(optimizer):

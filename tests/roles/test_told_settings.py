@@ -145,7 +145,7 @@ def test_two_servers_do_what_they_are_told_and_not_what_they_were_started_with(k
     assert [server.held.training for server in told.servers] == [training_section(**wish)] * 2
 
 
-@pytest.mark.parametrize("key", SHOWN)
+@every_row("key", SHOWN)
 def test_the_story_shows_the_key(key):
     default = dict(WISHES[key])
     del default[key]

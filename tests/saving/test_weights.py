@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import safetensors.numpy
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain import checkpoints
@@ -116,8 +117,8 @@ def test_what_does_not_fit_is_named(tmp_path):
         unbuilt.load_weights(tmp_path / "w")
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
+@every_row(
+    "content, said",
     [
         (b"\x89HDF\r\n\x1a\n", "HDF5"),
         (b"PK\x03\x04rest", "zip"),

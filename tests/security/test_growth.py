@@ -8,6 +8,7 @@ import zlib
 import msgspec
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.cluster.hosts import HOSTS_MAX, expand_counts, expand_hosts
@@ -219,7 +220,7 @@ STEP = {
 }
 
 
-@pytest.mark.parametrize(
+@every_row(
     "changed",
     [
         {"SLURM_STEP_TASKS_PER_NODE": "1(x99999),1(x99999)"},

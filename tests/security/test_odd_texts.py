@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.request import Request
 
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.config import ClusterSection, RunSpec, SlurmSection
@@ -20,8 +21,8 @@ from dtrain_cli.targets.slurm_jobs import JobScript
 HUGE = "9" * 5000
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "sets"),
+@every_row(
+    "name, text, sets",
     [
         ("s.yaml", f"wait: {{start_s: 0x{HUGE}}}", ()),
         ("s.yaml", f"wait: {{start_s: -0x{HUGE}}}", ()),

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from row_by_row import every_row
 from security import host_readers
 from security.host_readers import WELCOME, WORKER
 
@@ -63,7 +64,7 @@ def heard(tmp_path, **said):
     host_readers.read_host(tmp_path / "case")
 
 
-@pytest.mark.parametrize("name", ODD)
+@every_row("name", ODD)
 def test_odd_words_end_the_host_that_says_them_and_are_quoted(tmp_path, name):
     with pytest.raises(HostError) as told:
         heard(tmp_path, news=ODD[name] + b"\n")
@@ -80,8 +81,8 @@ def test_what_a_host_should_say_is_taken(tmp_path):
     assert status["step"] == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "line", "reason"),
+@every_row(
+    "name, line, reason",
     [
         ("welcome", MAGIC + b"\n" + encode(WELCOME).replace(b"10.0.0.1/24", b"10.0.0.999"), "10.0.0.999"),
         ("welcome", MAGIC + b"\n" + encode(WELCOME).replace(b"9.0", b"1e300"), "monotonic_s"),

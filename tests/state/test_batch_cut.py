@@ -1,8 +1,8 @@
 """How batches are cut: TensorFlow's blocks, or as evenly as can be."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.state.batch_cut import BatchCut
 
@@ -18,8 +18,8 @@ def test_the_parts_are_the_batch_in_order_and_filled_ones_come_first(size, parts
         assert max(lengths) - min(lengths) <= 1
 
 
-@pytest.mark.parametrize(
-    ("size", "parts", "even", "lengths"),
+@every_row(
+    "size, parts, even, lengths",
     [
         (4, 3, False, [2, 2, 0]),
         (2, 2, False, [1, 1]),

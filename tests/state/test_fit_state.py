@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 from dtrain import checkpoints
 from dtrain.errors import CheckpointDamagedError, CheckpointError
@@ -53,8 +54,8 @@ def test_another_form_is_refused_with_what_to_do(other):
         FitState.of({**STATE.to_json(), "format": other})
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
+@every_row(
+    "field, value",
     [
         ("generation", "two"),
         ("dealt", [3, "six"]),

@@ -8,6 +8,7 @@ import gc
 import numpy as np
 import pytest
 from clusters.models_in_turn import X, Y, fit, network, on_batch, promises, same, student, teacher
+from row_by_row import every_row
 from strategies.shipped import mirrored
 from strategies.test_several_models import Dense, backward, crossentropy, forward
 
@@ -180,7 +181,7 @@ def in_turn(folder, calls, attempt, dies_in=None):
     return models.values()
 
 
-@pytest.mark.parametrize("dies_in", range(5))
+@every_row("dies_in", range(5))
 def test_a_process_that_is_started_again_knows_the_state_of_both_models(tmp_path, dies_in):
     """Of models that trained before, whose calls of `fit` are passed over, and of the one that was training."""
     with SingleStrategy().scope():

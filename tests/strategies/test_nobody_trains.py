@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from replica_fleet import ReplicaFleet
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.errors import PeerLostError, RunError
@@ -115,8 +116,8 @@ def entered(leader, concluded, generation=1):
 NEW = NotReady(reason="this task does not lead")
 
 
-@pytest.mark.parametrize(
-    ("there", "silent", "found"),
+@every_row(
+    "there, silent, found",
     [
         ({1: NEW, 2: NEW}, (), Meanwhile()),
         ({1: NEW, 2: entered(1, False)}, (), Meanwhile(trains=True)),

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
@@ -43,7 +44,7 @@ def fit(model, epochs=2, **more):
     return model.fit(X, Y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, **more).history["loss"]
 
 
-@pytest.mark.parametrize(("parts", "replicas"), [(2, 1), (3, 1), (3, 2), (4, 3), (5, 2)])
+@every_row("parts, replicas", [(2, 1), (3, 1), (3, 2), (4, 3), (5, 2)])
 def test_fewer_replicas_than_parts_compute_several_of_each_step(parts, replicas):
     expected = model_of(mirrored(replicas=parts), optimizer="adam")
     found = model_of(mirrored(replicas=replicas, replicas_to_aggregate=parts), optimizer="adam")

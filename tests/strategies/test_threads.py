@@ -8,6 +8,7 @@ from functools import partial
 
 import psutil
 import pytest
+from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
@@ -30,8 +31,8 @@ def threads_of(task, cores, environment):
     return threads(task.spec.training, task, cores, environment)
 
 
-@pytest.mark.parametrize(
-    ("task", "training", "expected"),
+@every_row(
+    "task, training, expected",
     [
         ("chief:0", {}, 2),
         ("worker:0", {}, 2),

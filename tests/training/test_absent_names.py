@@ -1,12 +1,13 @@
 """Names of TensorFlow that are absent, and names that are misspelt, are answered with what to use."""
 
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 
 
-@pytest.mark.parametrize(
-    ("place", "name", "words"),
+@every_row(
+    "place, name, words",
     [
         (dt, "GradientTape", "model.value_and_gradients"),
         (dt, "keras", "dt.layers"),

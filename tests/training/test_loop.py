@@ -5,7 +5,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
+from row_by_row import every_row
 
 from dtrain.callbacks import CallbackList, History, LambdaCallback
 from dtrain.data import Dataset
@@ -118,7 +118,7 @@ def constant_loss(step):
     return {"loss": 1.0}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "course",
     [
         [0, 1, 2, 3, 4, 5, 6],

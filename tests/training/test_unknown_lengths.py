@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.data.node import INFINITE, UNKNOWN
@@ -28,8 +29,8 @@ def pair(number):
     return np.float32([number, 1]), np.float32(number)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "steps"),
+@every_row(
+    "dataset, steps",
     [
         (lambda: generated().batch(4), 5),
         (lambda: generated(18).batch(4), 5),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 from strategies.shipped import mirrored
 
 import dtrain as dt
@@ -237,7 +238,7 @@ def fit(made, steps):
     made.fit(X, Y, batch_size=6, epochs=steps, shuffle=False, verbose=0)
 
 
-@pytest.mark.parametrize("order", ["LLLLLL", "FFLL", "LLFF", "LFLFLF", "FLLF"])
+@every_row("order", ["LLLLLL", "FFLL", "LLFF", "LFLFLF", "FLLF"])
 def test_the_optimizer_goes_on_from_loops_to_fit_and_back(order):
     alone = adam_model(mirrored(2))
     fit(alone, len(order))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory import InMemoryCluster
+from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.strategies.single import SingleStrategy
@@ -108,7 +109,7 @@ def agree(kind, replicas, data, steps, **training):
                 np.testing.assert_allclose(own_history[name], history[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("replicas", range(1, MOST_REPLICAS + 1))
+@every_row("replicas", range(1, MOST_REPLICAS + 1))
 def test_batches_of_every_size_weighted_by_examples(replicas):
     sizes = range(1, MOST_EXAMPLES + 1)
     agree("plain", replicas, lambda: in_batches("plain", sizes), len(sizes), weighting="examples")

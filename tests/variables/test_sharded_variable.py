@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.errors import InputError
 from dtrain.variables.partitioning import split_rows
@@ -45,7 +46,7 @@ def test_integers(pair, row):
             variable[row]
 
 
-@pytest.mark.parametrize("key", [..., None, [0, 2], np.array([True, False, True]), (..., 1), True])
+@every_row("key", [..., None, [0, 2], np.array([True, False, True]), (..., 1), True])
 def test_any_other_key_reads_the_whole(key):
     variable = ShardedVariable([np.arange(4.0).reshape(2, 2), np.arange(2.0).reshape(1, 2)])
     np.testing.assert_array_equal(variable[key], variable.numpy()[key])

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from row_by_row import every_row
 
 from dtrain.messages import Hello
 from dtrain.wire.handshake import refusal
@@ -13,7 +14,7 @@ def hello(**changes):
     return msgspec.structs.replace(EXPECTED, **{"task": "worker:1", **changes})
 
 
-@pytest.mark.parametrize("task", ["worker:1", "chief:0", "evaluator:0", "ps:1", "worker:99"])
+@every_row("task", ["worker:1", "chief:0", "evaluator:0", "ps:1", "worker:99"])
 def test_a_task_of_the_run_is_let_in(task):
     assert refusal(EXPECTED, hello(task=task)) is None
 

@@ -1,6 +1,7 @@
 """Where a task listens, if its own name means something else on its own host."""
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.wire.addresses import Listening, listening
 
@@ -23,8 +24,8 @@ def where(address, *others, bind=None):
     return listening(address, others, bind, looked_up)
 
 
-@pytest.mark.parametrize(
-    ("address", "others"),
+@every_row(
+    "address, others",
     [
         ("there:2222", ["here:2222"]),
         ("here:2222", ["here:2223", "also-here:2222"]),

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from row_by_row import every_row
 from wire.two_ends import HEAD, LARGE, PUSH, SERVER, WORKER, Echo
 
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, WaitTimeoutError
@@ -286,8 +287,8 @@ def test_a_name_that_is_taken_leaves_another_one(echo):
         service.stop()
 
 
-@pytest.mark.parametrize(
-    ("transport", "address", "heart"),
+@every_row(
+    "transport, address, heart",
     [
         ("auto", "127.0.0.1:9", "auto"),
         ("local", "localhost:9", "auto"),

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import msgspec
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello
@@ -130,7 +131,7 @@ def test_the_twin_in_memory_refuses_in_the_same_words():
     assert names_both(str(refused.value), PROTOCOL_VERSION + 1)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "data",
     [
         b"",

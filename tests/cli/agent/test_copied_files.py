@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import RunFiles
@@ -63,7 +64,7 @@ def test_a_leaders_order_to_kill_a_server_of_another_host_is_told(files):
     assert told == ["tasks/ps-3/attempt-2/kill.json"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     ["../evil", "/etc/passwd", "run.json", "join.json", "tasks/../run.json", "tasks/ps-0/attempt-0/x.json"],
 )

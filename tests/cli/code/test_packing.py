@@ -8,6 +8,7 @@ import tarfile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.errors import RunError
 from dtrain_cli import code
@@ -150,7 +151,7 @@ def tar_of(*members):
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "members",
     [
         [("../evil", tarfile.REGTYPE, "")],

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 import pytest
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain_cli.commands.command_line import ProgramCommand, Seconds, Words
@@ -21,8 +22,8 @@ def parse(line: str, takes_spec: bool = True) -> tuple[Words, dict]:
     return context.params.pop("words"), {name: value for name, value in context.params.items() if value}
 
 
-@pytest.mark.parametrize(
-    ("line", "words", "options"),
+@every_row(
+    "line, words, options",
     [
         ("p.py", Words(None, Path("p.py")), {}),
         ("p.py --workers 3 -- x.yaml", Words(None, Path("p.py"), ("--workers", "3", "--", "x.yaml")), {}),

@@ -2,6 +2,7 @@
 
 import pytest
 from click.testing import CliRunner
+from row_by_row import every_row
 
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
@@ -32,7 +33,7 @@ def test_a_spec_names_the_engine_and_options_win_over_it(tmp_path, name, text):
     assert engine_of(LaunchOptions(spec=spec, shortcuts={"on": "ssh"}, sets=("on=local",))) is On.LOCAL
 
 
-@pytest.mark.parametrize("text", ["on: mars\n", "on: [1]\n", "cluster: {worker: 1}\n", "[", ""])
+@every_row("text", ["on: mars\n", "on: [1]\n", "cluster: {worker: 1}\n", "[", ""])
 def test_without_a_known_word_it_is_this_machine_and_the_reader_of_the_spec_complains(tmp_path, text):
     spec = tmp_path / "a.yaml"
     spec.write_text(text)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from cli.commands.running import DTRAIN, dtrain
+from row_by_row import every_row
 
 
 def test_help_loads_nothing_heavy():
@@ -106,7 +107,7 @@ def test_every_command_has_help_with_an_example():
         assert f"\n  {command} " in overview
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@every_row("command", COMMANDS)
 def test_help_shows_an_example(command):
     from click.testing import CliRunner
 

@@ -1,12 +1,12 @@
 """The help of commands with many options lists them in groups, by what they are for, and leaves none out."""
 
 import click
-import pytest
+from row_by_row import every_row
 
 from dtrain_cli.main import cli
 
 
-@pytest.mark.parametrize("name", ["launch", "plan", "chief", "worker", "ps", "evaluator", "task"])
+@every_row("name", ["launch", "plan", "chief", "worker", "ps", "evaluator", "task"])
 def test_the_help_shows_every_option_in_a_group(name):
     command = cli.commands[name]
     shown = command.get_help(click.Context(command, info_name=name)).splitlines()

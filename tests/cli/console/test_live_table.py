@@ -1,6 +1,7 @@
 import re
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.cluster import TaskId
 from dtrain.messages.membership import TaskStatus
@@ -58,8 +59,8 @@ def test_the_time_that_is_left_is_counted_anew_after_a_rollback():
     assert told == ["", "0:30 left", "", "0:46 left"]
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
-@pytest.mark.parametrize("late", [None, 520])
+@every_row("width", [80, 100, 120])
+@every_row("late", [None, 520])
 def test_two_remarks_stand_whole_beside_all_numbers_at_the_usual_widths(width, late):
     """In sync there is no staleness, and gradients may come too late; in async it is the other way round."""
 

@@ -3,7 +3,7 @@
 import signal
 from types import SimpleNamespace
 
-import pytest
+from row_by_row import every_row
 
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, MadePart
@@ -30,8 +30,8 @@ class Agents:
         return next(self._turns)
 
 
-@pytest.mark.parametrize(
-    ("turns", "numbers", "said"),
+@every_row(
+    "turns, numbers, said",
     [
         ([[WHOLE], [Said("h1", AllMade([]))]], [], None),
         ([[WHOLE], [Said("h1", AllMade(["b cannot be read: no"]))]], [], "b cannot be read: no"),

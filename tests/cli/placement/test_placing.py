@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_by_row import every_row
 
 from dtrain.config import ClusterSection, Host, read_hosts
 from dtrain.errors import SpecError
@@ -27,7 +28,7 @@ def by_host(placed):
     return hosts
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
+@every_row("case", GOLDEN, ids=lambda case: case["name"])
 def test_a_placement_is_the_golden_one(case):
     places = case.get("place", {})
     if isinstance(places, dict):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import CheckpointSection, ClusterSection, RunSpec, WaitSection, training_section
@@ -120,7 +121,7 @@ def test_every_task_is_told_its_place_without_json(workload):
         assert told == {"DTRAIN_TASK": name, "DTRAIN_ROLE": role, "DTRAIN_INDEX": index}
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 2), (9, 3), (64, 21)])
+@every_row("cores, threads", [(1, 1), (2, 1), (8, 2), (9, 3), (64, 21)])
 def test_threads_are_the_cores_shared_by_the_tasks_that_train(cores, threads):
     assert threads_per_task(SPEC, cores) == threads
 
@@ -169,8 +170,8 @@ def test_a_cluster_without_a_chief_ranks_its_workers_from_zero():
     assert plan.tasks[0].task == TaskId.parse("worker:0")
 
 
-@pytest.mark.parametrize(
-    ("program", "arguments", "name"),
+@every_row(
+    "program, arguments, name",
     [
         ("digits.py", (), "digits"),
         (".a b.py", (), "a-b"),

@@ -1,14 +1,15 @@
 """A job of little time is not told to stop as soon as it has begun, and the plan says what it is told instead."""
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.config import SlurmSection
 from dtrain_cli.launch import slurm
 from dtrain_cli.launch.options import LaunchOptions
 
 
-@pytest.mark.parametrize(
-    ("time", "seconds"),
+@every_row(
+    "time, seconds",
     [
         (None, 0),
         (0, 0),
@@ -25,8 +26,8 @@ def test_times_are_read_as_sbatch_reads_them(time, seconds):
     assert SlurmSection(time=time).time_s == seconds
 
 
-@pytest.mark.parametrize(
-    ("time", "grace_s", "notice_s"),
+@every_row(
+    "time, grace_s, notice_s",
     [
         (None, 120, 120),
         (0, 120, 120),

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.config import ClusterSection, Host, RunSpec, SlurmSection, read_hosts
 from dtrain.config.targets import ServerNodesSection
@@ -178,8 +179,8 @@ def job(state="RUNNING", reason="None", restarts=0, code="0:0", ends="2026-11-22
     return read_job(JOB.format(state=state, reason=reason, restarts=restarts, code=code, ends=ends))
 
 
-@pytest.mark.parametrize(
-    ("report", "over", "code"),
+@every_row(
+    "report, over, code",
     [
         (job(), False, None),
         (job("PENDING", "Resources"), False, None),

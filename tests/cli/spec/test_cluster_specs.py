@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-import pytest
+from row_by_row import every_row
 
 from dtrain_cli.spec import read_spec
 
 SPECS = sorted((Path(__file__).parents[3] / "cluster_specs").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+@every_row("path", SPECS, ids=lambda path: path.stem)
 def test_a_shipped_spec_is_right_commented_and_named_after_its_file(path):
     spec = read_spec(path)
     assert spec.name == path.stem.replace("_", "-")

@@ -5,6 +5,7 @@ import re
 
 import msgspec
 import pytest
+from row_by_row import every_row
 
 from dtrain.config import Host, RunSpec, read_hosts
 from dtrain.errors import SpecError
@@ -17,8 +18,8 @@ def read(tmp_path, **sections):
     return read_spec(path)
 
 
-@pytest.mark.parametrize(
-    ("written", "hosts"),
+@every_row(
+    "written, hosts",
     [
         ("h1,h2:4,h3", [Host("h1"), Host("h2", 4), Host("h3")]),
         ("n[001-003,7]:2,login", [Host(f"n{n}", 2) for n in ("001", "002", "003", "7")] + [Host("login")]),
@@ -36,14 +37,14 @@ def test_hosts_are_read(written, hosts):
     assert read_hosts(written) == hosts
 
 
-@pytest.mark.parametrize("text", ["h1", "h1:4", "[::1]", "[fd00::1]:4", "me@[fe80::1%eth0]:2"])
+@every_row("text", ["h1", "h1:4", "[::1]", "[fd00::1]:4", "me@[fe80::1%eth0]:2"])
 def test_a_host_is_written_as_it_is_read(text):
     (host,) = read_hosts(text)
     assert str(host) == text
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
+@every_row(
+    "written, message",
     [
         ("", "expected hosts such as"),
         ("h1,", "expected hosts such as"),
@@ -91,8 +92,8 @@ def test_hosts_may_be_a_text_and_absent_keys_mean_nothing(tmp_path):
     assert spec.network.subnet is None
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
+@every_row(
+    "sections, message",
     [
         ({"hosts": 3}, "hosts: expected a list such as [h1, h2:4], or a text such as h1,h2:4, found 3"),
         ({"hosts": [3]}, "hosts.0: expected"),

@@ -1,6 +1,7 @@
 """What a spec may say of slow links."""
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.config import ClusterSection, LinkFault, RunSpec, SimulateSection
 
@@ -12,7 +13,7 @@ def problems(*links):
     return [(".".join(map(str, path)), text) for path, text in spec.problems()]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "between",
     [
         ("worker:0", "ps:1"),

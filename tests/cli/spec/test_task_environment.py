@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from row_by_row import every_row
 
 from dtrain.config.sections import missing_secrets
 from dtrain.errors import SpecError
@@ -21,8 +22,8 @@ def test_a_spec_names_variables_and_secrets(tmp_path):
     assert spec.secrets == ("TOKEN",)
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
+@every_row(
+    "sections, message",
     [
         ({"environment": {"A-B": "1"}}, "expected the name of a variable"),
         ({"environment": {"TF_CONFIG": "{}"}}, "TF_CONFIG is a variable that dtrain sets itself"),

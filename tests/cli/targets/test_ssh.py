@@ -1,12 +1,12 @@
 """A login that fails: one sentence that names the host, and whether another try may help."""
 
-import pytest
+from row_by_row import every_row
 
 from dtrain_cli.targets.ssh import Ssh, agent_command, explained
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "sentence", "again"),
+@every_row(
+    "code, words, sentence, again",
     [
         (255, "ssh: connect to host h1 port 22: Connection refused", "cannot log in", True),
         (255, "kex_exchange_identification: Connection closed by remote host", "cannot log in", True),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli.launch.fake_launch import FakeTarget
+from row_by_row import every_row
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection
@@ -22,8 +23,8 @@ METHODS = [name for name, _ in inspect.getmembers(Target, inspect.isfunction) if
 PATIENCE_S = 60.0
 
 
-@pytest.mark.parametrize("kind", [LocalTarget, FleetTarget, FakeTarget])
-@pytest.mark.parametrize("name", METHODS)
+@every_row("kind", [LocalTarget, FleetTarget, FakeTarget])
+@every_row("name", METHODS)
 def test_every_target_takes_the_same_arguments(kind, name):
     expected = inspect.signature(getattr(Target, name)).parameters
     assert list(inspect.signature(getattr(kind, name)).parameters) == list(expected)
