@@ -1,13 +1,12 @@
 """Names that public modules load late, and hints at what to use for a name that a module does not have."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 _PLACES = (
@@ -16,9 +15,7 @@ _PLACES = (
 )
 
 
-def absent_from(
-    module: str, known: Iterable[str], loaded_late: Mapping[str, Iterable[str]] = MappingProxyType({})
-) -> Callable[[str], Any]:
+def absent_from(module: str, known: Iterable[str], loaded_late: Sequence[str] = ()) -> Callable[[str], Any]:
     """Return the `__getattr__` (PEP 562) of a public module, whose `AttributeError` says what to use.
 
     A public name that the module has not imported is loaded when it is first used: most programs use few of
@@ -27,14 +24,14 @@ def absent_from(
     Args:
         module: its name.
         known: the public names in it.
-        loaded_late: by the name of a module, the names that are found there; any other is a module's own.
+        loaded_late: the modules in which other names are looked up, in this order; else a name is a module.
     """
-    homes = {name: home for home, names in loaded_late.items() for name in names}
 
     def missing(name: str) -> Any:
-        if name in homes:
-            return getattr(import_module(homes[name]), name)
         if name in known:
+            for home in map(import_module, loaded_late):
+                if hasattr(home, name):
+                    return getattr(home, name)
             return import_module(f"{module}.{name}")
         # `from dtrain import process`, a private module, asks here first, before Python imports it
         inner = name.startswith("_") or _is_module(module, name)

@@ -28,6 +28,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = absent_from(
-        "dtrain.callbacks", __all__, {"dtrain.callbacks.saving": ("BackupAndRestore", "ModelCheckpoint")}
-    )
+    __getattr__ = absent_from("dtrain.callbacks", __all__, ["dtrain.callbacks.saving"])

@@ -55,24 +55,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = absent_from(
-        "dtrain.data",
-        __all__,
-        {
-            "dtrain.data.examples": (
-                "FixedLenFeature",
-                "VarLenFeature",
-                "encode_example",
-                "parse_example",
-                "parse_single_example",
-            ),
-            "dtrain.data.files": (
-                "NumpyDataset",
-                "ParquetDataset",
-                "TarDataset",
-                "TextLineDataset",
-                "TFRecordDataset",
-                "list_files",
-            ),
-        },
-    )
+    __getattr__ = absent_from("dtrain.data", __all__, ["dtrain.data.files", "dtrain.data.examples"])

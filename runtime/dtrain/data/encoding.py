@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Sequence", "experimental", "image_dataset_from_directory", "pad_sequences", "to_categorical"]
 
 if not TYPE_CHECKING:
-    __getattr__ = absent_from(
-        "dtrain.utils", __all__, {"dtrain.data.image_folders": ("image_dataset_from_directory",)}
-    )
+    __getattr__ = absent_from("dtrain.utils", __all__, ["dtrain.data.image_folders"])
 
 
 class Sequence:

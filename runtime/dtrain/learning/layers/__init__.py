@@ -143,70 +143,12 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
+    _FAMILIES = ("shaping", "embedding", "normalization", "convolution", "pooling", "merging", "recurrent")
+    _PREPARING = ("numeric", "categories", "lookups", "text_vectorization", "images")
     __getattr__ = absent_from(
         "dtrain.layers",
         __all__,
-        {
-            "dtrain.learning.layers.convolution": ("Conv1D", "Conv2D", "Conv2DTranspose", "DepthwiseConv2D"),
-            "dtrain.learning.layers.embedding": ("Embedding",),
-            "dtrain.learning.layers.merging": (
-                "Add",
-                "Average",
-                "Concatenate",
-                "Maximum",
-                "Minimum",
-                "Multiply",
-                "Subtract",
-                "add",
-                "average",
-                "concatenate",
-                "maximum",
-                "minimum",
-                "multiply",
-                "subtract",
-            ),
-            "dtrain.learning.layers.normalization": ("BatchNormalization", "LayerNormalization"),
-            "dtrain.learning.layers.pooling": (
-                "AveragePooling1D",
-                "AveragePooling2D",
-                "GlobalAveragePooling1D",
-                "GlobalAveragePooling2D",
-                "GlobalMaxPooling1D",
-                "GlobalMaxPooling2D",
-                "MaxPooling1D",
-                "MaxPooling2D",
-            ),
-            "dtrain.learning.layers.preprocessing.categories": (
-                "CategoryEncoding",
-                "Discretization",
-                "HashedCrossing",
-                "Hashing",
-            ),
-            "dtrain.learning.layers.preprocessing.images": (
-                "CenterCrop",
-                "RandomBrightness",
-                "RandomContrast",
-                "RandomCrop",
-                "RandomFlip",
-                "RandomRotation",
-                "RandomTranslation",
-                "RandomZoom",
-                "Resizing",
-            ),
-            "dtrain.learning.layers.preprocessing.lookups": ("IntegerLookup", "StringLookup"),
-            "dtrain.learning.layers.preprocessing.numeric": ("Normalization", "Rescaling"),
-            "dtrain.learning.layers.preprocessing.text_vectorization": ("TextVectorization",),
-            "dtrain.learning.layers.recurrent": ("GRU", "LSTM", "SimpleRNN"),
-            "dtrain.learning.layers.shaping": (
-                "Dropout",
-                "Flatten",
-                "Permute",
-                "RepeatVector",
-                "Reshape",
-                "UpSampling2D",
-                "ZeroPadding2D",
-            ),
-        },
+        [f"{__name__}.{each}" for each in (*_FAMILIES, *(f"preprocessing.{each}" for each in _PREPARING))],
     )
 
 
