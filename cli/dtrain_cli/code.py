@@ -45,7 +45,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True)
-class Archive:
+class CodeArchive:
     """The code of a folder: an uncompressed tar file, and its name, a digest in hexadecimal digits."""
 
     digest: str
@@ -56,7 +56,7 @@ def digest_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 
-def pack(folder: Path, names: Sequence[str]) -> Archive:
+def pack(folder: Path, names: Sequence[str]) -> CodeArchive:
     """Return the archive of the files `names` of a folder, as `code_files` lists them.
 
     Of a file it keeps the name, the bytes, and whether it can be executed; of a link its target.
@@ -86,7 +86,7 @@ def pack(folder: Path, names: Sequence[str]) -> Archive:
             f"code: {error.filename or folder} cannot be read: {error.strerror or error}"
         ) from None
     data = buffer.getvalue()
-    return Archive(digest_of(data), data)
+    return CodeArchive(digest_of(data), data)
 
 
 def _check_sizes(folder: Path, looks: dict[str, os.stat_result]) -> None:

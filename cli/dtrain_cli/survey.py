@@ -21,19 +21,19 @@ from dtrain_cli.agent.messages import (
     PING_S,
     Answer,
     AskClock,
-    Clock,
+    FileFound,
+    FindFile,
     Held,
     HoldPorts,
+    HostFacts,
     Listen,
-    Listening,
-    Look,
     Order,
     Ping,
     Pong,
-    Seen,
+    PortsListening,
+    TimeOfDay,
     Tried,
     Try,
-    Welcome,
 )
 from dtrain_cli.console.streams import say
 from dtrain_cli.fleet.host_rules import Logins, address_of, unfit
@@ -160,15 +160,15 @@ _CLOCK_LOOKS = 3
 _KEPT = 16
 
 
+@dataclass
 class Visit:
     """The process that carries the streams of one host's agent, and what the agent has said."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.begun_s = time.monotonic()
-        self.welcome: Welcome | None = None
-        self.heard_s = 0.0
-        self.answers: deque[Answer] = deque(maxlen=_KEPT)
+    link: Link
+    begun_s: float = field(default_factory=time.monotonic)
+    welcome: HostFacts | None = None
+    heard_s: float = 0.0
+    answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
 
 class Visits:
@@ -262,9 +262,9 @@ class Visits:
             self._end(visit, str(error))
             return
         for answer in answers:
-            if isinstance(answer, Pong | Welcome):
+            if isinstance(answer, Pong | HostFacts):
                 visit.heard_s = max(visit.heard_s, answer.monotonic_s)
-            if isinstance(answer, Welcome):
+            if isinstance(answer, HostFacts):
                 self._welcomed(visit, answer)
             else:
                 visit.answers.append(answer)
@@ -273,7 +273,7 @@ class Visits:
             self._may_try_again[host] = again and visit.welcome is None
             self._end(visit, reason)
 
-    def _welcomed(self, visit: Visit, welcome: Welcome) -> None:
+    def _welcomed(self, visit: Visit, welcome: HostFacts) -> None:
         found = self.found[visit.link.host]
         visit.welcome = welcome
         found.login_s = time.monotonic() - visit.begun_s
@@ -301,13 +301,13 @@ class Visits:
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             for host in orders.keys() - found.keys():
-                visit = self._visits.get(host)
-                answer = (
-                    next((each for each in visit.answers if isinstance(each, kind)), None) if visit else None
-                )
-                if visit is not None and answer is not None:
-                    visit.answers.clear()
-                    found[host] = answer
+                if (visit := self._visits.get(host)) is None:
+                    continue
+                for answer in visit.answers:
+                    if isinstance(answer, kind):
+                        found[host] = answer
+                        visit.answers.clear()
+                        break
             if all(host in found or host not in self._visits for host in orders):
                 break
             self._turn(_TICK_S)
@@ -319,7 +319,7 @@ class Visits:
             looks = []
             for _ in range(_CLOCK_LOOKS):
                 before_s = time.time()
-                answer = self._ask({host: AskClock()}, Clock).get(host)
+                answer = self._ask({host: AskClock()}, TimeOfDay).get(host)
                 took_s = time.time() - before_s
                 if answer is not None:
                     looks.append((took_s, answer.wall_s - before_s - took_s / 2))
@@ -337,7 +337,9 @@ class Visits:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
-            for host, seen in self._ask(dict.fromkeys(self._visits, Look(str(mark), content)), Seen).items():
+            for host, seen in self._ask(
+                dict.fromkeys(self._visits, FindFile(str(mark), content)), FileFound
+            ).items():
                 self.found[host].sees_folder = seen.there
         finally:
             with contextlib.suppress(OSError):
@@ -359,7 +361,7 @@ class Visits:
                 self.found[host].problem = f"{host}: {reason}"
             else:
                 addresses[host] = host_port(self.found[host].address or "", answer.ports[0])
-        self._ask(dict.fromkeys(addresses, Listen(True)), Listening)
+        self._ask(dict.fromkeys(addresses, Listen(True)), PortsListening)
         others = {host: {each: to for each, to in addresses.items() if each != host} for host in addresses}
         orders = {host: Try(list(wanted.values()), CONNECT_S) for host, wanted in others.items() if wanted}
         tried = self._ask(orders, Tried, CONNECT_S + ANSWER_S)

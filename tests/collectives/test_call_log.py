@@ -38,7 +38,7 @@ def test_a_new_round_begins_with_no_calls():
 
 
 def test_too_much_for_a_step_is_refused_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(calls, "PART_BYTES", 4096)
+    monkeypatch.setattr(calls, "PIECE_BYTES", 4096)
     log = CallLog.make(2)
     log.give(0, 1, GivenCall(b"", [np.ones(300)]))
     with pytest.raises(InputError, match=r"take more than 4096 bytes; expected"):

@@ -27,7 +27,7 @@ from dtrain.runs.joined import JoinedRecord
 from dtrain_cli.agent import driver
 from dtrain_cli.agent import messages as told
 from dtrain_cli.agent.driver import AnswerStream, OrderStream
-from dtrain_cli.code import Archive
+from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet import host_rules, preparation
 from dtrain_cli.fleet.host_rules import HERE, HostPhase
 from dtrain_cli.fleet.link import HostError
@@ -40,7 +40,7 @@ FOLDER = "tasks/worker-0"
 PIPE_BYTES = 1 << 20
 """Room for the lines of one case: nobody reads while they are written."""
 TURNS = 12
-WELCOME = told.Welcome(
+WELCOME = told.HostFacts(
     version("dtrain"), HERE, "/python", "h", 9.0, 4, "10.0.0.1", {"eth0": ["10.0.0.1/24", "::1/64"]}
 )
 
@@ -116,10 +116,10 @@ def sound_answers(host: str = "h1") -> Case:
     welcome = msgspec.structs.replace(WELCOME, host=host, monotonic_s=beat)
     return {
         "welcome": told.MAGIC + b"\n" + _lines(welcome),
-        "begin": _lines(told.Ready("/runs/h", False, 2)),
+        "begin": _lines(told.RunReady("/runs/h", False, 2)),
         "want_code": _lines(told.CodeThere("/runs/h/work")),
         "hold": _lines(told.Held([port])),
-        "listen": _lines(told.Listening()),
+        "listen": _lines(told.PortsListening()),
         "try": _lines(told.Tried({})),
         "fetch": _lines(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 3)),
         "news": _lines(
@@ -181,7 +181,7 @@ def read_host(path: Path) -> None:
     )
     cluster = ClusterSection(chief=0, worker=2, ps=0, evaluator=0)
     workload = Workload(Path("p.py"), (), path.parent)
-    code = (Path("/code"), Archive("d" * 64, b""))
+    code = (Path("/code"), CodeArchive("d" * 64, b""))
     spec = RunSpec(cluster=cluster)
     run = FleetRun("run", spec, read_hosts("h1:1,h2:1"), workload, files, {}, "d", lambda: code)
     signals = os.eventfd(0)
@@ -224,10 +224,10 @@ def read_host(path: Path) -> None:
 def _orders() -> bytes:
     status = msgspec.json.encode(TaskStatus("worker:1", 7, "h2"))
     return _lines(
-        told.Begin("run", "h1", "/p.py", "d", "/", 8.0, {"metrics.jsonl": 3}),
+        told.BeginRun("run", "h1", "/p.py", "d", "/", 8.0, {"metrics.jsonl": 3}),
         *(told.Ping(time.monotonic()), told.WantCode("d"), told.CodePart("d", b"tar", True)),
         *(told.HoldPorts("127.0.0.1", 2, 1, 9, [5]), told.Listen(True), told.Try(["127.0.0.1:9"], 0.1)),
-        told.Release(),
+        told.ReleasePorts(),
         told.StartOrder("worker:0", 0, "h1:1", "/p.py", ["true"], [], {"A": "b"}, {}, "/", False),
         *(
             told.Put(f"{FOLDER}/status.json", status),
@@ -238,7 +238,7 @@ def _orders() -> bytes:
         *(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 7)),
         *(
             told.AskClock(),
-            told.Look("/x", b"x"),
+            told.FindFile("/x", b"x"),
         ),
     )
 

@@ -117,7 +117,7 @@ def test_a_line_of_the_greatest_length_is_taken_in_pieces():
     assert [
         each for at in range(0, len(line), 1 << 18) for each in lines.feed(line[at : at + (1 << 18)])
     ] == []
-    assert lines.feed(b"\n" + line[:20] + b"\n") == [host_readers.told.Listening()] * 2
+    assert lines.feed(b"\n" + line[:20] + b"\n") == [host_readers.told.PortsListening()] * 2
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 from dtrain.cluster import TaskId
 from dtrain.formats.bounded_reading import open_regular
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent.messages import AllMade, Appended, Changed, MadePart, Replaced
+from dtrain_cli.agent.messages import AllMade, Appended, Changed, FileNews, MadePart, Replaced
 
 _TASK = r"tasks/[a-z]+-\d{1,9}"
 _ATTEMPT = rf"{_TASK}/attempt-\d{{1,9}}"
@@ -39,8 +39,6 @@ PIECE_BYTES = 1 << 18
 _GLOB_EVERY = 4
 """Looks between two searches for files of tasks that run on other hosts, and for those that seldom change."""
 _SELDOM = ("/failure.json", "/trace.jsonl")
-
-News = Replaced | Changed | Appended
 
 
 def is_record(path: str) -> bool:
@@ -81,7 +79,7 @@ class CopiedFiles:
         self._growing[self._name(self._files.log(task, attempt))] = None
         self._growing[self._name(self._files.trace(task, attempt))] = None
 
-    def news(self) -> Iterator[News]:
+    def news(self) -> Iterator[FileNews]:
         """Yield what has changed, at most one piece of each file that grows."""
         self._looks += 1
         all_of_them = self._looks % _GLOB_EVERY == 0
@@ -94,7 +92,7 @@ class CopiedFiles:
             if all_of_them or not path.endswith(_SELDOM):
                 yield from self._record(path)
 
-    def rest(self, task: TaskId) -> Iterator[News]:
+    def rest(self, task: TaskId) -> Iterator[FileNews]:
         """Yield all that is left of a task's files after its end."""
         folder = f"{self._name(self._files.task(task))}/"
         for path in [path for path in self._growing if path.startswith(folder)]:
@@ -128,7 +126,7 @@ class CopiedFiles:
             return None
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
-    def _record(self, path: str) -> Iterator[News]:
+    def _record(self, path: str) -> Iterator[FileNews]:
         stamp = self._stamp(path)
         if stamp is None or stamp == self._records[path] or stamp[2] > RECORD_BYTES_MAX:
             return
@@ -214,8 +212,6 @@ class ArrivingCheckpoint:
         self._files = None
 
 
-PART_BYTES = 1 << 18
-"""The largest part of a file in one message."""
 BYTES_MAX = 16 << 30
 FILES_MAX = 10_000
 """No more is taken of one host; the rest stays there."""
@@ -390,8 +386,8 @@ def _parts(path: Path, name: str) -> Iterator[MadePart]:
     if not stat.S_ISREG(path.lstat().st_mode):
         return
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        data = file.read(PART_BYTES)
-        while following := file.read(PART_BYTES):
+        data = file.read(PIECE_BYTES)
+        while following := file.read(PIECE_BYTES):
             yield MadePart(name, data, last=False)
             data = following
         yield MadePart(name, data, last=True)

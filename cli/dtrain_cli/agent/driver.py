@@ -25,28 +25,28 @@ from dtrain_cli.agent.messages import (
     Answer,
     Appended,
     AskClock,
-    Begin,
-    Clock,
+    BeginRun,
     CodePart,
     Failed,
     Fetch,
+    FileFound,
     FileOrder,
+    FindFile,
     HoldPorts,
     Listen,
-    Listening,
-    Look,
     MadePart,
     Order,
     Ping,
     Pong,
     PortOrder,
+    PortsListening,
     Put,
-    Ready,
-    Release,
-    Seen,
+    ReleasePorts,
+    RunReady,
     Signalled,
     SignalOrder,
     StartOrder,
+    TimeOfDay,
     Tried,
     Try,
     WantCode,
@@ -211,48 +211,50 @@ class HostAgent:
 
     def _obey(self, order: Order) -> None:
         begun = self._run_dir is not None
-        if isinstance(order, Begin) if begun else isinstance(order, FileOrder | StartOrder):
+        if isinstance(order, BeginRun) if begun else isinstance(order, FileOrder | StartOrder):
             raise RunError(f"an order is out of turn: {order!s:.80}")
         match order:
             case Ping(heard_s=heard_s):
                 self._lease.renew(heard_s)
                 self._answers.send(Pong(time.monotonic()))
-            case Begin():
+            case BeginRun():
                 self._begin(order)
             case WantCode() | CodePart() | Fetch() | MadePart() | AllMade():
                 self._obey_about_files(order)
-            case HoldPorts() | Listen() | Release() | Try():
-                self._obey_about_ports(order)
-            case AskClock() | Look():
-                self._answers.send(_finding(order))
             case StartOrder():
                 self._start(order)
             case SignalOrder():
                 self._signal(order)
             case Put():
                 self._put(order)
+            case _:
+                self._obey_about_host(order)
 
     def _obey_about_files(self, order: FileOrder) -> None:
         if isinstance(order, Fetch):
-            assert self._run_dir is not None, "Begin comes first"
+            assert self._run_dir is not None, "BeginRun comes first"
             checkpoints = RunFiles(self._run_dir).checkpoints
             made = made_parts(self._run_dir / WORK)
             self._made = made if order.step is None else checkpoint_parts(checkpoints, order.step)
         elif isinstance(order, MadePart | AllMade):
-            assert self._arriving is not None, "Begin comes first"
+            assert self._arriving is not None, "BeginRun comes first"
             if problems := self._arriving.take(order):
                 raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
-        elif (there := self._code.take(order, self._run_dir)) is not None:
-            self._answers.send(there)
+        elif (answer := self._code.take(order, self._run_dir)) is not None:
+            self._answers.send(answer)
 
-    def _obey_about_ports(self, order: PortOrder) -> None:
+    def _obey_about_host(self, order: PortOrder | AskClock | FindFile) -> None:
         match order:
+            case AskClock():
+                self._answers.send(TimeOfDay(time.time()))
+            case FindFile(path=path, content=content):
+                self._answers.send(FileFound(_content(path, len(content)) == content))
             case HoldPorts():
                 self._answers.send(host.hold(order, self._ports))
             case Listen(on=on):
                 self._ports.listen(on)
-                self._answers.send(Listening())
-            case Release():
+                self._answers.send(PortsListening())
+            case ReleasePorts():
                 self._ports.close()
             case Try(addresses=addresses, timeout_s=timeout_s):
                 self._answers.send(Tried(host.unreachable(addresses, timeout_s)))
@@ -262,7 +264,7 @@ class HostAgent:
         if task is not None and task.attempt == order.attempt:
             task.signal(order.number)
 
-    def _begin(self, order: Begin) -> None:
+    def _begin(self, order: BeginRun) -> None:
         run_dir = run_folder(order.host, order.run)
         RunFiles(run_dir).create()
         self._lock = _locked(run_dir / LOCK, order.lease_s + REST_S)
@@ -272,10 +274,10 @@ class HostAgent:
         self._files = CopiedFiles(run_dir, order.known)
         self._arriving = ArrivingCheckpoint(RunFiles(run_dir).checkpoints)
         in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
-        self._answers.send(Ready(str(run_dir), in_place, RunFiles(run_dir).newest_step))
+        self._answers.send(RunReady(str(run_dir), in_place, RunFiles(run_dir).newest_step))
 
     def _start(self, order: StartOrder) -> None:
-        assert self._run_dir is not None, "Begin comes first"
+        assert self._run_dir is not None, "BeginRun comes first"
         assert self._files is not None
         task = TaskId.parse(order.task)
         if self._lease.order is not None:  # the launcher starts it again with the agent that comes next
@@ -343,12 +345,6 @@ def _locked(path: Path, wait_s: float) -> int:
     if not lock(descriptor, wait_s, "end, an earlier agent of this run"):
         raise RunError(f"{path} cannot be locked; let runs be kept on another disk there")
     return descriptor
-
-
-def _finding(order: AskClock | Look) -> Clock | Seen:
-    if isinstance(order, AskClock):
-        return Clock(time.time())
-    return Seen(_content(order.path, len(order.content)) == order.content)
 
 
 def _content(path: str, nbytes: int) -> bytes | None:

@@ -12,13 +12,13 @@ from importlib.metadata import version
 
 from dtrain.errors import RunError
 from dtrain.process.resources import allow_open_files
-from dtrain_cli.agent.messages import Held, HoldPorts, Welcome
+from dtrain_cli.agent.messages import Held, HoldPorts, HostFacts
 from dtrain_cli.agent.run_folders import check_room, run_folder
 from dtrain_cli.plan.ports import HeldPorts, pick_port
 
 
-def welcome(environment: Mapping[str, str]) -> Welcome:
-    return Welcome(
+def welcome(environment: Mapping[str, str]) -> HostFacts:
+    return HostFacts(
         version=version("dtrain"),
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         executable=sys.executable,

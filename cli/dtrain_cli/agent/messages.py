@@ -1,7 +1,7 @@
 """The messages between a launcher and its agent on a host: JSON, one object a line.
 
 The agent's stream begins with the line `MAGIC`; a login shell may print a banner before it, which is skipped.
-Both ends are of one version of dtrain, which `Welcome` tells before anything else is said. Bytes travel as
+Both ends are of one version of dtrain, which `HostFacts` tells before anything else is said. Bytes travel as
 base64. A path is relative to the run's directory, and only the names that `agent.copies` lists are written.
 """
 
@@ -32,7 +32,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 _Field = None | bool | int | float | str | dict[str, int | float] | list[dict[str, int | float]]
 
 
-class Begin(msgspec.Struct, frozen=True, tag="begin"):
+class BeginRun(msgspec.Struct, frozen=True, tag="begin"):
     """The run that the agent belongs to.
 
     Attributes:
@@ -91,7 +91,7 @@ class Listen(msgspec.Struct, frozen=True, tag="listen"):
     on: bool
 
 
-class Release(msgspec.Struct, frozen=True, tag="release"):
+class ReleasePorts(msgspec.Struct, frozen=True, tag="release"):
     """An order to let all ports go, for servers that cannot share them."""
 
 
@@ -141,7 +141,7 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     heard_s: Moment
 
 
-class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+class HostFacts(msgspec.Struct, frozen=True, tag="welcome"):
     """The agent's host.
 
     Attributes:
@@ -170,8 +170,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
             ipaddress.ip_interface(entry)
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The answer to `Begin`: nothing is left of an earlier agent of the run on this host.
+class RunReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The answer to `BeginRun`: nothing is left of an earlier agent of the run on this host.
 
     Attributes:
         in_place: whether the launcher's paths lead to the same program and to a working directory here.
@@ -202,7 +202,7 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
         return self.problem or (None if found == count else f"it holds {found} ports instead of {count}")
 
 
-class Listening(msgspec.Struct, frozen=True, tag="listening"):
+class PortsListening(msgspec.Struct, frozen=True, tag="listening"):
     """The answer to `Listen`."""
 
 
@@ -296,50 +296,35 @@ class AskClock(msgspec.Struct, frozen=True, tag="ask_clock"):
     """A question for the time of day."""
 
 
-class Clock(msgspec.Struct, frozen=True, tag="clock"):
+class TimeOfDay(msgspec.Struct, frozen=True, tag="clock"):
     """The time of day on the agent's host, in seconds since 1970."""
 
     wall_s: Moment
 
 
-class Look(msgspec.Struct, frozen=True, tag="look"):
+class FindFile(msgspec.Struct, frozen=True, tag="look"):
     """A question whether a file is there with this content."""
 
     path: str
     content: bytes
 
 
-class Seen(msgspec.Struct, frozen=True, tag="seen"):
-    """The answer to `Look`."""
+class FileFound(msgspec.Struct, frozen=True, tag="seen"):
+    """The answer to `FindFile`."""
 
     there: bool
 
 
-PortOrder = HoldPorts | Listen | Release | Try
+PortOrder = HoldPorts | Listen | ReleasePorts | Try
 TaskOrder = StartOrder | SignalOrder | Put
 FileOrder = WantCode | CodePart | Fetch | MadePart | AllMade
-Order = Begin | FileOrder | PortOrder | TaskOrder | AskClock | Look | Ping
-Answer = (
-    Welcome
-    | Ready
-    | CodeThere
-    | Held
-    | Listening
-    | Tried
-    | Pong
-    | Clock
-    | Seen
-    | MadePart
-    | AllMade
-    | Replaced
-    | Changed
-    | Appended
-    | Signalled
-    | Failed
-    | Started
-    | Exited
-    | Refused
+FileNews = Replaced | Changed | Appended
+Order = BeginRun | FileOrder | PortOrder | TaskOrder | AskClock | FindFile | Ping
+TaskNews = Started | Exited | Refused
+Reply = (
+    RunReady | CodeThere | Held | PortsListening | Tried | Pong | TimeOfDay | FileFound | MadePart | AllMade
 )
+Answer = HostFacts | Reply | FileNews | TaskNews | Signalled | Failed
 
 ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 ANSWERS: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)

@@ -62,7 +62,7 @@ class SentCode:
 
     def take(self, order: WantCode | CodePart, run_dir: Path | None) -> CodeThere | None:
         """Carry out an order about code; return None while parts are missing."""
-        assert run_dir is not None, "Begin comes first"
+        assert run_dir is not None, "BeginRun comes first"
         store = code_store()
         if isinstance(order, CodePart):
             self._parts.append(order.data)

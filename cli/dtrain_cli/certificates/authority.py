@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,9 +47,6 @@ def _library() -> "type[Authority]":
         raise SpecError(_NO_LIBRARY) from None
     return Authority
 
-
-if TYPE_CHECKING:
-    from dtrain_cli.certificates.by_library import Authority
 
 CERTIFICATE = "ca.crt"
 KEY = Path("authority") / "ca.key"
@@ -117,22 +113,14 @@ def _host_folder(address: str) -> str:
 
 
 def _refuse_to_overwrite(out: Path, tasks: list[TaskFolder], folders: list[Path]) -> None:
-    wanted = [*_files_of_all(out, folders), *(file for task in tasks for file in _files_of(out, task))]
+    wanted = [out / KEY, *(folder / CERTIFICATE for folder in (out, *folders))]
+    wanted += [out / task.folder / f"{task.name}{suffix}" for task in tasks for suffix in (".crt", ".key")]
     if there := [str(file) for file in wanted if file.exists()]:
         more = f" and {len(there) - 1} more" if there[1:] else ""
         raise SpecError(
             f"{there[0]}{more} exist: --renew makes new certificates by the authority in {out}; to begin "
             "with a new authority name another folder, or remove this one"
         )
-
-
-def _files_of_all(out: Path, folders: list[Path]) -> Iterator[Path]:
-    yield out / KEY
-    yield from (folder / CERTIFICATE for folder in (out, *folders))
-
-
-def _files_of(out: Path, task: TaskFolder) -> Iterator[Path]:
-    yield from (out / task.folder / f"{task.name}{suffix}" for suffix in (".crt", ".key"))
 
 
 def _authority_in(out: Path, days: int) -> "Authority":

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import takewhile
 from math import isnan
 from pathlib import Path
@@ -32,10 +33,12 @@ from dtrain.errors import SpecError
 GIVEN = "dtrain_cli.given"
 """Under which name a click context holds what was written behind the name of a `ProgramCommand`."""
 SPEC_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+_PLACED_SUFFIXES = (".py", *SPEC_SUFFIXES)
+Decorator = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Words:
+class ProgramWords:
     """The arguments of a command that takes a program.
 
     Attributes:
@@ -168,7 +171,7 @@ class ProgramCommand(click.Command):
         ctx.params["words"] = words
         return []
 
-    def check_arguments(self, words: Words) -> Words:
+    def check_arguments(self, words: ProgramWords) -> ProgramWords:
         """Check what stands behind a program that has been checked.
 
         A ``--`` directly behind the program says that all that follows is the program's; it is left out.
@@ -209,7 +212,7 @@ class ProgramCommand(click.Command):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete dtrain's options before the program; those behind it are not known."""
-        words = ctx.params.get("words") or Words()
+        words = ctx.params.get("words") or ProgramWords()
         return [] if words.program or words.foreign else super().shell_complete(ctx, incomplete)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -219,27 +222,28 @@ class ProgramCommand(click.Command):
             else ["[OPTIONS]", "PROGRAM.py", "[ARGS]..."]
         )
 
-    def _split(self, args: Sequence[str]) -> tuple[list[str], Words]:
+    def _split(self, args: Sequence[str]) -> tuple[list[str], ProgramWords]:
         options: list[str] = []
         spec: Path | None = None
         rest = list(args)
         while rest:
             word = rest.pop(0)
             if word == "--":
-                return options, Words(spec, None, tuple(rest), foreign=True)
+                return options, ProgramWords(spec, None, tuple(rest), foreign=True)
             if word in self._required:
                 options += [word, *rest[:1]]
                 del rest[:1]
             elif word in self._optional:
-                value = rest.pop(0) if rest and _may_be_value(rest[0]) else ""
-                options.append(f"{word}={value}")
+                # The next word is the value of an option such as `--resume` unless it has its own place.
+                has_value = rest and not rest[0].startswith("-") and not rest[0].endswith(_PLACED_SUFFIXES)
+                options.append(f"{word}={rest.pop(0) if has_value else ''}")
             elif word.startswith("-") and word != "-":
                 options.append(word)
             elif self._takes_spec and spec is None and word.endswith(SPEC_SUFFIXES):
                 spec = Path(word)
             else:
-                return options, Words(spec, Path(word), tuple(rest))
-        return options, Words(spec)
+                return options, ProgramWords(spec, Path(word), tuple(rest))
+        return options, ProgramWords(spec)
 
 
 def _knows(program: Path, option: str) -> bool:
@@ -267,11 +271,6 @@ def _is_spec(word: str) -> bool:
     except SpecError:
         return False
     return isinstance(cluster, dict) and bool(cluster) and cluster.keys() <= set(ROLES)
-
-
-def _may_be_value(word: str) -> bool:
-    """Return whether a word after an option like `--resume` is its value, not the grammar's next word."""
-    return not word.startswith("-") and not word.endswith((".py", *SPEC_SUFFIXES))
 
 
 RUNS_DIR_HELP = "Where runs are kept (default: DTRAIN_RUNS_DIR, else ~/.local/state/dtrain/runs)."
@@ -328,17 +327,17 @@ _OPTIONS = (
 )
 
 
-def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--set` and the shortcuts; the callback gets `sets` and the names of `spec.SHORTCUTS`."""
-    security = (click.option(name, **settings) for name, settings in SECURITY_OPTIONS.items())
-    for option in reversed((*_OPTIONS, *security)):
-        command = option(command)
-    return command
+def all_of(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options and arguments to a command, in the order of its help."""
+    return lambda command: reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
-def runs_dir_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--runs-dir`; the callback gets `runs_dir`, a Path or None."""
-    return click.option("--runs-dir", type=DIRECTORY, metavar="DIR", help=RUNS_DIR_HELP)(command)
+spec_options = all_of(
+    *_OPTIONS, *(click.option(name, **settings) for name, settings in SECURITY_OPTIONS.items())
+)
+"""`--set` and the shortcuts; the callback gets `sets` and the names of `spec.SHORTCUTS`."""
+runs_dir_option = click.option("--runs-dir", type=DIRECTORY, metavar="DIR", help=RUNS_DIR_HELP)
+"""The callback gets `runs_dir`, a Path or None."""
 
 
 VARIABLE = "_DTRAIN_COMPLETE"

@@ -4,10 +4,11 @@ Files are the runtime's business (`dtrain.task.data_command`), which is imported
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import click
+
+from dtrain_cli.commands.command_line import all_of
 
 KINDS = ("tfrecord", "text", "csv", "tar", "parquet", "npy", "npz")
 FILES = (
@@ -16,18 +17,16 @@ FILES = (
 )
 
 
-def _options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option(
-            "--header/--no-header",
-            default=True,
-            help="Whether the first row of .csv files names the columns (default: it does).",
-        ),
-        click.option("--format", "kind", type=click.Choice(KINDS), help="In place of what names say."),
-    ):
-        function = option(function)
-    return function
+_options = all_of(
+    click.argument("files", nargs=-1, required=True, type=click.Path()),
+    click.option("--format", "kind", type=click.Choice(KINDS), help="In place of what names say."),
+    click.option(
+        "--header/--no-header",
+        default=True,
+        help="Whether the first row of .csv files names the columns (default: it does).",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+)
 
 
 @click.group(
@@ -47,7 +46,6 @@ def data() -> None:
     ),
     epilog="\b\nExample:\n  dtrain data index data/*.tfrecord\n",
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path())
 @_options
 def index(**order: Any) -> int:
     """Build indexes."""
@@ -63,7 +61,6 @@ def index(**order: Any) -> int:
     ),
     epilog="\b\nExample:\n  dtrain data inspect data/train.tfrecord --json\n",
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path())
 @_options
 def inspect(**order: Any) -> int:
     """Show what is in files."""

@@ -13,8 +13,8 @@ from dtrain_cli.commands.command_line import (
     DIRECTORY,
     GIVEN,
     ProgramCommand,
+    ProgramWords,
     Seconds,
-    Words,
     runs_dir_option,
     spec_options,
 )
@@ -66,7 +66,7 @@ SECONDS = Seconds(0)
 )
 @click.option("--detach", is_flag=True, help="On an engine that owns the tasks: submit, do not follow.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final status as the last line of stdout.")
-def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
+def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Start the whole cluster on this machine, watch it, stop it.
 
     SPEC describes the cluster; without one: a chief, 2 workers, 2 parameter servers and an evaluator.
@@ -94,7 +94,7 @@ def launch(words: Words, sets: tuple[str, ...], as_json: bool, **options: Any) -
     return launch_here(wanted)
 
 
-def _options(words: Words, sets: tuple[str, ...], options: dict[str, Any]) -> "LaunchOptions":
+def _options(words: ProgramWords, sets: tuple[str, ...], options: dict[str, Any]) -> "LaunchOptions":
     from dtrain_cli.launch.options import LaunchOptions
     from dtrain_cli.spec import SHORTCUTS
 
@@ -118,7 +118,7 @@ def _options(words: Words, sets: tuple[str, ...], options: dict[str, Any]) -> "L
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
-    words: Words,
+    words: ProgramWords,
     sets: tuple[str, ...],
     as_json: bool,
     runs_dir: Path | None,
@@ -150,7 +150,7 @@ def plan(
     return 0
 
 
-def _checked(words: Words) -> Words:
+def _checked(words: ProgramWords) -> ProgramWords:
     """Return the words, if they name something that can be run, with no options of launch behind it."""
     words.check_program()
     assert isinstance(launch, ProgramCommand)
@@ -188,7 +188,7 @@ def _example_plan(options: "LaunchOptions") -> "RunPlan":
 
 
 def _show_by_hand(
-    run_plan: "RunPlan", words: Words, sets: tuple[str, ...], shortcuts: dict[str, Any]
+    run_plan: "RunPlan", words: ProgramWords, sets: tuple[str, ...], shortcuts: dict[str, Any]
 ) -> None:
     """Show the command line of each task, on the hosts that the spec writes."""
     from dtrain_cli.plan.standalone_start import lines_by_hand

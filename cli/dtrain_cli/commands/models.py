@@ -3,14 +3,13 @@
 The numbers are the runtime's business (`dtrain.task.model_command`), which is imported as the command runs.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dtrain.errors import RunNotFoundError
-from dtrain_cli.commands.command_line import Count, complete_run, runs_dir_option
+from dtrain_cli.commands.command_line import Count, all_of, complete_run, runs_dir_option
 from dtrain_cli.commands.runs import find
 
 MODEL = (
@@ -25,16 +24,7 @@ DATA = (
 )
 
 
-def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-_model_options = _options(
+_model_options = all_of(
     click.argument("model", shell_complete=complete_run),
     click.option(
         "--custom-objects",
@@ -45,7 +35,7 @@ _model_options = _options(
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     runs_dir_option,
 )
-_data_options = _options(
+_data_options = all_of(
     click.argument("data", type=click.Path()),
     click.option("--x", metavar="NAME", help="The array, column or feature of inputs."),
     click.option("--y", metavar="NAME", help="The array, column or feature of targets."),

@@ -20,8 +20,8 @@ from dtrain_cli.commands.command_line import (
     SECURITY_OPTIONS,
     Count,
     ProgramCommand,
+    ProgramWords,
     Seconds,
-    Words,
     check_program_file,
     complete_run,
 )
@@ -37,21 +37,15 @@ _CLASSIC = {
     "job_name": "The role again.",
     "task_index": "The index again.",
 }
-_SECURITY = {
-    "tls_ca": "ca_file",
-    "tls_cert": "cert_file",
-    "tls_key": "key_file",
-    "secret_file": "secret_file",
-    "insecure": "insecure",
-}
-"""Fields of `security` that a worker which joins a run may have for itself."""
+_SECURITY = tuple(option.removeprefix("--").replace("-", "_") for option in SECURITY_OPTIONS)
+"""The options of `security`, which a worker that joins a run may have for itself."""
 _FOR_RUN = ("tls_ca", "tls_cert", "tls_key")
 _FOR_ADDRESS = ("run_dir", *_FOR_RUN, "secret_file", "insecure")
 """The options that may stand beside `--join RUN` and `--join HOST:PORT`."""
 _SHORTCUTS = (
     "start_timeout",
     "grace",
-    *(option.removeprefix("--").replace("-", "_") for option in SECURITY_OPTIONS),
+    *_SECURITY,
 )
 """The shortcuts of `dtrain_cli.spec.SHORTCUTS` that a single task takes."""
 _OF_ANOTHER_RUN = ("DTRAIN_RUN_ID", "DTRAIN_RUN_DIR", "DTRAIN_SECRET", "DTRAIN_PRIVATE_FD")
@@ -77,7 +71,7 @@ Kubernetes). After -- any executable gets its place by TF_CONFIG, RANK, MASTER_A
 
 
 def _role_command(role: Role) -> click.Command:
-    def run(words: Words, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
+    def run(words: ProgramWords, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
         return _start(role, command, words, spec, sets, options)
 
     program = "" if role is Role.PS else " train.py --epochs 3"
@@ -105,7 +99,7 @@ def _role_command(role: Role) -> click.Command:
 
 
 def _task_command() -> click.Command:
-    def run(words: Words, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
+    def run(words: ProgramWords, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
         words = words if words.foreign else _check_words("task", command, words)
         from dtrain_cli.plan.standalone_start import StandaloneStart
 
@@ -199,7 +193,7 @@ def _spellings(flag: str) -> list[str]:
 def _start(
     role: Role,
     command: ProgramCommand,
-    words: Words,
+    words: ProgramWords,
     spec: Path | None,
     sets: tuple[str, ...],
     options: dict[str, Any],
@@ -218,6 +212,8 @@ def _start(
         assignment = start.assignment(os.environ)
         _make_run_directory(assignment)
         _become_task(assignment, words)
+    from dtrain_cli.spec import SHORTCUTS
+
     given = {name for name, value in (options | shortcuts).items() if value is not None}
     allowed = _FOR_ADDRESS if is_address(join) else _FOR_RUN
     if spec or sets or classic or given - set(allowed):
@@ -226,11 +222,11 @@ def _start(
             "--join takes the worker's place and everything else from the run; give only --runs-dir, "
             f"{', '.join(others)} and {last} beside it"
         )
-    security = {_SECURITY[name]: shortcuts[name] for name in _SECURITY if name in shortcuts}
+    security = {SHORTCUTS[name][-1]: shortcuts[name] for name in _SECURITY if name in shortcuts}
     return _join(words, join, runs_dir, options.get("run_dir"), security)
 
 
-def _check_words(name: str, command: ProgramCommand, words: Words) -> Words:
+def _check_words(name: str, command: ProgramCommand, words: ProgramWords) -> ProgramWords:
     """Return the program and its arguments, checked; only a server needs no program.
 
     Raises:
@@ -260,16 +256,22 @@ def _make_run_directory(assignment: "TaskAssignment") -> None:
         files.create()
 
 
-def _become_task(assignment: "TaskAssignment", words: Words) -> NoReturn:
+def _environment(assignment: "TaskAssignment") -> dict[str, str]:
+    """Return the variables of a task; raise a `SpecError` if a secret of the spec has no value here."""
     from dtrain.config.sections import missing_secrets
-    from dtrain.process import private_variables
     from dtrain.process.tensorflow import write_tf_config
 
     environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
     if reason := missing_secrets(assignment.spec.secrets, environment):
         raise SpecError(reason)
     environment |= assignment.spec.environment
-    environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+    return environment | assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
+
+
+def _become_task(assignment: "TaskAssignment", words: ProgramWords) -> NoReturn:
+    from dtrain.process import private_variables
+
+    environment = _environment(assignment)
     if assignment.private:
         private = private_variables.handed_over(assignment.private)
         os.set_inheritable(private, True)
@@ -296,19 +298,12 @@ def _work_in(work: Path, code: Path | None) -> None:
         raise SpecError(f"--work {work}: {error.filename or work}: {error.strerror}") from None
 
 
-def _become_command(assignment: "TaskAssignment", words: Words) -> NoReturn:
+def _become_command(assignment: "TaskAssignment", words: ProgramWords) -> NoReturn:
     """Become a foreign command with the variables of its place, and none of dtrain's secrets."""
-    from dtrain.config.sections import missing_secrets
-    from dtrain.process.tensorflow import write_tf_config
     from dtrain_cli.plan.run_plan import foreign_variables
     from dtrain_cli.targets.signals import attend
 
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
-    if reason := missing_secrets(assignment.spec.secrets, environment):
-        raise SpecError(reason)
-    environment |= assignment.spec.environment
-    environment |= assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
-    environment |= foreign_variables(assignment.task, assignment.cluster)
+    environment = _environment(assignment) | foreign_variables(assignment.task, assignment.cluster)
     sys.stdout.flush()
     if os.getpid() == 1:  # of a container: the kernel would drop the signals that a command does not handle
         os._exit(attend(words.arguments, environment))
@@ -320,7 +315,7 @@ def is_address(text: str) -> bool:
 
 
 def _join(
-    words: Words, join: str, runs_dir: Path | None, run_dir: Path | None, security: dict[str, Any]
+    words: ProgramWords, join: str, runs_dir: Path | None, run_dir: Path | None, security: dict[str, Any]
 ) -> int:
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.launch.join import joining_address, joining_run

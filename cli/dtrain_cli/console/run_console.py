@@ -21,6 +21,8 @@ from dtrain.runs.files import FailureRecord
 from dtrain.runs.states import FailureKind
 from dtrain_cli.console.log_lines import LINE_BYTES_MAX, LogTail, collapse, without_colours
 from dtrain_cli.console.streams import Outlet
+from dtrain_cli.runs.index import shown_names
+from dtrain_cli.runs.report import cut
 
 BATCH_S = 0.2
 TABLE_EVERY_S = 0.5
@@ -233,7 +235,6 @@ class RunConsole:
 WIDTH_MAX = 110
 LINES_MAX = 40
 LINE_MAX = 500
-NAMED_MAX = 5
 TITLES = {
     FailureKind.TIMEOUT: "not finished in time",
     FailureKind.START_TIMEOUT: "not started in time",
@@ -259,14 +260,8 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
             Text(_shorten(failure.standing), overflow="fold"),
         ]
     if failure.likewise:
-        more = f" and {len(failure.likewise) - NAMED_MAX} more" if len(failure.likewise) > NAMED_MAX else ""
-        parts.append(
-            Text(
-                plain(f"likewise {', '.join(failure.likewise[:NAMED_MAX])}{more}"),
-                style="dim",
-                overflow="fold",
-            )
-        )
+        likewise = plain(f"likewise {shown_names(failure.likewise)}")
+        parts.append(Text(likewise, style="dim", overflow="fold"))
     if failure.traceback:
         parts += [Text(), Text(_shorten(failure.traceback.rstrip().splitlines()), overflow="fold")]
     elif lines := [line for line in failure.last_lines if line != message]:
@@ -298,15 +293,9 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
     return out.getvalue()
 
 
-def _cut(line: str) -> str:
-    """Return a line that is short enough for a box and leaves the terminal as it is."""
-    line = plain(line)
-    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ..."
-
-
 def _shorten(lines: list[str]) -> str:
     """Return the beginning and the end of a text that is too long for a box."""
-    lines = [_cut(line) for line in lines if not _MARKS.fullmatch(line)]
+    lines = [cut(line, LINE_MAX) for line in lines if not _MARKS.fullmatch(line)]
     if len(lines) <= LINES_MAX:
         return "\n".join(lines)
     kept = LINES_MAX // 2

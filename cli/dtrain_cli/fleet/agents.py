@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from dtrain_cli.agent.messages import (
     Answer,
     Appended,
-    Begin,
+    BeginRun,
     Changed,
     Failed,
+    HostFacts,
     Order,
     Ping,
     Pong,
-    Ready,
     Replaced,
-    Welcome,
+    RunReady,
 )
 from dtrain_cli.fleet.host_rules import (
     Action,
@@ -50,9 +50,9 @@ class AgentHost:
     """
 
     link: Link
-    welcome: Welcome | None = None
+    welcome: HostFacts | None = None
     clock: HostClock | None = None
-    ready: Ready | None = None
+    ready: RunReady | None = None
     why: str | None = None
 
 
@@ -79,7 +79,9 @@ News = Said | StreamEnded | Gone | Silent | HeardAgain
 class Agents:
     """The agents of one run by host, and which hosts are alive."""
 
-    def __init__(self, opener: Opener, begin: Callable[[str], Begin], mirror: Mirror, lease_s: float) -> None:
+    def __init__(
+        self, opener: Opener, begin: Callable[[str], BeginRun], mirror: Mirror, lease_s: float
+    ) -> None:
         """Log in to no host yet; `begin` makes the first order to the agent of a host."""
         self.members: dict[str, AgentHost] = {}
         self.alive = HostsAlive(lease_s)
@@ -93,7 +95,7 @@ class Agents:
         self._selector.register(source, selectors.EVENT_READ, None)
 
     def log_in(self, host: str) -> None:
-        """Start a login to a host; `Said` with `Ready`, or `StreamEnded`, follows."""
+        """Start a login to a host; `Said` with `RunReady`, or `StreamEnded`, follows."""
         self._drop(host)
         link = Link(host, self._opener.open(host))
         self.members[host] = AgentHost(link)
@@ -161,17 +163,17 @@ class Agents:
         return news
 
     def _take(self, host: str, member: AgentHost, answer: Answer) -> list[News]:
-        if isinstance(answer, Welcome) != (member.welcome is None):
+        if isinstance(answer, HostFacts) != (member.welcome is None):
             raise HostError(
                 f"{host}: its agent is not heard any more: it has said {answer!s:.80} out of turn"
             )
         now_s = time.monotonic()
-        said_s = answer.monotonic_s if isinstance(answer, Pong | Welcome) else None
+        said_s = answer.monotonic_s if isinstance(answer, Pong | HostFacts) else None
         news: list[News] = [*self.alive.heard(host, now_s, said_s)]  # type: ignore[list-item]
         match answer:
             case Pong(monotonic_s=at_s) if member.clock is not None:
                 member.clock.heard(at_s, now_s)
-            case Welcome():
+            case HostFacts():
                 member.welcome = answer
                 member.clock = HostClock(answer.monotonic_s, now_s)
                 if (reason := unfit(host, answer)) is not None:
@@ -179,7 +181,7 @@ class Agents:
                     member.link.close()
                 else:
                     self.send(host, self._begin(host))
-            case Ready() if member.ready is None and member.welcome is not None:
+            case RunReady() if member.ready is None and member.welcome is not None:
                 member.ready = answer
                 for action in self.alive.ready(host, member.welcome.monotonic_s, now_s):
                     news += self._act(action)

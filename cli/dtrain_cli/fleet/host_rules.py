@@ -19,7 +19,7 @@ from dtrain.cluster import TaskId
 from dtrain.cluster.hosts import LOOPBACK
 from dtrain.config import Host, NetworkSection
 from dtrain_cli.agent.lease import LEASE_S, REST_S
-from dtrain_cli.agent.messages import PING_S, Welcome
+from dtrain_cli.agent.messages import PING_S, HostFacts
 from dtrain_cli.fleet.link import HostError
 
 SILENT_S = 4.0
@@ -240,7 +240,7 @@ class Logins:
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def unfit(host: str, welcome: Welcome, own: str | None = None) -> str | None:
+def unfit(host: str, welcome: HostFacts, own: str | None = None) -> str | None:
     """Return why the agent of a host cannot serve this launcher; None if it can.
 
     `own` is the launcher's version of dtrain; None: the installed one.
@@ -259,7 +259,7 @@ def unfit(host: str, welcome: Welcome, own: str | None = None) -> str | None:
     return None if welcome.no_room is None else f"{host}: {welcome.no_room}"
 
 
-def address_of(host: Host, welcome: Welcome, network: NetworkSection, alone: bool) -> str:
+def address_of(host: Host, welcome: HostFacts, network: NetworkSection, alone: bool) -> str:
     """Return the address at which other hosts reach the tasks of a host; raise a `HostError` if it has none.
 
     `alone` says that no other host has tasks, so that loopback will do.
@@ -275,7 +275,7 @@ def address_of(host: Host, welcome: Welcome, network: NetworkSection, alone: boo
     return found
 
 
-def _in_network(host: Host, welcome: Welcome, network: NetworkSection) -> str | None:
+def _in_network(host: Host, welcome: HostFacts, network: NetworkSection) -> str | None:
     """Return the host's address in `network.interface`; None where the spec names none."""
     if network.interface is None:
         return None

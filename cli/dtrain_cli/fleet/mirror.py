@@ -22,7 +22,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
 from dtrain.runs.files import FailureRecord, RunFiles, read_record, write_record
 from dtrain.runs.journal import now_text
-from dtrain.runs.json_file import overwrite_json
+from dtrain.runs.json_file import overwrite_json, replace_json
 from dtrain.runs.states import FailureKind
 from dtrain_cli.agent.copies import RECORD_BYTES_MAX, ArrivingCheckpoint, checkpoint_parts, grows, is_record
 from dtrain_cli.agent.messages import (
@@ -30,6 +30,7 @@ from dtrain_cli.agent.messages import (
     Appended,
     Changed,
     Fetch,
+    FileNews,
     MadePart,
     Order,
     Put,
@@ -71,7 +72,7 @@ class Mirror:
         """Return the newest status of a task, with the times of its host."""
         return self._said.get(f"tasks/{task.role}-{task.index}/status.json")
 
-    def take(self, host: str, news: Replaced | Changed | Appended, clock: HostClock) -> None:
+    def take(self, host: str, news: FileNews, clock: HostClock) -> None:
         """Write what an agent sends, unless its host may not write there, or has sent too much already.
 
         A full disk costs the copy.
@@ -107,10 +108,7 @@ class Mirror:
         self._write(path, said, clock)
 
     def _write(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
-        target = self._made(path)
-        aside = target.with_name(f".{target.name}.copy")
-        aside.write_text(json.dumps(rebased(said, clock.offset_s)))
-        aside.replace(target)
+        replace_json(self._made(path), rebased(said, clock.offset_s))
 
     def _overwrite(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
         """Overwrite a status in place: with many idle tasks, renaming files would cost most."""

@@ -6,6 +6,7 @@ from itertools import product
 from typing import TypeVar
 
 from dtrain.errors import DtrainError
+from dtrain_cli.agent.copies import PIECE_BYTES
 from dtrain_cli.agent.messages import (
     CodePart,
     CodeThere,
@@ -13,16 +14,16 @@ from dtrain_cli.agent.messages import (
     Held,
     HoldPorts,
     Listen,
-    Listening,
     Order,
-    Ready,
+    PortsListening,
+    RunReady,
     Signalled,
     Tried,
     Try,
     WantCode,
 )
-from dtrain_cli.code import Archive
-from dtrain_cli.fleet.agents import Agents, Said, StreamEnded
+from dtrain_cli.code import CodeArchive
+from dtrain_cli.fleet.agents import Agents, News, Said, StreamEnded
 from dtrain_cli.fleet.host_rules import Gone, Logins
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
@@ -32,7 +33,6 @@ ANSWER_S = 30.0
 """The longest wait for the answer of a host that is up."""
 TRY_S = 5.0
 _TICK_S = 0.1
-_PART_BYTES = 1 << 18
 
 
 class StartInterruptedError(DtrainError):
@@ -66,29 +66,25 @@ class Preparation:
                 raise HostError(_and_more(why, logins.missing[1:]))
             for host in logins.begin(now_s):
                 self._agents.log_in(host)
-            for news in self._agents.turn(time.monotonic() + _TICK_S):
-                if isinstance(news, Said) and isinstance(news.answer, Signalled):
-                    raise StartInterruptedError(news.answer.number)
-                if isinstance(news, Said) and isinstance(news.answer, Ready):
+            for news in self._turn():
+                if isinstance(news, Said) and isinstance(news.answer, RunReady):
                     logins.succeeded(news.host)
                 elif isinstance(news, StreamEnded):
                     reasons[news.host] = news.reason
-                    if news.host not in logins.missing or not news.again:
-                        raise HostError(news.reason)
-                    if not logins.failed(news.host, time.monotonic()):
+                    may_try_again = news.again and news.host in logins.missing
+                    if not (may_try_again and logins.failed(news.host, time.monotonic())):
                         raise HostError(news.reason)
                     self._say(f"{news.reason}; trying again")
-            self._look_at_signals()
 
-    def send_code(self, hosts: Sequence[str], archive: Archive) -> dict[str, str]:
+    def send_code(self, hosts: Sequence[str], archive: CodeArchive) -> dict[str, str]:
         """Send the code to the hosts that do not have it; return the working directory on each."""
         there = self.ask(dict.fromkeys(hosts, WantCode(archive.digest)), CodeThere)
         lacking = [host for host, answer in there.items() if answer.work is None and answer.problem is None]
         if lacking:
             mib = len(archive.data) / (1 << 20)
             self._say(f"sending the code ({mib:.1f} MiB) to {', '.join(lacking)}")
-            for host, start in product(lacking, range(0, max(1, len(archive.data)), _PART_BYTES)):
-                end = start + _PART_BYTES
+            for host, start in product(lacking, range(0, max(1, len(archive.data)), PIECE_BYTES)):
+                end = start + PIECE_BYTES
                 part = CodePart(archive.digest, archive.data[start:end], end >= len(archive.data))
                 self._agents.send(host, part)
             there |= self.wait(lacking, CodeThere, ANSWER_S + 10 * mib)
@@ -111,12 +107,12 @@ class Preparation:
             addresses: by host, the task that serves at each address.
             names: each host's own address, for the message.
         """
-        self.ask({host: Listen(True) for host in addresses}, Listening)
+        self.ask({host: Listen(True) for host in addresses}, PortsListening)
         tries: dict[str, Order] = {
             host: Try(list(wanted), TRY_S) for host, wanted in addresses.items() if wanted
         }
         tried = self.ask(tries, Tried)
-        self.ask({host: Listen(False) for host in addresses}, Listening)
+        self.ask({host: Listen(False) for host in addresses}, PortsListening)
         problems = [
             f"{host} ({names[host]}) cannot reach {addresses[host].get(address)} at {address}: {why}"
             for host, answer in tried.items()
@@ -142,24 +138,27 @@ class Preparation:
                 raise HostError(
                     _and_more(f"{missing[0]}: its agent has not answered within {timeout_s:g} s", missing[1:])
                 )
-            for news in self._agents.turn(time.monotonic() + _TICK_S):
+            for news in self._turn():
                 if isinstance(news, StreamEnded):
                     raise HostError(news.reason)
                 if isinstance(news, Gone):
                     raise HostError(f"{news.host}: no word of its agent for {news.silent_s:.0f} s")
                 if isinstance(news, Said) and isinstance(news.answer, Failed):
                     raise HostError(f"{news.host}: {news.answer.reason}")
-                if isinstance(news, Said) and isinstance(news.answer, Signalled):
-                    raise StartInterruptedError(news.answer.number)
                 if isinstance(news, Said) and isinstance(news.answer, kind):
                     answers[news.host] = news.answer
-            self._look_at_signals()
         return answers
 
-    def _look_at_signals(self) -> None:
+    def _turn(self) -> list[News]:
+        """Return the news of a moment, unless a signal has come, here or at an agent."""
+        news = self._agents.turn(time.monotonic() + _TICK_S)
         for number in self._signals.read():
             if number in STOP_SIGNALS:
                 raise StartInterruptedError(number)
+        for each in news:
+            if isinstance(each, Said) and isinstance(each.answer, Signalled):
+                raise StartInterruptedError(each.answer.number)
+        return news
 
 
 def _and_more(reason: str, others: Sequence[str]) -> str:

@@ -17,17 +17,17 @@ from dtrain_cli.agent.lease import LEASE_S
 from dtrain_cli.agent.messages import (
     AllMade,
     Answer,
-    Begin,
+    BeginRun,
     Failed,
     Held,
     HoldPorts,
     MadePart,
     Put,
-    Release,
+    ReleasePorts,
     Signalled,
     SignalOrder,
 )
-from dtrain_cli.code import Archive
+from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import Agents, News, Said, StreamEnded
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
 from dtrain_cli.fleet.host_rules import Gone, HeardAgain, HostPhase, Silent, address_of
@@ -71,27 +71,25 @@ class FleetRun:
     files: RunFiles
     secrets: Mapping[str, str]
     digest: str | None
-    code: Callable[[], tuple[Path, Archive]]
+    code: Callable[[], tuple[Path, CodeArchive]]
     folders: Mapping[str, str] = field(default_factory=dict)
     always_sent: bool = False
 
 
+@dataclass
 class FleetTask:
     """The handle of one attempt of a task on another host."""
 
-    def __init__(
-        self, agents: Agents, locations: Locations, task: TaskId, attempt: int, forked: bool
-    ) -> None:
-        self.writes_stacks = forked
-        self._agents = agents
-        self._locations = locations
-        self._task = task
-        self._attempt = attempt
+    agents: Agents
+    locations: Locations
+    task: TaskId
+    attempt: int
+    writes_stacks: bool
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the task, unless its host is lost."""
-        host = self._locations.host_of(self._task)
-        self._agents.send(host, SignalOrder(str(self._task), self._attempt, number))
+        host = self.locations.host_of(self.task)
+        self.agents.send(host, SignalOrder(str(self.task), self.attempt, number))
 
 
 class FleetTarget:
@@ -141,13 +139,13 @@ class FleetTarget:
         self._preparation.try_pairs(self._locations.pairs(run.workload.foreign), self._locations.addresses)
         return addresses
 
-    def _begin(self, host: str) -> Begin:
+    def _begin(self, host: str) -> BeginRun:
         workload = self._run.workload
         program = None if workload.program is None else str(workload.program.absolute())
         known = self._mirror.sizes.setdefault(host, {})
         folder = self._run.folders.get(host, host)
         cwd = str(workload.cwd)
-        return Begin(self._run.run_id, folder, program, self._run.digest, cwd, self._lease_s, dict(known))
+        return BeginRun(self._run.run_id, folder, program, self._run.digest, cwd, self._lease_s, dict(known))
 
     def _lay_out_code(self) -> None:
         lacking = []
@@ -229,7 +227,7 @@ class FleetTarget:
 
     def release_addresses(self) -> None:
         for host in self._agents.members:
-            self._agents.send(host, Release())
+            self._agents.send(host, ReleasePorts())
 
     def shares(self) -> Mapping[TaskId, HostShare]:
         shares: dict[TaskId, HostShare] = {}
@@ -250,11 +248,10 @@ class FleetTarget:
         """Order the start of one attempt; `Started` or `Refused` follows. It may raise an `OSError`."""
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
-        forked = launch.program is not None
-        task = FleetTask(self._agents, self._locations, launch.task, launch.attempt, forked)
         self._attempts[launch.task] = launch.attempt
         self._send_start(launch)
-        return task
+        forked = launch.program is not None
+        return FleetTask(self._agents, self._locations, launch.task, launch.attempt, forked)
 
     def _send_start(self, launch: TaskLaunch) -> None:
         host = self._locations.host_of(launch.task)

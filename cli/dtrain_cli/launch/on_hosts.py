@@ -21,7 +21,7 @@ from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain_cli.agent import leftovers
 from dtrain_cli.agent.leftovers import Leftovers, Removed
 from dtrain_cli.agent.messages import MAGIC
-from dtrain_cli.code import Archive, code_files, may_leave, pack
+from dtrain_cli.code import CodeArchive, code_files, may_leave, pack
 from dtrain_cli.fleet.host_rules import AT_ONCE
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
@@ -102,7 +102,7 @@ def _where(files: RunFiles, engine: On, hosts: list[str], job: str | None) -> Wh
     return WhereRecord(engine, hosts, job, [host for host in known if host not in hosts])
 
 
-def _packed(scene: Scene) -> tuple[Path, Archive]:
+def _packed(scene: Scene) -> tuple[Path, CodeArchive]:
     workload, section = scene.workload, scene.spec.code or {}
     folder = _code_folder(workload.program, section.get("from"), workload.cwd)
     if workload.program is not None and not workload.program.absolute().is_relative_to(folder):

@@ -9,7 +9,7 @@ import fcntl
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from dtrain.runs.json_file import give_room_back, keep_room
 from dtrain.runs.json_file import read_record as read_json_record
 from dtrain.runs.states import RunState
 
-_NAMED_MAX = 5
+NAMED_MAX = 5
 _BY_HAND = "the files of a run whose tasks were started by hand are on its leader's machine"
 
 
@@ -83,8 +83,7 @@ def survey(runs_dir: Path) -> Survey:
         except OSError as error:
             unread.append(f"{entry} cannot be read: {error.strerror}")
     if others:
-        more = f" and {len(others) - 1} more" if others[1:] else ""
-        unread.append(f"{others[0]}{more} may not be read by this user, or belong to another one")
+        unread.append(f"{shown_names(others, 1)} may not be read by this user, or belong to another one")
     return Survey(
         sorted(runs.values(), key=lambda run: (instant(run.started), run.record.run), reverse=True), unread
     )
@@ -149,7 +148,8 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
             return matches[0]
         if matches:
             raise RunNotFoundError(
-                f"{len(matches)} runs begin with {reference!r}: {_names(matches)}; write more of the id"
+                f"{len(matches)} runs begin with {reference!r}: "
+                f"{shown_names([run.record.run for run in matches])}; write more of the id"
             )
     try:
         record = own_record(Path(reference)) if reference else None
@@ -159,7 +159,8 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
         return KnownRun(RunFiles(Path(reference).resolve()), record)
     if "/" in reference:
         raise RunNotFoundError(f"no run in the folder {reference}")
-    newest = f"the newest are {_names(runs)}" if runs else "; ".join(found.unread[:1]) or "there are none"
+    ids = [run.record.run for run in runs]
+    newest = f"the newest are {shown_names(ids)}" if runs else "; ".join(found.unread[:1]) or "there are none"
     newest += f" ({_BY_HAND})"
     raise RunNotFoundError(f"no run with the id, name or path {reference!r} below {runs_dir}; {newest}")
 
@@ -167,9 +168,8 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
 def no_run_below(runs_dir: Path, unread: list[str]) -> str:
     """Return the text that no run is known, and what to do; `unread` as in `Survey`."""
     if unread:
-        more = f" and {len(unread) - 1} more" if unread[1:] else ""
         return (
-            f"no run below {runs_dir} can be read: {unread[0]}{more}; say where your own are with "
+            f"no run below {runs_dir} can be read: {shown_names(unread, 1)}; say where your own are with "
             f"--runs-dir or {RUNS_DIR}"
         )
     return f"no run below {runs_dir} yet; start one with `dtrain launch PROGRAM.py` ({_BY_HAND})"
@@ -212,9 +212,10 @@ def instant(text: str) -> datetime:
         return datetime.fromtimestamp(0, UTC)
 
 
-def _names(runs: list[KnownRun]) -> str:
-    more = f" and {len(runs) - _NAMED_MAX} more" if len(runs) > _NAMED_MAX else ""
-    return ", ".join(run.record.run for run in runs[:_NAMED_MAX]) + more
+def shown_names(names: Sequence[str], most: int = NAMED_MAX) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def new_run_id(name: str, now: datetime) -> str:
@@ -245,9 +246,7 @@ def _strange(files: RunFiles) -> str | None:
     except OSError as error:
         return error.strerror
     if files.run.name not in names and (alien := [name for name in names if not files.is_own(name)]):
-        return (
-            f"it holds {alien[0]}{f' and {len(alien) - 1} more' if alien[1:] else ''}, which no run has made"
-        )
+        return f"it holds {shown_names(alien, 1)}, which no run has made"
     return None
 
 

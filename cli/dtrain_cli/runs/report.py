@@ -23,7 +23,7 @@ from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
-from dtrain_cli.runs.index import other_host, own_record
+from dtrain_cli.runs.index import NAMED_MAX, other_host, own_record, shown_names
 from dtrain_cli.targets.kubernetes.run import read_place
 
 EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
@@ -306,14 +306,18 @@ def is_owned(record: JoinedRecord) -> bool:
     return record.task.host == socket.gethostname() and lives(record.owner_pid, record.owner_started)
 
 
-NAMED_MAX = 5
 WORD_MAX = 200
 
 
 def first_line(message: str) -> str:
     """Return the first line of a message, short enough for a line of the console."""
-    line = plain(message.partition("\n")[0])
-    return line if len(line) <= WORD_MAX else f"{line[:WORD_MAX]} ..."
+    return cut(message.partition("\n")[0], WORD_MAX)
+
+
+def cut(line: str, most: int) -> str:
+    """Return the beginning of a line, without what would change the state of a terminal."""
+    line = plain(line)
+    return line if len(line) <= most else f"{line[:most]} ..."
 
 
 def lost_tasks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -357,6 +361,5 @@ def _text(tasks: Sequence[Mapping[str, Any]]) -> str:
     where = "" if first["step"] is None else f" at step {first['step']}"
     log = f" (log: {first['log']})" if first["log"] else ""
     text = f"{first['task']} {state}{where}: {first_line(first['message'])}{log}"
-    names = ", ".join(str(task["task"]) for task in others[:NAMED_MAX])
-    more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
-    return f"{text}, likewise {names}{more}" if others else text
+    names = [str(task["task"]) for task in others]
+    return f"{text}, likewise {shown_names(names)}" if others else text

@@ -12,17 +12,17 @@ from dtrain.errors import RunError
 from dtrain.process.start_protocol import Exited, Started
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import driver
-from dtrain_cli.agent.copies import PART_BYTES
+from dtrain_cli.agent.copies import PIECE_BYTES
 from dtrain_cli.agent.lease import GRACE_S, LEASE_S, REST_S
 from dtrain_cli.agent.messages import (
     ORDERS,
     AllMade,
-    Begin,
+    BeginRun,
     Fetch,
     MadePart,
     Ping,
     Pong,
-    Ready,
+    RunReady,
     SignalOrder,
     StartOrder,
     encode,
@@ -92,8 +92,8 @@ class Stage:
         return [word for word in self.said[before:] if not isinstance(word, Pong)]
 
     def begin(self, lease_s):
-        (ready,) = self.turn(Begin("run", "h1", None, None, "/", lease_s))
-        assert isinstance(ready, Ready)
+        (ready,) = self.turn(BeginRun("run", "h1", None, None, "/", lease_s))
+        assert isinstance(ready, RunReady)
         self.turn(Ping(self.now_s))
 
 
@@ -176,16 +176,16 @@ def test_a_cut_within_the_lease_costs_no_task_and_a_longer_one_ends_them_without
 def test_a_checkpoint_goes_from_one_host_to_another(stage, tmp_path, monkeypatch):
     """The launcher asks for it by its step, and sends the parts to a host that has none."""
     stage.begin(LEASE_S)
-    (run_dir,) = [word.run_dir for word in stage.said if isinstance(word, Ready)]
+    (run_dir,) = [word.run_dir for word in stage.said if isinstance(word, RunReady)]
     checkpoint = Path(run_dir, "checkpoints", "ckpt-7")
     checkpoint.mkdir(parents=True)
-    (checkpoint / "arrays.safetensors").write_bytes(b"a" * (2 * PART_BYTES + 1))
+    (checkpoint / "arrays.safetensors").write_bytes(b"a" * (2 * PIECE_BYTES + 1))
     (checkpoint / "manifest.json").write_text("{}")
     parts = stage.turn(Fetch(7))
     assert parts[-1] == AllMade([], 7)
     other = Stage(monkeypatch, tmp_path / "other")
     other.begin(LEASE_S)
-    (there,) = [word.run_dir for word in other.said if isinstance(word, Ready)]
+    (there,) = [word.run_dir for word in other.said if isinstance(word, RunReady)]
     for part in parts[:-1]:
         other.turn(ORDERS.decode(encode(part)))
         assert RunFiles(Path(there)).newest_step is None, "it has not arrived as a whole"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from dtrain_cli.agent.copies import PART_BYTES, FetchedFiles, made_parts
+from dtrain_cli.agent.copies import PIECE_BYTES, FetchedFiles, made_parts
 from dtrain_cli.agent.messages import ANSWERS, AllMade, MadePart, encode
 from dtrain_cli.code import link_farm
 
@@ -39,8 +39,8 @@ def fetched(work, here):
 
 
 def test_files_arrive_as_they_are_and_links_to_the_code_do_not(work, here):
-    made = {"model.safetensors": os.urandom(2 * PART_BYTES + 7), "empty": b"", "logs/train/events": b"x" * 9}
-    made["exactly"] = b"y" * (2 * PART_BYTES)
+    made = {"model.safetensors": os.urandom(2 * PIECE_BYTES + 7), "empty": b"", "logs/train/events": b"x" * 9}
+    made["exactly"] = b"y" * (2 * PIECE_BYTES)
     for name, data in made.items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_bytes(data)

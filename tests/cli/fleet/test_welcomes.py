@@ -8,7 +8,7 @@ import pytest
 
 from dtrain.config import Host, NetworkSection
 from dtrain_cli.agent.host import reached_at, welcome
-from dtrain_cli.agent.messages import Welcome
+from dtrain_cli.agent.messages import HostFacts
 from dtrain_cli.fleet.host_rules import HERE, address_of, unfit
 from dtrain_cli.fleet.link import HostError
 
@@ -17,7 +17,7 @@ ADDRESSES = {"lo": ["127.0.0.1/8"], "eth0": ["10.0.0.7/24", "fe80::1/64"], "ib0"
 
 def told(**facts):
     own = {"version": version("dtrain"), "python": HERE, "executable": "/py", "host": "x"}
-    return Welcome(
+    return HostFacts(
         **{**own, "monotonic_s": 1.0, "cores": 2, "reached_at": "10.0.0.7", "addresses": ADDRESSES, **facts}
     )
 
