@@ -59,11 +59,8 @@ def digest_of(data: bytes) -> str:
 def pack(folder: Path, names: Sequence[str]) -> CodeArchive:
     """Return the archive of the files `names` of a folder, as `code_files` lists them.
 
-    Of a file it keeps the name, the bytes, and whether it can be executed; of a link its target.
-
-    Raises:
-        RunError: there are none or too many, they are too big, a link leads out of the folder, or one cannot
-            be read.
+    Of a file it keeps the name, the bytes, and whether it can be executed; of a link its target. A `RunError`
+    says what cannot be sent.
     """
     try:
         looks = {name: os.lstat(folder / name) for name in names}
@@ -107,7 +104,6 @@ def _check_sizes(folder: Path, looks: dict[str, os.stat_result]) -> None:
 
 
 def _link(folder: Path, name: str, looks: dict[str, os.stat_result]) -> str:
-    """Return the target of a link; raise a `RunError` if it lies outside the folder."""
     target = str((folder / name).readlink())
     if leads_out(name, target):
         raise RunError(
@@ -151,7 +147,6 @@ def may_leave(
 
 
 def shown(names: Sequence[str]) -> str:
-    """Return the first names of files, and the number of the others."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
@@ -181,7 +176,7 @@ def password_problems(spec: RunSpec, arguments: Sequence[str] = ()) -> Iterator[
 
 
 def keep_from_git(folder: Path, pattern: str) -> None:
-    """Add a pattern to the `.gitignore` of a folder, unless it is there; a failure changes nothing."""
+    """Add a pattern to the `.gitignore` of a folder; a failure changes nothing."""
     path = folder / ".gitignore"
     with contextlib.suppress(OSError):
         before = read_regular(path, _LOOKED_BYTES, follow=False) if os.path.lexists(path) else b""
@@ -213,9 +208,6 @@ def code_files(folder: Path, exclude: Sequence[str] = ()) -> list[str]:
     """Return the files and links below a folder that belong to its code, as sorted paths from it.
 
     `exclude` has patterns of what is left out besides what git ignores.
-
-    Raises:
-        RunError: it is no folder, or git refuses to list it.
     """
     if not folder.is_dir():
         raise RunError(f"code: {folder} is no folder")
@@ -226,7 +218,7 @@ def code_files(folder: Path, exclude: Sequence[str] = ()) -> list[str]:
 
 
 def _by_git(folder: Path) -> list[str] | None:
-    """Return what git tracks and what it would track; None where there is no git or no repository.
+    """Return what git tracks or would track; None where there is no git or no repository.
 
     Its watcher of files is switched off: the configuration of a stranger's repository may name any program.
     """
@@ -253,7 +245,6 @@ def _by_git(folder: Path) -> list[str] | None:
 
 
 def _existing(folder: Path, listed: Sequence[str]) -> Iterator[str]:
-    """Yield the files that are still there, and those of repositories within."""
     for name in listed:
         path = folder / name
         if path.is_dir() and not path.is_symlink():
@@ -305,9 +296,7 @@ _PATH_MAX = 4000
 def unpack(data: bytes, digest: str, store: Path) -> Path:
     """Return the folder ``<store>/<digest>`` with the archive's files; make it if it is not there.
 
-    Raises:
-        RunError: the data are not those of the digest, or no archive of code.
-        OSError: it cannot be written; nothing is left of it then.
+    Raises a `RunError` for other data than the digest's or no archive of code.
     """
     folder = store / digest
     if folder.is_dir():
@@ -333,7 +322,7 @@ def unpack(data: bytes, digest: str, store: Path) -> Path:
 def link_farm(code: Path, work: Path, store: Path | None = None) -> None:
     """Make a working directory with a link to every file of the code, which can be replaced.
 
-    What already lies in `work` stays, but for links to other code in `store`, of an earlier launch.
+    What already lies in `work` stays, except for links to other code in `store`, of an earlier launch.
     """
     for link in _links_to_others(work, code, store) if store is not None else ():
         link.unlink()
@@ -356,14 +345,12 @@ def _links_to_others(work: Path, code: Path, store: Path) -> Iterator[Path]:
 
 
 def discard(folder: Path) -> None:
-    """Remove a read-only folder of `unpack`; what cannot be removed stays."""
     for parent, _, _ in os.walk(folder):
         Path(parent).chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _checked(data: bytes) -> list[tarfile.TarInfo]:
-    """Return the members of an archive in which every name and link stays below its folder."""
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             members = tar.getmembers()

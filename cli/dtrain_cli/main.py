@@ -127,7 +127,6 @@ def main() -> NoReturn:
 
 
 def _show(error: click.ClickException) -> None:
-    """Print in one line what click refuses, but its help for a bare `dtrain` as it is."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()

@@ -26,15 +26,9 @@ _SHOWN = 8
 
 
 def place(cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> dict[TaskId, Host]:
-    """Return the host of every task of a cluster.
+    """Return the host of every task of a cluster; a task with an address is where that says.
 
-    Args:
-        cluster: counts, or addresses; a task with an address is where that says.
-        hosts: the first ones first; spare ones get no task.
-        places: the spec's `place`, without problems.
-
-    Raises:
-        SpecError: the tasks have no room, or an address or a rule names a host that is not there.
+    Raises a `SpecError` if the tasks have no room, or an address or a rule names a host that is not there.
     """
     tasks = [TaskId(role, index) for role in _ORDER for index in range(cluster.count(role))]
     hosts = [host for host in hosts if not host.spare]
@@ -93,7 +87,6 @@ class _Slots:
         return sorted(tasks, key=lambda task: (turn(task), _sort_key(task)))
 
     def assign(self, task: TaskId, name: str) -> None:
-        """Put a task on a named host; raise a `SpecError` if it is full."""
         host = self._hosts[name]
         if self._full(host):
             why = ", beside the leader whose checkpoints it reads" if task.role is Role.EVALUATOR else ""
@@ -102,7 +95,6 @@ class _Slots:
         self.placed[task] = host
 
     def assign_by_rule(self, task: TaskId, rule: str) -> None:
-        """Put a task where a rule says; raise a `SpecError` if every host is full."""
         free = [name for name, host in self._hosts.items() if not self._full(host)]
         if not free:
             raise SpecError(f"hosts: no slot is left for {task}; give more slots or hosts")
@@ -139,7 +131,6 @@ def _sort_key(task: TaskId) -> tuple[int, int]:
 
 
 def _named_host(task: TaskId, cluster: ClusterSection, hosts: Sequence[Host], places: Places) -> str | None:
-    """Return the host that the spec names for a task; None if a rule finds it."""
     given = getattr(cluster, task.role)
     if not isinstance(given, int):
         part = _host_part(given[task.index])

@@ -51,7 +51,6 @@ class SpecTree:
     overrides: list[Override] = field(default_factory=list)
 
     def override(self, override: Override) -> None:
-        """Put a value into the tree, with the sections above it; raise a `SpecError` if one is no section."""
         node: Any = self.data
         *above, last = override.path
         for depth, key in enumerate(above):
@@ -106,7 +105,6 @@ def _child(node: Any, key: str | int) -> Any:
 
 
 def _index(key: str | int, items: list[Any]) -> int | None:
-    """Return the index that a key names; None where there is no such item."""
     text = str(key)
     return int(text) if text.isdecimal() and len(text) <= 9 and int(text) < len(items) else None
 
@@ -152,11 +150,7 @@ def parse_yaml_tree(text: str, source: str) -> SpecTree:
 
 
 def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]] | None = None) -> Any:
-    """Read one YAML value as plain data, noting the positions of keys.
-
-    Raises:
-        SpecError: it is not YAML, or has aliases, several documents, or nesting without end.
-    """
+    """Read one YAML value as plain data, noting the positions of keys; aliases are refused."""
     from ruamel.yaml import YAML
     from ruamel.yaml.composer import Composer
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -203,7 +197,6 @@ def _reason(error: Any) -> str:
 
 
 def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) -> Any:
-    """Turn ruamel's tree into plain data with string keys, noting positions."""
     if isinstance(node, dict):
         for key, place in _places(node):
             positions[*path, _key(key)] = place
@@ -223,7 +216,6 @@ def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) 
 
 
 def _places(node: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """Yield the keys of a mapping, or the indices of a list, each with its line and column."""
     is_mapping = isinstance(node, dict)
     if not hasattr(node, "lc"):
         return  # TOML has none
@@ -281,7 +273,7 @@ def read_spec(
     unfit: Callable[[RunSpec], Iterable[Problem]] = lambda spec: (),
     note: Callable[[str], None] = lambda text: None,
 ) -> RunSpec:
-    """Read and check a spec.
+    """Read and check a spec; raise a `SpecError` with everything that is wrong, a line each.
 
     Args:
         source: the file, or what was read from one; None for the embedded default.
@@ -294,9 +286,6 @@ def read_spec(
         alone: whether one process trains without a cluster, which takes from the spec what it can mean.
         unfit: yields what else is wrong with a spec that is right in itself.
         note: is called with a line for each setting that has no use.
-
-    Raises:
-        SpecError: everything that is wrong, a line each.
     """
     default = SpecTree("the default spec", {"cluster": {}})
     tree = read_tree(source) if isinstance(source, Path) else source or default

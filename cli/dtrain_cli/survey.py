@@ -53,11 +53,9 @@ class HostFound:
     """Facts that were found out about one host.
 
     Attributes:
-        login_s: from the start of its login to the first word of its agent.
+        login_s: from the start of its login to the first message of its agent.
         clock_s: how much later its clock is than this machine's.
         sees_folder: whether this command's working directory is the same folder there.
-        address: at which other hosts reach it.
-        problem: why it cannot be used, with its name.
         unreached: why it cannot connect to another host, by that host's name.
     """
 
@@ -122,12 +120,7 @@ def remarks(hosts: Sequence[HostFound], folder: str) -> Iterator[str]:
 
 
 def check_hosts(spec: RunSpec) -> None:
-    """Print one table of a spec's hosts, and what is wrong with the ways between them.
-
-    Raises:
-        SpecError: the spec names no hosts.
-        HostError: these hosts cannot run a cluster together; it has a sentence for each reason.
-    """
+    """Print one table of a spec's hosts; raise a `HostError` if they cannot run a cluster together."""
     hosts, opener = _hosts(spec)
     with Visits(opener, hosts, spec.network, say) as visits:
         found = visits.survey(Path.cwd())
@@ -198,7 +191,6 @@ class Visits:
         self._selector.close()
 
     def survey(self, folder: Path) -> list[HostFound]:
-        """Find out all about every host; `folder` is what they may see."""
         self._log_in()
         self._look_at_clocks()
         self._look_for(folder)
@@ -293,7 +285,6 @@ class Visits:
         self._visits.pop(host, None)
 
     def _ask(self, orders: Mapping[str, Order], kind: type[T], timeout_s: float = ANSWER_S) -> dict[str, T]:
-        """Return the answers that come in time, by host."""
         for host, order in orders.items():
             if host in self._visits:
                 self._visits[host].link.send(order)
@@ -327,7 +318,6 @@ class Visits:
                 self.found[host].clock_s = min(looks)[1]
 
     def _look_for(self, folder: Path) -> None:
-        """Put a file into a folder here and ask every host whether it is there."""
         mark = folder / f".dtrain-check-{secrets.token_hex(8)}"
         content = secrets.token_bytes(16)
         try:
@@ -346,7 +336,6 @@ class Visits:
                 mark.unlink()
 
     def _try_pairs(self) -> None:
-        """Have each host hold one port, and connect to those of all others."""
         held = self._ask(
             {
                 host: HoldPorts(address, 1, *self._ports)

@@ -42,17 +42,14 @@ _SELDOM = ("/failure.json", "/trace.jsonl")
 
 
 def is_record(path: str) -> bool:
-    """Return whether an agent may send a small file of this name."""
     return _RECORD.fullmatch(path) is not None
 
 
 def grows(path: str) -> bool:
-    """Return whether an agent may add to a file of this name."""
     return _GROWS.fullmatch(path) is not None
 
 
 def is_order(path: str) -> bool:
-    """Return whether a launcher may put a file of this name."""
     return _ORDER.fullmatch(path) is not None
 
 
@@ -70,7 +67,6 @@ class CopiedFiles:
         self._looks = 0
 
     def follow(self, task: TaskId, attempt: int) -> None:
-        """Follow the files of this attempt instead of those of earlier ones."""
         folder = self._name(self._files.task(task))
         for path in [path for path in self._growing if path.startswith(f"{folder}/")]:
             del self._growing[path]
@@ -93,7 +89,6 @@ class CopiedFiles:
                 yield from self._record(path)
 
     def rest(self, task: TaskId) -> Iterator[FileNews]:
-        """Yield all that is left of a task's files after its end."""
         folder = f"{self._name(self._files.task(task))}/"
         for path in [path for path in self._growing if path.startswith(folder)]:
             while (piece := self._piece(path)) is not None:
@@ -189,7 +184,7 @@ class ArrivingCheckpoint:
         self._files: FetchedFiles | None = None
 
     def take(self, part: MadePart | AllMade) -> list[str]:
-        """Write a part, or raise an `OSError`; after the last part return why the checkpoint is not there."""
+        """Write a part, or raise an `OSError`; after the last one return why the checkpoint is not there."""
         aside = self._checkpoints / _ASIDE
         if self._files is None:
             shutil.rmtree(aside, ignore_errors=True)
@@ -235,7 +230,6 @@ def made_parts(work: Path) -> Iterator[MadePart | AllMade]:
 
 
 def is_fetched(name: str) -> bool:
-    """Return whether the file at a path, relative to a working directory, is fetched."""
     parts = name.split("/")
     fits = "\0" not in name and len(parts) <= _DEPTH_MAX
     return fits and all(part and not part.startswith(".") for part in parts)
@@ -248,13 +242,9 @@ class FetchedFiles:
     An existing file is replaced only if an earlier call wrote it and nobody has changed it since.
 
     Attributes:
-        bytes_max: of one sender.
         second: the caller's own folder, for files that may not be written there; None: they are problems.
         brought: the digest of each file that this or an earlier call has brought to the first folder.
-        names: of the files that came to the first folder, relative to it; `apart`: to the second.
-        problems: why others are not there, a sentence each.
-        nbytes: of all files that are there.
-        full: whether the sender has sent too much; nothing more is written.
+        full: whether the sender has sent more than `bytes_max`; nothing more is written.
     """
 
     folder: Path
@@ -329,7 +319,6 @@ class FetchedFiles:
         self._file = open(os.open(self._aside, flags, 0o666, dir_fd=self._parent), "wb")  # noqa: SIM115
 
     def _check(self, name: str) -> None:
-        """Raise an `OSError` if a file is there that may not be replaced."""
         try:
             os.stat(name.rpartition("/")[2], dir_fd=self._parent, follow_symlinks=False)
         except FileNotFoundError:
@@ -357,7 +346,6 @@ class FetchedFiles:
 
 
 def _open_parent(folder: Path, name: str) -> int:
-    """Open the folder of a file; make it if need be, and follow no link."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     here = os.open(folder, flags)
     for part in name.split("/")[:-1]:

@@ -111,7 +111,6 @@ class AnswerStream:
                 self.over = True
 
     def finish(self, wait_s: float) -> None:
-        """Write the rest, for so long at most."""
         deadline_s = time.monotonic() + wait_s
         self.pump()
         while self._waiting and not self.over and (left_s := deadline_s - time.monotonic()) > 0:
@@ -194,7 +193,6 @@ class HostAgent:
             self._tasks[task].signal(number)
 
     def _send_made(self) -> None:
-        """Send files for a moment, as fast as the stream takes them; other work is done in between."""
         until_s = time.monotonic() + _STREAMING_S
         while self._made is not None and (left_s := until_s - time.monotonic()) > 0:
             if self._answers.waiting_bytes < _CROWDED_BYTES:
@@ -322,7 +320,6 @@ class HostAgent:
             self._answers.send(event)
 
     def _put(self, order: Put) -> None:
-        """Write an order for a task, or the status of a task on another host."""
         if self._run_dir is None or not is_order(order.path):
             return
         path = self._run_dir / order.path
@@ -337,10 +334,7 @@ class HostAgent:
 
 
 def _locked(path: Path, wait_s: float) -> int:
-    """Wait until no earlier agent of the run is left on this host, and take its lock.
-
-    Without its launcher an earlier agent ends within `wait_s`; else this raises a `WaitTimeoutError`.
-    """
+    """Take a run's lock; raise a `WaitTimeoutError` if an earlier agent holds it for over `wait_s`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if not lock(descriptor, wait_s, "end, an earlier agent of this run"):
         raise RunError(f"{path} cannot be locked; let runs be kept on another disk there")

@@ -38,7 +38,6 @@ def reached_at(connection: str) -> str | None:
 
 
 def _no_room() -> str | None:
-    """Return why the disk of runs' folders takes no more; None if it does."""
     folder = next(each for each in run_folder("", "").parents if each.is_dir())
     try:
         check_room(folder)
@@ -64,7 +63,6 @@ _OTHER_FILES = 128
 
 
 def hold(order: HoldPorts, held: HeldPorts) -> Held:
-    """Hold as many ports as an order wants, or none."""
     allow_open_files(2 * (len(held.ports) + order.count) + _OTHER_FILES)
     found: list[int] = []
     for port in _candidates(order, held):

@@ -22,11 +22,7 @@ assert GRACE_S < REST_S
 
 
 class Lease:
-    """The lease of one agent, by the monotonic clock of its host.
-
-    Attributes:
-        order: to stop all tasks, once the lease has run out; it is never taken back.
-    """
+    """The lease of one agent, by the monotonic clock of its host; an `order` is never taken back."""
 
     def __init__(self, now_s: float, lease_s: float = LEASE_S) -> None:
         self._heard_s = now_s
@@ -43,7 +39,6 @@ class Lease:
             self._heard_s = max(self._heard_s, heard_s)
 
     def due(self, there: Iterable[RemainingTask], now_s: float) -> list[tuple[TaskId, int]]:
-        """Return the signals to send now."""
         if self.order is None and now_s >= self.ends_s:
             self.order = RunStop(RunState.STOPPED, 143, self.ends_s, GRACE_S, {})
         return [] if self.order is None else ordered_stop.due(self.order, there, now_s)

@@ -33,14 +33,11 @@ _Field = None | bool | int | float | str | dict[str, int | float] | list[dict[st
 
 
 class BeginRun(msgspec.Struct, frozen=True, tag="begin"):
-    """The run that the agent belongs to.
+    """The run that the agent belongs to; `host` is the launcher's name for the agent's host.
 
     Attributes:
-        host: the launcher's name for the agent's host.
-        program: its path; None for a command.
         digest: of the program's content.
-        cwd: the launcher's working directory.
-        lease_s: how long the agent keeps its tasks without a word of the launcher.
+        lease_s: how long the agent keeps its tasks without a message of the launcher.
         known: the bytes that the launcher has of each file that grows.
     """
 
@@ -68,13 +65,11 @@ class CodePart(msgspec.Struct, frozen=True, tag="code_part"):
 
 
 class HoldPorts(msgspec.Struct, frozen=True, tag="hold"):
-    """An order to hold `count` ports for tasks.
+    """An order to hold `count` ports from `first` to `last`, inclusive; `first` 0 stands for any.
 
     Attributes:
-        first: of the range to take them from; 0 for any free ones.
-        last: of the range, inclusive.
         wanted: ports that are to be among them if they are free.
-        loose: whether the last one is let go at once, for a server that cannot share its port.
+        loose: whether the last one is released at once, for a server that cannot share its port.
     """
 
     address: str
@@ -145,11 +140,7 @@ class HostFacts(msgspec.Struct, frozen=True, tag="welcome"):
     """The agent's host.
 
     Attributes:
-        version: of dtrain.
-        executable: the path of the interpreter.
         host: the host's own name.
-        monotonic_s: the host's monotonic clock.
-        cores: how many the agent may use.
         reached_at: the address on which the login came in; None where it did not come by ssh.
         addresses: those of each network interface, with the length of the prefix: ``10.0.0.2/24``.
         no_room: why a run's files cannot be kept there; None: they can.
@@ -173,9 +164,7 @@ class HostFacts(msgspec.Struct, frozen=True, tag="welcome"):
 class RunReady(msgspec.Struct, frozen=True, tag="ready"):
     """The answer to `BeginRun`: nothing is left of an earlier agent of the run on this host.
 
-    Attributes:
-        in_place: whether the launcher's paths lead to the same program and to a working directory here.
-        newest_step: of the run's newest checkpoint on this host; None: it has none.
+    `in_place` says whether the launcher's paths lead to the same program and a working directory here.
     """
 
     run_dir: Text
@@ -197,7 +186,6 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
     problem: Text | None = None
 
     def lacking(self, count: int) -> str | None:
-        """Return why these are not `count` ports; None: they are."""
         found = len(self.ports)
         return self.problem or (None if found == count else f"it holds {found} ports instead of {count}")
 
@@ -228,7 +216,7 @@ class Replaced(msgspec.Struct, frozen=True, tag="replaced"):
         self.record()
 
     def record(self) -> Any:
-        """Return what the file holds, of the type that its name says; None for another name.
+        """Return the contents, of the type that the file's name says; None for another name.
 
         Raises:
             ValueError: it holds something else.
@@ -266,7 +254,7 @@ class Signalled(msgspec.Struct, frozen=True, tag="signalled"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The agent can go on no more; the reason is a sentence without its host."""
+    """The end of an agent that cannot continue; the reason is a sentence without its host."""
 
     reason: Text
 
@@ -341,7 +329,7 @@ def encode(message: Order | Answer) -> bytes:
 
 
 def write_lines(descriptor: int, lines: deque[bytes]) -> int:
-    """Write as many bytes as a stream takes now, drop them from `lines`, and return their number."""
+    """Write what a stream takes without waiting, drop it from `lines`, and return the number of bytes."""
     total = 0
     with contextlib.suppress(BlockingIOError):
         while lines:

@@ -29,7 +29,6 @@ ROOM_BYTES = 1 << 16
 
 
 def run_folder(host: str, run: str) -> Path:
-    """Return the directory of a run on a host; `host` is the launcher's name for it."""
     return default_runs_dir().with_name("hosts") / _plain(host) / _plain(run)
 
 
@@ -49,7 +48,6 @@ def code_store() -> Path:
 
 
 def _plain(name: str) -> str:
-    """Return a name that can be one folder's."""
     letters = (letter if letter.isalnum() or letter in "-_.@" else "_" for letter in name)
     return "".join(letters).lstrip(".") or "_"
 
@@ -61,7 +59,6 @@ class SentCode:
         self._parts: list[bytes] = []
 
     def take(self, order: WantCode | CodePart, run_dir: Path | None) -> CodeThere | None:
-        """Carry out an order about code; return None while parts are missing."""
         assert run_dir is not None, "BeginRun comes first"
         store = code_store()
         if isinstance(order, CodePart):
@@ -94,11 +91,7 @@ LOCK_S = 25.0
 
 @contextlib.contextmanager
 def locked(store: Path) -> Iterator[None]:
-    """Hold the lock of a store, under which only one process lays out or removes code.
-
-    Raises:
-        WaitTimeoutError: another process has held the store for longer than `LOCK_S`.
-    """
+    """Hold the lock of a store; raise a `WaitTimeoutError` if another process holds it for over `LOCK_S`."""
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(store / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -109,7 +102,6 @@ def locked(store: Path) -> Iterator[None]:
 
 
 def use(store: Path, digest: str, run_dir: Path) -> None:
-    """Note, with the store locked, that a run uses this code and no other."""
     users = store / _USERS
     users.mkdir(mode=0o700, exist_ok=True)
     own = users / f"{digest}.{_user(run_dir)}"
@@ -118,7 +110,6 @@ def use(store: Path, digest: str, run_dir: Path) -> None:
 
 
 def release(store: Path, run_dir: Path) -> None:
-    """Note that a run uses no code any more, and remove what no other run uses."""
     if (store / _USERS).is_dir():
         with locked(store):
             _release(store, list((store / _USERS).glob(f"*.{_user(run_dir)}")))

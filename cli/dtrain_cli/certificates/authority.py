@@ -36,7 +36,6 @@ def make_authority(run_id: str, days: int = AUTHORITY_DAYS) -> "Authority":
 
 
 def read_authority(certificate: bytes, key: bytes) -> "Authority":
-    """Read an authority that was made before; raise a `SpecError` if these files are none."""
     return _library().read(certificate, key)
 
 
@@ -62,7 +61,6 @@ class TaskFolder:
 
 
 def places(addresses: dict[TaskId, str | None]) -> list[TaskFolder]:
-    """Return where the files of every task go, and those of workers that join."""
     named = [
         TaskFolder(task_name(task), _host_folder(address) if address else task.role.value)
         for task, address in addresses.items()
@@ -71,21 +69,10 @@ def places(addresses: dict[TaskId, str | None]) -> list[TaskFolder]:
 
 
 def write_certificates(out: Path, run_id: str, tasks: list[TaskFolder], days: int, renew: bool) -> list[Path]:
-    """Make the authority of a run and a leaf for each task, or new leaves by the authority that is there.
+    """Make the authority of a run and a leaf for each task; `renew` takes the authority that is there.
 
-    Args:
-        out: the folder; it is made with mode 0700.
-        run_id: what tasks of this run call it.
-        tasks: every task.
-        days: how long the leaves are valid.
-        renew: replace what an earlier call has written, except for the authority.
-
-    Returns:
-        The folders of the hosts.
-
-    Raises:
-        SpecError: some of the files exist, or with `renew` no authority does; nothing has been changed.
-        OSError: a file cannot be written.
+    Returns the folders of the hosts. Raises a `SpecError` if some of the files exist, or with `renew` no
+    authority does; nothing has been changed then.
     """
     folders = list(dict.fromkeys(out / task.folder for task in tasks))
     if renew:
@@ -124,7 +111,6 @@ def _refuse_to_overwrite(out: Path, tasks: list[TaskFolder], folders: list[Path]
 
 
 def _authority_in(out: Path, days: int) -> "Authority":
-    """Read the authority of an earlier call; raise a `SpecError` if none is valid for `days`."""
     found = []
     for path in (out / CERTIFICATE, out / KEY):
         try:

@@ -30,7 +30,6 @@ class Authority:
 
     @classmethod
     def make(cls, name: str, days: int) -> "Authority":
-        """Make a new one, which signs leaves and nothing else."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(name, key, days)
@@ -42,7 +41,6 @@ class Authority:
 
     @classmethod
     def read(cls, certificate: bytes, key: bytes) -> "Authority":
-        """Read a key that was made before; raise a `SpecError` if it is not on an elliptic curve."""
         try:
             found = load_pem_private_key(key, None)
             authority = x509.load_pem_x509_certificate(certificate)
@@ -63,7 +61,6 @@ class Authority:
         return _pem(self._key)
 
     def issue(self, names: LeafNames, days: int) -> TlsMaterial:
-        """Make a certificate for a task, on the curve P-256, for servers and clients alike."""
         key = ec.generate_private_key(ec.SECP256R1())
         others: list[x509.GeneralName] = [x509.DNSName(host) for host in names.hosts]
         others.append(x509.UniformResourceIdentifier(names.uri))
@@ -82,7 +79,6 @@ class Authority:
         return TlsMaterial(self.certificate, leaf.public_bytes(Encoding.PEM), _pem(key))
 
     def lives(self, days: int) -> bool:
-        """Return whether the authority's own certificate is valid for so many days from now."""
         return self._certificate.not_valid_after_utc >= datetime.now(UTC) + timedelta(days=days)
 
 

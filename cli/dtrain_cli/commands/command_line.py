@@ -39,13 +39,7 @@ Decorator = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class ProgramWords:
-    """The arguments of a command that takes a program.
-
-    Attributes:
-        program: the Python program; None for a foreign command, or where none was named.
-        arguments: what follows the program, or the whole foreign command.
-        foreign: whether ``--`` was written.
-    """
+    """The arguments of a command that takes a program; with `foreign`, ``--`` and a whole command."""
 
     spec: Path | None = None
     program: Path | None = None
@@ -53,7 +47,6 @@ class ProgramWords:
     foreign: bool = False
 
     def check_program(self) -> None:
-        """Raise a `SpecError` unless there is something to run, and somewhere to run it."""
         try:
             for text in (str(Path.cwd()), str(self.program), *self.arguments):
                 text.encode()  # else an UnicodeEncodeError, before anything is made
@@ -117,7 +110,6 @@ def _check_that_it_compiles(program: Path, source: bytes) -> None:
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Leave the compiler's warnings to the tasks, which compile the program as well."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -140,7 +132,7 @@ class ProgramCommand(click.Command):
 
     Args:
         takes_spec: whether a spec may stand before the program.
-        optional_values: the options whose value may be left out; they get "" then.
+        optional_values: the options whose value may be left out; it is "" then.
         shared: the options that may stand among the program's arguments as well.
     """
 
@@ -172,12 +164,9 @@ class ProgramCommand(click.Command):
         return []
 
     def check_arguments(self, words: ProgramWords) -> ProgramWords:
-        """Check what stands behind a program that has been checked.
+        """Raise a `SpecError` if an option of this command or a spec stands among the program's arguments.
 
         A ``--`` directly behind the program says that all that follows is the program's; it is left out.
-
-        Raises:
-            SpecError: without it, an option of this command or a spec stands among the program's arguments.
         """
         if words.program is None or not words.arguments:
             return words
@@ -373,7 +362,6 @@ class BashWithColons(BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the cursor's, and the beginning of that one."""
         line = os.environ["COMP_WORDS"]
         words = split_arg_string(line)
         begun = words.pop() if line and not line[-1].isspace() else ""
@@ -385,7 +373,6 @@ def install_completion() -> None:
 
 
 def complete_run(context: click.Context, _parameter: click.Parameter, begin: str) -> list[str]:
-    """Return the ids and names of runs."""
     from dtrain_cli.runs.index import known_runs
 
     words = {word for run in known_runs(_runs_dir(context)) for word in (run.record.run, run.record.name)}

@@ -151,7 +151,6 @@ def plan(
 
 
 def _checked(words: ProgramWords) -> ProgramWords:
-    """Return the words, if they name something that can be run, with no options of launch behind it."""
     words.check_program()
     assert isinstance(launch, ProgramCommand)
     return launch.check_arguments(words)
@@ -190,7 +189,6 @@ def _example_plan(options: "LaunchOptions") -> "RunPlan":
 def _show_by_hand(
     run_plan: "RunPlan", words: ProgramWords, sets: tuple[str, ...], shortcuts: dict[str, Any]
 ) -> None:
-    """Show the command line of each task, on the hosts that the spec writes."""
     from dtrain_cli.plan.standalone_start import lines_by_hand
     from dtrain_cli.spec import SHORTCUTS
 

@@ -116,7 +116,6 @@ def _do(action: str, *, model: str, runs_dir: Path | None, **order: Any) -> int:
 
 
 def _located(model: str, runs_dir: Path | None) -> Path:
-    """Return the file or folder of that name, else the run's."""
     if Path(model).exists():
         return Path(model)
     try:

@@ -227,11 +227,7 @@ def _start(
 
 
 def _check_words(name: str, command: ProgramCommand, words: ProgramWords) -> ProgramWords:
-    """Return the program and its arguments, checked; only a server needs no program.
-
-    Raises:
-        SpecError: there is none, it is no Python program, or an argument of it is an option of the command.
-    """
+    """Return the program and its arguments, checked; only a server needs no program."""
     if words.foreign:
         raise SpecError(
             f"`dtrain {name}` runs a Python program; start any other executable yourself with TF_CONFIG set"
@@ -285,7 +281,6 @@ def _become_task(assignment: "TaskAssignment", words: ProgramWords) -> NoReturn:
 
 
 def _work_in(work: Path, code: Path | None) -> None:
-    """Make a working directory, with a link to each file of the code, and go there."""
     from dtrain_cli.code import link_farm
 
     try:

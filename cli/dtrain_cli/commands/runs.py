@@ -33,7 +33,6 @@ FOLLOW_EVERY_S = 0.2
 
 
 def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
-    """Return the run that the words of a command mean."""
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.runs.index import find_run
 
@@ -79,7 +78,6 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
 
 
 def _reports(run: "KnownRun", watch: bool) -> Iterator[dict[str, Any]]:
-    """Yield the present report; under `--watch` one a second until the run has ended."""
     from dtrain_cli.runs.report import ProcessMeter, read_report
 
     meter = ProcessMeter()

@@ -63,10 +63,7 @@ class LiveTable:
         self._slow: dict[TaskId, float] = {}
 
     def render(self, rows: list[Row], width: int, height: int, colour: bool) -> str:
-        """Return the table as text with escape codes.
-
-        `rows` are in the order of display; if not all fit into `height`, the most telling ones are shown.
-        """
+        """Return the table as text with escape codes; where not all rows fit, it has the most telling."""
         from rich.console import Console
         from rich.text import Text
 
@@ -153,14 +150,13 @@ def sparkline(values: list[float]) -> str:
 
 
 def _logarithms(losses: list[float]) -> list[float]:
-    """Return the losses' logarithms, for a sparkline that shows more than the first fall."""
     return [math.log(loss) for loss in losses] if min(losses) > 0 else losses
 
 
 def slow_replicas(rows: list[Row], so_far: Container[TaskId] = ()) -> dict[TaskId, float]:
-    """Return by how much longer each slow replica takes for its examples, without its waits for others.
+    """Return the factor by which each slow replica is slower than the others, without its waits for others.
 
-    One that has been called slow `so_far` is so until it is clearly not: a remark must not come and go.
+    A replica in `so_far` stays slow until it is clearly not: a remark must not come and go.
     """
     took_s = {
         row.task: (1 - (row.status.waiting_share or 0.0)) / row.status.examples_per_s
@@ -183,8 +179,7 @@ def slow_replicas(rows: list[Row], so_far: Container[TaskId] = ()) -> dict[TaskI
 def most_telling(rows: list[Row], lines: int) -> list[Row]:
     """Choose the rows for so many lines; where not all fit, one line is left for the number of the others.
 
-    First come those in trouble, then those that wait, then one of each role in turn: of the workers the one
-    that is furthest behind.
+    Tasks in trouble come first, then waiting ones, then one of each role in turn, the slowest worker first.
     """
     if len(rows) <= lines:
         return rows
@@ -232,7 +227,6 @@ def _remark(row: Row, slowness: float | None) -> str:
 
 
 def _of_input(status: TaskStatus) -> str:
-    """Return what a task's reading of its data costs, if that is much."""
     if status.reading_monotonic_s is not None:
         reads_s = status.monotonic_s - status.reading_monotonic_s
         if reads_s >= INPUT_STALLS_S:
@@ -276,15 +270,8 @@ def fitted_table(
 ) -> "Table":
     """Return a table of the columns that say something, at most `width` characters wide.
 
-    Where there is no room, the remarks are cut first; columns are left out when even short remarks have none.
-
-    Args:
-        rows: the text of every cell, by column.
-        headings: of all columns, in their order.
-        numbers: the columns that are set to the right.
-        first_to_go: the columns that may be left out, the least important first.
-        remark: the column of remarks.
-        width: of the table, in characters.
+    Where there is no room, the `remark` column is cut first, then columns go in the order of `first_to_go`.
+    The columns in `numbers` are set to the right.
     """
     from rich.text import Text
 
@@ -313,5 +300,4 @@ def fitted_table(
 
 
 def _room(widths: Mapping[str, int], width: int) -> int:
-    """Return how many characters of the width are left; less than 0: the columns do not fit."""
     return width - sum(widths.values()) - _GAP * (len(widths) - 1)

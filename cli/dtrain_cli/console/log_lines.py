@@ -24,9 +24,7 @@ _CONTROLS = re.compile(rf"\x1b\[[0-9;?]*[ -/]*[@-~]|[\n{CONTROLS}]")
 class LogTail:
     """The console's position in one attempt's log.
 
-    Attributes:
-        without_stacks: whether stacks, which all tasks write when training stands still, are not shown.
-        line_bytes_max: how much of a line is shown; None: all of it.
+    `without_stacks` hides the stacks that all tasks write when training stands still.
     """
 
     task: TaskId
@@ -38,7 +36,7 @@ class LogTail:
     _partial: bytearray = field(default_factory=bytearray, repr=False)
 
     def read(self, to_the_end: bool = False) -> list[str]:
-        """Return the lines that are now complete: about a hundred thousand bytes at most, or one longer one.
+        """Return the next complete lines, about a hundred thousand bytes at most.
 
         If the reader of the console is too slow, most are left out, and the first line says how many.
         `to_the_end` says that the task is gone: the last line counts also without a newline.
@@ -116,11 +114,9 @@ def without_colours(text: str) -> str:
 
 
 def collapse(lines: list[tuple[TaskId, str]]) -> list[tuple[str, str]]:
-    """Join the lines that several tasks printed at about the same time: ``worker x4``, or ``tasks x6`` of
-    several roles.
+    """Join lines that several tasks printed together: ``worker x4``, or ``tasks x6`` of several roles.
 
-    Label and line stand where the line first appeared. The n-th occurrence in one task is matched with the
-    n-th of another.
+    The n-th occurrence in one task is matched with the n-th of another.
     """
     counts: dict[tuple[TaskId, str], int] = defaultdict(int)
     tasks: dict[tuple[str, int], list[TaskId]] = defaultdict(list)

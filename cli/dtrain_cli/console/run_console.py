@@ -58,7 +58,6 @@ class RunConsole:
         self._next_look_s = 0.0
 
     def follow(self, task: TaskId, log: Path) -> None:
-        """Show what is appended to `log`, after what is left of the task's earlier logs."""
         self._label_width = max(self._label_width, len(str(task)))
         line_bytes_max = (
             LINE_BYTES_MAX if self._lines_to_terminal else None
@@ -83,7 +82,6 @@ class RunConsole:
         self._table_widths = []
 
     def pump(self) -> None:
-        """Show what has been printed since the last call, and the table when it is due."""
         now_s = time.monotonic()
         self._out.flush()
         self._err.flush()
@@ -102,13 +100,8 @@ class RunConsole:
         report: str | None,
         way_on: str | None = None,
     ) -> None:
-        """Show all that is left of the logs, a last table, and what there is to say at the end.
-
-        Args:
-            failure: the contents of the box, which comes last on stderr.
-            last_word: dtrain's own.
-            report: a last line on stdout.
-            way_on: a command line that goes on with the run; in one piece, for people copy it.
+        """Show what is left of the logs, a last table, and the last lines: `failure` is the box on stderr,
+        `report` a line on stdout, and `way_on` a command line in one piece, for people copy it.
         """
         deadline_s = time.monotonic() + LAST_WORDS_S[self._err.is_terminal]
         while (
@@ -137,7 +130,6 @@ class RunConsole:
             time.sleep(0.005)
 
     def _show_lines(self, until_s: float, to_the_end: bool = False) -> bool:
-        """Show what there is; return whether there is more."""
         more = False
         while not self._out.clogged or self._out.closed:
             tasks = list(self._tails) if to_the_end else self._with_news(time.monotonic())
@@ -214,7 +206,6 @@ class RunConsole:
         self._next_table_s = time.monotonic() + TABLE_EVERY_S
 
     def _between_words(self, text: str, indent: int = 8) -> str:
-        """Break a text between words at the width of the terminal; a long path stays whole."""
         if not self._err.is_terminal:
             return text
         width = self._size().columns
@@ -246,7 +237,6 @@ _MARKS = re.compile(r"[\s|]*[~^]+\s*")
 
 
 def render(failure: FailureRecord, width: int, colour: bool) -> str:
-    """Return task, time, message, traceback or last lines, and where the log is, as text with a frame."""
     from rich.box import ROUNDED
     from rich.console import Console, Group
     from rich.panel import Panel
@@ -294,7 +284,6 @@ def render(failure: FailureRecord, width: int, colour: bool) -> str:
 
 
 def _shorten(lines: list[str]) -> str:
-    """Return the beginning and the end of a text that is too long for a box."""
     lines = [cut(line, LINE_MAX) for line in lines if not _MARKS.fullmatch(line)]
     if len(lines) <= LINES_MAX:
         return "\n".join(lines)

@@ -81,7 +81,6 @@ _LEFT = {"task", "state", "host", "waiting_for"}
 
 
 def screen_of(report: Mapping[str, Any], console: Console) -> Group:
-    """Return the report within a terminal's lines, with the tasks that the live table would choose."""
     lines = len(console.render_lines(status_table(report, console.width, tasks=()), pad=False))
     rows = [
         Row(
@@ -99,11 +98,7 @@ def screen_of(report: Mapping[str, Any], console: Console) -> Group:
 def status_table(
     report: Mapping[str, Any], width: int, tasks: Sequence[Mapping[str, Any]] | None = None
 ) -> Group:
-    """Return the whole report, at most `width` columns wide.
-
-    `tasks` are those that have a row, the others being counted; None: all. Without any there is no
-    table at all.
-    """
+    """Return the whole report, at most `width` columns wide; `tasks` have a row (None: all of them do)."""
     report = plain_data(report)
     parts: list[Any] = [_headline(report)]
     tasks = report["tasks"] if tasks is None else plain_data(tasks)
@@ -160,14 +155,12 @@ def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _took(run: Mapping[str, Any]) -> str:
-    """Return how long a run took so far; nothing where the end is not recorded."""
     started = _moment(run["started"])
     ended = datetime.now(UTC) if run["state"] in LIVE_RUN_STATES else _moment(run["ended"])
     return duration_text(max(0.0, (ended - started).total_seconds())) if started and ended else ""
 
 
 def _moment(text: str | None) -> datetime | None:
-    """Read an ISO time, in the local zone; None for a text that is none."""
     try:
         return datetime.fromisoformat(text).astimezone() if text else None
     except (ValueError, OverflowError):
@@ -198,7 +191,6 @@ def _cell(task: Mapping[str, Any], name: str) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
-    """Return the table of tasks, with their hosts only where there are several."""
     one_host = len({row["host"] for row in rows}) == 1
     headings = {
         name: heading for name, (_, heading, _) in COLUMNS.items() if not (one_host and name == "host")

@@ -23,12 +23,9 @@ PENDING_BYTES_MAX = 1 << 18
 
 
 class Outlet:
-    """One output file descriptor.
+    """One output file descriptor; once `closed`, everything is dropped.
 
-    Attributes:
-        closed: the reader is gone; everything is swallowed from then on.
-        trouble: why nothing can be written, where that is not the reader's will: a full disk behind a
-            redirection.
+    `trouble` says why nothing can be written, where the reader has not simply closed: a full disk.
     """
 
     def __init__(self, fd: int) -> None:
@@ -67,7 +64,6 @@ class Outlet:
             self.flush()
 
     def flush(self) -> None:
-        """Write as much as the kernel takes without waiting."""
         while self._pending and not self.closed:
             ready = self._poll.poll(0)
             if not ready:
@@ -125,6 +121,5 @@ class PlainBytes:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def text(self, piece: bytes) -> bytes:
-        """Return a piece plainly; a line that overwrites itself becomes several."""
         text = self._decoder.decode(piece).replace("\r\n", "\n").replace("\r", "\n")
         return plain(text).encode()

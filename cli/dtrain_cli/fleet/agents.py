@@ -41,13 +41,7 @@ _WORDS_MAX = 200
 
 @dataclass
 class AgentHost:
-    """A host and its agent.
-
-    Attributes:
-        welcome: its facts; None before its agent has spoken.
-        ready: its run directory, and whether it has the program.
-        why: the reason why its stream has ended; None: it has not.
-    """
+    """A host and its agent; `why` is the reason why its stream has ended."""
 
     link: Link
     welcome: HostFacts | None = None
@@ -82,7 +76,6 @@ class Agents:
     def __init__(
         self, opener: Opener, begin: Callable[[str], BeginRun], mirror: Mirror, lease_s: float
     ) -> None:
-        """Log in to no host yet; `begin` makes the first order to the agent of a host."""
         self.members: dict[str, AgentHost] = {}
         self.alive = HostsAlive(lease_s)
         self._opener = opener
@@ -102,7 +95,6 @@ class Agents:
         self._selector.register(link, selectors.EVENT_READ, link)
 
     def send(self, host: str, order: Order) -> None:
-        """Send an order where the host has an agent; without one nothing happens."""
         member = self.members.get(host)
         if member is not None:
             member.link.send(order)
@@ -239,7 +231,6 @@ class Agents:
             self.members.pop(host, None)
 
     def _watch_writing(self, link: Link) -> None:
-        """Wake up when a full stream takes more."""
         if link.waiting and link.host not in self._writes:
             self._writes[link.host] = link.writing_end
             self._selector.register(link.writing_end, selectors.EVENT_WRITE, link)
@@ -251,7 +242,6 @@ class Agents:
             self._selector.unregister(descriptor)
 
     def unheard(self, host: str) -> str:
-        """Return what is missing from a host that has not come up."""
         member = self.members.get(host)
         if member is None or member.link.spoke:
             return f"{host}: its agent has not answered"

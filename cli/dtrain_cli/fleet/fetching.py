@@ -59,13 +59,11 @@ def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInb
 
 
 def brought_file(cwd: Path) -> Path:
-    """Return this user's record of the files that were fetched into a working directory."""
     digest = hashlib.blake2b(os.fsencode(cwd), digest_size=16).hexdigest()
     return default_runs_dir().absolute().with_name("fetched") / f"{digest}.json"
 
 
 def earlier(cwd: Path) -> dict[str, str]:
-    """Return the digest of each file that launches have fetched into a working directory."""
     try:
         os.close(open_own(brought_file(cwd).parent))
         return read_record(brought_file(cwd), dict[str, str]) or {}

@@ -93,8 +93,7 @@ class _Host:
 class HostsAlive:
     """The hosts of one run by the launcher's monotonic clock, and the attempt of each task on them.
 
-    Attributes:
-        gone_s: the seconds without a word after which a host is lost.
+    A host is lost after `gone_s` seconds without a message.
     """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
@@ -118,7 +117,6 @@ class HostsAlive:
         return [] if before is None else [self._gone(host, now_s - before.heard_s, usable=True)]
 
     def heard(self, host: str, now_s: float, agent_s: float | None = None) -> list[Action]:
-        """Note a message of a host, perhaps with its clock."""
         known = self._hosts.get(host)
         if known is None or known.phase is not HostPhase.UP:
             return []
@@ -131,7 +129,6 @@ class HostsAlive:
         return [HeardAgain(host, after_s)]
 
     def cut(self, host: str, now_s: float) -> None:
-        """Note that a host's stream has ended, or that a login to it has failed."""
         known = self._hosts.get(host)
         if known is not None and known.phase is not HostPhase.LOST:
             known.phase = HostPhase.CUT
@@ -145,7 +142,6 @@ class HostsAlive:
             del self._tasks[task]
 
     def next_s(self, now_s: float) -> float:
-        """Return when `due` may have something to do."""
         moments = [now_s + PING_S]
         for known in self._hosts.values():
             if known.phase is HostPhase.UP:
@@ -211,11 +207,9 @@ class Logins:
 
     @property
     def missing(self) -> list[str]:
-        """The hosts that have not been logged in to."""
         return sorted({*self._due_s, *self._under_way}, key=self._place.__getitem__)
 
     def begin(self, now_s: float) -> list[str]:
-        """Return the hosts to log in to now."""
         room = AT_ONCE - len(self._under_way)
         hosts = [host for host, due_s in self._due_s.items() if now_s >= due_s][:room]
         for host in hosts:
@@ -241,10 +235,7 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def unfit(host: str, welcome: HostFacts, own: str | None = None) -> str | None:
-    """Return why the agent of a host cannot serve this launcher; None if it can.
-
-    `own` is the launcher's version of dtrain; None: the installed one.
-    """
+    """Return why an agent cannot serve this launcher; `own` is the launcher's version of dtrain."""
     own = own or version("dtrain")
     if welcome.version != own:
         return (
@@ -260,10 +251,7 @@ def unfit(host: str, welcome: HostFacts, own: str | None = None) -> str | None:
 
 
 def address_of(host: Host, welcome: HostFacts, network: NetworkSection, alone: bool) -> str:
-    """Return the address at which other hosts reach the tasks of a host; raise a `HostError` if it has none.
-
-    `alone` says that no other host has tasks, so that loopback will do.
-    """
+    """Return the address at which other hosts reach the tasks of a host; with `alone`, loopback will do."""
     found = host.address or _in_network(host, welcome, network) or welcome.reached_at
     if found is None and alone:
         found = LOOPBACK
@@ -276,7 +264,6 @@ def address_of(host: Host, welcome: HostFacts, network: NetworkSection, alone: b
 
 
 def _in_network(host: Host, welcome: HostFacts, network: NetworkSection) -> str | None:
-    """Return the host's address in `network.interface`; None where the spec names none."""
     if network.interface is None:
         return None
     subnet = network.subnet

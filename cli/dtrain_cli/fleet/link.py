@@ -26,16 +26,12 @@ class Opener(Protocol):
     """The way to the hosts of a run: ssh, or an engine's own command."""
 
     def open(self, host: str) -> "subprocess.Popen[bytes]":
-        """Start a process whose stdin and stdout are those of an agent on a host, in a session of its own.
-
-        Raises:
-            HostError: there is no such command here.
-        """
+        """Start a process, in a session of its own, that carries the streams of an agent on a host."""
 
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
         """Return why the process has ended before its agent spoke, and whether another try may succeed.
 
-        `code` is its exit code, `words` the end of what it has printed.
+        `words` are the end of what it has printed.
         """
 
 
@@ -59,12 +55,10 @@ class Link:
 
     @property
     def spoke(self) -> bool:
-        """Whether the agent's first line has come."""
         return self._banner is None
 
     @property
     def waiting(self) -> bool:
-        """Whether orders wait to be written."""
         return bool(self._waiting) and not self.over and not self._in.closed
 
     def fileno(self) -> int:
@@ -75,9 +69,7 @@ class Link:
         return self._in.fileno()
 
     def words(self) -> str:
-        """Return the end of what was printed beside the answers: until the agent spoke by ssh or a login
-        shell, and since then by ssh or a dying agent.
-        """
+        """Return what was last printed beside the answers, by ssh, a login shell or a dying agent."""
         self._read_words()
         banner = (self._banner or b"")[-_WORDS_BYTES:]
         return (banner + b"\n" + self._words).decode(errors="replace").strip()
@@ -139,7 +131,6 @@ class Link:
                 self._words = (self._words + os.read(self._err.fileno(), _READ_BYTES))[-_WORDS_BYTES:]
 
     def _behind_banner(self, data: bytes) -> bytes:
-        """Skip what a login shell prints before the agent's first line."""
         assert self._banner is not None
         self._banner += data
         before, magic, behind = self._banner.partition(MAGIC + b"\n")

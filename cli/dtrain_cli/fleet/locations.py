@@ -18,12 +18,7 @@ _SERVING = (Role.CHIEF, Role.WORKER, Role.PS)
 
 
 class Locations:
-    """The hosts, addresses and ports of one run's tasks.
-
-    Attributes:
-        addresses: of each host.
-        stranded: the tasks that have no host any more, and why.
-    """
+    """The hosts, addresses and ports of one run's tasks; `stranded` ones have no host any more."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts = hosts
@@ -53,7 +48,6 @@ class Locations:
         return self._placed[task].host
 
     def address_of(self, task: TaskId) -> str | None:
-        """Return where a task serves; None for one that does not."""
         return self._address.get(task)
 
     def moved_to(self, task: TaskId) -> str | None:
@@ -71,7 +65,6 @@ class Locations:
         return [task for task, where in self._placed.items() if where.host == host]
 
     def training_on(self, host: str) -> int:
-        """Return how many tasks train on a host."""
         return sum(task.role in TRAINING_ROLES for task in self.tasks_of(host))
 
     def may_write(self, host: str, path: str) -> bool:
@@ -111,11 +104,7 @@ class Locations:
         return ports
 
     def assign_ports(self, cluster: ClusterSection, held: Mapping[str, Sequence[int]]) -> ClusterSpec:
-        """Give every task one of the ports that its host holds; return the addresses of the cluster.
-
-        Raises:
-            HostError: a port that the spec writes out is taken.
-        """
+        """Give every task a port that its host holds; raise a `HostError` if a port of the spec is taken."""
         left = {host: list(ports) for host, ports in held.items()}
         for task, port in self._written(cluster).items():
             host = self.host_of(task)
@@ -147,14 +136,12 @@ class Locations:
         }
 
     def serving(self, host: str) -> list[TaskId]:
-        """Return the tasks of a host that have an address."""
         return [task for task in self._address if self._placed[task].host == host]
 
     def move(self, lost: str, up: Collection[str], foreign: bool) -> str | None:
         """Assign the tasks of a lost host to a spare host that is up, and return its name.
 
-        None means that they are stranded: no spare host has slots for all of them, or they are those of a
-        foreign command, whose addresses stand in every TF_CONFIG.
+        None: no spare host has slots for all of them, or a foreign command's TF_CONFIG names their addresses.
         """
         tasks = self.tasks_of(lost)
         self._spares = [host for host in self._spares if host.host != lost]
@@ -174,7 +161,6 @@ class Locations:
             self._moved.add(task)
 
     def _written(self, cluster: ClusterSection) -> dict[TaskId, int]:
-        """Return the ports that the spec writes out."""
         return {
             task: int(given[task.index].rpartition(":")[2])
             for task in self._serving(cluster)
@@ -193,9 +179,7 @@ def host_port(address: str, port: int) -> str:
 class RemotePlace:
     """The place of a run on a host, with paths of that host.
 
-    Attributes:
-        executable: the interpreter.
-        code: the folder here whose files lie in `cwd` there; None: the paths here are those there.
+    The files of the folder `code` here lie in `cwd` there; None: the paths here are those there.
     """
 
     run_dir: str
@@ -204,7 +188,6 @@ class RemotePlace:
     code: Path | None = None
 
     def path_of(self, path: Path) -> str:
-        """Return the path there of a file here."""
         if self.code is None or not path.absolute().is_relative_to(self.code):
             return str(path.absolute())
         return str(Path(self.cwd) / path.absolute().relative_to(self.code))
@@ -217,15 +200,7 @@ def start_order(
     moved_to: str | None,
     bind: str | None,
 ) -> StartOrder:
-    """Return the order that starts a task.
-
-    Args:
-        launch: the task as the plan has it.
-        place: where it starts.
-        secrets: variables that are recorded nowhere.
-        moved_to: its address, where that is no longer the cluster's.
-        bind: the address on which it listens; None: its own.
-    """
+    """Return the order that starts a task; `moved_to` and `bind` replace the cluster's address."""
     program = None if launch.program is None else place.path_of(launch.program)
     command = list(launch.command)
     if program is not None:

@@ -60,7 +60,6 @@ class Mirror:
     """The copies of one run: every agent's news are written into the launcher's run directory."""
 
     def __init__(self, run_dir: Path, may_write: Callable[[str, str], bool]) -> None:
-        """Copy nothing yet; `may_write` says whether a host may write the file of a name."""
         self._run_dir = run_dir
         self._may_write = may_write
         self._said: dict[str, dict[str, Any]] = {}
@@ -73,10 +72,7 @@ class Mirror:
         return self._said.get(f"tasks/{task.role}-{task.index}/status.json")
 
     def take(self, host: str, news: FileNews, clock: HostClock) -> None:
-        """Write what an agent sends, unless its host may not write there, or has sent too much already.
-
-        A full disk costs the copy.
-        """
+        """Write what an agent sends, unless its host may not write there, or has sent too much."""
         sizes = self.sizes.setdefault(host, {})
         nbytes = sum(sizes.values())
         if not self._may_write(host, news.path) or (news.path not in sizes and len(sizes) >= HOST_FILES_MAX):
@@ -184,12 +180,7 @@ def _put(task: TaskId, status: Mapping[str, Any], offset_s: float) -> Put:
 
 
 class SecondPlace:
-    """The copy of one run's newest checkpoint.
-
-    Attributes:
-        step: of the copy; None: there is none.
-        asked: the host and the step of the checkpoint that is being copied; None: none is.
-    """
+    """The copy of one run's newest checkpoint: its `step`, and the host and step that are `asked` for now."""
 
     def __init__(self, files: RunFiles) -> None:
         self.step = files.newest_step
@@ -230,13 +221,11 @@ class SecondPlace:
         return None
 
     def forget(self, host: str) -> None:
-        """Stop waiting for a host whose agent is gone."""
         if self.asked is not None and self.asked[0] == host:
             self.asked = self._tried = None
             self._arriving.drop()
 
     def parts(self) -> Iterator[MadePart | AllMade]:
-        """Yield the copy part by part, for a host that has none."""
         if self.step is not None:
             yield from checkpoint_parts(self._files.checkpoints, self.step)
 
@@ -246,7 +235,6 @@ LOST_STATUS = -signal.SIGKILL
 
 
 def keep_failure(files: RunFiles, task: TaskId, attempt: int, message: str) -> None:
-    """Record why an attempt was lost, as the task itself would have."""
     record = FailureRecord(
         task=str(task),
         message=message,
@@ -277,7 +265,6 @@ class OrdersForTasks:
     def due(
         self, attempts: Mapping[TaskId, int], host_of: Callable[[TaskId], str]
     ) -> Iterator[tuple[str, Order]]:
-        """Yield what is new for the present attempts of tasks, with the host that it goes to."""
         now_s = time.monotonic()
         if now_s < self._look_s:
             return

@@ -44,10 +44,7 @@ class StartInterruptedError(DtrainError):
 
 
 class Preparation:
-    """The steps of the start, each on all hosts at once.
-
-    Each raises a `HostError` if a host cannot be used, and a `StartInterruptedError` if a signal has come.
-    """
+    """The steps of the start, each on all hosts at once; a `HostError` says why a host cannot be used."""
 
     def __init__(self, agents: Agents, signals: SignalInbox, say: Callable[[str], None]) -> None:
         self._agents = agents
@@ -77,7 +74,6 @@ class Preparation:
                     self._say(f"{news.reason}; trying again")
 
     def send_code(self, hosts: Sequence[str], archive: CodeArchive) -> dict[str, str]:
-        """Send the code to the hosts that do not have it; return the working directory on each."""
         there = self.ask(dict.fromkeys(hosts, WantCode(archive.digest)), CodeThere)
         lacking = [host for host, answer in there.items() if answer.work is None and answer.problem is None]
         if lacking:
@@ -101,12 +97,7 @@ class Preparation:
         return {host: answer.ports for host, answer in held.items()}
 
     def try_pairs(self, addresses: Mapping[str, Mapping[str, str]], names: Mapping[str, str]) -> None:
-        """Have each host connect to what it needs on others.
-
-        Args:
-            addresses: by host, the task that serves at each address.
-            names: each host's own address, for the message.
-        """
+        """Have each host connect to the tasks that it needs on others; `names` is for the message."""
         self.ask({host: Listen(True) for host in addresses}, PortsListening)
         tries: dict[str, Order] = {
             host: Try(list(wanted), TRY_S) for host, wanted in addresses.items() if wanted

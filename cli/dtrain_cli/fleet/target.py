@@ -52,14 +52,10 @@ class FleetRun:
     """The run of a fleet.
 
     Attributes:
-        spec: resolved.
-        hosts: as the spec or the option names them.
-        workload: the program, or the command.
-        files: the launcher's run directory.
         secrets: the variables that the spec's `secrets` names.
         digest: of the program; None for a command.
-        code: packs the code of the program, with the folder that it lies in; called only if a host needs it.
-        folders: the names of hosts' folders for runs, where these are not the hosts' own: a chief that is
+        code: packs the code of the program, with its folder; called only if a host needs it.
+        folders: the names of hosts' folders for runs, where they are not the hosts' own: a chief that is
             started again on another host of a shared disk finds its checkpoints by them.
         always_sent: whether hosts use the code that is sent although the launcher's path leads to it there.
     """
@@ -87,7 +83,6 @@ class FleetTask:
     writes_stacks: bool
 
     def signal(self, number: int) -> None:
-        """Send a signal to every process of the task, unless its host is lost."""
         host = self.locations.host_of(self.task)
         self.agents.send(host, SignalOrder(str(self.task), self.attempt, number))
 
@@ -119,12 +114,7 @@ class FleetTarget:
     # -- the start
 
     def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
-        """Log in to the hosts, send the code, hold ports, and try each pair.
-
-        Raises:
-            HostError: a host cannot be used.
-            StartInterruptedError: a signal has come.
-        """
+        """Log in to the hosts, send the code, hold ports, and try each pair, as `Preparation` does."""
         run = self._run
         self._locations.place(cluster, run.spec.place)
         self._agents.wake_on(self._signals)
@@ -241,11 +231,9 @@ class FleetTarget:
         return self._locations.host_of(launch.task)
 
     def placed(self, launch: TaskLaunch) -> TaskLaunch:
-        """Return a launch with the address at which the task serves now."""
         return replace(launch, address=self._locations.address_of(launch.task) or launch.address)
 
     def start(self, launch: TaskLaunch) -> FleetTask:
-        """Order the start of one attempt; `Started` or `Refused` follows. It may raise an `OSError`."""
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
         self._attempts[launch.task] = launch.attempt
@@ -297,7 +285,6 @@ class FleetTarget:
         self.close()
 
     def _copy_checkpoint(self) -> None:
-        """Ask for the newest checkpoint that a task has saved, unless the launcher has it."""
         if self._second is None or self._second.asked:
             return
         saved: dict[str, int] = {}
@@ -403,7 +390,6 @@ class FleetTarget:
                 self._send_start(launch)
 
     def _tell_addresses(self) -> None:
-        """Send every host the addresses of tasks that have moved, before anything starts again."""
         moved = self._locations.moved()
         data = msgspec.json.encode(moved) if moved else None
         for host in self._agents.members:

@@ -37,13 +37,11 @@ class StopRecord:
 
 
 def note(run: KnownRun) -> None:
-    """Note that the user, and no engine, stops this launch of a run, if that can be written."""
     with contextlib.suppress(OSError, RunError):
         write_record(run.files.stop, StopRecord(run.record.launcher_pid, run.record.launcher_started))
 
 
 def user_has_stopped(files: RunFiles) -> bool:
-    """Return whether `dtrain stop` has told this process, the launcher of a run, to stop."""
     try:
         asked = read_record(files.stop, StopRecord)
     except (OSError, RunError):
@@ -55,9 +53,6 @@ def stop_launcher(run: KnownRun, wait_s: float) -> bool:
     """Ask the launcher of a run to stop it, and wait; return whether it has ended.
 
     Only a process of this user that holds the run's lock is asked: the record alone might be anybody's.
-
-    Raises:
-        RunError: the launcher belongs to another user, runs on another machine, or does not hold the lock.
     """
     record = run.record
     if (host := other_host(record)) is not None:
@@ -100,7 +95,6 @@ def stop_launcher(run: KnownRun, wait_s: float) -> bool:
 
 
 def _stopped_there(run: KnownRun, job: str, wait_s: float) -> bool:
-    """Stop a run on the node of its launcher; return whether it has ended."""
     words = ["-P", "-m", "dtrain_cli.main", "stop", f"--wait={wait_s:g}", str(run.files.directory)]
     problem = slurm_jobs.run_on_node(job, str(run.record.host), [sys.executable, *words], wait_s)
     record = own_record(run.files.directory)
@@ -151,20 +145,12 @@ def alive_text(run: KnownRun) -> str:
 def old_runs(
     runs: Sequence[KnownRun], older_than: timedelta | None, keep: int, now: datetime
 ) -> list[KnownRun]:
-    """Return the runs that may go.
-
-    Args:
-        runs: in any order.
-        older_than: spare those that ended less than so long ago; None spares none.
-        keep: spare so many of the newest.
-        now: the present, with a time zone.
-    """
+    """Return the runs that are not among the newest `keep` and that ended longer ago than `older_than`."""
     newest_first = sorted(runs, key=lambda run: instant(run.started), reverse=True)
     return [run for run in newest_first[keep:] if older_than is None or now - _ended(run) > older_than]
 
 
 def _ended(run: KnownRun) -> datetime:
-    """Return when a run ended. Where that is not recorded, the time of its last record counts."""
     if run.record.ended is not None:
         return instant(run.record.ended)
     return datetime.fromtimestamp(run.files.run.stat().st_mtime, UTC)
@@ -174,11 +160,7 @@ def remove_run(run: KnownRun, runs_dir: Path) -> None:
     """Remove a run's files, and the link below the runs directory to one that has a directory of its own.
 
     Of a directory elsewhere only what dtrain has written goes, and the directory itself if that leaves it
-    empty.
-
-    Raises:
-        RunInUseError: it lives.
-        RunError: something cannot be removed.
+    empty. Raises a `RunInUseError` if the run lives.
     """
     files = run.files
     try:
@@ -214,7 +196,6 @@ def _locked(run: KnownRun) -> Iterator[None]:
 
 
 def _parts(files: RunFiles, runs_dir: Path) -> list[Path]:
-    """Return the files to remove, in order."""
     own_place = files.directory.parent == runs_dir.resolve()
     paths = [path for path in files.directory.iterdir() if own_place or files.is_own(path.name)]
     return sorted(paths, key=lambda path: path.name in _LAST and 1 + _LAST.index(path.name))

@@ -45,7 +45,7 @@ class RunningTask:
     def signal(self, action: str) -> None:
         """Signal the task's whole group; raise a `RunError` if its process is not the launcher's.
 
-        Of a task on another host the launcher is asked.
+        The signal of a task on another host is sent by the launcher.
         """
         where = where_of(self._files)
         if where.engine in ATTACHED:
@@ -66,11 +66,9 @@ class RunningTask:
         self._note(action, signal=SIGNALS[action].name)
 
     def slow(self, factor: float | None) -> str | None:
-        """Make the task's own computation take `factor` times as long until this attempt ends; None: as the
-        spec says. Return what that costs (`cost_of_slowness`).
+        """Slow the task's own computation by `factor` until this attempt ends, and return what that costs.
 
-        Raises:
-            RunError: the task does not train with dtrain.
+        None undoes it. Raises a `RunError` if the task does not train with dtrain.
         """
         status = read_record(self._files.status(self.task), TaskStatus)
         if status is None or status.attempt != self._attempt:
@@ -119,10 +117,7 @@ class RunningTask:
 
 
 def cost_of_slowness(said: TaskStatus, factor: float) -> str | None:
-    """Return ``a step computes 1.0 ms of 25: x 8 makes it up to 32``: waits for others may hide a part.
-
-    None where the factor is 1, or the task has not measured its steps.
-    """
+    """Return ``a step computes 1.0 ms of 25: x 8 makes it up to 32``: waits for others may hide a part."""
     if said.step_s is None or said.computing_s is None or factor == 1:
         return None
     times_s = said.computing_s, said.step_s, said.step_s + (factor - 1) * said.computing_s
@@ -146,7 +141,7 @@ AnyFault = KillFault | PauseFault
 
 @dataclass(frozen=True)
 class Fault:
-    """Something to do to a task now."""
+    """A signal that is due, and what to say of it."""
 
     task: TaskId
     signal: int
@@ -169,13 +164,7 @@ class FaultSchedule:
         self._paused: list[tuple[float, TaskId]] = []
 
     def due(self, elapsed_s: float, step: int | None, there: Container[TaskId] | None = None) -> list[Fault]:
-        """Return the faults that are due now.
-
-        Args:
-            elapsed_s: since the start of the run.
-            step: the global step; None before training.
-            there: the tasks that have a process (None: all); what is due to others comes when they have one.
-        """
+        """Return the faults that are due; those of tasks that are not `there` (None: all are) come later."""
         faults = [
             Fault(task, signal.SIGCONT, "resumed") for end_s, task in self._paused if elapsed_s >= end_s
         ]
@@ -194,11 +183,9 @@ class FaultSchedule:
 
     @property
     def over(self) -> bool:
-        """Return whether nothing more will be due."""
         return not self._waiting and not self._paused
 
     def missed(self) -> list[str]:
-        """Return the faults that have not happened by the end of the run, with their tasks."""
         return [
             f"{fault.task} was not {'paused' if isinstance(fault, PauseFault) else 'killed'}"
             for fault in self._waiting

@@ -90,16 +90,13 @@ def survey(runs_dir: Path) -> Survey:
 
 
 def known_runs(runs_dir: Path) -> list[KnownRun]:
-    """Return all readable runs, the newest first."""
     return survey(runs_dir).runs
 
 
 def own_record(directory: Path) -> RunRecord | None:
     """Return the record of the run in a folder; None if there is none.
 
-    Raises:
-        OSError: the folder cannot be read.
-        RunError: the folder or the record is not this user's alone, or the record is damaged.
+    Raises a `RunError` if it is damaged or not this user's alone.
     """
     try:
         folder = open_own(directory)
@@ -129,9 +126,7 @@ def own_record(directory: Path) -> RunRecord | None:
 def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
     """Return the run of an id, a name (the newest), a unique prefix of an id, or a path; None: the newest.
 
-    Raises:
-        RunNotFoundError: there is none, or more than one begins so.
-        RunError: its record is damaged.
+    Raises a `RunNotFoundError` if there is none, or more than one begins so.
     """
     found = survey(runs_dir)
     runs = found.runs
@@ -166,7 +161,6 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
 
 
 def no_run_below(runs_dir: Path, unread: list[str]) -> str:
-    """Return the text that no run is known, and what to do; `unread` as in `Survey`."""
     if unread:
         return (
             f"no run below {runs_dir} can be read: {shown_names(unread, 1)}; say where your own are with "
@@ -213,7 +207,6 @@ def instant(text: str) -> datetime:
 
 
 def shown_names(names: Sequence[str], most: int = NAMED_MAX) -> str:
-    """Return the first names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -224,9 +217,7 @@ def new_run_id(name: str, now: datetime) -> str:
 
 
 def check_fit(files: RunFiles) -> None:
-    """Raise a `SpecError` if an existing directory may not become a run's: it is another user's, others may
-    write to it, or it holds other files than a run's.
-    """
+    """Raise a `SpecError` if an existing directory may not become a run's."""
     if strange := _strange(files):
         raise SpecError(
             f"{files.directory} cannot be a run's directory: {strange}; give a new or empty one with "
@@ -235,7 +226,6 @@ def check_fit(files: RunFiles) -> None:
 
 
 def _strange(files: RunFiles) -> str | None:
-    """Return why an existing directory is unfit for a run; None: it is fit, or not there."""
     try:
         if why := why_not_own(files.directory.stat()):
             return why
@@ -252,13 +242,10 @@ def _strange(files: RunFiles) -> str | None:
 
 @contextmanager
 def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
-    """Make the directory if need be and hold its lock.
-
-    `resume`: whether it may, and must, hold an earlier launch of the run.
+    """Make the directory if need be and hold its lock; `resume`: it must hold an earlier launch of the run.
 
     Raises:
         RunInUseError: another launch, or a chief started by hand, holds the lock.
-        RunError: it cannot be made or is not writable.
         SpecError: it holds a run that is not to be resumed, or is not fit for a run.
         RunNotFoundError: it holds no run that could be resumed.
     """
@@ -290,11 +277,9 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
 
 @dataclass(frozen=True)
 class WhereRecord:
-    """The place of a run's tasks.
+    """The place of a run's tasks: `hosts` as the spec names them, empty where the engine decides.
 
     Attributes:
-        engine: that starts them.
-        hosts: on which they run, as the spec names them; empty where the engine decides.
         job: by which the engine knows them; None where they hang on their launcher.
         earlier: hosts of earlier launches of the run, which may have left files there.
     """
@@ -362,7 +347,6 @@ class Journal:
         self.event("ended", state=state, exit_code=exit_code)
 
     def save(self) -> None:
-        """Write run.json, if it would change."""
         if (text := repr(self.record)) == self._saved:
             return
         try:

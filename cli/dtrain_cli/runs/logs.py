@@ -35,7 +35,6 @@ class TaskOutput:
         return not any(log.exists() and log.stat().st_size for log in logs)
 
     def skip_to_last(self, lines: int) -> None:
-        """Go on `lines` lines before the present end."""
         missing = lines
         for attempt in reversed(list(self.files.attempts(self.task))):
             self._attempt = attempt
@@ -83,7 +82,6 @@ def _read(path: Path, offset: int) -> Iterator[bytes]:
 
 
 def _offset_of_last(path: Path, lines: int) -> tuple[int, int]:
-    """Return where the last `lines` lines of a file begin, and how many lines there are from there."""
     try:
         file = path.open("rb")
     except FileNotFoundError:

@@ -47,7 +47,6 @@ class ProcessMeter:
     _last: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def measure(self, pid: int) -> ProcessUsage | None:
-        """Return the usage of one process; None if it has ended or belongs to another user."""
         import psutil
 
         try:
@@ -69,11 +68,8 @@ class ProcessMeter:
 def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str, Any]:
     """Return everything that is known of the run in a directory; `damaged` names the records that are.
 
-    A `meter` that is kept between calls makes the processor's share the present one.
-
-    Raises:
-        RunNotFoundError: there is no run in it.
-        RunError: its record is damaged.
+    A `meter` that is kept between calls makes the processor's share the present one. Raises a
+    `RunNotFoundError` if there is no run in the directory.
     """
     files = RunFiles(directory)
     record = own_record(directory)
@@ -109,10 +105,9 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
 
 
 def _clock_there(files: RunFiles, statuses: Mapping[str, TaskStatus | None]) -> float:
-    """Return the monotonic clock of the other machine that writes the statuses.
+    """Return the monotonic clock of the other machine: that of its newest status and the age of the file.
 
-    It is that of the newest status, and the time since its file was written: what two machines take for the
-    time of day differs by seconds, their monotonic clocks by months.
+    What two machines take for the time of day differs by seconds, their monotonic clocks by months.
     """
     moments = [0.0]
     for task, status in statuses.items():
@@ -125,14 +120,12 @@ def _clock_there(files: RunFiles, statuses: Mapping[str, TaskStatus | None]) -> 
 def is_alive(files: RunFiles, record: RunRecord) -> bool:
     """Return whether the process that writes the record (the launcher, or a chief started by hand) lives.
 
-    The lock is the truth: the kernel drops it with its holder. It is asked last because asking means holding
-    it for a moment.
+    The kernel drops the lock with its holder. It is asked last because asking means holding it for a moment.
     """
     return launcher_lives(record) or is_locked(files.lock)
 
 
 def launcher_lives(record: RunRecord) -> bool:
-    """Return whether the process of that pid and start time exists on this machine."""
     return bool(
         other_host(record) is None
         and record.launcher_pid
@@ -163,11 +156,7 @@ def build_report(
     alive: bool,
     now_s: float,
 ) -> dict[str, Any]:
-    """Merge the launcher's record with the tasks' own statuses.
-
-    `usage` is of the processes that live on this machine; `now_s` is the monotonic clock of the machine that
-    writes the statuses.
-    """
+    """Merge the record with the tasks' own statuses; `now_s` is the monotonic clock of their machine."""
     stale = record.state in LIVE_RUN_STATES and not alive
     known = [status for status in statuses.values() if status is not None]
     failure = record.failure
@@ -302,7 +291,6 @@ def with_joined(
 
 
 def is_owned(record: JoinedRecord) -> bool:
-    """Return whether the command that owns the worker is alive, on this machine."""
     return record.task.host == socket.gethostname() and lives(record.owner_pid, record.owner_started)
 
 
@@ -310,7 +298,6 @@ WORD_MAX = 200
 
 
 def first_line(message: str) -> str:
-    """Return the first line of a message, short enough for a line of the console."""
     return cut(message.partition("\n")[0], WORD_MAX)
 
 
@@ -339,10 +326,7 @@ def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
 def lost_on_the_way(
     lost: Iterable[tuple[TaskState, FailureRecord]], joined: Iterable[Mapping[str, Any]] = ()
 ) -> str:
-    """Return all tasks that a run has lost, in the order of their failures; empty if it has lost none.
-
-    `lost` are tasks that the launcher has started; `joined` are workers as a report has them, and come last.
-    """
+    """Return all tasks that a run has lost, in the order of their failures, then those that had joined."""
     own = [
         {"task": why.task, "state": state, "step": why.step, "message": why.message, "log": why.log}
         for state, why in sorted(lost, key=lambda entry: entry[1].order)
