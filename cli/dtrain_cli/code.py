@@ -96,9 +96,9 @@ def _check_sizes(folder: Path, looks: dict[str, os.stat_result]) -> None:
         )
     if (total := sum(sizes.values())) > BYTES_MAX:
         biggest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_NAMED]
-        named = ", ".join(f"{name} ({_mib(sizes[name])})" for name in biggest)
+        named = ", ".join(f"{name} ({mib(sizes[name])})" for name in biggest)
         raise RunError(
-            f"code: {folder} has {_mib(total)} in {len(looks)} files, and at most {_mib(BYTES_MAX)} are "
+            f"code: {folder} has {mib(total)} in {len(looks)} files, and at most {mib(BYTES_MAX)} are "
             f"sent; leave out data by code.exclude or .gitignore; the biggest: {named}"
         )
 
@@ -119,7 +119,7 @@ def leads_out(name: str, target: str) -> bool:
     return target.startswith("/") or whole == ".." or whole.startswith("../") or "\0" in target
 
 
-def _mib(nbytes: int) -> str:
+def mib(nbytes: int) -> str:
     return f"{nbytes / (1 << 20):.1f} MiB"
 
 

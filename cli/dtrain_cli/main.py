@@ -83,10 +83,7 @@ SECTIONS = {
     "Start and check": (*launch.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
     "Look at runs and act on them": (*runs.COMMANDS, *chaos.COMMANDS, runs.rm),
     "Use a trained model, look at data": (*models.COMMANDS, *data.COMMANDS),
-    "Set up": (
-        *(*security.COMMANDS, *environment.COMMANDS),
-        show_help,
-    ),
+    "Set up": (*security.COMMANDS, *environment.COMMANDS, show_help),
 }
 for command in (each for commands in SECTIONS.values() for each in commands):
     cli.add_command(command)
@@ -101,9 +98,8 @@ def main() -> NoReturn:
         code = cli.main(prog_name="dtrain", standalone_mode=False) or 0
     except BrokenPipeError:
         code = 0
-    except (
-        SystemExit
-    ) as error:  # click's own: a completion has been answered, or (stdout wrapped) its reader is gone
+    except SystemExit as error:
+        # It is click's own: a completion has been answered, or (stdout wrapped) its reader is gone.
         code = error.code if sys.stdout is stdout else 0
     except DtrainError as error:
         # What is wrong in a spec begins with its place, as editors expect it.

@@ -6,7 +6,6 @@ import secrets
 import selectors
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,18 +149,16 @@ ANSWER_S = 10.0
 CONNECT_S = 5.0
 _TICK_S = 0.1
 _CLOCK_LOOKS = 3
-_KEPT = 16
 
 
 @dataclass
 class Visit:
-    """The process that carries the streams of one host's agent, and what the agent has said."""
+    """The process that carries the streams of one host's agent."""
 
     link: Link
     begun_s: float = field(default_factory=time.monotonic)
     welcome: HostFacts | None = None
     heard_s: float = 0.0
-    answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
 
 class Visits:
@@ -180,7 +177,7 @@ class Visits:
         self._ping_s = 0.0
         ports = network.port_range
         self._ports = (0, 0) if ports is None else (ports.start, ports.stop - 1)
-        self._may_try_again: dict[str, bool] = {}
+        self._logins = Logins(self._hosts)
 
     def __enter__(self) -> "Visits":
         return self
@@ -198,45 +195,30 @@ class Visits:
         return list(self.found.values())
 
     def _log_in(self) -> None:
-        logins = Logins(self._hosts)
         allowed_s = LOGIN_S + _LOGIN_S_A_HOST * len(self._hosts)
         deadline_s = time.monotonic() + allowed_s
-        under_way: set[str] = set()
-        while not logins.done and time.monotonic() < deadline_s:
-            for host in logins.begin(time.monotonic()):
+        while not self._logins.done and time.monotonic() < deadline_s:
+            for host in self._logins.begin(time.monotonic()):
                 try:
-                    self._open(host)
+                    visit = Visit(Link(host, self._opener.open(host)))
                 except DtrainError as error:
                     self.found[host].problem = str(error)
-                    logins.succeeded(host)
+                    self._logins.succeeded(host)
                     continue
-                under_way.add(host)
-            self._turn(_TICK_S)
-            for host in sorted(under_way):
-                visit = self._visits.get(host)
-                if visit is not None and visit.welcome is None:
-                    continue
-                under_way.discard(host)
-                again = visit is None and self._may_try_again.pop(host, False)
-                if not (again and logins.failed(host, time.monotonic())):
-                    logins.succeeded(host)
-                elif (reason := self.found[host].problem) is not None:
-                    self._say(f"{reason}; trying again")
-        for host in logins.missing:
+                self._visits[host] = visit
+                self._selector.register(visit.link, selectors.EVENT_READ, visit)
+            self._turn()
+        for host in self._logins.missing:
             reason = self.found[host].problem or f"{host}: no answer within {allowed_s:.0f} s"
             self.found[host].problem = reason
             if host in self._visits:
                 self._end(self._visits[host], reason)
 
-    def _open(self, host: str) -> None:
-        visit = Visit(Link(host, self._opener.open(host)))
-        self._visits[host] = visit
-        self._selector.register(visit.link, selectors.EVENT_READ, visit)
-
-    def _turn(self, wait_s: float) -> None:
-        """Read answers for some time, and keep the leases."""
-        for key, _ in self._selector.select(wait_s):
-            self._hear(key.data)
+    def _turn(self) -> list[tuple[str, Answer]]:
+        """Return the answers of a moment, each with its host, and keep the leases."""
+        answers: list[tuple[str, Answer]] = []
+        for key, _ in self._selector.select(_TICK_S):
+            answers += self._receive(key.data)
         now_s = time.monotonic()
         if now_s >= self._ping_s:
             self._ping_s = now_s + PING_S
@@ -245,29 +227,29 @@ class Visits:
                     visit.link.send(Ping(visit.heard_s))
         for visit in self._visits.values():
             visit.link.pump()
+        return answers
 
-    def _hear(self, visit: Visit) -> None:
+    def _receive(self, visit: Visit) -> list[tuple[str, Answer]]:
         host = visit.link.host
         try:
             answers = visit.link.read()
         except HostError as error:
             self._end(visit, str(error))
-            return
+            return []
         for answer in answers:
             if isinstance(answer, Pong | HostFacts):
                 visit.heard_s = max(visit.heard_s, answer.monotonic_s)
             if isinstance(answer, HostFacts):
                 self._welcomed(visit, answer)
-            else:
-                visit.answers.append(answer)
         if visit.link.over:
             reason, again = self._opener.explain(host, visit.link.exit_code(), visit.link.words())
-            self._may_try_again[host] = again and visit.welcome is None
-            self._end(visit, reason)
+            self._end(visit, reason, again)
+        return [(host, answer) for answer in answers]
 
     def _welcomed(self, visit: Visit, welcome: HostFacts) -> None:
         found = self.found[visit.link.host]
         visit.welcome = welcome
+        self._logins.succeeded(found.host)
         found.login_s = time.monotonic() - visit.begun_s
         found.python, found.dtrain = welcome.python, welcome.version
         found.problem = unfit(found.host, welcome)
@@ -277,12 +259,17 @@ class Visits:
         except HostError as error:
             found.problem = found.problem or str(error)
 
-    def _end(self, visit: Visit, reason: str) -> None:
+    def _end(self, visit: Visit, reason: str, again: bool = False) -> None:
+        """End a visit; `again` says whether another login may succeed where this one has not."""
         host = visit.link.host
-        self.found[host].problem = self.found[host].problem or reason
+        self.found[host].problem = reason = self.found[host].problem or reason
         self._selector.unregister(visit.link)
         visit.link.kill()
-        self._visits.pop(host, None)
+        del self._visits[host]
+        if again and visit.welcome is None and self._logins.failed(host, time.monotonic()):
+            self._say(f"{reason}; trying again")
+        else:
+            self._logins.succeeded(host)
 
     def _ask(self, orders: Mapping[str, Order], kind: type[T], timeout_s: float = ANSWER_S) -> dict[str, T]:
         for host, order in orders.items():
@@ -290,18 +277,10 @@ class Visits:
                 self._visits[host].link.send(order)
         found: dict[str, T] = {}
         deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            for host in orders.keys() - found.keys():
-                if (visit := self._visits.get(host)) is None:
-                    continue
-                for answer in visit.answers:
-                    if isinstance(answer, kind):
-                        found[host] = answer
-                        visit.answers.clear()
-                        break
-            if all(host in found or host not in self._visits for host in orders):
-                break
-            self._turn(_TICK_S)
+        while self._visits.keys() & orders.keys() - found.keys() and time.monotonic() < deadline_s:
+            for host, answer in self._turn():
+                if host in orders and isinstance(answer, kind):
+                    found.setdefault(host, answer)
         return found
 
     def _look_at_clocks(self) -> None:

@@ -125,9 +125,8 @@ class CopiedFiles:
         stamp = self._stamp(path)
         if stamp is None or stamp == self._records[path] or stamp[2] > RECORD_BYTES_MAX:
             return
-        with contextlib.suppress(
-            OSError, ValueError, OverflowError
-        ):  # in the midst of being written: the next look has it
+        # A file that is being written is read at the next look.
+        with contextlib.suppress(OSError, ValueError, OverflowError):
             data = (self._files.directory / path).read_bytes()
             said = json.loads(data)
             self._records[path] = stamp

@@ -88,8 +88,7 @@ def _check_tf_config(foreign: bool, sets: tuple[str, ...], shortcuts: dict[str, 
         cluster, task = read_tf_config(text)
     else:
         place = place_of_tf_config(os.environ, sets, shortcuts)
-        cluster = place.cluster
-        task = place.task
+        cluster, task = place.cluster, place.task
     tasks = tasks_text({role: len(jobs) for role, jobs in cluster.jobs.items()})
     click.echo(f"TF_CONFIG: no mistakes; this is {task or 'no task'} of {tasks or 'no cluster'}")
 

@@ -57,7 +57,6 @@ def env(as_json: bool) -> None:
 
 
 def _facts() -> dict[str, dict[str, Any]]:
-    import os
     import platform
     import resource
     from importlib.metadata import PackageNotFoundError, version

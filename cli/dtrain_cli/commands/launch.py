@@ -15,6 +15,7 @@ from dtrain_cli.commands.command_line import (
     ProgramCommand,
     ProgramWords,
     Seconds,
+    all_of,
     runs_dir_option,
     spec_options,
 )
@@ -34,6 +35,12 @@ Example:
   dtrain plan --workers 3 examples/digits.py
 """
 SECONDS = Seconds(0)
+_directory_options = all_of(
+    runs_dir_option,
+    click.option(
+        "--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one."
+    ),
+)
 
 
 @click.command(
@@ -43,10 +50,7 @@ SECONDS = Seconds(0)
     epilog=LAUNCH_EPILOG,
 )
 @spec_options
-@runs_dir_option
-@click.option(
-    "--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one."
-)
+@_directory_options
 @click.option(
     "--resume", metavar="[RUN]", help="Go on from the last checkpoint of a run (default: the newest)."
 )
@@ -112,10 +116,7 @@ def _options(words: ProgramWords, sets: tuple[str, ...], options: dict[str, Any]
 
 @click.command(cls=ProgramCommand, short_help="Show what launch would do.", epilog=PLAN_EPILOG)
 @spec_options
-@runs_dir_option
-@click.option(
-    "--run-dir", type=DIRECTORY, metavar="DIR", help="The run's own directory, instead of a new one."
-)
+@_directory_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
     words: ProgramWords,

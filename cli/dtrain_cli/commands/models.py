@@ -14,13 +14,12 @@ from dtrain_cli.commands.runs import find
 
 MODEL = (
     "MODEL is a file that model.save wrote, a run (id, prefix of one, name or path; its newest checkpoint "
-    "counts), or a folder of "
-    "checkpoints."
+    "counts), or a folder of checkpoints."
 )
 DATA = (
     "DATA is a file of examples: .npz (arrays x and y, or those named by --x, --y, or one for each input of "
-    "the model, and for "
-    "each output where it has several), .npy (x), .csv (the last column is y) or .tfrecord."
+    "the model, and for each output where it has several), .npy (x), .csv (the last column is y) or "
+    ".tfrecord."
 )
 
 
@@ -48,8 +47,8 @@ _data_options = all_of(
 
 @click.command(
     short_help="Evaluate a trained model on a file of examples.",
-    epilog="\b\nExamples:\n  dtrain evaluate model.safetensors test.npz\n  dtrain evaluate digits test.npz "
-    "--json\n"
+    epilog="\b\nExamples:\n  dtrain evaluate model.safetensors test.npz\n"
+    "  dtrain evaluate digits test.npz --json\n"
     "  dtrain evaluate digits measured.csv --y price --loss mse --metric mae\n",
     help=f"Loss and metrics of MODEL on DATA.\n\n{MODEL}\n\n{DATA}",
 )
@@ -67,8 +66,8 @@ def evaluate(metrics: tuple[str, ...], **order: Any) -> int:
 
 @click.command(
     short_help="Predict with a trained model.",
-    epilog="\b\nExamples:\n  dtrain predict model.safetensors images.npy\n  dtrain predict digits test.npz "
-    "--classes | head\n"
+    epilog="\b\nExamples:\n  dtrain predict model.safetensors images.npy\n"
+    "  dtrain predict digits test.npz --classes | head\n"
     "  dtrain predict digits test.npz --output predictions.npy\n",
     help=(
         f"What MODEL makes of DATA: one JSON line an example, or a file.\n\n{MODEL}\n\n{DATA} No y is needed."

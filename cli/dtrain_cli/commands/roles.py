@@ -101,15 +101,11 @@ def _role_command(role: Role) -> click.Command:
 def _task_command() -> click.Command:
     def run(words: ProgramWords, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
         words = words if words.foreign else _check_words("task", command, words)
-        from dtrain_cli.plan.standalone_start import StandaloneStart
-
         shortcuts = {name: value for name in _SHORTCUTS if (value := options.pop(name)) is not None}
         work, code = options.pop("work"), options.pop("code")
-        start = StandaloneStart(
+        assignment = _assignment(
             None, spec=spec, sets=sets, shortcuts=shortcuts, foreign=words.foreign, **options
         )
-        assignment = start.assignment(os.environ)
-        _make_run_directory(assignment)
         if work is not None:
             _work_in(work, code)
         if words.foreign:
@@ -205,13 +201,9 @@ def _start(
     join = options.pop("join", None)
     runs_dir = options.pop("runs_dir", None)
     if join is None:
-        from dtrain_cli.plan.standalone_start import StandaloneStart
-
         flags = (*words.arguments, *classic)
-        start = StandaloneStart(role, spec=spec, sets=sets, shortcuts=shortcuts, flags=flags, **options)
-        assignment = start.assignment(os.environ)
-        _make_run_directory(assignment)
-        _become_task(assignment, words)
+        settings = {"spec": spec, "sets": sets, "shortcuts": shortcuts, "flags": flags, **options}
+        _become_task(_assignment(role, **settings), words)
     from dtrain_cli.spec import SHORTCUTS
 
     given = {name for name, value in (options | shortcuts).items() if value is not None}
@@ -242,14 +234,18 @@ def _check_words(name: str, command: ProgramCommand, words: ProgramWords) -> Pro
     return words
 
 
-def _make_run_directory(assignment: "TaskAssignment") -> None:
+def _assignment(role: Role | None, **settings: Any) -> "TaskAssignment":
+    """Return the place of a task, whose run directory is there then; `settings` are `StandaloneStart`'s."""
     from dtrain.runs.files import RunFiles
+    from dtrain_cli.plan.standalone_start import StandaloneStart
     from dtrain_cli.runs.index import check_fit
 
+    assignment = StandaloneStart(role, **settings).assignment(os.environ)
     if assignment.run_dir is not None:
         files = RunFiles(assignment.run_dir)
         check_fit(files)
         files.create()
+    return assignment
 
 
 def _environment(assignment: "TaskAssignment") -> dict[str, str]:

@@ -59,9 +59,8 @@ class RunConsole:
 
     def follow(self, task: TaskId, log: Path) -> None:
         self._label_width = max(self._label_width, len(str(task)))
-        line_bytes_max = (
-            LINE_BYTES_MAX if self._lines_to_terminal else None
-        )  # a program reads a JSON object only whole
+        # A program reads a JSON object only whole.
+        line_bytes_max = LINE_BYTES_MAX if self._lines_to_terminal else None
         self._heard_s[task] = time.monotonic()
         self._next_look_s = 0.0
         self._tails.setdefault(task, []).append(LogTail(task, log, line_bytes_max=line_bytes_max))
@@ -187,9 +186,7 @@ class RunConsole:
 
     def _erase_table(self) -> None:
         if self._table_widths:
-            columns = (
-                self._size().columns
-            )  # where it has become narrower, the terminal has broken the long lines
+            columns = self._size().columns  # a terminal that has become narrower has broken the long lines
             height = sum(max(1, -(-width // columns)) for width in self._table_widths)
             self._err.write(f"\r\x1b[{height}A\x1b[J")  # the terminal itself may have written ^C
             self._table_widths = []

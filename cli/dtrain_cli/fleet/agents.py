@@ -221,14 +221,14 @@ class Agents:
         return []
 
     def _drop(self, host: str, forget: bool = True) -> None:
-        member = self.members.get(host)
-        if member is not None and not member.link.over:
+        if (member := self.members.get(host)) is None:
+            return
+        if not member.link.over:
             self._selector.unregister(member.link)
             self._unwatch_writing(member.link)
-        if member is not None:
-            member.link.kill()
+        member.link.kill()
         if forget:
-            self.members.pop(host, None)
+            del self.members[host]
 
     def _watch_writing(self, link: Link) -> None:
         if link.waiting and link.host not in self._writes:

@@ -12,7 +12,7 @@ from dtrain.runs.files import RunFiles, default_runs_dir, open_own, read_record
 from dtrain.runs.json_file import replace_json
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
-from dtrain_cli.code import shown
+from dtrain_cli.code import mib, shown
 from dtrain_cli.fleet.agents import Agents, Said, StreamEnded
 from dtrain_cli.fleet.host_rules import Gone, HostPhase
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
@@ -88,7 +88,7 @@ def apart_text(folder: Path) -> str | None:
 
 def _tell(files: FetchedFiles, host: str, say: Callable[[str], None]) -> None:
     if files.names:
-        say(f"fetched from {host}, {files.nbytes / (1 << 20):.1f} MiB: {shown(files.names)}")
+        say(f"fetched from {host}, {mib(files.nbytes)}: {shown(files.names)}")
     if files.apart:
         say(f"fetched from {host}, kept apart from files that no fetch has brought: {shown(files.apart)}")
     for problem in files.problems[:_SHOWN]:

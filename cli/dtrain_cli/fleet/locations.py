@@ -90,9 +90,8 @@ class Locations:
         if own and len(own) < len(self.addresses):
             host, address = next(iter(own.items()))
             raise HostError(
-                f"{host}: the login came in on {address}, which no other host can reach; write "
-                f"its address in the spec as `hosts: [{{host: {host}, address: ...}}]`, or give "
-                "`network.interface`"
+                f"{host}: the login came in on {address}, which no other host can reach; write its address "
+                f"in the spec as `hosts: [{{host: {host}, address: ...}}]`, or give `network.interface`"
             )
 
     def wanted(self, cluster: ClusterSection) -> dict[str, list[int]]:

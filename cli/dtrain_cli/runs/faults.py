@@ -73,8 +73,7 @@ class RunningTask:
         status = read_record(self._files.status(self.task), TaskStatus)
         if status is None or status.attempt != self._attempt:
             raise RunError(
-                f"{self.task} has reported no status: it is still starting, or is no program of "
-                "dtrain's; "
+                f"{self.task} has reported no status: it is still starting, or is no program of dtrain's; "
                 "other commands can be killed, paused and resumed, but not slowed down"
             )
         order = self._files.slow(self.task, self._attempt)
@@ -107,8 +106,7 @@ class RunningTask:
         if not leads or not parents & {owner, name_of_forked(owner)}:
             raise RunError(
                 f"process {self.pid} was not started by the launcher of run {self._run.run}; nothing was "
-                "done to it "
-                "(use `kill` for tasks that you have started yourself)"
+                "done to it (use `kill` for tasks that you have started yourself)"
             )
 
     def _note(self, action: str, **facts: object) -> None:
