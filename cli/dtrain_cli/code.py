@@ -59,8 +59,7 @@ def digest_of(data: bytes) -> str:
 def pack(folder: Path, names: Sequence[str]) -> CodeArchive:
     """Return the archive of the files `names` of a folder, as `code_files` lists them.
 
-    Of a file it keeps the name, the bytes, and whether it can be executed; of a link its target. A `RunError`
-    says what cannot be sent.
+    Of a file it keeps the name, the bytes, and whether it can be executed; of a link its target.
     """
     try:
         looks = {name: os.lstat(folder / name) for name in names}
@@ -114,7 +113,6 @@ def _link(folder: Path, name: str, looks: dict[str, os.stat_result]) -> str:
 
 
 def leads_out(name: str, target: str) -> bool:
-    """Return whether a link leads out of the folder in which its name is a path."""
     whole = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
     return target.startswith("/") or whole == ".." or whole.startswith("../") or "\0" in target
 

@@ -79,8 +79,6 @@ class _Slots:
         self.placed: dict[TaskId, Host] = {}
 
     def in_turn(self, tasks: Iterable[TaskId]) -> list[TaskId]:
-        """Return tasks in the order of placing: the leader, the evaluator, servers, workers."""
-
         def turn(task: TaskId) -> int:
             return 0 if task == self._leader else 1 if task.role is Role.EVALUATOR else 2
 

@@ -192,8 +192,8 @@ def parse_yaml(text: str, source: str, positions: dict[KeyPath, tuple[int, int]]
 
 def _reason(error: Any) -> str:
     parts = (error.context, error.problem)
-    told = ", ".join(" ".join(str(part).split()) for part in parts if part)
-    return f"{told}; indent with spaces" if r"'\t'" in told else told
+    text = ", ".join(" ".join(str(part).split()) for part in parts if part)
+    return f"{text}; indent with spaces" if r"'\t'" in text else text
 
 
 def _plain(node: Any, path: KeyPath, positions: dict[KeyPath, tuple[int, int]]) -> Any:

@@ -89,7 +89,6 @@ def table(hosts: Sequence[HostFound]) -> Iterator[str]:
 
 
 def problems(hosts: Sequence[HostFound]) -> Iterator[str]:
-    """Yield why these hosts cannot run a cluster together, a sentence each."""
     address = {found.host: found.address for found in hosts}
     for found in hosts:
         if found.problem is not None:
@@ -189,8 +188,8 @@ class Visits:
 
     def survey(self, folder: Path) -> list[HostFound]:
         self._log_in()
-        self._look_at_clocks()
-        self._look_for(folder)
+        self._measure_clocks()
+        self._find_folder(folder)
         self._try_pairs()
         return list(self.found.values())
 
@@ -283,20 +282,19 @@ class Visits:
                     found.setdefault(host, answer)
         return found
 
-    def _look_at_clocks(self) -> None:
-        """Find the offset of each clock, one host at a time, by the quickest of a few answers."""
+    def _measure_clocks(self) -> None:
         for host in list(self._visits):
-            looks = []
+            measurements = []
             for _ in range(_CLOCK_LOOKS):
                 before_s = time.time()
                 answer = self._ask({host: AskClock()}, TimeOfDay).get(host)
                 took_s = time.time() - before_s
                 if answer is not None:
-                    looks.append((took_s, answer.wall_s - before_s - took_s / 2))
-            if looks:
-                self.found[host].clock_s = min(looks)[1]
+                    measurements.append((took_s, answer.wall_s - before_s - took_s / 2))
+            if measurements:
+                self.found[host].clock_s = min(measurements)[1]
 
-    def _look_for(self, folder: Path) -> None:
+    def _find_folder(self, folder: Path) -> None:
         mark = folder / f".dtrain-check-{secrets.token_hex(8)}"
         content = secrets.token_bytes(16)
         try:

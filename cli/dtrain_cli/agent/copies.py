@@ -60,7 +60,7 @@ class CopiedFiles:
         """Follow only the files of the run; `known` bytes of those that grow were sent before."""
         self._files = RunFiles(run_dir)
         self._paths: dict[str, str] = {}  # making one costs more than the look at its file
-        self._told = {path: size for path, size in known.items() if grows(path)}
+        self._sent_bytes = {path: size for path, size in known.items() if grows(path)}
         self._growing: dict[str, None] = {"metrics.jsonl": None}
         self._records: dict[str, tuple[int, int, int] | None] = {"spec.json": self._stamp("spec.json")}
         self._fields: dict[str, dict[str, Any]] = {}
@@ -141,16 +141,16 @@ class CopiedFiles:
                 yield Changed(path, fields)
 
     def _piece(self, path: str) -> Appended | None:
-        told = self._told.get(path, 0)
+        sent = self._sent_bytes.get(path, 0)
         try:
-            if os.stat(self._path(path)).st_size <= told:  # noqa: PTH116
+            if os.stat(self._path(path)).st_size <= sent:  # noqa: PTH116
                 return None
             with open(self._path(path), "rb") as file:
-                file.seek(told)
+                file.seek(sent)
                 data = file.read(PIECE_BYTES)
         except OSError:
             return None
-        self._told[path] = told + len(data)
+        self._sent_bytes[path] = sent + len(data)
         return Appended(path, data)
 
 
@@ -286,7 +286,6 @@ class FetchedFiles:
             self.problems.append(f"{part.path[:80]} cannot be written: {error.strerror or error}")
 
     def drop(self) -> None:
-        """Remove what has arrived of a file that is not whole."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._aside, dir_fd=self._parent)

@@ -53,7 +53,7 @@ from dtrain_cli.agent.messages import (
     encode,
     write_lines,
 )
-from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, run_folder
+from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, open_lock, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.ports import HeldPorts
 from dtrain_cli.plan.run_plan import TaskLaunch
@@ -145,7 +145,7 @@ class HostAgent:
         self._arriving: ArrivingCheckpoint | None = None
         self._lease = Lease(time.monotonic())
         self._tasks: dict[TaskId, LocalTask] = {}
-        self._told_s: dict[TaskId, float] = {}
+        self._signalled_s: dict[TaskId, float] = {}
         self._made: Iterator[MadePart | AllMade] | None = None
         self._look_s = 0.0
         target.wake_on(orders)
@@ -187,9 +187,9 @@ class HostAgent:
                     self._answers.send(news)
                     printed = printed or isinstance(news, Appended)
             self._look_s = now_s + LOOK_S[printed]
-        there = (RemainingTask(task, self._told_s.get(task)) for task in self._tasks)
+        there = (RemainingTask(task, self._signalled_s.get(task)) for task in self._tasks)
         for task, number in self._lease.due(there, now_s):
-            self._told_s.setdefault(task, now_s)
+            self._signalled_s.setdefault(task, now_s)
             self._tasks[task].signal(number)
 
     def _send_made(self) -> None:
@@ -335,7 +335,7 @@ class HostAgent:
 
 def _locked(path: Path, wait_s: float) -> int:
     """Take a run's lock; raise a `WaitTimeoutError` if an earlier agent holds it for over `wait_s`."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = open_lock(path)
     if not lock(descriptor, wait_s, "end, an earlier agent of this run"):
         raise RunError(f"{path} cannot be locked; let runs be kept on another disk there")
     return descriptor

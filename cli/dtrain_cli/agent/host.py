@@ -64,24 +64,26 @@ _OTHER_FILES = 128
 
 def hold(order: HoldPorts, held: HeldPorts) -> Held:
     allow_open_files(2 * (len(held.ports) + order.count) + _OTHER_FILES)
+    where = f"{order.first} to {order.last}" if order.first else "any"
+    problem = f"{order.count} free ports are needed on {order.address} ({where})"
     found: list[int] = []
     for port in _candidates(order, held):
         if len(found) == order.count:
             break
         try:
             held.hold(order.address, port)
+            found.append(port)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                continue
-            problem = f"{order.address} cannot be bound: {error.strerror}"
-            return _none(found, held, problem)
-        found.append(port)
+            if error.errno != errno.EADDRINUSE:
+                problem = f"{order.address} cannot be bound: {error.strerror}"
+                break
     if len(found) == order.count:
         if order.loose:
             held.release(found[-1])
         return Held(found)
-    where = f"{order.first} to {order.last}" if order.first else "any"
-    return _none(found, held, f"{order.count} free ports are needed on {order.address} ({where})")
+    for port in found:
+        held.release(port)
+    return Held([], problem)
 
 
 def _candidates(order: HoldPorts, held: HeldPorts) -> Iterator[int]:
@@ -95,12 +97,6 @@ def _candidates(order: HoldPorts, held: HeldPorts) -> Iterator[int]:
             yield pick_port()
         except RunError:
             return
-
-
-def _none(found: list[int], held: HeldPorts, problem: str) -> Held:
-    for port in found:
-        held.release(port)
-    return Held([], problem)
 
 
 def unreachable(addresses: Iterable[str], timeout_s: float) -> dict[str, str]:

@@ -34,7 +34,6 @@ class Lease:
         return self._heard_s + self._lease_s
 
     def renew(self, heard_s: float) -> None:
-        """Prolong the lease; `heard_s` is the moment that a ping has echoed."""
         if self.order is None:
             self._heard_s = max(self._heard_s, heard_s)
 

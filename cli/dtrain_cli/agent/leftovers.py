@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dtrain_cli.agent.messages import MAGIC
-from dtrain_cli.agent.run_folders import LOCK, code_store, release, run_folder
+from dtrain_cli.agent.run_folders import LOCK, code_store, open_lock, release, run_folder
 
 
 class Leftovers(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ def remove(leftovers: Leftovers) -> Removed:
 
 
 def _remove(folder: Path) -> None:
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = open_lock(folder / LOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         release(code_store(), folder)

@@ -35,10 +35,8 @@ _Field = None | bool | int | float | str | dict[str, int | float] | list[dict[st
 class BeginRun(msgspec.Struct, frozen=True, tag="begin"):
     """The run that the agent belongs to; `host` is the launcher's name for the agent's host.
 
-    Attributes:
-        digest: of the program's content.
-        lease_s: how long the agent keeps its tasks without a message of the launcher.
-        known: the bytes that the launcher has of each file that grows.
+    Without a message of the launcher the agent keeps its tasks for `lease_s`. The launcher has `known` bytes
+    of each file that grows.
     """
 
     run: str
@@ -236,7 +234,6 @@ class Changed(msgspec.Struct, frozen=True, tag="changed"):
         self.on_top_of({"task": "", "pid": 1, "host": ""})
 
     def on_top_of(self, before: dict[str, Any]) -> Any:
-        """Return a copy of a status with these fields replaced; raise the errors that `record` raises."""
         return _sound(msgspec.json.decode(msgspec.json.encode(before | self.fields), type=TaskStatus))
 
 

@@ -7,7 +7,6 @@ host: homes are one disk on many clusters, so that the runs of several hosts use
 
 import contextlib
 import errno
-import hashlib
 import os
 import socket
 import tempfile
@@ -18,7 +17,7 @@ from dtrain.errors import DtrainError, RunError
 from dtrain.process import file_lock
 from dtrain.runs.files import default_runs_dir
 from dtrain_cli.agent.messages import CodePart, CodeThere, WantCode
-from dtrain_cli.code import discard, link_farm, unpack
+from dtrain_cli.code import digest_of, discard, link_farm, unpack
 
 WORK = "work"
 """The folder of a run's directory in which its tasks run."""
@@ -40,6 +39,10 @@ def check_room(folder: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise RunError(f"{error.strerror} in {folder}; make room there") from None
+
+
+def open_lock(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def code_store() -> Path:
@@ -93,7 +96,7 @@ LOCK_S = 25.0
 def locked(store: Path) -> Iterator[None]:
     """Hold the lock of a store; raise a `WaitTimeoutError` if another process holds it for over `LOCK_S`."""
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(store / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = open_lock(store / _LOCK)
     try:
         with file_lock.locked(descriptor, LOCK_S, f"lay out or remove code in {store}"):
             yield
@@ -124,4 +127,4 @@ def _release(store: Path, uses: list[Path]) -> None:
 
 
 def _user(run_dir: Path) -> str:
-    return hashlib.blake2b(os.fsencode(f"{socket.gethostname()}:{run_dir}"), digest_size=16).hexdigest()
+    return digest_of(os.fsencode(f"{socket.gethostname()}:{run_dir}"))

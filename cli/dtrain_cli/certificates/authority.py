@@ -69,10 +69,9 @@ def places(addresses: dict[TaskId, str | None]) -> list[TaskFolder]:
 
 
 def write_certificates(out: Path, run_id: str, tasks: list[TaskFolder], days: int, renew: bool) -> list[Path]:
-    """Make the authority of a run and a leaf for each task; `renew` takes the authority that is there.
+    """Make the authority of a run and a leaf for each task; return the folders of the hosts.
 
-    Returns the folders of the hosts. Raises a `SpecError` if some of the files exist, or with `renew` no
-    authority does; nothing has been changed then.
+    `renew` makes new leaves by the authority that is there. Nothing is changed where a `SpecError` is raised.
     """
     folders = list(dict.fromkeys(out / task.folder for task in tasks))
     if renew:

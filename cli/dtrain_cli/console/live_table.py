@@ -97,7 +97,10 @@ class LiveTable:
         left = left and f"  {left}"
         shown = min(len(self._losses), width - len(text) - len(left) - len("  loss   ") - _BAR_MIN)
         if shown > 1:
-            text += f"  loss {sparkline(_logarithms(self._losses[-shown:]))}"
+            losses = self._losses[-shown:]
+            # Logarithms show more than the first fall.
+            bars = [math.log(loss) for loss in losses] if min(losses) > 0 else losses
+            text += f"  loss {sparkline(bars)}"
         bar = min(width - len(text) - len(left) - 2, _BAR_MAX)
         if step is not None and last and bar >= _BAR_MIN:
             filled = round(bar * min(1.0, step / last))
@@ -117,7 +120,6 @@ def pace_of(before: StepPace | None, step: int, now_s: float) -> StepPace:
 
 
 def time_left(pace: StepPace, last: int, now_s: float) -> str:
-    """Return ``1:05 left``; nothing before there is a rate, and after the last step."""
     done = pace.step - pace.first
     if done <= 0 or pace.step >= last:
         return ""
@@ -147,10 +149,6 @@ def sparkline(values: list[float]) -> str:
         SPARKS[int((value - low) / span * (len(SPARKS) - 1))] if abs(value) < float("inf") else " "
         for value in values
     )
-
-
-def _logarithms(losses: list[float]) -> list[float]:
-    return [math.log(loss) for loss in losses] if min(losses) > 0 else losses
 
 
 def slow_replicas(rows: list[Row], so_far: Container[TaskId] = ()) -> dict[TaskId, float]:

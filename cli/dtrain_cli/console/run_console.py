@@ -66,7 +66,6 @@ class RunConsole:
         self._tails.setdefault(task, []).append(LogTail(task, log, line_bytes_max=line_bytes_max))
 
     def say(self, text: str) -> None:
-        """Print a line of dtrain's own, after the tasks' earlier output."""
         self._show_lines(until_s=0.0)
         self._erase_table()
         self._err.write(self._between_words(f"dtrain: {plain(masked(text))}") + "\n")
@@ -84,7 +83,7 @@ class RunConsole:
         now_s = time.monotonic()
         self._out.flush()
         self._err.flush()
-        self._tell_trouble()
+        self._report_trouble()
         if now_s >= self._next_batch_s:
             self._next_batch_s = now_s + (BATCH_S if self._lines_to_terminal else 0.0)
             self._show_lines(until_s=now_s + _PUMP_S)
@@ -111,7 +110,7 @@ class RunConsole:
                 time.sleep(0.005)
         if more and not self._out.closed:
             self.say("the reader of the output is too slow; the last lines are only in the log files")
-        self._tell_trouble()
+        self._report_trouble()
         if self._table:
             self._draw_table()
             self._table_widths = []
@@ -170,7 +169,7 @@ class RunConsole:
             text = "".join(f"{task} | {without_colours(line)}\n" for task, line in batch)
         self._out.write(text)
 
-    def _tell_trouble(self) -> None:
+    def _report_trouble(self) -> None:
         if self._out.trouble:
             text = self._out.trouble
             self._out.trouble = None

@@ -27,6 +27,7 @@ from dtrain_cli.console.live_table import (
     new_table,
 )
 from dtrain_cli.console.streams import own_stdout
+from dtrain_cli.runs.index import moment
 from dtrain_cli.runs.report import lost_tasks, lost_texts
 
 _LINES_BESIDE_ROWS = 3
@@ -47,7 +48,6 @@ def _number(value: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Format a number of bytes: ``12.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -149,22 +149,15 @@ def runs_table(runs: Sequence[Mapping[str, Any]]) -> Table:
 
 def _run_row(run: Mapping[str, Any]) -> tuple[str, ...]:
     step = "" if run["global_step"] is None else str(run["global_step"])
-    started = _moment(run["started"])
+    started = moment(run["started"])
     since = started.strftime("%Y-%m-%d %H:%M") if started else ""
     return run["run"], run["name"], run["state"], step, _took(run), since, run["where"]
 
 
 def _took(run: Mapping[str, Any]) -> str:
-    started = _moment(run["started"])
-    ended = datetime.now(UTC) if run["state"] in LIVE_RUN_STATES else _moment(run["ended"])
+    started = moment(run["started"])
+    ended = datetime.now(UTC) if run["state"] in LIVE_RUN_STATES else moment(run["ended"])
     return duration_text(max(0.0, (ended - started).total_seconds())) if started and ended else ""
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text).astimezone() if text else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _headline(report: Mapping[str, Any]) -> Text:

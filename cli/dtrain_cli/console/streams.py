@@ -97,7 +97,6 @@ class PlainStream(io.TextIOWrapper):
 
 
 def make_plain() -> None:
-    """Have `sys.stdout` and `sys.stderr` pass no control characters from now on."""
     for name in ("stdout", "stderr"):
         own = getattr(sys, name)
         if isinstance(own, io.TextIOWrapper) and not isinstance(own, PlainStream):
@@ -109,7 +108,6 @@ def make_plain() -> None:
 
 
 def own_stdout() -> TextIO:
-    """Return stdout for escape codes of dtrain's own, after what has been printed so far."""
     sys.stdout.flush()
     return getattr(sys.stdout, "own", sys.stdout)
 

@@ -51,7 +51,7 @@ class AgentHost:
 
 
 @dataclass(frozen=True)
-class Said:
+class AgentAnswer:
     """An answer of an agent for the owner of the agents."""
 
     host: str
@@ -67,7 +67,7 @@ class StreamEnded:
     again: bool
 
 
-News = Said | StreamEnded | Gone | Silent | HeardAgain
+News = AgentAnswer | StreamEnded | Gone | Silent | HeardAgain
 
 
 class Agents:
@@ -88,7 +88,7 @@ class Agents:
         self._selector.register(source, selectors.EVENT_READ, None)
 
     def log_in(self, host: str) -> None:
-        """Start a login to a host; `Said` with `RunReady`, or `StreamEnded`, follows."""
+        """Start a login to a host; `AgentAnswer` with `RunReady`, or `StreamEnded`, follows."""
         self._drop(host)
         link = Link(host, self._opener.open(host))
         self.members[host] = AgentHost(link)
@@ -115,7 +115,7 @@ class Agents:
                     link.pump()
                     self._watch_writing(link)
                 else:
-                    news += self._hear(link)
+                    news += self._receive(link)
             for action in self.alive.due(time.monotonic()):
                 news += self._act(action)
             if news or woken or time.monotonic() >= until_s:
@@ -132,21 +132,21 @@ class Agents:
         while time.monotonic() < deadline_s and any(not m.link.over for m in self.members.values()):
             for key, _ in self._selector.select(_TURN_S):
                 if isinstance(key.data, Link):
-                    self._hear(key.data)
+                    self._receive(key.data)
                 elif key.data is None:
                     self._selector.unregister(key.fileobj)
         for host in list(self.members):
             self._drop(host)
         self._selector.close()
 
-    def _hear(self, link: Link) -> list[News]:
+    def _receive(self, link: Link) -> list[News]:
         member = self.members.get(link.host)
         if member is None or member.link is not link:
             return []
         news: list[News] = []
         try:
             for answer in link.read():
-                news += self._take(link.host, member, answer)
+                news += self._handle(link.host, member, answer)
         except HostError as error:
             link.kill()
             member.why = str(error)
@@ -154,7 +154,7 @@ class Agents:
             news += self._ended(link, member)
         return news
 
-    def _take(self, host: str, member: AgentHost, answer: Answer) -> list[News]:
+    def _handle(self, host: str, member: AgentHost, answer: Answer) -> list[News]:
         if isinstance(answer, HostFacts) != (member.welcome is None):
             raise HostError(
                 f"{host}: its agent is not heard any more: it has said {answer!s:.80} out of turn"
@@ -177,14 +177,14 @@ class Agents:
                 member.ready = answer
                 for action in self.alive.ready(host, member.welcome.monotonic_s, now_s):
                     news += self._act(action)
-                news.append(Said(host, answer))
+                news.append(AgentAnswer(host, answer))
             case Replaced() | Changed() | Appended() if member.clock is not None:
                 self._mirror.take(host, answer, member.clock)
             case Failed(reason=reason):
                 member.why = f"{host}: {reason}"
-                news.append(Said(host, answer))
+                news.append(AgentAnswer(host, answer))
             case _:
-                news.append(Said(host, answer))
+                news.append(AgentAnswer(host, answer))
         return news
 
     def _ended(self, link: Link, member: AgentHost) -> list[News]:

@@ -1,7 +1,6 @@
 """The end of a run on hosts: what the leader has written in its working directory comes to the launcher's."""
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -12,8 +11,8 @@ from dtrain.runs.files import RunFiles, default_runs_dir, open_own, read_record
 from dtrain.runs.json_file import replace_json
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
-from dtrain_cli.code import mib, shown
-from dtrain_cli.fleet.agents import Agents, Said, StreamEnded
+from dtrain_cli.code import digest_of, mib, shown
+from dtrain_cli.fleet.agents import AgentAnswer, Agents, StreamEnded
 from dtrain_cli.fleet.host_rules import Gone, HostPhase
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
@@ -26,12 +25,11 @@ _SHOWN = 5
 def fetch(
     agents: Agents, host: str, files: FetchedFiles, signals: SignalInbox, say: Callable[[str], None]
 ) -> None:
-    """Have a host's agent send what was made there, write it, and report what has come and what has not."""
     problem = _received(agents, host, files, signals)
     files.drop()
     if problem is not None:
         files.problems.append(problem)
-    _tell(files, host, say)
+    _report(files, host, say)
 
 
 def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInbox) -> str | None:
@@ -42,10 +40,10 @@ def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInb
     while time.monotonic() < deadline_s and not files.full:
         for news in agents.turn(time.monotonic() + _TICK_S):
             match news:
-                case Said(host=here, answer=MadePart() as part) if here == host:
+                case AgentAnswer(host=here, answer=MadePart() as part) if here == host:
                     files.take(part)
                     deadline_s = time.monotonic() + SILENCE_S
-                case Said(host=here, answer=AllMade(problems=problems)) if here == host:
+                case AgentAnswer(host=here, answer=AllMade(problems=problems)) if here == host:
                     files.problems += problems
                     return None
                 case StreamEnded(host=here, reason=reason) if here == host:
@@ -59,8 +57,7 @@ def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInb
 
 
 def brought_file(cwd: Path) -> Path:
-    digest = hashlib.blake2b(os.fsencode(cwd), digest_size=16).hexdigest()
-    return default_runs_dir().absolute().with_name("fetched") / f"{digest}.json"
+    return default_runs_dir().absolute().with_name("fetched") / f"{digest_of(os.fsencode(cwd))}.json"
 
 
 def earlier(cwd: Path) -> dict[str, str]:
@@ -81,12 +78,11 @@ def remember(cwd: Path, brought: Mapping[str, str]) -> None:
 
 
 def apart_text(folder: Path) -> str | None:
-    """Return for a run's last line which files came to a folder of their own; None: none did."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return f"kept apart from files of yours, in {folder}: {shown(names)}" if names else None
 
 
-def _tell(files: FetchedFiles, host: str, say: Callable[[str], None]) -> None:
+def _report(files: FetchedFiles, host: str, say: Callable[[str], None]) -> None:
     if files.names:
         say(f"fetched from {host}, {mib(files.nbytes)}: {shown(files.names)}")
     if files.apart:

@@ -102,7 +102,6 @@ class HostsAlive:
         self._tasks: dict[TaskId, tuple[str, int]] = {}
 
     def phase(self, host: str) -> HostPhase | None:
-        """Return the phase of a host; None before its first agent is ready."""
         return self._hosts[host].phase if host in self._hosts else None
 
     def is_heard(self, host: str) -> bool:
@@ -221,7 +220,6 @@ class Logins:
         self._under_way.discard(host)
 
     def failed(self, host: str, now_s: float) -> bool:
-        """Note that a login has failed; return whether it is tried again."""
         self._under_way.discard(host)
         count = self._failed[host]
         if count == len(WAITS_S):

@@ -29,10 +29,7 @@ class Opener(Protocol):
         """Start a process, in a session of its own, that carries the streams of an agent on a host."""
 
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
-        """Return why the process has ended before its agent spoke, and whether another try may succeed.
-
-        `words` are the end of what it has printed.
-        """
+        """Return why the process has ended before its agent spoke, and whether another try may succeed."""
 
 
 class Link:

@@ -55,7 +55,6 @@ class Locations:
         return self._address[task] if task in self._moved else None
 
     def moved(self) -> dict[str, str]:
-        """Return the addresses that are no longer the cluster's, by task."""
         return {str(task): self._address[task] for task in sorted(self._moved)}
 
     def port_of(self, task: TaskId) -> int:

@@ -68,7 +68,6 @@ class Mirror:
         """By host, the bytes that were copied of each file that grows."""
 
     def said(self, task: TaskId) -> Mapping[str, Any] | None:
-        """Return the newest status of a task, with the times of its host."""
         return self._said.get(f"tasks/{task.role}-{task.index}/status.json")
 
     def take(self, host: str, news: FileNews, clock: HostClock) -> None:

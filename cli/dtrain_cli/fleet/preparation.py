@@ -23,7 +23,7 @@ from dtrain_cli.agent.messages import (
     WantCode,
 )
 from dtrain_cli.code import CodeArchive
-from dtrain_cli.fleet.agents import Agents, News, Said, StreamEnded
+from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
 from dtrain_cli.fleet.host_rules import Gone, Logins
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
@@ -64,7 +64,7 @@ class Preparation:
             for host in logins.begin(now_s):
                 self._agents.log_in(host)
             for news in self._turn():
-                if isinstance(news, Said) and isinstance(news.answer, RunReady):
+                if isinstance(news, AgentAnswer) and isinstance(news.answer, RunReady):
                     logins.succeeded(news.host)
                 elif isinstance(news, StreamEnded):
                     reasons[news.host] = news.reason
@@ -134,9 +134,9 @@ class Preparation:
                     raise HostError(news.reason)
                 if isinstance(news, Gone):
                     raise HostError(f"{news.host}: no word of its agent for {news.silent_s:.0f} s")
-                if isinstance(news, Said) and isinstance(news.answer, Failed):
+                if isinstance(news, AgentAnswer) and isinstance(news.answer, Failed):
                     raise HostError(f"{news.host}: {news.answer.reason}")
-                if isinstance(news, Said) and isinstance(news.answer, kind):
+                if isinstance(news, AgentAnswer) and isinstance(news.answer, kind):
                     answers[news.host] = news.answer
         return answers
 
@@ -147,7 +147,7 @@ class Preparation:
             if number in STOP_SIGNALS:
                 raise StartInterruptedError(number)
         for each in news:
-            if isinstance(each, Said) and isinstance(each.answer, Signalled):
+            if isinstance(each, AgentAnswer) and isinstance(each.answer, Signalled):
                 raise StartInterruptedError(each.answer.number)
         return news
 

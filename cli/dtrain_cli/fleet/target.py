@@ -28,7 +28,7 @@ from dtrain_cli.agent.messages import (
     SignalOrder,
 )
 from dtrain_cli.code import CodeArchive
-from dtrain_cli.fleet.agents import Agents, News, Said, StreamEnded
+from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
 from dtrain_cli.fleet.host_rules import Gone, HeardAgain, HostPhase, Silent, address_of
 from dtrain_cli.fleet.link import Opener
@@ -119,7 +119,7 @@ class FleetTarget:
         self._locations.place(cluster, run.spec.place)
         self._agents.wake_on(self._signals)
         self._preparation.log_in([host.host for host in run.hosts], run.spec.wait.start_s)
-        self._tell_addresses()  # an earlier launch of the run may have left others
+        self._send_addresses()  # an earlier launch of the run may have left others
         self._lay_out_code()
         self._find_addresses()
         orders = {host: self._hold(host, ports) for host, ports in self._locations.wanted(cluster).items()}
@@ -200,7 +200,6 @@ class FleetTarget:
         return None if step is None or there is None else SavedRecord(step, there)
 
     def finish(self, say: Callable[[str], None]) -> None:
-        """Fetch what the leader has written beside the code that was sent, and close."""
         until_s = time.monotonic() + SILENCE_S
         self._copy_checkpoint()
         while self._second is not None and self._second.asked and time.monotonic() < until_s:
@@ -264,7 +263,7 @@ class FleetTarget:
         if self._queued:
             until_s = 0.0
         for news in self._agents.turn(until_s):
-            self._take(news)
+            self._handle_news(news)
         for host, order in self._orders.due(self._attempts, self._locations.host_of):
             self._agents.send(host, order)
         clocks = {host: member.clock for host, member in self._agents.members.items() if member.clock}
@@ -301,24 +300,24 @@ class FleetTarget:
 
     # -- what becomes of the hosts
 
-    def _take(self, news: News) -> None:
+    def _handle_news(self, news: News) -> None:
         match news:
             case Silent(host=host):
                 limit = f"it is lost after {self._agents.alive.gone_s:g} s without a word"
-                self._tell("silent", host, f"{host} is not heard, and is waited for: {limit}")
+                self._report("silent", host, f"{host} is not heard, and is waited for: {limit}")
             case HeardAgain(host=host, after_s=after_s):
-                self._tell("heard again", host, f"{host} is heard again, after {after_s:.0f} s")
+                self._report("heard again", host, f"{host} is heard again, after {after_s:.0f} s")
             case StreamEnded(host=host, reason=reason):
                 if self._second is not None:
                     self._second.forget(host)
                 if self._agents.alive.phase(host) is HostPhase.CUT:
-                    self._tell("cut", host, f"{reason}; logging in again")
+                    self._report("cut", host, f"{reason}; logging in again")
             case Gone():
-                self._lose(news)
-            case Said(host=host, answer=answer):
-                self._hear(host, answer)
+                self._move_tasks(news)
+            case AgentAnswer(host=host, answer=answer):
+                self._handle_answer(host, answer)
 
-    def _hear(self, host: str, answer: Answer) -> None:
+    def _handle_answer(self, host: str, answer: Answer) -> None:
         match answer:
             case Started() | Exited() | Refused() if answer.task not in map(
                 str, self._locations.tasks_of(host)
@@ -331,29 +330,29 @@ class FleetTarget:
                 self._queued.append(answer)
             case MadePart() | AllMade() if self._second is not None:
                 if why := self._second.take(host, answer):
-                    self._tell("no copy", host, why)
+                    self._report("no copy", host, why)
             case Held() if host in self._moving:
                 self._resume_moves(host, answer)
             case Signalled(number=number):
                 self._queued.append(StopAsked(number, host))
             case Failed(reason=reason):
-                self._tell("failed", host, f"{host}: {reason}")
+                self._report("failed", host, f"{host}: {reason}")
 
-    def _tell(self, kind: str, host: str, text: str) -> None:
+    def _report(self, kind: str, host: str, text: str) -> None:
         self._queued.append(HostNews(kind, host, text))
 
-    def _lose(self, gone: Gone) -> None:
+    def _move_tasks(self, gone: Gone) -> None:
         """Have ports held for a host's tasks, there or on a spare host, before their end is reported."""
         if (earlier := self._moving.pop(gone.host, None)) is not None:  # its tasks had not begun there
             gone = replace(gone, tasks=gone.tasks + earlier.tasks)
         host: str | None = gone.host
         if gone.usable:
-            self._tell("back", gone.host, f"{gone.host}: another agent is up there; its tasks start again")
+            self._report("back", gone.host, f"{gone.host}: another agent is up there; its tasks start again")
         else:
             up = self._agents.up(host.host for host in self._run.hosts)
             host = self._locations.move(gone.host, up, self._run.workload.foreign)
             takes = f"; the spare host {host} takes its tasks over" if host else ""
-            self._tell("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{takes}")
+            self._report("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{takes}")
             if not up:
                 others = "no other is heard: is this machine on the network?"
                 self._queued.append(TargetFailed(f"{gone.host} is lost, and {others}"))
@@ -375,7 +374,7 @@ class FleetTarget:
         else:
             for task, port in zip(serving, held.ports, strict=True):
                 self._locations.change_port(task, port)
-            self._tell_addresses()
+            self._send_addresses()
         if not gone.usable and self._locations.host_of(self._locations.leader) == host:
             self._send_copy(host)
         for task, attempt in gone.tasks:
@@ -389,7 +388,7 @@ class FleetTarget:
             if (launch := self._delayed.pop(task, None)) is not None:
                 self._send_start(launch)
 
-    def _tell_addresses(self) -> None:
+    def _send_addresses(self) -> None:
         moved = self._locations.moved()
         data = msgspec.json.encode(moved) if moved else None
         for host in self._agents.members:

@@ -160,7 +160,7 @@ def remove_run(run: KnownRun, runs_dir: Path) -> None:
     """Remove a run's files, and the link below the runs directory to one that has a directory of its own.
 
     Of a directory elsewhere only what dtrain has written goes, and the directory itself if that leaves it
-    empty. Raises a `RunInUseError` if the run lives.
+    empty.
     """
     files = run.files
     try:

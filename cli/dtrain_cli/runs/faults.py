@@ -43,10 +43,7 @@ class RunningTask:
         self._attempt = record.attempt
 
     def signal(self, action: str) -> None:
-        """Signal the task's whole group; raise a `RunError` if its process is not the launcher's.
-
-        The signal of a task on another host is sent by the launcher.
-        """
+        """Signal the task's whole group; on another host, its launcher does."""
         where = where_of(self._files)
         if where.engine in ATTACHED:
             write_record(self._files.signal(self.task, self._attempt), SIGNALS[action])

@@ -198,12 +198,16 @@ def register_run(files: RunFiles, runs_dir: Path, run_id: str) -> None:
 
 
 def instant(text: str) -> datetime:
-    """Parse an ISO time; text that is none is long ago, and a time without a zone is local."""
+    """Read an ISO time; a text that is none is long ago."""
+    return moment(text) or datetime.fromtimestamp(0, UTC)
+
+
+def moment(text: str | None) -> datetime | None:
+    """Read an ISO time, in the local zone; None for a text that is none."""
     try:
-        instant = datetime.fromisoformat(text)
-        return instant if instant.tzinfo else instant.astimezone()
+        return datetime.fromisoformat(text).astimezone() if text else None
     except (ValueError, OverflowError):  # no time, or none of the clock's years
-        return datetime.fromtimestamp(0, UTC)
+        return None
 
 
 def shown_names(names: Sequence[str], most: int = NAMED_MAX) -> str:
@@ -337,7 +341,6 @@ class Journal:
             self._complain(error)
 
     def end(self, state: RunState, exit_code: int, failure: FailureRecord | None) -> None:
-        """Note the end of the run, which is now; `save` writes it."""
         record = self.record
         record.state = state
         record.exit_code = exit_code

@@ -59,7 +59,6 @@ class TaskOutput:
             self._partial = b""
 
     def _new(self) -> Iterator[tuple[bool, bytes]]:
-        """Yield new blocks, each with whether it is the first of its attempt."""
         for attempt in self.files.attempts(self.task):
             if attempt < self._attempt:
                 continue

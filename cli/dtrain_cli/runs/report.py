@@ -68,8 +68,7 @@ class ProcessMeter:
 def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str, Any]:
     """Return everything that is known of the run in a directory; `damaged` names the records that are.
 
-    A `meter` that is kept between calls makes the processor's share the present one. Raises a
-    `RunNotFoundError` if there is no run in the directory.
+    A `meter` that is kept between calls makes the processor's share the present one.
     """
     files = RunFiles(directory)
     record = own_record(directory)
@@ -316,7 +315,6 @@ def lost_tasks(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def lost_texts(tasks: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return what became of lost tasks of a report, one text for all that were lost for the same reason."""
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for task in tasks:
         alike.setdefault((task["state"], task["message"]), []).append(task)

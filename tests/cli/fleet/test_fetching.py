@@ -7,12 +7,12 @@ from row_by_row import every_row
 
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, MadePart
-from dtrain_cli.fleet.agents import Said, StreamEnded
+from dtrain_cli.fleet.agents import AgentAnswer, StreamEnded
 from dtrain_cli.fleet.fetching import fetch
 from dtrain_cli.fleet.host_rules import Gone, HostPhase
 
-HALF = Said("h1", MadePart("half", b"x", last=False))
-WHOLE = Said("h1", MadePart("whole", b"x", last=True))
+HALF = AgentAnswer("h1", MadePart("half", b"x", last=False))
+WHOLE = AgentAnswer("h1", MadePart("whole", b"x", last=True))
 
 
 class Agents:
@@ -33,12 +33,12 @@ class Agents:
 @every_row(
     "turns, numbers, said",
     [
-        ([[WHOLE], [Said("h1", AllMade([]))]], [], None),
-        ([[WHOLE], [Said("h1", AllMade(["b cannot be read: no"]))]], [], "b cannot be read: no"),
+        ([[WHOLE], [AgentAnswer("h1", AllMade([]))]], [], None),
+        ([[WHOLE], [AgentAnswer("h1", AllMade(["b cannot be read: no"]))]], [], "b cannot be read: no"),
         ([[WHOLE, HALF], [StreamEnded("h1", "h1: it is gone", True)]], [], "h1: it is gone"),
         ([[WHOLE, HALF], [Gone("h1", (), False, 15.0)]], [], "no word of the host for 15 s"),
         ([[WHOLE, HALF]], [signal.SIGINT], "SIGINT (Ctrl-C) ended the fetching"),
-        ([[StreamEnded("h2", "another host", True), WHOLE], [Said("h1", AllMade([]))]], [], None),
+        ([[StreamEnded("h2", "another host", True), WHOLE], [AgentAnswer("h1", AllMade([]))]], [], None),
     ],
 )
 def test_it_ends_with_whole_files_and_the_reason_in_words(tmp_path, turns, numbers, said):

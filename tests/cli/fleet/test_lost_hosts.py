@@ -10,7 +10,7 @@ from dtrain.config import ClusterSection, Host, RunSpec, WaitSection, read_hosts
 from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent.messages import Held, HoldPorts, Put, StartOrder
-from dtrain_cli.fleet.agents import Said
+from dtrain_cli.fleet.agents import AgentAnswer
 from dtrain_cli.fleet.host_rules import Gone, HostsAlive
 from dtrain_cli.fleet.locations import RemotePlace
 from dtrain_cli.fleet.mirror import LOST_STATUS
@@ -81,7 +81,7 @@ def lose(target, host, usable=False):
         for other in target._agents.members:
             alive.heard(other, 100.0 if other != host else 0.0)
         (gone,) = [action for action in alive.due(100.0) if isinstance(action, Gone)]
-    target._take(gone)
+    target._handle_news(gone)
     return told(target)
 
 
@@ -99,7 +99,7 @@ def test_a_task_that_is_due_while_its_host_is_cut_off_starts_when_the_host_is_ba
     assert (target._agents.sent, told(target)) == ([], [])
     assert lose(target, "h2", usable=True) == []
     assert target._agents.orders(StartOrder) == [], "its port is not held yet"
-    target._take(Said("h2", Held([2002, 2003])))
+    target._handle_news(AgentAnswer("h2", Held([2002, 2003])))
     assert told(target) == [Exited("worker:1", 0, LOST_STATUS, 0)]
     assert [(host, order.task, order.attempt) for host, order in target._agents.orders(StartOrder)] == [
         ("h2", "worker:0", 1)
@@ -112,7 +112,7 @@ def test_a_spare_host_takes_over_the_tasks_of_a_lost_one(fleet, tmp_path):
     target._agents.sent.clear()
     assert lose(target, "h2") == []
     assert [(host, order.count) for host, order in target._agents.orders(HoldPorts)] == [("h3", 2)]
-    target._take(Said("h3", Held([3001, 3002])))
+    target._handle_news(AgentAnswer("h3", Held([3001, 3002])))
     assert told(target) == [Exited(f"worker:{index}", 0, LOST_STATUS, 0) for index in (0, 1)]
     assert {host for host, _ in target._agents.orders(Put)} == {"h1", "h2", "h3"}
     again = target.placed(launch(tmp_path, WORKER0, 1))
@@ -135,7 +135,7 @@ def test_a_launcher_that_hears_no_host_at_all_asks_whether_it_is_on_the_network(
     alive.heard("h1", 5.0)
     alive.due(60.0)
     (gone,) = [action for action in alive.due(69.0) if isinstance(action, Gone)]
-    target._take(gone)
+    target._handle_news(gone)
     assert gone.host == "h2"
     assert told(target)[0] == TargetFailed(
         "h2 is lost, and no other is heard: is this machine on the network?"

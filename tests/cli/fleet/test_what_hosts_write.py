@@ -199,8 +199,8 @@ def test_a_host_has_no_word_about_tasks_of_others(tmp_path):
     log = "tasks/chief-0/attempt-0/output.log"
     for host in ("h2", "h1"):
         target._mirror.take(host, Appended(log, host.encode()), CLOCK)
-        target._hear(host, Exited("chief:0", 0, 1, 0))
-    target._hear("h1", Exited("nonsense", 0, 1, 0))
+        target._handle_answer(host, Exited("chief:0", 0, 1, 0))
+    target._handle_answer("h1", Exited("nonsense", 0, 1, 0))
     assert (tmp_path / log).read_bytes() == b"h1"
     assert [event.task for event in target._queued] == ["chief:0"]
 
