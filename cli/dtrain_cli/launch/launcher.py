@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 
 import msgspec
 
@@ -28,7 +27,6 @@ from dtrain.runs.files import (
     RunFiles,
     RunRecord,
     SavedRecord,
-    default_runs_dir,
     offer_to_join,
     read_record,
     write_record,
@@ -43,11 +41,11 @@ from dtrain_cli.fleet.fetching import apart_text
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.policies.outcomes import RunOutcome
 from dtrain_cli.launch.policies.patience import LaunchLimits
-from dtrain_cli.launch.request import other_settings, read_request
+from dtrain_cli.launch.request import chosen_directory, other_settings, read_request, runs_directory
 from dtrain_cli.launch.run_progress import RunProgress
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
-from dtrain_cli.runs.index import Journal, find_run, locked_run_directory, new_run_id, register_run
+from dtrain_cli.runs.index import Journal, locked_run_directory, new_run_id, register_run
 from dtrain_cli.runs.report import lost_on_the_way, lost_tasks, read_report
 from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.target import Target
@@ -71,19 +69,21 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextMana
         raise SpecError("--detach: the tasks end with their launcher here; leave the option away")
     signals = SignalInbox()
     workload, spec = read_request(options)
-    directory, resume = _directory(options, workload.named(spec))
-    with locked_run_directory(directory, resume) as files:
+    name, runs_dir = workload.named(spec).name, runs_directory(options)
+    new_id = new_run_id(name, datetime.now())
+    directory = chosen_directory(options, name) or runs_dir / new_id
+    with locked_run_directory(directory, options.resume is not None) as files:
         earlier = read_record(files.run, RunRecord)
         spec = workload.named(spec, earlier.name if earlier else None)
-        if earlier is not None:
-            run_id = earlier.run
-        else:
-            run_id = new_run_id(spec.name, datetime.now()) if _elsewhere(options, files) else directory.name
+        elsewhere = directory.parent != runs_dir
+        run_id = earlier.run if earlier else new_id if elsewhere else directory.name
         if earlier is not None and (others := other_settings(files, spec, options.foreign)):
             say(f"goes on with other settings: {others}")
         with target_of(Scene(spec, workload, files, run_id, signals, say)) as target:
             cluster = target.hold_addresses(spec.cluster)
             saved = _checkpoint_to_resume(options, spec, files, earlier, target)
+            if elsewhere:
+                register_run(files, runs_dir, run_id)
             identity = _identity(options, spec, files, run_id)
             plan = _plan(spec, cluster, files, identity, workload, target)
             if not spec.hold_ports:
@@ -116,27 +116,7 @@ def _checkpoint_to_resume(
     return found
 
 
-def _directory(options: LaunchOptions, spec: RunSpec) -> tuple[Path, bool]:
-    """Return the run's directory, and whether the run in it is resumed."""
-    if options.run_dir is not None:
-        return options.run_dir.absolute(), options.resume is not None
-    runs_dir = _runs_dir(options)
-    if options.resume is not None:
-        return find_run(options.resume or spec.name, runs_dir).files.directory, True
-    return runs_dir / new_run_id(spec.name, datetime.now()), False
-
-
-def _runs_dir(options: LaunchOptions) -> Path:
-    return (options.runs_dir or default_runs_dir()).absolute()
-
-
-def _elsewhere(options: LaunchOptions, files: RunFiles) -> bool:
-    return files.directory.parent != _runs_dir(options)
-
-
 def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles, run_id: str) -> RunIdentity:
-    if _elsewhere(options, files):
-        register_run(files, _runs_dir(options), run_id)
     secret = secret_in_file(spec.security) or new_secret()
     # Its key is in the memory of this process alone, and ends with it.
     requires_tls = spec.security.tls == TlsMode.REQUIRED

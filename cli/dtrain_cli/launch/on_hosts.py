@@ -17,7 +17,7 @@ from dtrain.config import Host, RunSpec
 from dtrain.config.choices import On
 from dtrain.errors import DtrainError, SpecError
 from dtrain.process.private_variables import SECRET
-from dtrain.runs.files import RunFiles, read_record, write_record
+from dtrain.runs.files import read_record, write_record
 from dtrain_cli.agent import leftovers
 from dtrain_cli.agent.leftovers import Leftovers, Removed
 from dtrain_cli.agent.messages import MAGIC
@@ -31,7 +31,7 @@ from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.placement import hosts_of, place
 from dtrain_cli.runs.index import KnownRun, WhereRecord, where_of
-from dtrain_cli.targets.ssh import NoSshError, Ssh, explained, login_command
+from dtrain_cli.targets.ssh import NO_SSH, Ssh, login_command
 
 
 def launch_by_ssh(options: LaunchOptions) -> int:
@@ -43,12 +43,12 @@ def launch_by_ssh(options: LaunchOptions) -> int:
         HostError: a host cannot be reached or used.
     """
     os.environ.pop(SECRET, None)  # of another run
-    return launcher.run(options, lambda scene: _by_ssh(scene, options.foreign))
 
+    def target(scene: Scene) -> FleetTarget:
+        opener = Ssh(scene.spec.python or sys.executable, options.foreign)
+        return fleet_target(scene, On.SSH, hosts_of(scene.spec), opener)
 
-def _by_ssh(scene: Scene, foreign: bool) -> FleetTarget:
-    opener = Ssh(scene.spec.python or sys.executable, foreign)
-    return fleet_target(scene, On.SSH, hosts_of(scene.spec), opener)
+    return launcher.run(options, target)
 
 
 def fleet_target(
@@ -70,7 +70,10 @@ def fleet_target(
         folders: the names of hosts' folders for runs, where these are not the hosts' own.
     """
     spec, workload = scene.spec, scene.workload
-    write_record(scene.files.where, _where(scene.files, engine, [host.host for host in hosts], job))
+    names, before = [host.host for host in hosts], where_of(scene.files)
+    known = before.all_hosts if before.engine is engine else []  # those of earlier launches stay known
+    earlier = [host for host in known if host not in names]
+    write_record(scene.files.where, WhereRecord(engine, names, job, earlier))
     program = workload.program
     run = FleetRun(
         run_id=scene.run_id,
@@ -95,31 +98,19 @@ def slurm_folder(place: int) -> str:
     return f"slurm-{place}"
 
 
-def _where(files: RunFiles, engine: On, hosts: list[str], job: str | None) -> WhereRecord:
-    """Return the place of a run; the hosts of earlier launches stay known."""
-    before = where_of(files)
-    known = before.all_hosts if before.engine is engine else []
-    return WhereRecord(engine, hosts, job, [host for host in known if host not in hosts])
-
-
 def _packed(scene: Scene) -> tuple[Path, CodeArchive]:
     workload, section = scene.workload, scene.spec.code or {}
-    folder = _code_folder(workload.program, section.get("from"), workload.cwd)
-    if workload.program is not None and not workload.program.absolute().is_relative_to(folder):
+    program = workload.program and workload.program.absolute()
+    if "from" in section:
+        folder = (workload.cwd / section["from"]).resolve()
+    elif program is None or program.is_relative_to(workload.cwd):
+        folder = workload.cwd
+    else:
+        folder = program.parent
+    if program is not None and not program.is_relative_to(folder):
         raise SpecError(f"code.from: {folder} does not hold the program {workload.program}")
     names = code_files(folder, section.get("exclude", ()))
     return folder, pack(folder, may_leave(folder, names, scene.spec.security, scene.say))
-
-
-def _code_folder(program: Path | None, said: str | None, cwd: Path) -> Path:
-    """Return the folder that is sent: what the spec says; else the working directory, or the folder of a
-    program that lies elsewhere.
-    """
-    if said is not None:
-        return (cwd / said).resolve()
-    if program is None or program.absolute().is_relative_to(cwd):
-        return cwd
-    return program.absolute().parent
 
 
 def plan(options: LaunchOptions) -> int:
@@ -139,9 +130,13 @@ def plan(options: LaunchOptions) -> int:
     logins = {host.host: ssh.command(host.host) for host in hosts}
     if options.json:
         listed = [
-            {"host": name, "address": host.address, "login": logins[name], "tasks": tasks[name]}
+            {
+                "host": host.host,
+                "address": host.address,
+                "login": logins[host.host],
+                "tasks": tasks[host.host],
+            }
             for host in hosts
-            for name in (host.host,)
         ]
         print(json.dumps({"name": spec.name, "on": spec.on, "hosts": listed}, indent=2))  # noqa: T201
         return 0
@@ -203,7 +198,7 @@ def _visited(order: Leftovers, python: str) -> Removed | str:
                 timeout=ANSWER_S,
             )
         except FileNotFoundError:
-            return str(NoSshError(f"{order.host}: there is no ssh here; install an OpenSSH client"))
+            return f"{order.host}: {NO_SSH}"
         except subprocess.TimeoutExpired:
             return f"{order.host}: no answer within {ANSWER_S:g} s"
         before, magic, answer = done.stdout.partition(MAGIC + b"\n")
@@ -213,10 +208,8 @@ def _visited(order: Leftovers, python: str) -> Removed | str:
             except (ValueError, RecursionError) as error:
                 return f"{order.host}: its answer is not one of this version: {error}"
         words = (before + b"\n" + done.stderr).decode(errors="replace")
-        reason, again = explained(order.host, done.returncode, words, python)
-        if (
-            not again or time.monotonic() - begun_s > _QUICK_S
-        ):  # a host that does not answer is not asked again
+        reason, again = Ssh(python, foreign=False).explain(order.host, done.returncode, words)
+        if not again or time.monotonic() - begun_s > _QUICK_S:  # a host that does not answer is asked once
             break
     return reason
 

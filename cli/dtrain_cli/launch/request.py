@@ -86,14 +86,32 @@ def with_settings_of_run(options: LaunchOptions) -> LaunchOptions:
     if directory is None:
         names = (text.removeprefix("name=") for text in reversed(options.sets) if text.startswith("name="))
         name = next(names, options.shortcuts.get("name")) or _workload(options).named(RunSpec()).name
-        runs_dir = (options.runs_dir or default_runs_dir()).absolute()
-        directory = find_run(options.resume or name, runs_dir).files.directory
+        directory = find_run(options.resume or name, runs_directory(options)).files.directory
     elif own_record(directory) is None:
         return options  # the launch says that there is no run to resume
     try:
         return replace(options, earlier=_settings_of(RunFiles(directory), options.foreign)[0])
     except (DtrainError, OSError) as error:
         raise SpecError(f"--resume: {error}; name a SPEC beside --resume") from None
+
+
+def runs_directory(options: LaunchOptions) -> Path:
+    return (options.runs_dir or default_runs_dir()).absolute()
+
+
+def chosen_directory(options: LaunchOptions, name: str | None) -> Path | None:
+    """Return the run directory that the user has named or resumes; None: the launch makes a new one.
+
+    `name` is that of the runs of which the newest is resumed, if the user has named no run; None: of all.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+    """
+    if options.run_dir is not None:
+        return options.run_dir.absolute()
+    if options.resume is None:
+        return None
+    return find_run(options.resume or name, runs_directory(options)).files.directory
 
 
 def other_settings(files: RunFiles, spec: RunSpec, foreign: bool) -> str | None:

@@ -1,12 +1,13 @@
 """`dtrain launch --on slurm`: in an allocation a launch with agents by srun, outside a job that is one."""
 
+import contextlib
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from dtrain.config import Host, NetworkSection, SlurmSection, read_hosts
 from dtrain.config.choices import On
 from dtrain.errors import RunError
 from dtrain.process.private_variables import SECRET
-from dtrain.runs.files import RunFiles, default_runs_dir, read_record
+from dtrain.runs.files import RunFiles, read_record
 from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.launch import launcher
@@ -22,9 +23,9 @@ from dtrain_cli.launch.engines import asked_to_cancel
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.on_hosts import fleet_target, slurm_folder
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.request import read_request
+from dtrain_cli.launch.request import chosen_directory, read_request, runs_directory
 from dtrain_cli.runs.ending import user_has_stopped
-from dtrain_cli.runs.index import WhereRecord, find_run, known_runs, new_run_id
+from dtrain_cli.runs.index import WhereRecord, known_runs, new_run_id
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.slurm_allocation import Allocation, Srun, read_allocation
@@ -63,21 +64,12 @@ class GrowingFile:
         return bool(data) or not self._outlet.idle
 
 
-class Follower:
-    """A command that waits for a job."""
+class JobFollower:
+    """A command that waits for a job, which writes its output to the files `out` and `err`."""
 
-    def __init__(self, job: str, out: Path, err: Path, say: Callable[[str], None]) -> None:
-        """Follow a job.
-
-        Args:
-            job: its number.
-            out: the file for its stdout; likewise `err`.
-            err: the file for its stderr.
-            say: prints a line of this command's own.
-        """
+    def __init__(self, job: str, out: Path, err: Path) -> None:
         self._job = job
         self._files = [GrowingFile(out, Outlet(1)), GrowingFile(err, Outlet(2))]
-        self._say = say
         self._progress = JobProgress(job)
         self._signals = SignalInbox()
         self._cancelled = False
@@ -89,41 +81,36 @@ class Follower:
         could be cancelled.
         """
         begun_s = asked_s = time.monotonic()
-        self._look()
+        self._ask_slurm()
         while self._progress.exit_code is None:
             select.select([self._signals], [], [], 0 if self._copy() else _TICK_S)
             for number in self._signals.read():
-                if number in STOP_SIGNALS and self._stops(number):
+                if number in STOP_SIGNALS and not self._cancels(number):
                     return 128 + number
             now_s = time.monotonic()
             if now_s - asked_s >= _ASK_EVERY_S[now_s - begun_s > _SOON_S]:
                 asked_s = now_s
-                self._look()
+                self._ask_slurm()
         self._copy_rest()
-        return (
-            128 + signal.SIGINT if self._cancelled and self._progress.exit_code else self._progress.exit_code
-        )
+        code = self._progress.exit_code
+        return 128 + signal.SIGINT if self._cancelled and code else code
 
-    def _look(self) -> None:
-        try:
-            report = slurm_jobs.show(self._job)
-        except RunError:  # a controller that is down for a while; the job goes on
-            return
-        if (news := self._progress.look(report)) is not None:
-            self._say(news)
+    def _ask_slurm(self) -> None:
+        with contextlib.suppress(RunError):  # a controller that is down for a while; the job goes on
+            if (news := self._progress.news(slurm_jobs.show(self._job))) is not None:
+                say(news)
 
-    def _stops(self, number: int) -> bool:
-        """Ask what becomes of the job; return whether this command ends, and the job goes on."""
-        if number == signal.SIGINT and asked_to_cancel(
-            f"job {self._job}", self._signals, self._say, lambda: None
-        ):
-            self._say(f"cancelling job {self._job}: its run saves its last step and stops")
-            slurm_jobs.cancel(self._job)
+    def _cancels(self, number: int) -> bool:
+        """Cancel the job if the user wants that at Ctrl-C; else this command ends, and the job goes on."""
+        job = self._job
+        if number == signal.SIGINT and asked_to_cancel(f"job {job}", self._signals, say, lambda: None):
+            say(f"cancelling job {job}: its run saves its last step and stops")
+            slurm_jobs.cancel(job)
             self._cancelled = True
-            return False
-        self._say(f"job {self._job} goes on; its output is in {self._files[1].path}")
-        self._say(f"cancel it with `scancel {self._job}`, look at it with `dtrain status`")
-        return True
+            return True
+        say(f"job {job} goes on; its output is in {self._files[1].path}")
+        say(f"cancel it with `scancel {job}`, look at it with `dtrain status`")
+        return False
 
     def _copy(self) -> bool:
         copied = [file.copy() for file in self._files]  # each of them, not up to the first that has news
@@ -135,33 +122,25 @@ class Follower:
             pass
         for file in self._files:
             if not file.path.exists():
-                self._say(f"{file.path} cannot be seen from here; it is on the first node of the job")
+                say(f"{file.path} cannot be seen from here; it is on the first node of the job")
 
 
 UNKNOWN_MAX = 5
-"""After so many looks in a row at a job that Slurm does not know it is taken for gone."""
+"""A job that Slurm does not know so many times in a row is taken for gone. Slurm forgets ended jobs soon."""
 
 
 class JobProgress:
-    """A job as its follower has seen it.
-
-    Attributes:
-        exit_code: of the run, once the job is over.
-    """
+    """The progress of a job; `exit_code` is the run's, once the job is over."""
 
     def __init__(self, job: str) -> None:
         self.exit_code: int | None = None
         self._job = job
-        self._said = ""
+        self._sentence = ""
         self._last: JobReport | None = None
         self._unknown = 0
 
-    def look(self, report: JobReport | None) -> str | None:
-        """Take in how the job stands; return a sentence where that is news.
-
-        Args:
-            report: None if Slurm does not know the job; it forgets jobs some minutes after their end.
-        """
+    def news(self, report: JobReport | None) -> str | None:
+        """Return a sentence where a report, or None of a job that Slurm has forgotten, is news."""
         if report is None:
             self._unknown += 1
             if self._unknown < UNKNOWN_MAX:
@@ -170,23 +149,18 @@ class JobProgress:
             return f"Slurm knows no job {self._job} any more"
         self._unknown = 0
         self._last = report
+        sentence = f"job {self._job} is {report.state}"
         if report.over:
             self.exit_code = report.exit_code
-        text = self._sentence(report)
-        if text == self._said:
+            sentence += f", exit code {self.exit_code}" if self.exit_code else ""
+        elif report.state in WAITING and report.reason not in ("None", ""):
+            sentence += f" ({report.reason})"
+        if report.restarts:
+            sentence += ", requeued " + ("once" if report.restarts == 1 else f"{report.restarts} times")
+        if sentence == self._sentence:
             return None
-        self._said = text
-        return text
-
-    def _sentence(self, report: JobReport) -> str:
-        again = f", requeued {report.restarts} times" if report.restarts > 1 else ""
-        again = ", requeued once" if report.restarts == 1 else again
-        if report.over:
-            code = f", exit code {self.exit_code}" if self.exit_code else ""
-            return f"job {self._job} is {report.state}{code}{again}"
-        if report.state in WAITING and report.reason not in ("None", ""):
-            return f"job {self._job} is {report.state} ({report.reason}){again}"
-        return f"job {self._job} is {report.state}{again}"
+        self._sentence = sentence
+        return sentence
 
 
 _WITH_VALUE = ("--run-dir", "--runs-dir", "--on")
@@ -195,16 +169,8 @@ FOLDER = "slurm"
 """The folder for the output of jobs, beside that of the runs."""
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A job that is ready to be submitted."""
-
-    script: JobScript
-    run_dir: Path
-
-
-def submission(options: LaunchOptions, now: datetime) -> Submission:
-    """Return the job of a launch; nothing is written.
+def job_of(options: LaunchOptions, now: datetime) -> tuple[JobScript, Path]:
+    """Return the job of a launch and its run directory; nothing is written.
 
     Raises:
         SpecError: the spec or the program is wrong.
@@ -212,34 +178,19 @@ def submission(options: LaunchOptions, now: datetime) -> Submission:
     """
     workload, spec = read_request(options)
     spec = workload.named(spec)
-    runs_dir = (options.runs_dir or default_runs_dir()).absolute()
-    if options.run_dir is not None:
-        run_dir = options.run_dir.absolute()
-    elif options.resume is not None:
-        run_dir = find_run(options.resume or spec.name, runs_dir).files.directory
-    else:
-        run_dir = runs_dir / new_run_id(spec.name, now)
-    own = ["--on", On.SLURM, "--runs-dir", str(runs_dir), "--run-dir", str(run_dir)]
-    if options.resume is not None:
-        own.append("--resume")
+    if spec.slurm.notice_s < spec.slurm.grace_s:
+        few = f"slurm.time is {spec.slurm.time_s} s, too little for slurm.grace_s of {spec.slurm.grace_s} s"
+        say(f"{few}: the job is told to save and stop {spec.slurm.notice_s} s before its end")
+    runs_dir = runs_directory(options)
+    run_dir = chosen_directory(options, spec.name) or runs_dir / new_run_id(spec.name, now)
     command = [
-        spec.python or sys.executable,
-        "-P",
-        "-m",
-        "dtrain_cli.main",
-        "launch",
-        *own,
+        *(spec.python or sys.executable, "-P", "-m", "dtrain_cli.main", "launch"),
+        *("--on", On.SLURM, "--runs-dir", str(runs_dir), "--run-dir", str(run_dir)),
+        *(["--resume"] if options.resume is not None else []),
         *_words_of_the_job(options),
     ]
-    output = runs_dir.with_name(FOLDER) / run_dir.name
-    script = JobScript(
-        spec,
-        command,
-        workload.cwd,
-        output.with_name(f"{output.name}.out"),
-        output.with_name(f"{output.name}.err"),
-    )
-    return Submission(script, run_dir)
+    out, err = (runs_dir.with_name(FOLDER) / f"{run_dir.name}.{ending}" for ending in ("out", "err"))
+    return JobScript(spec, command, workload.cwd, out, err), run_dir
 
 
 def _words_of_the_job(options: LaunchOptions) -> list[str]:
@@ -259,9 +210,6 @@ def _words_of_the_job(options: LaunchOptions) -> list[str]:
     return [*kept, *options.given[written:]]
 
 
-_TERMINATED = 143
-
-
 def launch(options: LaunchOptions) -> int:
     """Launch on the nodes of this allocation; outside of one, submit a job that does, and follow it.
 
@@ -274,46 +222,30 @@ def launch(options: LaunchOptions) -> int:
     allocation = read_allocation(os.environ)
     if allocation is not None:
         return _launch_on_nodes(options, allocation)
-    job, ready = _submit(options)
-    if options.detach:
-        print(job)  # noqa: T201
-        return 0
-    return Follower(job, ready.script.out, ready.script.err, say).follow()
-
-
-def plan(options: LaunchOptions) -> int:
-    """Print the script that `launch` would submit, and what it means on stderr; nothing is submitted."""
-    ready = _submission(options)
-    script = ready.script
-    print(script.text(), end="")  # noqa: T201
-    nodes = f"{script.nodes} {'node' if script.nodes == 1 else 'nodes'}"
-    say(f"a job of {nodes} for {script.spec.cluster}; submit it with `sbatch FILE`")
-    say(f"files of the run: {ready.run_dir}, which all nodes have to see")
-    say(f"output of the job: {script.out} and {script.err.name}")
-    if not script.out.parent.is_dir():
-        say(f"that folder has to be there before: mkdir -p {script.out.parent}")
-    return 0
-
-
-def _submission(options: LaunchOptions) -> Submission:
-    ready = submission(options, datetime.now())
-    slurm = ready.script.spec.slurm
-    if slurm.notice_s < slurm.grace_s:
-        few = f"slurm.time is {slurm.time_s} s, too little for slurm.grace_s of {slurm.grace_s} s"
-        say(f"{few}: the job is told to save and stop {slurm.notice_s} s before its end")
-    return ready
-
-
-def _submit(options: LaunchOptions) -> tuple[str, Submission]:
-    ready = _submission(options)
-    script = ready.script
+    script, run_dir = job_of(options, datetime.now())
     try:
         script.out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{script.out.parent} cannot be made: {error.strerror}") from None
     job = slurm_jobs.submit(script.text())
-    say(f"job {job} is submitted; files of the run: {ready.run_dir}")
-    return job, ready
+    say(f"job {job} is submitted; files of the run: {run_dir}")
+    if options.detach:
+        print(job)  # noqa: T201
+        return 0
+    return JobFollower(job, script.out, script.err).follow()
+
+
+def plan(options: LaunchOptions) -> int:
+    """Print the script that `launch` would submit, and what it means on stderr; nothing is submitted."""
+    script, run_dir = job_of(options, datetime.now())
+    print(script.text(), end="")  # noqa: T201
+    nodes = f"{script.nodes} {'node' if script.nodes == 1 else 'nodes'}"
+    say(f"a job of {nodes} for {script.spec.cluster}; submit it with `sbatch FILE`")
+    say(f"files of the run: {run_dir}, which all nodes have to see")
+    say(f"output of the job: {script.out} and {script.err.name}")
+    if not script.out.parent.is_dir():
+        say(f"that folder has to be there before: mkdir -p {script.out.parent}")
+    return 0
 
 
 def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
@@ -334,7 +266,7 @@ def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
     code = launcher.run(_resumed(options, allocation), target)
     wishes = scenes[0].spec.slurm if scenes else SlurmSection()
     stopped = bool(scenes) and user_has_stopped(scenes[0].files)
-    if code == _TERMINATED and allocation.batch and wishes.requeue and not stopped:
+    if code == 128 + signal.SIGTERM and allocation.batch and wishes.requeue and not stopped:
         _begin_again(allocation.job, wishes.notice_s)
     return code
 
@@ -353,7 +285,7 @@ def _resumed(options: LaunchOptions, allocation: Allocation) -> LaunchOptions:
     """Return the options with which a job that was requeued goes on; others stay as they are."""
     if allocation.restarts == 0 or options.resume is not None:
         return options
-    directory = options.run_dir or _run_of(allocation.job, options.runs_dir or default_runs_dir())
+    directory = options.run_dir or _run_of(allocation.job, runs_directory(options))
     if directory is None or not RunFiles(directory).run.exists():
         return options
     return replace(options, run_dir=directory, resume="", given=("--resume=", *options.given))
@@ -361,7 +293,7 @@ def _resumed(options: LaunchOptions, allocation: Allocation) -> LaunchOptions:
 
 def _run_of(job: str, runs_dir: Path) -> Path | None:
     """Return the directory of the newest run that a job has begun."""
-    for known in known_runs(runs_dir.absolute()):
+    for known in known_runs(runs_dir):
         where = read_record(known.files.where, WhereRecord)
         if where is not None and where.job == job:
             return known.files.directory

@@ -6,14 +6,14 @@ first one that ends.
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_hosts
 from dtrain.config import ROLES, ClusterSection, Host
 from dtrain.config.targets import Places
-from dtrain.errors import DtrainError, SpecError
+from dtrain.errors import SpecError
+from dtrain_cli.targets.ssh import AgentOpener, lacks_dtrain, last_line
 
 JOB = "SLURM_JOB_ID"
 _BATCH = "BATCH"
@@ -141,55 +141,34 @@ _OF_THE_JOB = re.compile(
 _BY_CHANCE = re.compile(
     r"temporarily|Requested nodes are busy|Socket timed out|Communication connection|Job step creation"
 )
-_WORDS_MAX = 300
 
 
-class NoSrunError(DtrainError):
-    """There is no `srun` on this machine."""
-
-    exit_code = 125
-
-
-class Srun:
+class Srun(AgentOpener):
     """The opener of agents on the nodes of one allocation."""
 
+    missing = "there is no srun here"
+
     def __init__(self, allocation: Allocation, python: str, foreign: bool) -> None:
+        super().__init__(python, foreign)
         self._allocation = allocation
-        self._python = python
-        self._foreign = foreign
 
     def command(self, host: str) -> list[str]:
         part = self._allocation.part_of(host)
         of_part = [] if part is None else [f"--het-group={part}"]
-        agent = [self._python, "-P", "-m", "dtrain_cli.agent", *(["--command"] if self._foreign else [])]
-        return ["srun", *OPTIONS, *of_part, f"--nodelist={host}", "--", *agent]
+        return ["srun", *OPTIONS, *of_part, f"--nodelist={host}", "--", *self.agent]
 
-    def open(self, host: str) -> "subprocess.Popen[bytes]":
-        """Start the agent of a node; raise a `NoSrunError` without an srun."""
-        environment = {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
-        try:
-            return subprocess.Popen(
-                self.command(host),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-            )
-        except FileNotFoundError:
-            raise NoSrunError(f"{host}: there is no srun here") from None
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
 
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
         """Return why an srun has ended before its agent answered, and whether another try may succeed."""
-        lines = [line.strip() for line in words.splitlines() if line.strip()]
-        quoted = f" ({lines[-1][:_WORDS_MAX]})" if lines else ""
+        last = last_line(words)
+        quoted = f" ({last})" if last else ""
         if code < 0:
             return f"{host}: srun was killed by signal {-code}", True
-        if "No module named" in words and "dtrain" in words:
-            return (
-                f"{host}: {self._python} has no dtrain there; name one that has by `python` in the spec",
-                False,
-            )
-        if "No such file or directory" in words and self._python in words:
-            return f"{host}: there is no {self._python} there; set `python` in the spec", False
+        if lacks_dtrain(words):
+            name = "name one that has by `python` in the spec"
+            return f"{host}: {self.python} has no dtrain there; {name}", False
+        if "No such file or directory" in words and self.python in words:
+            return f"{host}: there is no {self.python} there; set `python` in the spec", False
         return f"{host}: srun has ended with exit code {code}{quoted}", _BY_CHANCE.search(words) is not None

@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -24,8 +25,6 @@ _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_]*)=(\S*)")
 _CODE = re.compile(r"(\d{1,3}):(\d{1,3})")
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 GOING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
-_TERMINATED = 143
-_FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,8 @@ class JobReport:
     def exit_code(self) -> int:
         if self.state == "COMPLETED" or self.code:
             return self.code
-        return _TERMINATED if self.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE") else _FAILED
+        ended_by_slurm = self.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE")
+        return 128 + signal.SIGTERM if ended_by_slurm else 1
 
     def is_ending(self, now: datetime, grace_s: float) -> bool:
         """Return whether a running job has no more time than its grace: TERM was then a notice of that.
@@ -109,7 +109,7 @@ _JOB = re.compile(r"([0-9]+)(?:;.*)?")
 
 def submit(script: str) -> str:
     """Hand a script to sbatch; return the job's number. Raise a `RunError` if sbatch refuses it."""
-    answer = _run(["sbatch", "--parsable"], script)
+    answer = _answer(["sbatch", "--parsable"], script)
     found = _JOB.fullmatch(answer.strip().splitlines()[-1] if answer.strip() else "")
     if found is None:
         raise RunError(f"sbatch answered {answer.strip()[:_WORDS_MAX]!r}, expected the number of a job")
@@ -121,7 +121,7 @@ def show(job: str) -> JobReport | None:
     answer.
     """
     try:
-        return read_job(_run(["scontrol", "show", "job", "-o", job]).partition("\n")[0])
+        return read_job(_answer(["scontrol", "show", "job", "-o", job]).partition("\n")[0])
     except RunError as error:
         if _NO_JOB in str(error):
             return None
@@ -130,11 +130,11 @@ def show(job: str) -> JobReport | None:
 
 def requeue(job: str) -> None:
     """Let a job begin again; this ends its present processes. Raise a `RunError` if Slurm refuses."""
-    _run(["scontrol", "requeue", job])
+    _answer(["scontrol", "requeue", job])
 
 
 def cancel(job: str) -> None:
-    _run(["scancel", job])
+    _answer(["scancel", job])
 
 
 def run_on_node(job: str, node: str, command: Sequence[str], wait_s: float) -> str:
@@ -146,19 +146,7 @@ def run_on_node(job: str, node: str, command: Sequence[str], wait_s: float) -> s
         RunError: srun is not there, or the command has not ended in time.
     """
     srun = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"]
-    try:
-        done = subprocess.run(
-            [*srun, "--", *command],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=wait_s + _COMMAND_S,
-        )
-    except FileNotFoundError:
-        raise RunError(f"the run is in job {job} of Slurm, and there is no srun here") from None
-    except subprocess.TimeoutExpired:
-        raise RunError(f"srun has not answered within {wait_s + _COMMAND_S:g} s") from None
+    done = _run([*srun, "--", *command], f"the run is in job {job} of Slurm", wait_s + _COMMAND_S)
     words = " ".join(done.stderr.split())[-_WORDS_MAX:] or f"exit code {done.returncode}"
     return words if done.returncode else ""
 
@@ -171,7 +159,7 @@ def is_ending(job: str, grace_s: float) -> bool:
 
 def node_addresses(nodes: Sequence[str]) -> dict[str, str]:
     """Return the address of each node, but for those that mean the asking machine itself."""
-    shown = read_node_addresses(_run(["scontrol", "show", "node", "-o", compress_hosts(nodes)]))
+    shown = read_node_addresses(_answer(["scontrol", "show", "node", "-o", compress_hosts(nodes)]))
     found = {}
     for node in nodes:
         with suppress(OSError):  # a name that this machine cannot resolve
@@ -181,21 +169,27 @@ def node_addresses(nodes: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _run(command: list[str], script: str = "") -> str:
+def _run(command: list[str], need: str, wait_s: float, text: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run a command of Slurm with `text` as its input; `need` says why it has to be there."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
-            input=script,
+            input=text,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_COMMAND_S,
+            timeout=wait_s,
             env={**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"},
         )
     except FileNotFoundError:
-        raise RunError(f"on: slurm needs Slurm's commands, and there is no {command[0]} here") from None
+        raise RunError(f"{need}, and there is no {command[0]} here") from None
     except subprocess.TimeoutExpired:
-        raise RunError(f"{command[0]} has not answered within {_COMMAND_S:g} s") from None
+        raise RunError(f"{command[0]} has not answered within {wait_s:g} s") from None
+
+
+def _answer(command: list[str], script: str = "") -> str:
+    """Return what a command of Slurm prints; raise a `RunError` with Slurm's own words if it fails."""
+    done = _run(command, "on: slurm needs Slurm's commands", _COMMAND_S, script)
     if done.returncode != 0:
         words = " ".join(done.stderr.split())[:_WORDS_MAX] or f"exit code {done.returncode}"
         raise RunError(f"{command[0]} failed: {words}")

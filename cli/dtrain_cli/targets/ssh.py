@@ -3,6 +3,7 @@
 Source: ssh(1), ssh_config(5). ssh exits with 255 for a failure of its own, and so may a program.
 """
 
+import os
 import re
 import shlex
 import subprocess
@@ -31,47 +32,80 @@ _BY_CHANCE = (
     r"|Network is unreachable|Temporary failure|closed by remote host|Broken pipe|lost connection"
 )
 _WORDS_MAX = 300
+NO_SSH = "there is no ssh here; install an OpenSSH client"
 
 
-class NoSshError(DtrainError):
-    """There is no `ssh` on this machine."""
+class NoCommandError(DtrainError):
+    """This machine lacks the command that leads to other hosts."""
 
     exit_code = 125
 
 
-class Ssh:
-    """The opener of agents by ssh."""
+class AgentOpener:
+    """A way to start agents on other hosts, by a command whose standard streams are the agent's."""
+
+    missing: str
+    """Says that the command is not there."""
 
     def __init__(self, python: str, foreign: bool) -> None:
         """Open agents with this interpreter on each host; `foreign` if they start no program of dtrain's."""
-        self._python = python
-        self._foreign = foreign
+        self.python = python
+        self.agent = [python, "-P", "-m", "dtrain_cli.agent", *(["--command"] if foreign else [])]
 
     def command(self, host: str) -> list[str]:
-        """Return the command line of one login."""
-        return login_command(host, agent_command(self._python, self._foreign))
+        """Return the command line that becomes the agent of a host."""
+        raise NotImplementedError
 
     def open(self, host: str) -> "subprocess.Popen[bytes]":
-        """Log in to a host; raise a `NoSshError` without an ssh."""
+        """Start the agent of a host; raise a `NoCommandError` if the command is not there."""
         try:
             return subprocess.Popen(
                 self.command(host),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                env=self.environment(),
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise NoSshError(f"{host}: there is no ssh here; install an OpenSSH client") from None
+            raise NoCommandError(f"{host}: {self.missing}") from None
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+
+class Ssh(AgentOpener):
+    """The opener of agents by ssh."""
+
+    missing = NO_SSH
+
+    def command(self, host: str) -> list[str]:
+        return login_command(host, self.agent)
 
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
-        """Return why a login has ended before its agent spoke, and whether another try may succeed."""
-        return explained(host, code, words, self._python)
+        """Return in a sentence why a login has failed, and whether another try may succeed.
 
-
-def agent_command(python: str, foreign: bool) -> list[str]:
-    """Return the command line of an agent on its host."""
-    return [python, "-P", "-m", "dtrain_cli.agent", *(["--command"] if foreign else [])]
+        `code` is the exit code of ssh; `words` is the end of what ssh and the other side have printed.
+        """
+        last = last_line(words)
+        quoted = f" ({last})" if last else ""
+        if code < 0:
+            return f"{host}: ssh was killed by signal {-code}", True
+        if code == _FAILED:
+            for pattern, why in _FOR_GOOD:
+                if re.search(pattern, words):  # behind a jump host the last line may be what followed from it
+                    cause = next(line for line in words.splitlines() if re.search(pattern, line)).strip()
+                    works = f"`ssh {host}` has to work without a question"
+                    return f"{host}: it {why} ({cause[:_WORDS_MAX]}); {works}", False
+            again = re.search(_BY_CHANCE, words) is not None or not words.strip()
+            return f"{host}: ssh cannot log in{quoted}", again
+        name = "set `python` in the spec to the path of one that has dtrain"
+        if code in (_NO_COMMAND, _NOT_EXECUTABLE):
+            return f"{host}: there is no {self.python} there{quoted}; {name}", False
+        if lacks_dtrain(words):
+            install = "install it with `pip install`"
+            return f"{host}: {self.python} has no dtrain there; {install}, or {name}", False
+        return f"{host}: its agent has ended with exit code {code}{quoted}", False
 
 
 def login_command(host: str, command: Sequence[str]) -> list[str]:
@@ -83,37 +117,12 @@ def login_command(host: str, command: Sequence[str]) -> list[str]:
     return ["ssh", "-T", *options, "--", host, f"exec {shlex.join(command)}"]
 
 
-def explained(host: str, code: int, words: str, python: str) -> tuple[str, bool]:
-    """Return the reason of a login that has failed, in one sentence, and whether another try may succeed.
-
-    Args:
-        host: its host.
-        code: the exit code of ssh.
-        words: the end of what ssh and the other side have printed.
-        python: the interpreter that was to run there.
-    """
-    said = _last_line(words)
-    quoted = f" ({said})" if said else ""
-    if code < 0:
-        return f"{host}: ssh was killed by signal {-code}", True
-    if code == _FAILED:
-        for pattern, why in _FOR_GOOD:
-            if re.search(pattern, words):  # the last line may be what followed from it, as behind a jump host
-                quoted = next(line for line in words.splitlines() if re.search(pattern, line)).strip()
-                return (
-                    f"{host}: it {why} ({quoted[:_WORDS_MAX]}); `ssh {host}` has to work without a question",
-                    False,
-                )
-        again = re.search(_BY_CHANCE, words) is not None or not words.strip()
-        return f"{host}: ssh cannot log in{quoted}", again
-    name = "set `python` in the spec to the path of one that has dtrain"
-    if code in (_NO_COMMAND, _NOT_EXECUTABLE):
-        return f"{host}: there is no {python} there{quoted}; {name}", False
-    if "No module named" in words and "dtrain" in words:
-        return f"{host}: {python} has no dtrain there; install it with `pip install`, or {name}", False
-    return f"{host}: its agent has ended with exit code {code}{quoted}", False
+def lacks_dtrain(words: str) -> bool:
+    """Return whether an interpreter has said that it cannot import dtrain."""
+    return "No module named" in words and "dtrain" in words
 
 
-def _last_line(words: str) -> str:
-    lines: Sequence[str] = [line.strip() for line in words.splitlines() if line.strip()]
+def last_line(words: str) -> str:
+    """Return the last line that is not empty, cut to a length that fits into a message."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
     return lines[-1][:_WORDS_MAX] if lines else ""

@@ -41,7 +41,7 @@ def follow(tmp_path, monkeypatch):
         )
         for name in ("out", "err"):
             (tmp_path / name).touch()
-        return slurm.Follower("7", tmp_path / "out", tmp_path / "err", print).follow(), cancelled
+        return slurm.JobFollower("7", tmp_path / "out", tmp_path / "err").follow(), cancelled
 
     return follow
 

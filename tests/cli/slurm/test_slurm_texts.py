@@ -11,7 +11,7 @@ from dtrain.config import ClusterSection, Host, RunSpec, SlurmSection, read_host
 from dtrain.config.targets import ServerNodesSection
 from dtrain.errors import SpecError
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.slurm import UNKNOWN_MAX, JobProgress, submission
+from dtrain_cli.launch.slurm import UNKNOWN_MAX, JobProgress, job_of
 from dtrain_cli.placement import place
 from dtrain_cli.targets.slurm_allocation import Allocation, read_allocation
 from dtrain_cli.targets.slurm_jobs import JobScript, read_job, read_node_addresses
@@ -152,20 +152,19 @@ def test_hosts_and_servers_on_nodes_of_their_own_exclude_each_other(tmp_path):
 def words_of(tmp_path, *given, **options):
     (tmp_path / "p.py").write_text("")
     options = LaunchOptions(program=tmp_path / "p.py", runs_dir=tmp_path / "runs", given=given, **options)
-    ready = submission(options, NOW)
-    return ready, list(ready.script.command)[4:]
+    script, run_dir = job_of(options, NOW)
+    return script, run_dir, list(script.command)[4:]
 
 
 def test_the_job_launches_what_was_written_with_a_directory_of_its_own(tmp_path):
     program = str(tmp_path / "p.py")
     given = ("--on", "slurm", "--workers=3", "--runs-dir", "r", "--detach", program, "--on", "7")
-    ready, words = words_of(tmp_path, *given, arguments=("--on", "7"), shortcuts={"workers": 3})
-    run_dir = str(ready.run_dir)
-    assert ready.run_dir.parent == tmp_path / "runs"
-    own = ["--on", "slurm", "--runs-dir", str(tmp_path / "runs"), "--run-dir", run_dir]
+    script, run_dir, words = words_of(tmp_path, *given, arguments=("--on", "7"), shortcuts={"workers": 3})
+    assert run_dir.parent == tmp_path / "runs"
+    own = ["--on", "slurm", "--runs-dir", str(tmp_path / "runs"), "--run-dir", str(run_dir)]
     assert words == ["launch", *own, "--workers=3", program, "--on", "7"]
-    assert ready.script.spec.name == "p"
-    assert ready.script.out == tmp_path / "slurm" / f"{ready.run_dir.name}.out"
+    assert script.spec.name == "p"
+    assert script.out == tmp_path / "slurm" / f"{run_dir.name}.out"
 
 
 JOB = (
@@ -226,13 +225,13 @@ def test_a_job_is_told_of_as_it_changes_and_no_more():
     ]
     for report, sentence in stations:
         assert progress.exit_code is None
-        assert progress.look(report) == sentence
+        assert progress.news(report) == sentence
     assert progress.exit_code == 3
 
 
 def test_a_job_that_slurm_has_forgotten_is_over():
     progress = JobProgress("17")
-    progress.look(job())
-    sentences = [progress.look(None) for _ in range(UNKNOWN_MAX)]
+    progress.news(job())
+    sentences = [progress.news(None) for _ in range(UNKNOWN_MAX)]
     assert sentences[-1] == "Slurm knows no job 17 any more"
     assert progress.exit_code == 1

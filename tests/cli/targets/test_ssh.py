@@ -2,7 +2,7 @@
 
 from row_by_row import every_row
 
-from dtrain_cli.targets.ssh import Ssh, agent_command, explained
+from dtrain_cli.targets.ssh import Ssh
 
 
 @every_row(
@@ -26,7 +26,7 @@ from dtrain_cli.targets.ssh import Ssh, agent_command, explained
     ],
 )
 def test_a_failed_login_is_a_sentence(code, words, sentence, again):
-    text, retry = explained("h1", code, words, "/opt/py/bin/python")
+    text, retry = Ssh("/opt/py/bin/python", False).explain("h1", code, words)
     assert text.startswith("h1: ")
     assert sentence in text
     assert retry is again
@@ -37,7 +37,7 @@ def test_the_login_asks_nothing_and_gets_one_word():
     *_, dashes, host, word = Ssh("/my python", False).command("user@h1")
     assert (dashes, host) == ("--", "user@h1")
     assert word == "exec '/my python' -P -m dtrain_cli.agent"
-    assert agent_command("py", foreign=True)[-1] == "--command"
+    assert Ssh("py", foreign=True).command("h1")[-1].endswith(" --command")
     assert "BatchMode=yes" in Ssh("py", False).command("h1")
 
 
@@ -47,7 +47,7 @@ def test_of_a_jump_host_that_fails_the_cause_is_quoted_and_not_what_followed():
         "kex_exchange_identification: Connection closed by remote host\n"
         "Connection closed by UNKNOWN port 65535"
     )
-    text, again = explained("h1", 255, words, "python")
+    text, again = Ssh("python", False).explain("h1", 255, words)
     assert "h1: " in text
     assert "hostname jump" in text
     assert not again
