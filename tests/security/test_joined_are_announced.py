@@ -13,7 +13,7 @@ from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.joined import JoinedFromElsewhere, JoinedRecord, arrival_text
 from dtrain.runs.standalone import HandRun
 from dtrain.runs.states import RunState, TaskState
-from dtrain_cli.launch.join import Arrivals
+from dtrain_cli.launch.join import JoinedWorkers
 from dtrain_cli.runs.report import read_report
 
 CLUSTER = ClusterSpec.from_lists(chief=["127.0.0.1:1"], worker=["127.0.0.1:2"], ps=["127.0.0.1:3"])
@@ -45,7 +45,7 @@ def rows(files) -> dict[str, tuple]:
 
 
 def test_a_launch_learns_of_workers_from_elsewhere_once(files):
-    arrivals = Arrivals(files, [])
+    arrivals = JoinedWorkers(files, [])
     leader = JoinedFromElsewhere(files, CLUSTER)
     leader.update(reply("chief:0", "worker:0", "ps:0", "evaluator:0", "no task"))
     assert list(arrivals.new()) == []
@@ -55,7 +55,7 @@ def test_a_launch_learns_of_workers_from_elsewhere_once(files):
     leader.update(reply(str(STRANGER), statuses=(status(step=7),)))
     assert list(arrivals.new()) == []
     assert rows(files) == {"worker:77": ("machine-b", 123, 7)}
-    assert list(Arrivals(files, []).new()) == [], "of an earlier launch"
+    assert list(JoinedWorkers(files, []).new()) == [], "of an earlier launch"
 
 
 def test_the_record_of_a_worker_s_own_command_stays(files):

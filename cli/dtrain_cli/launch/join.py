@@ -4,7 +4,6 @@ One server of the run is asked, whose address the run's files or the user know: 
 know, and gives the worker an index that no other has.
 """
 
-import contextlib
 import os
 import signal
 import socket
@@ -44,13 +43,14 @@ from dtrain_cli.runs.report import first_line, is_alive, is_owned, joined_record
 from dtrain_cli.targets.signals import signal_name
 
 
-class Arrivals:
-    """Finds new workers in the run directory; those of an earlier launch are known."""
+class JoinedWorkers:
+    """The workers that have joined a run beside its planned tasks; those of an earlier launch are known."""
 
     def __init__(self, files: RunFiles, planned: Iterable[TaskId]) -> None:
         self._files = files
         self._here: set[str] = set()
         self._gone: set[str] = set()
+        self._stop_s: dict[TaskId, float] = {}
         self._known = {files.task(task).name for task in (*planned, *files.joined_tasks())}
 
     def new(self) -> Iterator[TaskRecord]:
@@ -79,6 +79,26 @@ class Arrivals:
     def _there(self, ended: RunState | None) -> list[TaskRecord]:
         there = with_joined(self._files, (), ended) if self._here else []
         return [record for record in there if record.task in self._here]
+
+    def remaining(self) -> list[RemainingTask]:
+        """Return the workers whose owners live."""
+        owned = [TaskId.parse(record.task.task) for record in joined_records(self._files) if is_owned(record)]
+        return [RemainingTask(task, self._stop_s.get(task)) for task in owned]
+
+    def signal(self, task: TaskId, number: int, now_s: float) -> None:
+        """Have a worker's owner stop it, or kill it with its owner: the worker dies with it."""
+        self._stop_s.setdefault(task, now_s)
+        record = joined_record(self._files, task)
+        if record is None:
+            return
+        with suppress(OSError):  # it has ended
+            owner = os.pidfd_open(record.owner_pid)
+            try:
+                if is_owned(record):  # the descriptor keeps the pid from becoming another process's
+                    signal.pidfd_send_signal(owner, number)
+                    signal.pidfd_send_signal(owner, signal.SIGCONT)
+            finally:
+                os.close(owner)
 
 
 def departure_text(record: TaskRecord) -> str:
@@ -310,32 +330,3 @@ def _is_here(address: str) -> bool:
                 probe.bind(place)
                 return True
     return False
-
-
-class JoinedWorkers:
-    """The joined workers of a run that is being stopped; their owners pass signals on to them."""
-
-    def __init__(self, files: RunFiles) -> None:
-        self._files = files
-        self._told_s: dict[TaskId, float] = {}
-
-    def there(self) -> list[RemainingTask]:
-        owned = [TaskId.parse(record.task.task) for record in joined_records(self._files) if is_owned(record)]
-        return [RemainingTask(task, self._told_s.get(task)) for task in owned]
-
-    def signal(self, task: TaskId, number: int, now_s: float) -> None:
-        """Have a worker's owner stop it, or kill it with its owner: the worker dies with it."""
-        self._told_s.setdefault(task, now_s)
-        record = joined_record(self._files, task)
-        if record is None:
-            return
-        with contextlib.suppress(OSError):  # it has ended
-            owner = os.pidfd_open(record.owner_pid)
-            try:
-                if is_owned(
-                    record
-                ):  # the descriptor holds on to the process: from here on no other process can get the pid
-                    signal.pidfd_send_signal(owner, number)
-                    signal.pidfd_send_signal(owner, signal.SIGCONT)
-            finally:
-                os.close(owner)

@@ -11,15 +11,15 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from dtrain.cluster import Role
 from dtrain.config import NO_RESTART
-from dtrain.messages.membership import TaskStatus
 from dtrain.process.life_line import started_s
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.process.tensorflow import write_tf_config
-from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, read_sound, write_record
+from dtrain.runs.files import RunFiles, RunRecord, read_sound, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import why_lost
@@ -27,14 +27,14 @@ from dtrain_cli.console.streams import Outlet, PlainBytes
 from dtrain_cli.launch.join import Joining, threads_beside
 from dtrain_cli.launch.policies import outcomes
 from dtrain_cli.launch.task_ends import TOLD_TO_STOP
-from dtrain_cli.launch.tasks import failure_of
+from dtrain_cli.launch.tasks import TaskLife, failure_of
 from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.runs.logs import TaskOutput
 from dtrain_cli.runs.report import is_alive
 from dtrain_cli.targets.fork_server import LifeLine
 from dtrain_cli.targets.local import LocalTarget
 from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
-from dtrain_cli.targets.target import Event, TaskHandle
+from dtrain_cli.targets.target import Event
 
 TICK_S = 0.1
 LAST_LINES_S = 5.0
@@ -48,8 +48,8 @@ class JoiningWorker:
 
     def __init__(self, joining: Joining, program: Path, arguments: tuple[str, ...]) -> None:
         assignment = joining.assignment
-        self.launch = _launch(joining, program, arguments)
-        self._files = RunFiles(self.launch.run_dir)
+        self._life = TaskLife(_launch(joining, program, arguments), host=socket.gethostname())
+        self._files = RunFiles(self._life.launch.run_dir)
         self._run = joining.run
         self._launcher = joining.keeper if assignment.launched else None
         self._rule = assignment.spec.restart_of(Role.WORKER) if assignment.launched else NO_RESTART
@@ -57,25 +57,21 @@ class JoiningWorker:
         self._signals = SignalInbox()
         self._target = LocalTarget(LifeLine(), None)
         self._target.wake_on(self._signals)
-        self._handle: TaskHandle | None = None
-        self._output = TaskOutput(self._files, self.launch.task)
+        self._output = TaskOutput(self._files, self._life.task)
         self._outlet = Outlet(1)
         self._plain = PlainBytes() if self._outlet.is_terminal else None
-        self._restarts = 0
-        self._restart_s: float | None = None
-        self._started_s = 0.0
-        self._told: int | None = None
-        self._told_with_all = False
+        self._stop_signal: int | None = None
+        self._run_is_stopping = False
+        self._message: str | None = None
         self._trains = False
         self._kill_s = float("inf")
         self._exit_code: int | None = None
         self._ended: RunRecord | None = None
-        record = TaskRecord(str(self.launch.task), host=socket.gethostname())
-        self._record = JoinedRecord(os.getpid(), started_s(os.getpid()) or 0.0, record)
+        self._owner_started_s = started_s(os.getpid()) or 0.0
 
     def run(self) -> int:
         """Own the worker to its end; return the exit code."""
-        self._say(f"joins run {self._run}; its log is {self.launch.log}")
+        self._say(f"joins run {self._run}; its log is {self._life.launch.log}")
         self._start()
         while self._exit_code is None:
             events = self._target.events(time.monotonic() + TICK_S)
@@ -91,28 +87,27 @@ class JoiningWorker:
         while not self._outlet.idle and time.monotonic() < deadline_s:
             time.sleep(0.01)
             self._show()
-        if self._ended is None and (self._told is not None or self._exit_code == 0):
-            how = "has left" if self._told is not None else "has trained to the end of"
-            self._say(self._record.task.message or f"{how} run {self._run}{self._at_step()}")
+        if self._ended is None and (self._stop_signal is not None or self._exit_code == 0):
+            how = "has left" if self._stop_signal is not None else "has trained to the end of"
+            self._say(self._message or f"{how} run {self._run}{self._at_step()}")
         return self._exit_code
 
     def _start(self) -> None:
-        self._restart_s = None
-        self._started_s = time.monotonic()
+        self._life.restart_s = self._life.status = None
+        self._life.started_s = time.monotonic()
         self._write(TaskState.STARTING)
         try:
-            self._handle = self._target.start(self.launch)
+            self._life.handle = self._target.start(self._life.launch)
         except OSError as error:
             self._say(f"cannot be started: {error.strerror} ({error.filename or 'fork'})")
             self._end(TaskState.FAILED, NOT_EXECUTED)
 
     def _react(self, event: Event, now_s: float) -> None:
         if isinstance(event, Started):
-            self._record.task.pid = event.pid
-            self._record.task.message = None
+            self._life.pid, self._message = event.pid, None
             self._write(TaskState.RUNNING)
-            if self._told is not None or self._ended is not None:  # while it was being started
-                self._signal(signal.SIGTERM)
+            if self._stop_signal is not None or self._ended is not None:  # while it was being started
+                self._life.signal(signal.SIGTERM)
         elif isinstance(event, Refused):
             self._say(event.reason)
             self._end(TaskState.FAILED, NOT_EXECUTED)
@@ -122,61 +117,63 @@ class JoiningWorker:
     def _signalled(self, number: int, now_s: float) -> None:
         """Pass the first signal on as the request to stop, and kill at the second, as a launcher does."""
         if number in NOTICES:
-            self._signal(signal.SIGUSR1)
+            self._life.signal(signal.SIGUSR1)
         if number not in STOP_SIGNALS:
             return
-        if self._told is not None:
+        if self._stop_signal is not None:
             self._kill_s = now_s
             return
-        self._told = number
-        self._kill_s = now_s + self._grace_s
+        self._stop_signal = number
         run = read_sound(self._files.run, RunRecord)
-        self._told_with_all = run is not None and run.state is RunState.STOPPING  # then no task was lost
-        why = f"run {self._run} is being stopped" if self._told_with_all else signal_name(number)
+        self._run_is_stopping = run is not None and run.state is RunState.STOPPING  # then no task was lost
+        why = f"run {self._run} is being stopped" if self._run_is_stopping else signal_name(number)
         self._say(f"{why}: leaves in order; a second signal kills at once")
-        if self._record.task.state == TaskState.RESTARTING:
-            self._end(TaskState.STOPPED, 128 + number)
+        if self._life.state != TaskState.RESTARTING:
+            self._write(TaskState.STOPPING)
+        self._stop(TaskState.STOPPED, 128 + number, now_s)
+
+    def _stop(self, state: TaskState, code: int, now_s: float) -> None:
+        """Have the worker end within the grace; one that waits for its restart ends at once, as is said."""
+        if self._life.state == TaskState.RESTARTING:
+            self._end(state, code)
             return
-        self._write(TaskState.STOPPING)
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)
+        self._kill_s = min(self._kill_s, now_s + self._grace_s)
+        self._life.signal(signal.SIGTERM)
+        self._life.signal(signal.SIGCONT)
 
     def _exited(self, end: Exited, now_s: float) -> None:
-        code = end.exit_code
-        self._record.task.pid = None
-        message, error_type = self._why(end)
-        asked = self._told_with_all or (self._told is not None and code in (0, TOLD_TO_STOP))
-        self._record.task.message = None if asked else message
+        code, life = end.exit_code, self._life
+        life.read_status()  # its last words
+        life.pid = None
+        error_type: str | None = None
+        message = why_lost(life.status) if life.status else None
+        if end.status != 0:
+            failure = failure_of(life.launch, end)
+            message, error_type = failure.message.partition("\n")[0], failure.error_type
+        asked = self._run_is_stopping or (self._stop_signal is not None and code in (0, TOLD_TO_STOP))
+        self._message = None if asked else message
         if self._ended is not None:
             self._end(TaskState(self._ended.state), self._ended.exit_code or 0)
             return
-        if self._told is not None:
-            self._end(TaskState.STOPPED if code else TaskState.SUCCEEDED, 128 + self._told if code else 0)
+        if self._stop_signal is not None:
+            state = TaskState.STOPPED if code else TaskState.SUCCEEDED
+            self._end(state, 128 + self._stop_signal if code else 0)
             return
-        ran_s = now_s - self._started_s
-        restart = outcomes.decide_restart(self._rule, end.status, self._restarts, ran_s, now_s, error_type)
+        used, ran_s = life.restarts_used, now_s - life.started_s
+        restart = outcomes.decide_restart(self._rule, end.status, used, ran_s, now_s, error_type)
         if message is None or restart is None:
             if message:
                 self._say(message)
             self._end(TaskState.FAILED if message else TaskState.SUCCEEDED, code)
             return
-        self._restart_s = restart.at_s
-        self._restarts = restart.count
-        self._say(
-            f"{message}; restarting in {restart.at_s - now_s:g} s ({restart.count} of {self._rule.max})"
-        )
+        life.restart_s, life.restarts_used = restart.at_s, restart.count
+        count = f"{restart.count} of {self._rule.max}"
+        self._say(f"{message}; restarting in {restart.at_s - now_s:g} s ({count})")
         self._write(TaskState.RESTARTING)
 
-    def _why(self, end: Exited) -> tuple[str | None, str | None]:
-        """Return in one line why the worker was lost (None: it ended well), and its exception's class."""
-        if end.status != 0:
-            failure = failure_of(self.launch, end)
-            return failure.message.partition("\n")[0], failure.error_type
-        status = read_sound(self._files.status(self.launch.task), TaskStatus)
-        return why_lost(status) if status is not None else None, None
-
     def _at_step(self) -> str:
-        status = read_sound(self._files.status(self.launch.task), TaskStatus)
+        self._life.read_status()
+        status = self._life.status
         return "" if status is None or status.step is None else f" at step {status.step}"
 
     def _tick(self, now_s: float) -> None:
@@ -185,10 +182,9 @@ class JoiningWorker:
         if self._ended is None and self._launcher is not None and not is_alive(self._files, self._launcher):
             self._without_launcher(now_s)
         elif now_s >= self._kill_s:
-            self._signal(signal.SIGKILL)
-        elif self._restart_s is not None and now_s >= self._restart_s:
-            self.launch = self.launch.for_attempt(self.launch.attempt + 1)
-            self._record.task.attempt = self._record.task.restarts = self.launch.attempt
+            self._life.signal(signal.SIGKILL)
+        elif self._life.restart_s is not None and now_s >= self._life.restart_s:
+            self._life.launch = self._life.launch.for_attempt(self._life.launch.attempt + 1)
             self._start()
         elif not self._trains and (at_step := self._at_step()):
             self._trains = True
@@ -203,25 +199,18 @@ class JoiningWorker:
             return
         self._say(f"run {self._run} has {run.state}, and this worker ends with it")
         self._ended = run
-        if self._record.task.state == TaskState.RESTARTING:
-            self._end(TaskState(run.state), run.exit_code or 0)
-            return
-        self._kill_s = min(self._kill_s, now_s + self._grace_s)
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: int) -> None:
-        if self._handle is not None:
-            self._handle.signal(number)
+        self._stop(TaskState(run.state), run.exit_code or 0, now_s)
 
     def _end(self, state: TaskState, code: int) -> None:
-        self._exit_code = self._record.task.exit_code = code
+        self._exit_code = self._life.exit_code = code
         self._write(state)
 
     def _write(self, state: TaskState) -> None:
-        self._record.task.state = TaskState(state)
+        self._life.state = state
+        record = replace(self._life.to_record(), message=self._message)
+        joined = JoinedRecord(os.getpid(), self._owner_started_s, record)
         with contextlib.suppress(OSError):  # a full disk must not stop training
-            write_record(self._files.joined(self.launch.task), self._record)
+            write_record(self._files.joined(self._life.task), joined)
 
     def _show(self) -> None:
         self._outlet.flush()
@@ -230,7 +219,7 @@ class JoiningWorker:
                 self._outlet.write_bytes(self._plain.text(block) if self._plain else block)
 
     def _say(self, text: str) -> None:
-        print(f"dtrain: {self.launch.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"dtrain: {self._life.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _launch(joining: Joining, program: Path, arguments: tuple[str, ...]) -> TaskLaunch:

@@ -15,7 +15,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, SavedRecord
 from dtrain.runs.joined import arrival_text
 from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
-from dtrain_cli.launch.join import Arrivals, JoinedWorkers, departure_text
+from dtrain_cli.launch.join import JoinedWorkers, departure_text
 from dtrain_cli.launch.policies import ordered_stop
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
 from dtrain_cli.launch.policies.outcomes import RunOutcome, outcome_of
@@ -54,8 +54,8 @@ class Supervisor:
             launch.task: TaskLife(launch, launch.attempt, target.host_of(launch)) for launch in plan.tasks
         }
         self._files = RunFiles(plan.run.run_dir)
-        self._arrivals = Arrivals(self._files, self.lives)
-        self.progress = RunProgress(self.lives, lambda: self._arrivals.rows(self._ended))
+        self._joined = JoinedWorkers(self._files, self.lives)
+        self.progress = RunProgress(self.lives, lambda: self._joined.rows(self._ended))
         self.spec = plan.spec
         self.foreign = plan.tasks[0].program is None
         self.started_s = clock()
@@ -73,7 +73,6 @@ class Supervisor:
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
         self._changed = True
-        self._joined = JoinedWorkers(self._files)
         self._success = Success(self.spec, self._files.spec, plan.leader, self.foreign, self.lives)
         self._ends = TaskEnds(self.spec, self._success, self.foreign, self.lives)
         self._standing: TaskPlaces | None = None
@@ -276,10 +275,10 @@ class Supervisor:
             self._journal.event("up")
 
     def _announce_joined_workers(self) -> None:
-        for record in self._arrivals.new():
+        for record in self._joined.new():
             self._console.say(arrival_text(record))
             self._journal.event("joined", task=record.task, pid=record.pid, host=record.host)
-        for record in self._arrivals.lost() if self._order is None else ():
+        for record in self._joined.lost() if self._order is None else ():
             self._console.say(departure_text(record))
             self._journal.event(record.state, task=record.task, message=record.message)
 
@@ -361,7 +360,7 @@ class Supervisor:
     def _advance_stop(self, order: RunStop, now_s: float) -> None:
         there = [RemainingTask(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
         self._warn_of(ordered_stop.reluctant(order, there, now_s))
-        for task, number in ordered_stop.due(order, [*there, *self._joined.there()], now_s):
+        for task, number in ordered_stop.due(order, [*there, *self._joined.remaining()], now_s):
             if (life := self.lives.get(task)) is None:
                 self._joined.signal(task, number, now_s)
                 continue
@@ -435,7 +434,7 @@ class Supervisor:
 
     def _over(self) -> bool:
         ended = self._order is not None and all(life.ended for life in self.lives.values())
-        return ended and not self._joined.there()
+        return ended and not self._joined.remaining()
 
     def _conclude(self) -> RunOutcome:
         assert self._order is not None

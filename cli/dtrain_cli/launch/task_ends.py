@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,16 +12,16 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_RESTART, RestartSection, RunSpec
 from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
-from dtrain.messages.membership import TaskPhase, TaskStatus
+from dtrain.messages.membership import TaskPhase
 from dtrain.process.start_protocol import Exited
-from dtrain.runs.files import FailureRecord, RunFiles, read_record
+from dtrain.runs.files import FailureRecord, read_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind, RunState, TaskState
 from dtrain.runs.task_states import where_in_training
 from dtrain_cli.launch.policies import outcomes
 from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.outcomes import Restart
-from dtrain_cli.launch.tasks import TaskLife, describe, failure_of, last_lines, own_record
+from dtrain_cli.launch.tasks import TaskLife, describe, failure_of, keep_failure, own_record
 
 
 class Success:
@@ -62,16 +62,14 @@ class Success:
 
         No other task leads such a loop on: rule *Calls* (docs/design/collectives.md#calls).
         """
-        said = self._lives[task].status
-        return self.leader_changes and task.trains and said is not None and said.in_loop
+        status = self._lives[task].status
+        return self.leader_changes and task.trains and status is not None and status.in_loop
 
     def needed_in_a_loop(self, task: TaskId) -> bool:
         """Return whether a task is in a loop of the program's own, or others are: they need every replica."""
         others = (life.status for life in self._lives.values() if life.task.trains and not life.ended)
-        in_loop = (
-            self.leader_changes and task.trains and any(said is not None and said.in_loop for said in others)
-        )
-        return in_loop or self.stands_and_falls_with(task)
+        others_in_loop = any(status is not None and status.in_loop for status in others)
+        return (self.leader_changes and task.trains and others_in_loop) or self.stands_and_falls_with(task)
 
     def without(self, lost: TaskId, why: FailureRecord) -> bool:
         """Return whether the run goes on although a task has failed for good.
@@ -134,7 +132,9 @@ class TaskEnds:
         A task that died when its program had ended well has succeeded. Another attempt would find nothing to
         do, and after a leader's farewell no server either.
         """
-        if has_finished(life.status) and outcomes.may_be_chance(end.status):
+        status = life.status
+        finished = status is not None and status.phase is TaskPhase.FINISHED and status.exit_code == 0
+        if finished and outcomes.may_be_chance(end.status):
             ended = self.judge(life, msgspec.structs.replace(end, status=0), order, now_s)
             what = describe(end, end.killed_for_memory)
             return replace(ended, word=f"{life.task} was {what} when its program had ended: nothing is lost")
@@ -163,11 +163,8 @@ class TaskEnds:
             if self._was_told(life, end, failure):
                 return Judgement(TaskState.STOPPED, failure)
             restart = self._restart(life, end, failure, now_s)
-            if (
-                restart is not None
-                and life.stop_s is None
-                and order.may_start_again(life.task.role, restart.at_s)
-            ):
+            role = life.task.role
+            if restart is not None and life.stop_s is None and order.may_start_again(role, restart.at_s):
                 return Judgement(TaskState.RESTARTING, failure, restart)
             return Judgement(TaskState.FAILED, failure)
         return Judgement(TaskState.SUCCEEDED if end.status == 0 or order.patient else TaskState.STOPPED)
@@ -181,7 +178,7 @@ class TaskEnds:
         if life.lost is not None and self._success.needed_in_a_loop(life.task) and not self._success.achieved:
             return life.lost
         if life.task.role is Role.WORKER and life.state == TaskState.SUCCEEDED and self._left_early(life):
-            return self._early_end(life)
+            return _early_end(life)
         return None
 
     def rule(self, task: TaskId) -> RestartSection:
@@ -204,37 +201,16 @@ class TaskEnds:
         if end.status != 0:
             failure = failure_of(life.launch, end, life.stuck_text)
         elif life.task.trains and self._left_early(life):
-            failure = self._early_end(life)
+            failure = _early_end(life)
         if failure is not None:
             failure.step = life.status.step if life.status else None
         return failure
 
     def _left_early(self, life: TaskLife) -> bool:
-        return left_early(
-            life.status,
-            (other.status for other in self._lives.values() if other.task.trains and other.status),
-        )
-
-    def _early_end(self, life: TaskLife) -> FailureRecord:
-        """Keep the record of a replica that ended with exit code 0 although there were steps to make."""
-        launch = life.launch
-        status = life.status
-        record = FailureRecord(
-            str(launch.task),
-            f"left {where_in_training(status)}, with exit code 0",
-            kind=FailureKind.EXIT,
-            time=now_text(),
-            monotonic_s=time.monotonic(),
-            attempt=launch.attempt,
-            exit_code=0,
-            log=str(launch.log),
-            last_lines=last_lines(launch.log),
-            step=status.step if status else None,
-        )
-        with contextlib.suppress(OSError):
-            files = RunFiles(launch.run_dir)
-            files.write_last_words(files.failure(launch.task, launch.attempt), record)
-        return record
+        """Return whether a replica that ended well had a step to make, in its own or another's `fit`."""
+        ended = life.status.fits_ended if life.status else 0
+        replicas = (each.status for each in self._lives.values() if each.task.trains)
+        return ended < max((status.fits_begun for status in replicas if status), default=0)
 
     def _was_told(self, life: TaskLife, end: Exited, failure: FailureRecord) -> bool:
         """Return whether this task left in order after a SIGTERM from another process. A leader's run ends
@@ -246,12 +222,16 @@ class TaskEnds:
         return leaves and failure.kind is FailureKind.SIGNAL and end.status == TOLD_TO_STOP
 
 
-def has_finished(said: TaskStatus | None) -> bool:
-    """Return whether a task has reported that its program ended with exit code 0."""
-    return said is not None and said.phase is TaskPhase.FINISHED and said.exit_code == 0
-
-
-def left_early(said: TaskStatus | None, others: Iterable[TaskStatus]) -> bool:
-    """Return whether a replica that ended with code 0 had a step to make, in its own or another's `fit`."""
-    ended = said.fits_ended if said else 0
-    return ended < max((status.fits_begun for status in (said, *others) if status), default=0)
+def _early_end(life: TaskLife) -> FailureRecord:
+    """Keep the record of a replica that ended with exit code 0 although there were steps to make."""
+    record = FailureRecord(
+        str(life.task),
+        f"left {where_in_training(life.status)}, with exit code 0",
+        kind=FailureKind.EXIT,
+        time=now_text(),
+        monotonic_s=time.monotonic(),
+        attempt=life.launch.attempt,
+        exit_code=0,
+        step=life.status.step if life.status else None,
+    )
+    return keep_failure(life.launch, record)

@@ -27,13 +27,13 @@ from dtrain_cli.targets.target import TaskHandle
 
 LAST_LINES = 20
 LINE_MAX = 400
-_TAIL_BYTES = 1 << 16
+TAIL_BYTES = 1 << 16
 
 
 def failure_of(launch: TaskLaunch, end: Exited, why: str | None = None) -> FailureRecord:
     """Keep and return the record of a failed attempt: its own, else one made here, with its last output.
 
-    `why`: the launcher has killed it for this reason; None: it has not.
+    `why` says more than the end of the process, for example for what the launcher has killed it.
     """
     record = own_record(launch)
     if record is None or (end.status < 0 and record.kind is FailureKind.SIGNAL):
@@ -48,6 +48,11 @@ def failure_of(launch: TaskLaunch, end: Exited, why: str | None = None) -> Failu
             exit_code=end.exit_code,
             peak_memory_bytes=end.peak_memory_bytes or None,
         )
+    return keep_failure(launch, record)
+
+
+def keep_failure(launch: TaskLaunch, record: FailureRecord) -> FailureRecord:
+    """Write the record of a failed attempt, with the attempt's last output, and return it."""
     record.log = str(launch.log)  # a task on another host has named the path there
     record.last_lines = last_lines(launch.log)
     with contextlib.suppress(OSError):
@@ -92,14 +97,16 @@ def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
     return min(failures, key=lambda failure: failure.order, default=None)
 
 
+def _tail(log: Path, begin: int = 0) -> str:
+    """Return the end of a log behind its first `begin` bytes; nothing if it cannot be read."""
+    with contextlib.suppress(OSError), open(log, "rb") as file:
+        file.seek(max(begin, log.stat().st_size - TAIL_BYTES))
+        return file.read().decode(errors="replace")
+    return ""
+
+
 def last_lines(log: Path) -> list[str]:
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return []
-    lines = text.splitlines()[-LAST_LINES:]
+    lines = _tail(log).splitlines()[-LAST_LINES:]
     return [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ..." for line in lines]
 
 
@@ -246,11 +253,10 @@ class TaskLife:
         )
 
 
-TAIL_BYTES = 1 << 16
 _STACK = re.compile(
     r"^(?:Current thread|Thread) .*\(most recent call first\):\n((?:  File .*\n)+)", re.MULTILINE
 )
-_FRAME = re.compile(r'  File (".*", line \d+) in (.*)')
+_FRAME = re.compile(r'^  File (".*", line \d+) in (.*)', re.MULTILINE)
 _NOT_THE_PROGRAMS = (sysconfig.get_path("stdlib"), str(Path(dtrain.__file__).parent))
 
 
@@ -259,20 +265,19 @@ class TaskPlaces:
 
     def __init__(self, lives: Iterable[TaskLife], asked: Iterable[TaskLife]) -> None:
         self._places = {life.task: _place(life) for life in lives}
-        self._stacks = {
-            life.task: (life.launch.log, _size(life.launch.log), not life.is_up) for life in asked
-        }
+        self._stacks = {}
+        for life in asked:
+            log = life.launch.log
+            self._stacks[life.task] = (log, log.stat().st_size if log.exists() else 0, not life.is_up)
 
     def lines(self) -> list[str]:
         """Return one line a task. Those that were asked must have ended."""
         width = max((len(str(task)) for task in self._places), default=0)
-        return [
-            f"{task!s:<{width}}  {place}{self._frame(task)}" for task, place in sorted(self._places.items())
-        ]
-
-    def _frame(self, task: TaskId) -> str:
-        frame = innermost_frame(*self._stacks[task]) if task in self._stacks else None
-        return f", at {frame}" if frame else ""
+        lines = []
+        for task, place in sorted(self._places.items()):
+            frame = innermost_frame(*self._stacks[task]) if task in self._stacks else None
+            lines.append(f"{task!s:<{width}}  {place}" + (f", at {frame}" if frame else ""))
+        return lines
 
 
 def _place(life: TaskLife) -> str:
@@ -293,22 +298,7 @@ def innermost_frame(log: Path, begin: int = 0, or_any: bool = True) -> str | Non
         begin: where to start to read, in bytes.
         or_any: whether the innermost line of all is returned where no line is the program's own.
     """
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(begin, log.stat().st_size - TAIL_BYTES))
-            stacks = _STACK.findall(file.read().decode(errors="replace"))
-    except OSError:
-        return None
-    frames = [
-        _FRAME.match(line) for line in (stacks[-1] if stacks else "").splitlines()
-    ]  # the main thread is the last
-    found = [(frame[1], frame[2]) for frame in frames if frame is not None]
-    theirs = [frame for frame in found if not frame[0][1:].startswith((*_NOT_THE_PROGRAMS, "<frozen"))]
-    return next((f"{place} in {name}" for place, name in theirs or (found if or_any else ())), None)
-
-
-def _size(log: Path) -> int:
-    try:
-        return log.stat().st_size
-    except OSError:
-        return 0
+    stacks = _STACK.findall(_tail(log, begin))
+    frames = _FRAME.findall(stacks[-1]) if stacks else []  # the main thread is the last
+    theirs = [frame for frame in frames if not frame[0][1:].startswith((*_NOT_THE_PROGRAMS, "<frozen"))]
+    return next((f"{place} in {name}" for place, name in theirs or (frames if or_any else ())), None)

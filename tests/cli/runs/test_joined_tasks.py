@@ -41,20 +41,20 @@ def join(files, owner, state="running", host=None, started=None):
 
 
 def test_a_joined_worker_is_told_to_stop_through_its_owner(files, owner):
-    joined = JoinedWorkers(files)
-    [told] = joined.there()
+    joined = JoinedWorkers(files, [])
+    [told] = joined.remaining()
     assert (told.task, told.stop_s) == (WORKER, None)
     joined.signal(WORKER, signal.SIGTERM, 5.0)
     assert owner.wait() == -signal.SIGTERM
-    assert joined.there() == []
+    assert joined.remaining() == []
     joined.signal(WORKER, signal.SIGKILL, 6.0)
 
 
 def test_when_it_was_told_is_remembered(files, owner):
-    joined = JoinedWorkers(files)
+    joined = JoinedWorkers(files, [])
     joined.signal(WORKER, 0, 5.0)
     joined.signal(WORKER, 0, 6.0)
-    assert [told.stop_s for told in joined.there()] == [5.0]
+    assert [told.stop_s for told in joined.remaining()] == [5.0]
 
 
 def test_a_process_that_nobody_has_reaped_does_not_live(files, owner):
@@ -65,7 +65,7 @@ def test_a_process_that_nobody_has_reaped_does_not_live(files, owner):
     while owner.returncode is None and lives(owner.pid, started):
         pass
     assert started_s(owner.pid) == started, "it is still in the table of processes"
-    assert JoinedWorkers(files).there() == []
+    assert JoinedWorkers(files, []).remaining() == []
 
 
 def test_a_worker_whose_owner_was_killed_has_stopped(files, owner):
@@ -78,8 +78,8 @@ def test_a_worker_whose_owner_was_killed_has_stopped(files, owner):
 @pytest.mark.parametrize("stranger", [{"host": "elsewhere"}, {"started": 1.0}])
 def test_a_pid_of_another_machine_or_time_is_left_alone(files, owner, stranger):
     join(files, owner, **stranger)
-    joined = JoinedWorkers(files)
-    assert joined.there() == []
+    joined = JoinedWorkers(files, [])
+    assert joined.remaining() == []
     joined.signal(WORKER, signal.SIGKILL, 5.0)
     assert owner.poll() is None
 
@@ -103,5 +103,5 @@ def test_its_own_record_replaces_what_others_have_heard_of_it(files):
 
 def test_a_damaged_record_ends_nobody(files):
     files.joined(WORKER).write_text("{")
-    assert JoinedWorkers(files).there() == []
+    assert JoinedWorkers(files, []).remaining() == []
     assert with_joined(files, [TaskRecord("chief:0")]) == [TaskRecord("chief:0")]

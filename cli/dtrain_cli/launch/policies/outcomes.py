@@ -81,15 +81,12 @@ def survives_without(
     spec: RunSpec, leader: TaskId, lost: TaskId, states: Mapping[TaskId, TaskState], foreign: bool
 ) -> bool:
     """Return whether the run goes on although `lost`, which is in `states` already, has failed for good."""
-    if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, leader_changes(spec, foreign)):
+    heirs, training = leader_changes(spec, foreign), spec.training
+    if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, heirs):
         return True  # what dies after the leader's success changes nothing
-    if leader_changes(spec, foreign):
-        may_go = lost.trains
-    else:
-        may_go = lost.role is Role.WORKER and lost != leader
+    may_go = lost.trains if heirs else lost.role is Role.WORKER and lost != leader
     if foreign or not may_go:
         return False
-    training = spec.training
     all_workers = spec.success == Success.ALL_WORKERS and lost.role is Role.WORKER
     if all_workers or isinstance(training, InOneTask):
         return False
@@ -141,9 +138,7 @@ def decide_restart(
         now_s: the monotonic clock.
         error_type: the class of the exception that ended the attempt, if one did.
     """
-    if error_type in PERMANENT_ERRORS:
-        return None
-    if rule.policy == RestartPolicy.NEVER:
+    if error_type in PERMANENT_ERRORS or rule.policy == RestartPolicy.NEVER:
         return None
     if rule.policy == RestartPolicy.ON_FAILURE and not may_be_chance(status):
         return None

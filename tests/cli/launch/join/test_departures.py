@@ -11,7 +11,7 @@ from dtrain.process.life_line import started_s
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.joined import JoinedFromElsewhere, JoinedRecord
 from dtrain.runs.states import TaskState
-from dtrain_cli.launch.join import Arrivals, departure_text
+from dtrain_cli.launch.join import JoinedWorkers, departure_text
 from dtrain_cli.runs.report import lost_tasks, lost_texts, read_report
 
 WORKER = TaskId.parse("worker:2")
@@ -34,7 +34,7 @@ def test_each_worker_that_goes_is_named_once(tmp_path, state, code, message, lin
     files.task(WORKER).mkdir(parents=True)
     record = TaskRecord(str(WORKER), "running", pid=7, host=os.uname().nodename)
     joined = JoinedRecord(os.getpid(), started_s(os.getpid()), record)
-    arrivals = Arrivals(files, [])
+    arrivals = JoinedWorkers(files, [])
     write_record(files.joined(WORKER), joined)
     assert [each.task for each in arrivals.new()] == ["worker:2"]
     assert list(arrivals.lost()) == []
@@ -47,7 +47,7 @@ def test_each_worker_that_goes_is_named_once(tmp_path, state, code, message, lin
 def test_a_worker_that_ends_with_the_run_is_not_named(tmp_path):
     files = RunFiles(tmp_path)
     files.task(WORKER).mkdir(parents=True)
-    arrivals = Arrivals(files, [])
+    arrivals = JoinedWorkers(files, [])
     write_record(
         files.joined(WORKER), JoinedRecord(0, 0.0, TaskRecord(str(WORKER), "succeeded", exit_code=0))
     )
