@@ -163,17 +163,16 @@ def _supervise(
         plan.spec.name,
         started=now_text(),
         launcher_pid=os.getpid(),
+        launcher_started=started_s(os.getpid()),
         host=socket.gethostname(),
         saved=saved,
     )
-    record.launcher_started = started_s(os.getpid())
     journal = Journal(files, record, console.say)
     wait = plan.spec.wait
     limits = LaunchLimits(options.timeout, wait.start_s, options.stall_timeout, wait.grace(launched=True))
     supervisor = Supervisor(plan, target, signals, journal, console, limits)
-    console.say(
-        f"run {plan.run.run_id}{' is resumed' if options.resume is not None else ''}: {plan.spec.cluster}"
-    )
+    resumed = " is resumed" if options.resume is not None else ""
+    console.say(f"run {plan.run.run_id}{resumed}: {plan.spec.cluster}")
     console.say(f"files in {files.directory}; {_threads(plan)}")
     with _open_to_workers(plan, journal, files):
         outcome = supervisor.run()

@@ -6,13 +6,13 @@ never listens and is held for the run. The task's own server can bind the port, 
 bind, `bind(0)` and other users cannot, and until the server is up a connection is refused at once.
 """
 
+import contextlib
 import errno
 import random
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import portpicker
@@ -43,18 +43,17 @@ class HeldPorts:
     def hold(self, host: str, port: int) -> None:
         """Hold one given port; raise an `OSError` if it is in use, or its host is not this machine."""
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        try:
-            holder = _bound(socket.socket(family, kind, protocol), address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            holder = _bound_after_others(socket.socket(family, kind, protocol), address)
-        try:
+        with contextlib.ExitStack() as closing:
+            holder = closing.enter_context(socket.socket(family, kind, protocol))
+            try:
+                holder.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                _bind_after_others(holder, address)
             # After the bind, not before: before, it would let us share a port that a stranger already has.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        except OSError:
-            holder.close()
-            raise
+            closing.pop_all()
         self._sockets.append(holder)
 
     def pick(self) -> int:
@@ -93,37 +92,21 @@ class HeldPorts:
     def __enter__(self) -> "HeldPorts":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _bound(holder: socket.socket, address: Any) -> socket.socket:
-    try:
-        holder.bind(address)
-    except OSError:
-        holder.close()
-        raise
-    return holder
-
-
-def _bound_after_others(holder: socket.socket, address: Any) -> socket.socket:
+def _bind_after_others(holder: socket.socket, address: Any) -> None:
     """Bind a port that is used by nothing but connections in TIME_WAIT.
 
     With SO_REUSEADDR the kernel ignores these, and another holder too, until one of the two listens. So
     listen for a moment: the kernel refuses that if another process holds the port.
     """
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    _bound(holder, address)
-    try:
-        holder.listen(1)
-        holder.shutdown(socket.SHUT_RDWR)  # the port stays bound
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except OSError:
-        holder.close()
-        raise
-    return holder
+    holder.bind(address)
+    holder.listen(1)
+    holder.shutdown(socket.SHUT_RDWR)  # the port stays bound
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
 def hold_ports(count: int) -> HeldPorts:

@@ -156,9 +156,14 @@ class Machine:
     shares: Mapping[TaskId, HostShare] = field(default_factory=dict)
 
     def limits(self, task: TaskId, spec: RunSpec) -> dict[str, str]:
+        """Return the limits of a task's threads; a user's limit holds unless training is deterministic."""
         if (share := self.shares.get(task)) is not None:
-            return thread_variables(spec, share.cores, spec.environment, share.replicas)
-        return thread_variables(spec, self.cores, {**self.environment, **spec.environment})
+            environment, threads = spec.environment, threads_per_task(spec, share.cores, share.replicas)
+        else:
+            environment = {**self.environment, **spec.environment}
+            threads = threads_per_task(spec, self.cores)
+        users = None if spec.training.deterministic else environment.get(USERS_LIMIT)
+        return limits_beside(environment, users or str(threads))
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,10 @@ def build_plan(
             launched=True,
             tls=run.certificate(task_name(task)),
         )
-        environment = _environment(assignment, workload, machine, machine.limits(task, spec))
+        own = assignment.to_environment(write_tf_config(addresses, task))
+        environment = {**spec.environment, **own, **machine.limits(task, spec)}
+        if workload.foreign:
+            environment |= foreign_variables(task, addresses, machine.master)
         launches.append(
             TaskLaunch(
                 task=task,
@@ -248,17 +256,6 @@ def build_plan(
     return RunPlan(run, spec, addresses, tuple(launches))
 
 
-def _environment(
-    assignment: TaskAssignment, workload: Workload, machine: Machine, limits: Mapping[str, str]
-) -> dict[str, str]:
-    """Return a task's variables: the spec's, and over them dtrain's own and the limits of threads."""
-    own = assignment.to_environment(write_tf_config(assignment.cluster, assignment.task))
-    environment = {**assignment.spec.environment, **own, **limits}
-    if workload.foreign:
-        environment |= foreign_variables(assignment.task, assignment.cluster, machine.master)
-    return environment
-
-
 def threads_per_task(spec: RunSpec, cores: int, replicas: int | None = None) -> int:
     """Return how many threads each task may use: its share of the host's cores, at least 1.
 
@@ -267,14 +264,6 @@ def threads_per_task(spec: RunSpec, cores: int, replicas: int | None = None) -> 
     if spec.training.deterministic:
         return 1
     return max(1, cores // max(1, spec.replicas if replicas is None else replicas))
-
-
-def thread_variables(
-    spec: RunSpec, cores: int, environment: Mapping[str, str], replicas: int | None = None
-) -> dict[str, str]:
-    """Return the variables that limit each task's threads; a user's limit holds unless deterministic."""
-    users = None if spec.training.deterministic else environment.get(USERS_LIMIT)
-    return limits_beside(environment, users or str(threads_per_task(spec, cores, replicas)))
 
 
 def limits_beside(environment: Mapping[str, str], threads: str) -> dict[str, str]:

@@ -47,16 +47,15 @@ class MemoryKills:
         self._counted = self._count()
         self._rose_s = -math.inf
 
-    def look(self, now_s: float) -> None:
-        """Read the counts. To be called often: a kill is as recent as the look that saw it."""
+    def poll(self, now_s: float) -> None:
+        """Read the counts. To be called often: a kill is as recent as the call that saw it."""
         before = self._counted
         self._counted = self._count()
         if self._counted > before:
             self._rose_s = now_s
 
     def lately(self, now_s: float) -> bool:
-        """Return whether there has been one about now."""
-        self.look(now_s)
+        self.poll(now_s)
         return now_s - self._rose_s <= LATELY_S
 
     def _count(self) -> int:
@@ -68,7 +67,7 @@ class MemoryKills:
 
 
 def _memory_files() -> Iterable[Path]:
-    """Yield the files that count this control group's kills: memory.events (v2), memory.oom_control (v1)."""
+    """Yield memory.events (v2) or memory.oom_control (v1) of this process's control groups."""
     with contextlib.suppress(OSError):
         for line in _OWN_GROUPS.read_text().splitlines():
             _, controllers, group = line.split(":", 2)
@@ -232,7 +231,8 @@ class LocalTarget:
         """
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
-        if self._fork_server is not None and not _needs_own_interpreter(launch):
+        own_interpreter = any(name.startswith("PYTHON") for name in launch.environment)  # read at its start
+        if self._fork_server is not None and launch.program is not None and not own_interpreter:
             task = self._tasks[launch.task] = LocalTask(launch.attempt, forked=True)
             self._fork_server.send(_start_message(launch))
         else:
@@ -251,13 +251,16 @@ class LocalTarget:
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_EVERY_S
-            self._memory_kills.look(now_s)
+            self._memory_kills.poll(now_s)
         events: list[Event] = []
         for source in dict.fromkeys([*unread, *(key.fileobj for key, _ in ready)]):
             if isinstance(source, ForkServer):
                 events += self._read_fork_server(source)
             elif isinstance(source, GuardedCommand):
-                events += self._read_guardian(source)
+                events += source.reports()
+                if source.ended:
+                    self._selector.unregister(source)
+                    source.close()
         events += self._reap()
         return [self._noted(event, now_s) for event in events]
 
@@ -293,13 +296,6 @@ class LocalTarget:
                     events.append(Exited(str(name), task.attempt, -signal.SIGKILL, 0))
         return events
 
-    def _read_guardian(self, guardian: GuardedCommand) -> list[Report]:
-        reports = guardian.reports()
-        if guardian.ended:
-            self._selector.unregister(guardian)
-            guardian.close()
-        return reports
-
     def _noted(self, event: Event, now_s: float) -> Event:
         if isinstance(event, TargetFailed | HostNews | StopAsked):
             return event
@@ -332,8 +328,3 @@ def _start_message(launch: TaskLaunch) -> StartTask:
         log=str(launch.log),
         needs_grpc=launch.needs_grpc,
     )
-
-
-def _needs_own_interpreter(launch: TaskLaunch) -> bool:
-    """Return whether a task cannot be forked: Python reads some variables only when it starts."""
-    return launch.program is None or any(name.startswith("PYTHON") for name in launch.environment)

@@ -8,15 +8,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from dtrain.cluster import Role
 from dtrain.config import Problem, RunSpec
 from dtrain.process.engines import POOLS
-from dtrain_cli.targets.kubernetes.run import wait_of
+from dtrain_cli.targets.kubernetes.run import set_sections, wait_of
 
 SECRET = "DTRAIN_SECRET"
-_AS_SAID = ("checkpoint", "success", "trace", "simulate")
 
 
 def problems(spec: RunSpec) -> Iterator[Problem]:
@@ -61,12 +58,7 @@ def worker_pool_specs(spec: RunSpec, command: tuple[str, ...], secret: str | Non
 
 def _options(spec: RunSpec) -> list[str]:
     """Return the options that hold the spec: a job has no file for it."""
-    default = RunSpec()
-    said: dict[str, Any] = {
-        name: msgspec.to_builtins(getattr(spec, name))
-        for name in _AS_SAID
-        if getattr(spec, name) != getattr(default, name)
-    }
+    said = set_sections(spec, ("checkpoint", "success", "trace", "simulate"))
     said |= {"name": spec.name, "wait": wait_of(spec)}
     if training := spec.said.get("training"):
         said["training"] = training

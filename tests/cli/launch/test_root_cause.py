@@ -132,7 +132,7 @@ def test_a_kill_for_memory_is_read_where_the_kernel_counts_it(tmp_path, monkeypa
     kills = local.MemoryKills()
     assert not kills.lately(10.0)
     counts.write_text(text.format(4))
-    kills.look(11.0)
+    kills.poll(11.0)
     assert kills.lately(12.0), "of all tasks that it hit"
     assert kills.lately(13.0)
     assert not kills.lately(60.0), "what is killed an hour later was not killed for memory"

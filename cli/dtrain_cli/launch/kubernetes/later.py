@@ -10,7 +10,7 @@ from typing import Any
 
 from dtrain.cluster import TaskId
 from dtrain.process.plain_text import plain_data
-from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
+from dtrain.runs.files import RunFiles, RunRecord, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import ENDED, LIVE_RUN_STATES, RunState
 from dtrain_cli.console.run_console import RunConsole
@@ -36,39 +36,38 @@ def report_there(run: KnownRun, place: KubernetesPlace) -> dict[str, Any]:
         RunError: kubectl is not there, or the cluster does not answer.
     """
     record = own_record(run.files.directory) or run.record
-    if record.state not in LIVE_RUN_STATES:
-        return {**build_report(run.files, record, {}, {}, True, 0.0), "damaged": []}
-    kubectl = Kubectl(place)
-    view = kubectl.view()
-    note_view(record, view)
-    _note_end(record, view)
-    if not is_alive(run.files, record):  # else the command that follows it writes the record
-        write_record(run.files.run, record)
+    leaders: dict[str, Any] = {}
+    if record.state in LIVE_RUN_STATES:
+        kubectl = Kubectl(place)
+        view = kubectl.view()
+        note_view(record, view)
+        if view.state is None or record.state not in LIVE_RUN_STATES:
+            _note_end(record, view)
+        if not is_alive(run.files, record):  # else the command that follows it writes the record
+            write_record(run.files.run, record)
+        leader = view.newest.get(place.leading)
+        if leader is not None and leader.has_output and leader.state not in ENDED:
+            leaders = kubectl.report(leader.name) or {}
     report = {**build_report(run.files, record, {}, {}, True, 0.0), "damaged": []}
-    leader = view.newest.get(place.leading)
-    if leader is not None and leader.has_output and leader.state not in ENDED:
-        _lay_over(report, kubectl.report(leader.name) or {})
+    _lay_over(report, plain_data(leaders))
     return report
 
 
 def _note_end(record: RunRecord, view: RunView) -> None:
-    """Record the end of a run that no command was following."""
-    if view.state is None:
-        record.state = RunState.STOPPED
+    """Record the end of a run that no command was following; one that had not ended was stopped."""
     if record.state in LIVE_RUN_STATES:
-        return
+        record.state = RunState.STOPPED
     failed = view.failed.exit_code if view.failed else None
     record.exit_code = {RunState.SUCCEEDED: 0, RunState.STOPPED: 143}.get(record.state, failed or 1)
     record.ended = now_text()
 
 
-def _lay_over(report: dict[str, Any], told: Mapping[str, Any]) -> None:
+def _lay_over(report: dict[str, Any], leaders: Mapping[str, Any]) -> None:
     """Take over what the leader's report says of steps and speed; it is another machine's word."""
-    told = plain_data(dict(told))
-    report |= {name: told[name] for name in _OF_RUN if told.get(name) is not None}
-    said = told.get("tasks")
-    found = [each for each in said if isinstance(each, dict)] if isinstance(said, list) else []
-    by_name = {str(each.get("task")): each for each in found}
+    report |= {name: leaders[name] for name in _OF_RUN if leaders.get(name) is not None}
+    rows = leaders.get("tasks")
+    sound = [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
+    by_name = {str(each.get("task")): each for each in sound}
     for task in report["tasks"]:
         more = by_name.get(task["task"], {})
         task |= {name: more[name] for name in _OF_TASK if more.get(name) is not None}
@@ -87,8 +86,7 @@ def stop_there(run: KnownRun, place: KubernetesPlace) -> RunState:
     if not is_alive(run.files, record):
         note_view(record, view)
         if record.state in LIVE_RUN_STATES:
-            record.state = RunState.STOPPED
-            record.exit_code, record.ended = 143, now_text()
+            _note_end(record, view)
         write_record(run.files.run, record)
     return record.state
 
@@ -166,11 +164,6 @@ def note_view(record: RunRecord, view: RunView) -> None:
             task.restarts = view.restarts(pod.task)
     if view.state is not None:
         record.state = view.state
-
-
-def task_records(tasks: list[TaskId], addresses: dict[TaskId, str | None]) -> list[TaskRecord]:
-    """Return the records of tasks that are not there yet."""
-    return [TaskRecord(str(task), address=addresses.get(task)) for task in tasks]
 
 
 class OutputMirror:

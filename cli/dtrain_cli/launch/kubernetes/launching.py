@@ -1,33 +1,31 @@
 """`dtrain launch --on kubernetes`: apply what `plan` prints, follow it, and tell how it has ended."""
 
+import contextlib
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import msgspec
 
-from dtrain.cluster import Role, TaskId
+from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain.process.life_line import started_s
-from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, default_runs_dir, write_record
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import ENDED, FailureKind, RunState
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.streams import Outlet
 from dtrain_cli.launch.engines import asked_to_cancel
-from dtrain_cli.launch.kubernetes.later import OutputMirror, note_view, task_records
+from dtrain_cli.launch.kubernetes.later import OutputMirror, note_view
 from dtrain_cli.launch.kubernetes.planning import gather
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.request import other_settings
+from dtrain_cli.launch.request import chosen_directory, other_settings, runs_directory
 from dtrain_cli.launch.tasks import last_lines
-from dtrain_cli.runs.index import Journal, find_run, locked_run_directory, register_run
+from dtrain_cli.runs.index import Journal, locked_run_directory, register_run
 from dtrain_cli.runs.report import read_report
 from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl, PodView, RunView
 from dtrain_cli.targets.kubernetes.manifests import FAREWELL_S, manifests
@@ -61,7 +59,7 @@ class Ending:
     cancel: bool = False
 
 
-class Follower:
+class RunFollower:
     """One run that is followed."""
 
     def __init__(
@@ -88,20 +86,23 @@ class Follower:
         while True:
             for number in self._signals.read():
                 if number in STOP_SIGNALS:
-                    return Ending(None, 128 + number, cancel=number == signal.SIGINT and self._cancels())
+                    say, pump = self._console.say, self._console.pump
+                    asks = number == signal.SIGINT
+                    cancel = asks and asked_to_cancel("the run", self._signals, say, pump)
+                    return Ending(None, 128 + number, cancel=cancel)
             now_s = time.monotonic()
             if timeout_s is not None and now_s - begun_s > timeout_s:
                 return Ending(None, TIMEOUT_CODE, message=f"--timeout of {timeout_s:g} s", cancel=True)
             if now_s >= look_s:
                 look_s = now_s + LOOK_EVERY_S
-                if (ending := self._look(now_s)) is not None:
+                if (ending := self._poll(now_s)) is not None:
                     self._mirror.drain(DRAIN_S)
                     return ending
             self._console.pump()
             select.select([self._signals], [], [], TURN_S)
 
-    def _look(self, now_s: float) -> Ending | None:
-        """Look at the cluster once; how the run has ended, if it has."""
+    def _poll(self, now_s: float) -> Ending | None:
+        """Ask the cluster once; return how the run has ended, if it has."""
         try:
             view = self._kubectl.view()
         except RunError as error:
@@ -112,20 +113,17 @@ class Follower:
         if self._unreachable:
             self._console.say("the cluster answers again")
         self._unreachable = False
-        self._mirror.see(self._record, view)
+        record = self._journal.record
+        self._mirror.see(record, view)
         if view.message and view.message != self._message:
             self._console.say(f"the run waits: {view.message}")
         self._message = view.message if view.state != RunState.FAILED else self._message
-        before = self._record.state
-        note_view(self._record, view)
-        if self._record.state != before:
-            self._journal.event("state", state=self._record.state)
+        before = record.state
+        note_view(record, view)
+        if record.state != before:
+            self._journal.event("state", state=record.state)
         self._journal.save()
         return self._ending(view, now_s)
-
-    @property
-    def _record(self) -> RunRecord:
-        return self._journal.record
 
     def _ending(self, view: RunView, now_s: float) -> Ending | None:
         if view.state is None and self._seen:
@@ -141,9 +139,6 @@ class Follower:
                 return Ending(RunState.SUCCEEDED, 0)
         return None
 
-    def _cancels(self) -> bool:
-        return asked_to_cancel("the run", self._signals, self._console.say, self._console.pump)
-
 
 def launch(options: LaunchOptions) -> int:
     """Carry out the launch; return the exit code.
@@ -153,15 +148,19 @@ def launch(options: LaunchOptions) -> int:
         RunError: kubectl is not there, or the cluster refuses the run; nothing of it is left there.
     """
     signals = SignalInbox()
-    directory, name = _earlier(options)
+    directory = chosen_directory(options, None)
+    name: str | None = None
+    if directory is not None and options.resume is not None:
+        if (place := read_place(RunFiles(directory))) is None:
+            raise SpecError(f"--resume: the run in {directory} was not on Kubernetes; leave away --on")
+        name = place.name
     run = gather(options, os.environ, name)
     objects = manifests(run)
     kubectl = Kubectl(place_of(run, grace_s(run.spec.wait) + FAREWELL_S))
-    runs_dir = (options.runs_dir or default_runs_dir()).absolute()
-    directory = directory or runs_dir / f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
-    with locked_run_directory(directory, options.resume is not None) as files:
+    runs_dir, run_id = runs_directory(options), f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
+    with locked_run_directory(directory or runs_dir / run_id, options.resume is not None) as files:
         if options.run_dir is not None:
-            register_run(files, runs_dir, f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}")
+            register_run(files, runs_dir, run_id)
         console = RunConsole(Outlet(1), Outlet(2))
         journal = Journal(files, _record(run, files), console.say)
         if options.resume is not None and kubectl.view().state is not None:
@@ -183,8 +182,8 @@ def launch(options: LaunchOptions) -> int:
         if options.detach:
             console.finish(None, _ways(run.name), None)
             return 0
-        with _mirror(kubectl, files, console) as mirror:
-            ending = Follower(kubectl, signals, journal, console, mirror).run(options.timeout)
+        with contextlib.closing(OutputMirror(kubectl, files, console)) as mirror:
+            ending = RunFollower(kubectl, signals, journal, console, mirror).run(options.timeout)
             if ending.cancel:
                 console.say("cancelling: the leader saves, and all tasks end in order; the disk stays")
                 kubectl.delete(kubectl.place.stop_s + ANSWER_S)
@@ -195,37 +194,19 @@ def launch(options: LaunchOptions) -> int:
         return ending.exit_code
 
 
-def _earlier(options: LaunchOptions) -> tuple[Path | None, str | None]:
-    """Return the directory that is taken, and the name in the cluster of the run that goes on."""
-    directory = options.run_dir.absolute() if options.run_dir else None
-    if options.resume is None:
-        return directory, None
-    if directory is None:
-        runs_dir = (options.runs_dir or default_runs_dir()).absolute()
-        directory = find_run(options.resume or None, runs_dir).files.directory
-    place = read_place(RunFiles(directory))
-    if place is None:
-        raise SpecError(f"--resume: the run in {directory} was not on Kubernetes; leave away --on")
-    return directory, place.name
-
-
 def _record(run: KubernetesRun, files: RunFiles) -> RunRecord:
     """Return the record of a run of which nothing is there yet."""
     addresses = run.addresses
-    tasks = [TaskId(role, index) for role in run.roles for index in range(run.spec.cluster.count(role))]
-    served: dict[TaskId, str | None] = {
-        task: addresses.address(task) for task in tasks if task.role is not Role.EVALUATOR
-    }
-    record = RunRecord(
+    tasks = (TaskId(role, index) for role in run.roles for index in range(run.spec.cluster.count(role)))
+    return RunRecord(
         files.directory.name,
         run.spec.name,
         started=now_text(),
         launcher_pid=os.getpid(),
+        launcher_started=started_s(os.getpid()),
         host=socket.gethostname(),
-        tasks=task_records(tasks, served),
+        tasks=[TaskRecord(str(task), address=addresses.address(task)) for task in tasks],
     )
-    record.launcher_started = started_s(os.getpid())
-    return record
 
 
 def _apply(kubectl: Kubectl, objects: list[dict[str, object]]) -> None:
@@ -238,15 +219,6 @@ def _apply(kubectl: Kubectl, objects: list[dict[str, object]]) -> None:
         except RunError as error:
             raise RunError(f"{refused}; what is there of it could not be removed: {error}") from None
         raise RunError(f"{refused}; nothing of the run is left but its disk") from None
-
-
-@contextmanager
-def _mirror(kubectl: Kubectl, files: RunFiles, console: RunConsole) -> Iterator[OutputMirror]:
-    mirror = OutputMirror(kubectl, files, console)
-    try:
-        yield mirror
-    finally:
-        mirror.close()
 
 
 def _tell(

@@ -55,21 +55,26 @@ def manifests(run: KubernetesRun) -> list[dict[str, Any]]:
     return objects
 
 
-def _plain(run: KubernetesRun, kind: str, **fields: Any) -> dict[str, Any]:
-    metadata = {"name": run.name, "labels": labels(run)}
-    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields}
+def _object(
+    run: KubernetesRun, kind: str, *, version: str = "v1", name: str | None = None, **fields: Any
+) -> dict[str, Any]:
+    metadata = {"name": name or run.name, "labels": labels(run)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
 
 
 def _config_map(run: KubernetesRun) -> dict[str, Any]:
     data = {FILE: json.dumps(task_spec(run), indent=1, ensure_ascii=True) + "\n"}
     binary: dict[str, str] = {}
+    fields: dict[str, Any] = {"data": data}
     for path, key in run.code.keys.items():
         content = run.code.files[path]
         if (text := text_of(content)) is None:
             binary[key] = base64.b64encode(content).decode()
         else:
             data[key] = text
-    return _plain(run, "ConfigMap", data=data, **({"binaryData": binary} if binary else {}))
+    if binary:
+        fields["binaryData"] = binary
+    return _object(run, "ConfigMap", **fields)
 
 
 def _secret(run: KubernetesRun) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def _secret(run: KubernetesRun) -> dict[str, Any]:
             f"the secrets and certificates of {len(run.certificates)} tasks have more bytes than a Secret "
             f"holds, {SECRET_BYTES_MAX}; expected fewer tasks, or security.tls: off"
         )
-    return _plain(run, "Secret", type="Opaque", stringData=data)
+    return _object(run, "Secret", type="Opaque", stringData=data)
 
 
 def _claim(run: KubernetesRun) -> dict[str, Any]:
@@ -95,7 +100,7 @@ def _claim(run: KubernetesRun) -> dict[str, Any]:
     }
     if volume.storage_class is not None:
         spec["storageClassName"] = volume.storage_class
-    return _plain(run, "PersistentVolumeClaim", spec=spec)
+    return _object(run, "PersistentVolumeClaim", spec=spec)
 
 
 def yaml_text(objects: Iterable[dict[str, Any]]) -> str:
@@ -142,25 +147,19 @@ KEPT_S = 86_400
 
 
 def workloads(run: KubernetesRun) -> list[dict[str, Any]]:
+    """Return the objects that run the tasks, and the Service that they need."""
     if run.jobset:
-        return [_jobset(run)]
-    jobs = [
-        _object(run, "batch/v1", "Job", run.job_name(role), {**_job(run, role), **_kept()})
-        for role in run.roles
-    ]
-    return [_service(run), *jobs]
-
-
-def _object(run: KubernetesRun, version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """Return an object that Kueue admits, where the run waits in a queue."""
-    metadata: dict[str, Any] = {"name": name, "labels": labels(run)}
-    if run.spec.kubernetes.queue is not None and kind != "Service":
-        metadata["labels"][QUEUE_LABEL] = run.spec.kubernetes.queue
-    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def _kept() -> dict[str, Any]:
-    return {"ttlSecondsAfterFinished": KEPT_S}
+        owners = [_object(run, "JobSet", version="jobset.x-k8s.io/v1alpha2", spec=_jobset(run))]
+    else:
+        specs = {role: {**_job(run, role), "ttlSecondsAfterFinished": KEPT_S} for role in run.roles}
+        owners = [
+            _object(run, "Job", version="batch/v1", name=run.job_name(role), spec=spec)
+            for role, spec in specs.items()
+        ]
+    if (queue := run.spec.kubernetes.queue) is not None:  # Kueue admits them
+        for owner in owners:
+            owner["metadata"]["labels"][QUEUE_LABEL] = queue
+    return owners if run.jobset else [_service(run), *owners]
 
 
 def _service(run: KubernetesRun) -> dict[str, Any]:
@@ -171,7 +170,7 @@ def _service(run: KubernetesRun) -> dict[str, Any]:
         "selector": labels(run),
         "ports": [{"name": "dtrain", "port": PORT}],
     }
-    return _object(run, "v1", "Service", run.name, spec)
+    return _object(run, "Service", spec=spec)
 
 
 def _job(run: KubernetesRun, role: Role) -> dict[str, Any]:
@@ -202,24 +201,24 @@ def _may_be_lost(run: KubernetesRun, role: Role) -> bool:
 
 
 def _jobset(run: KubernetesRun) -> dict[str, Any]:
+    """Return the spec of the JobSet that runs all tasks."""
     waited_for = [run.leader]
     if Role.EVALUATOR in run.roles and not run.foreign:
         waited_for.append(Role.EVALUATOR)
     if run.spec.success == Success.ALL_WORKERS and Role.WORKER in run.roles:
         waited_for.append(Role.WORKER)
-    spec = {
+    return {
         "network": {"enableDNSHostnames": True, "subdomain": run.name, "publishNotReadyAddresses": True},
         "successPolicy": {
             "operator": "All",
             "targetReplicatedJobs": [role.value for role in dict.fromkeys(waited_for)],
         },
         "failurePolicy": {"maxRestarts": 0},
-        **_kept(),
+        "ttlSecondsAfterFinished": KEPT_S,
         "replicatedJobs": [
             {"name": role.value, "replicas": 1, "template": {"spec": _job(run, role)}} for role in run.roles
         ],
     }
-    return _object(run, "jobset.x-k8s.io/v1alpha2", "JobSet", run.name, spec)
 
 
 CONTAINER = "dtrain"

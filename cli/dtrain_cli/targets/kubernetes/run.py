@@ -4,14 +4,14 @@ The files of a program are in a ConfigMap, whose keys know no folders.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.config import Problem, RunSpec, SecuritySection, WaitSection
+from dtrain.config import Problem, RunSpec, WaitSection
 from dtrain.config.choices import On, TlsMode
 from dtrain.errors import RunError, SpecError
 from dtrain.process.tls_material import TlsMaterial
@@ -260,27 +260,33 @@ FOLDER = "/etc/dtrain/spec"
 TLS_FOLDER = "/etc/dtrain/tls"
 WAIT_S = {"start_s": 600.0, "server_s": 300.0, "leader_s": 300.0}
 """The time for nodes to come, where the spec says nothing: a cluster takes minutes to get one."""
-_AS_SAID = ("checkpoint", "success", "trace", "environment", "secrets", "simulate")
 
 
 def task_spec(run: KubernetesRun) -> dict[str, Any]:
     """Return the spec as plain data, without what is at its default and was not set."""
     spec = run.spec
-    default = RunSpec()
     written: dict[str, Any] = {"name": spec.name, "cluster": dict(run.addresses.to_dict())}
-    written |= {
-        name: msgspec.to_builtins(value)
-        for name in _AS_SAID
-        if (value := getattr(spec, name)) != getattr(default, name)
-    }
+    written |= set_sections(spec, ("checkpoint", "success", "trace", "environment", "secrets", "simulate"))
     if evaluators := spec.cluster.count(Role.EVALUATOR):
         written["cluster"][Role.EVALUATOR.value] = evaluators
     if training := spec.said.get("training"):
         written["training"] = training
     written["wait"] = wait_of(spec)
     if run.certificates:
-        written["security"] = {"tls": TlsMode.REQUIRED.value, **_files()}
+        task = f"{TLS_FOLDER}/{{role}}-{{index}}"
+        files = {"ca_file": f"{TLS_FOLDER}/ca.crt", "cert_file": f"{task}.crt", "key_file": f"{task}.key"}
+        written["security"] = {"tls": TlsMode.REQUIRED.value, **files}
     return written
+
+
+def set_sections(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
+    """Return the sections of these names that are not at their defaults."""
+    default = RunSpec()
+    return {
+        name: msgspec.to_builtins(value)
+        for name in names
+        if (value := getattr(spec, name)) != getattr(default, name)
+    }
 
 
 def wait_of(spec: RunSpec) -> dict[str, float]:
@@ -294,12 +300,3 @@ def wait_of(spec: RunSpec) -> dict[str, float]:
 def grace_s(wait: WaitSection) -> float:
     """Return the time of a task to end in order."""
     return wait.grace(launched=False)
-
-
-def _files() -> dict[str, str]:
-    paths = SecuritySection(
-        ca_file=f"{TLS_FOLDER}/ca.crt",
-        cert_file=f"{TLS_FOLDER}/{{role}}-{{index}}.crt",
-        key_file=f"{TLS_FOLDER}/{{role}}-{{index}}.key",
-    )
-    return {name: getattr(paths, name) for name in ("ca_file", "cert_file", "key_file")}
