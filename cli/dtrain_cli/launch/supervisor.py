@@ -33,6 +33,7 @@ from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Targ
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
 NOT_EXECUTED = 127
+EVALUATOR_GRACE_S = 60.0
 LAST_LINES_S = {True: 5.0, False: 1.0}
 """The longest wait for workers of a program (True) or foreign command after the leader's success."""
 
@@ -205,9 +206,7 @@ class Supervisor:
             self._console.say(f"{name} again: killing the tasks that are left")
 
     def _answer(self, number: int, name: str) -> None:
-        """Pass a notice on to the tasks, of which those of dtrain save a checkpoint at SIGUSR1; say once that
-        no other signal has an effect.
-        """
+        """Pass a notice on to the tasks, of which dtrain's own save a checkpoint; ignore other signals."""
         if number in NOTICES:
             lives = [life for life in self.lives.values() if life.state == TaskState.RUNNING]
             told = self._signal_all(lives, number if self.foreign else signal.SIGUSR1)
@@ -299,7 +298,6 @@ class Supervisor:
             self._journal.event(news.kind, **news.facts)
 
     def _kill_those_that_stand_still(self, now_s: float) -> None:
-        """Kill replicas that are stuck, and servers that the leader has asked to be killed."""
         stuck = self._patience.stuck(now_s)
         for life in self.lives.values():
             if life.state != TaskState.RUNNING:
@@ -331,7 +329,7 @@ class Supervisor:
             limits = self._limits
             replica_s = min(limits.grace_s, LAST_LINES_S[not self.foreign])
             replicas = dict.fromkeys(TRAINING_ROLES, replica_s)
-            leave_s = {**replicas, Role.EVALUATOR: limits.evaluator_grace_s}
+            leave_s = {**replicas, Role.EVALUATOR: EVALUATOR_GRACE_S}
             self._stop(RunStop(RunState.SUCCEEDED, 0, now_s, limits.grace_s, leave_s), None)
 
     def _check_patience(self, now_s: float) -> None:
@@ -372,7 +370,7 @@ class Supervisor:
                 life.state = TaskState.STOPPING
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
                 if order.patient and task.role is Role.EVALUATOR and not self.foreign:
-                    late = f"it has not ended {self._limits.evaluator_grace_s:g} s after the leader"
+                    late = f"it has not ended {EVALUATOR_GRACE_S:g} s after the leader"
                     self._console.say(f"{task} is being stopped: {late}; its last evaluation may be missing")
             life.signal(number)
             life.signal(signal.SIGCONT)  # a paused task cannot leave

@@ -12,12 +12,12 @@ import errno
 import os
 import select
 import signal
+import subprocess
 import sys
+from functools import partial
 
 from dtrain.process import life_line, start_protocol
 from dtrain.process.start_protocol import Exited, Refused, Started
-
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main(arguments: list[str]) -> None:
@@ -35,10 +35,20 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # an engine ends a job by one to every process
 
-    pid, refusal = _execute(command)
-    if refusal is not None:
-        _report(reports_fd, Refused(task, attempt, refusal))
+    try:
+        process = subprocess.Popen(
+            command,
+            close_fds=False,  # of the private variables' descriptor too
+            start_new_session=True,
+            preexec_fn=partial(_prepare, os.getpid()),
+        )
+    except OSError as error:
+        reason = error.strerror
+        if error.errno == errno.ENOENT and os.access(command[0], os.F_OK):
+            reason = "its first line names an interpreter that is not there"
+        _report(reports_fd, Refused(task, attempt, f"cannot execute {command[0]}: {reason}"))
         return
+    pid = process.pid  # `process` stays in use: one that nothing refers to would be reaped unseen
     _report(reports_fd, Started(task, attempt, pid))
     status, peak_memory_bytes = _watch(pid, line_fd, wake_read)
     with contextlib.suppress(ProcessLookupError):
@@ -47,33 +57,13 @@ def main(arguments: list[str]) -> None:
     _report(reports_fd, Exited(task, attempt, status, peak_memory_bytes))
 
 
-def _execute(command: list[str]) -> tuple[int, str | None]:
-    """Fork and execute; the pid, and why the command could not be executed."""
-    problem_read, problem_write = os.pipe2(os.O_CLOEXEC)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (*_IGNORED_BY_PYTHON, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            os.setsid()
-            life_line.die_with_parent(parent)
-            os.execvp(command[0], command)
-        except OSError as error:
-            os.write(problem_write, str(error.errno or errno.EINVAL).encode())
-        finally:
-            os._exit(127)
-    os.close(problem_write)
-    with open(problem_read, "rb") as pipe:
-        problem = pipe.read()
-    if int(problem or 0) == errno.ENOENT and os.access(command[0], os.F_OK):
-        return pid, f"cannot execute {command[0]}: its first line names an interpreter that is not there"
-    return pid, f"cannot execute {command[0]}: {os.strerror(int(problem))}" if problem else None
+def _prepare(guardian: int) -> None:
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    life_line.die_with_parent(guardian)
 
 
 def _watch(pid: int, line_fd: int, wake_fd: int) -> tuple[int, int]:
-    """Wait for the command's end or the launcher's; the exit status and the peak memory in bytes."""
     while True:
         readable, _, _ = select.select([line_fd, wake_fd], [], [])
         if line_fd in readable:

@@ -31,7 +31,6 @@ class LaunchLimits:
     start_timeout_s: float
     stall_timeout_s: float
     grace_s: float
-    evaluator_grace_s: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -63,16 +62,13 @@ class Patience:
 
     @property
     def stalled(self) -> str | None:
-        """Return where training stands still and which tasks it waits for; None: it goes on."""
+        """Where training stands still and which tasks it waits for; None: it goes on."""
         return self._stall_watch.stalled
 
     def late(self, now_s: float, starting: bool, order: RunStop | None) -> Late | None:
         """Return why the run must be given up, if it must.
 
-        Args:
-            now_s: the monotonic clock.
-            starting: whether some task has not been up yet.
-            order: the order to stop, if there is one. After a success the limit of the whole run still holds.
+        `starting`: some task has not been up yet. After a success the limit of the whole run still holds.
         """
         limits = self._limits
         if order is not None and not order.patient:
@@ -97,15 +93,12 @@ class Patience:
         return None
 
     def word(self, now_s: float) -> str | None:
-        """Return the line about a start that takes long, when one is due."""
         return self._start_watch.word(self._missing(), now_s)
 
     def stall(self, now_s: float) -> str | None:
-        """Return the line about a stall that has just begun."""
         return self._stall_watch.poll(self._running(), now_s)
 
     def stuck(self, now_s: float) -> dict[str, Stuck]:
-        """Return the replicas that are stuck, by name."""
         for life in self._lives.values():
             if life.status and life.status.monotonic_s > self._cut_s.get(life.host, math.inf):
                 del self._cut_s[life.host]
@@ -157,10 +150,9 @@ def tasks_in(awaited: str) -> list[str]:
 
 
 def awaited_in_the_end(statuses: Mapping[str, TaskStatus], now_s: float) -> list[str]:
-    """Return the tasks for which the others wait, found by following what each says it waits for.
+    """Return the tasks for which the others wait, found by following what each running task says.
 
-    Where the tasks wait in a circle, these are the servers at which they wait and get no answer. `statuses`
-    are those of the running tasks; `now_s` is the monotonic clock that they use.
+    Where the tasks wait in a circle, these are the servers at which they wait and get no answer.
     """
     waiting = {
         task: said.waiting_for
@@ -238,18 +230,15 @@ class InputWatch:
 
 @dataclass
 class StallWatch:
-    """Reports each stall of the training tasks once.
+    """Reports each stall of the training tasks once, after `timeout_s` in which no task has raised its step.
 
-    Attributes:
-        timeout_s: how long no task may have raised its step.
-        stalled: the present stall, ``stalled at step 412, waiting for worker:1``; None: training goes on.
+    `stalled` is the present stall, ``stalled at step 412, waiting for worker:1``; None: training goes on.
     """
 
     timeout_s: float
     stalled: str | None = None
 
     def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
-        """Return the line about a stall that has just begun."""
         training = [
             status
             for task, status in statuses.items()
@@ -283,10 +272,7 @@ class StartWatch:
         self._next_word_s = FIRST_WORD_OF_START_S
 
     def word(self, missing: Mapping[TaskId, str | None], now_s: float) -> str | None:
-        """Return the line that is due, if any: ``waiting 2 s for worker:2 (waits for ps:0)``.
-
-        `missing`: the tasks that are not up, each with the peer that it waits for.
-        """
+        """Return the line that is due, if any: ``waiting 2 s for worker:2 (waits for ps:0)``."""
         waited_s = now_s - self.started_s
         if not missing or waited_s < self._next_word_s:
             return None
@@ -322,12 +308,7 @@ def silence_limit_s(spec: RunSpec, stall_s: float) -> float:
 
 @dataclass
 class StuckWatch:
-    """Finds replicas that are stuck.
-
-    Attributes:
-        stall_s: how long others wait for a replica that does nothing.
-        silence_s: how long a replica may report nothing (`silence_limit_s`).
-    """
+    """Finds replicas that others wait for during `stall_s`, or that report nothing during `silence_s`."""
 
     stall_s: float
     silence_s: float
