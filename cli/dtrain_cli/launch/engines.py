@@ -61,20 +61,10 @@ def _may_say_on(spec: Path) -> bool:
 
 
 def launcher_of(engine: On) -> Callable[[LaunchOptions], int]:
-    """Return what launches on an engine.
-
-    Raises:
-        SpecError: nothing does.
-    """
     return _named(engine, LAUNCHERS, "launch")
 
 
 def planner_of(engine: On) -> Callable[[LaunchOptions], int]:
-    """Return what prints the plan of an engine.
-
-    Raises:
-        SpecError: nothing does.
-    """
     return _named(engine, PLANNERS, "plan")
 
 
@@ -90,8 +80,9 @@ def _named(engine: On, places: Mapping[On, str], command: str) -> Callable[[Laun
 
 
 def launch(options: LaunchOptions) -> int:
-    """Start the whole cluster here, watch it, stop it; return the exit code. The calling process must have no
-    other children.
+    """Start the whole cluster here, watch it, stop it; return the exit code.
+
+    The calling process must have no other children.
 
     Raises:
         SpecError: the spec, the program or the command is wrong; nothing has been started or left behind.
@@ -127,13 +118,9 @@ _TURN_S = 0.1
 def asked_to_cancel(
     what: str, signals: SignalInbox, say: Callable[[str], None], pump: Callable[[], None]
 ) -> bool:
-    """Return whether the user cancels; without a terminal, on another signal and on any other answer not.
+    """Return whether the user cancels `what`; without a terminal, and by any other answer, it goes on.
 
-    Args:
-        what: goes on if it is not cancelled, in words.
-        signals: to this process.
-        say: prints a line.
-        pump: called again and again while the user thinks.
+    `pump` is called again and again while the user thinks.
     """
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

@@ -62,7 +62,6 @@ class JoinedWorkers:
                 yield record.task
 
     def rows(self, ended: RunState | None) -> list[Row]:
-        """Return the rows of those that have come; `ended` as in `with_joined`."""
         return [
             Row(task, record.state, record.restarts, read_sound(self._files.status(task), TaskStatus))
             for record in self._there(ended)
@@ -119,12 +118,7 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class Joining:
-    """The assignment of one more worker of a run.
-
-    Attributes:
-        run: the run's id or name, for messages.
-        keeper: the record of the run on this machine, whose launcher is watched; None: it has none here.
-    """
+    """One more worker of a run; `keeper` is the run's record on this machine, whose launcher is watched."""
 
     assignment: TaskAssignment
     run: str
@@ -175,14 +169,9 @@ def joining_address(
     runs_dir: Path,
     run_dir: Path | None = None,
 ) -> Joining:
-    """Return the assignment of one more worker of a run anywhere.
+    """Return the assignment of one more worker of a run anywhere, by the address of any of its servers.
 
-    Args:
-        address: of any of its servers, ``host:port``.
-        environment: the user's variables.
-        security: fields of that section which the options give.
-        runs_dir: where runs of this machine, and the files of this worker, are.
-        run_dir: where the worker's files are instead.
+    `runs_dir` has the runs of this machine, and the files of this worker unless `run_dir` is given.
 
     Raises:
         SpecError: the address is none; strangers could listen there; or the run's other servers cannot be
@@ -233,7 +222,6 @@ def joining_address(
 
 
 def threads_beside(joining: Joining, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the thread limits of one more worker on a launch's machine: its share of the cores."""
     assignment = joining.assignment
     if not assignment.launched or joining.keeper is None or USERS_LIMIT in environment:
         return {}
@@ -244,9 +232,7 @@ def threads_beside(joining: Joining, environment: Mapping[str, str]) -> dict[str
 def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
     """Return the answer of a server; `run` is the run if it is on this machine.
 
-    Raises:
-        DtrainError: as `dtrain.roles.joining.ask_for_place`.
-        RunError: the run ends meanwhile.
+    Raise the error that the server has answered, or a `RunError` if the run ends meanwhile.
     """
     command = (sys.executable, "-P", "-m", "dtrain.task.join_command")
     question: bytes | None = encode_join_message(request)
@@ -272,7 +258,6 @@ def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
 
 
 def _assignment(place: Place, request: JoinRequest, directory: Path) -> TaskAssignment:
-    """Return the worker's assignment: the run's settings, with this machine's own of `security`."""
     return TaskAssignment(
         task=TaskId(Role.WORKER, place.index),
         cluster=_cluster(place.cluster),
@@ -322,7 +307,6 @@ def _check_reach(cluster: ClusterSpec, address: str) -> None:
 
 
 def _is_here(address: str) -> bool:
-    """Return whether the host of an address is this machine: one can bind to it."""
     host = address.rpartition(":")[0].strip("[]")
     with suppress(OSError):
         for family, kind, _, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):

@@ -133,7 +133,7 @@ class JoiningWorker:
         self._stop(TaskState.STOPPED, 128 + number, now_s)
 
     def _stop(self, state: TaskState, code: int, now_s: float) -> None:
-        """Have the worker end within the grace; one that waits for its restart ends at once, as is said."""
+        """Have the worker end within its grace; one that waits for its restart ends now, in this state."""
         if self._life.state == TaskState.RESTARTING:
             self._end(state, code)
             return
@@ -191,7 +191,6 @@ class JoiningWorker:
             self._say(f"trains; the run is{at_step}")
 
     def _without_launcher(self, now_s: float) -> None:
-        """End with the run: it has ended, with its launcher, or the launcher has died."""
         run = read_sound(self._files.run, RunRecord)
         if run is None or run.state in LIVE_RUN_STATES:
             self._say(f"the launcher of run {self._run} has died, and its tasks with it")

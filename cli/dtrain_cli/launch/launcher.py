@@ -197,7 +197,6 @@ def _supervise(
 
 @contextlib.contextmanager
 def _open_to_workers(plan: RunPlan, journal: Journal, files: RunFiles) -> Iterator[None]:
-    """Let workers join the run of a program while the block runs."""
     journal.save()
     if plan.tasks[0].program is not None:
         joining = plan.run.certificate(joined_worker())

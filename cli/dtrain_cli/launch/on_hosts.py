@@ -35,13 +35,7 @@ from dtrain_cli.targets.ssh import NO_SSH, Ssh, login_command
 
 
 def launch_by_ssh(options: LaunchOptions) -> int:
-    """Start the tasks on other hosts by ssh, watch them, stop them; return the exit code.
-
-    Raises:
-        SpecError: the spec, the program or the command is wrong; nothing has been started or left behind.
-        RunError: the run directory cannot be used, or another launch uses it.
-        HostError: a host cannot be reached or used.
-    """
+    """Start the tasks on other hosts by ssh, watch them, stop them; return the exit code."""
     os.environ.pop(SECRET, None)  # of another run
 
     def target(scene: Scene) -> FleetTarget:
@@ -61,13 +55,8 @@ def fleet_target(
 ) -> FleetTarget:
     """Return the target of a run on hosts, whichever way they are opened.
 
-    Args:
-        scene: of the launch.
-        engine: whose hosts they are.
-        hosts: to use.
-        opener: the way to them.
-        job: by which the engine knows the launch.
-        folders: the names of hosts' folders for runs, where these are not the hosts' own.
+    `job` is the name by which the engine knows the launch; `folders` are the names of hosts' folders for
+    runs, where these are not the hosts' own.
     """
     spec, workload = scene.spec, scene.workload
     names, before = [host.host for host in hosts], where_of(scene.files)
@@ -114,11 +103,6 @@ def _packed(scene: Scene) -> tuple[Path, CodeArchive]:
 
 
 def plan(options: LaunchOptions) -> int:
-    """Print, for each host, the command that logs in to it, and its tasks.
-
-    Raises:
-        SpecError: the spec is wrong, or the tasks have no room on the hosts.
-    """
     workload, spec = read_request(options)
     spec = workload.named(spec)
     hosts = hosts_of(spec)
@@ -177,7 +161,6 @@ def clean_hosts(runs: Sequence[KnownRun]) -> list[str]:
 
 
 def _python(run: KnownRun) -> str:
-    """Return the interpreter on the hosts of a run."""
     try:
         spec = read_record(run.files.spec, RunSpec)
     except (DtrainError, OSError):
@@ -186,7 +169,6 @@ def _python(run: KnownRun) -> str:
 
 
 def _visited(order: Leftovers, python: str) -> Removed | str:
-    """Return what a host has removed, or why it could not be asked."""
     reason = ""
     for _ in range(_TRIES):
         begun_s = time.monotonic()

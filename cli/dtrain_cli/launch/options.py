@@ -18,17 +18,11 @@ class LaunchOptions:
         earlier: the settings of the run that is resumed, where no spec file is named.
         sets: each `--set KEY=VALUE`.
         shortcuts: the values of `dtrain_cli.spec.SHORTCUTS`, None where not given.
-        program: the Python program; None for a foreign command.
-        arguments: the program's arguments, or the whole argv of the foreign command.
-        runs_dir: the directory below which a new run directory is made.
-        run_dir: the run directory itself.
+        arguments: the program's arguments, or the whole argv of a foreign command.
         resume: None: start anew; "": resume the newest run of this name; else the run to resume.
-        from_scratch: whether a run that is resumed may begin at step 0 where its checkpoints are not.
         timeout: seconds until the run is stopped; None for never.
         stall_timeout: seconds without progress after which the tasks show their stacks, and for which others
             wait for a replica that is stuck.
-        detach: submit the run and leave it; only where an engine owns the tasks.
-        json: print the final status as the last line of stdout.
         given: all of this as it was written, for a command line that goes on with the run.
     """
 
@@ -49,7 +43,6 @@ class LaunchOptions:
     given: tuple[str, ...] = ()
 
     def line_to_resume(self, run_id: str) -> str:
-        """Return the command line that resumes a run which this one has started."""
         kept = list(self.given)
         if self.resume is not None:
             kept.remove(f"--resume={self.resume}")
@@ -60,5 +53,4 @@ class LaunchOptions:
 
     @property
     def foreign(self) -> bool:
-        """Return whether a foreign command is launched (`-- COMMAND`)."""
         return self.program is None

@@ -40,12 +40,10 @@ from dtrain_cli.targets.kubernetes import run
 def read_request(
     options: LaunchOptions, environment: Mapping[str, str] = os.environ, *, starts: bool = True
 ) -> tuple[Workload, RunSpec]:
-    """Return the workload and the spec, with the security settings of the environment. A line names each
-    setting
-    that has no use. `starts` as in `unfit`.
+    """Return the workload and the spec, with the security settings of the environment.
 
-    Raises:
-        SpecError: the spec is wrong, or cannot be launched.
+    A line names each setting that has no use; `starts` as in `unfit`. Raise a `SpecError` if the spec is
+    wrong, or cannot be launched.
     """
     foreign = options.foreign
     spec = read_spec(
@@ -61,7 +59,6 @@ def read_request(
 
 
 def _strategy_of_program(options: LaunchOptions) -> dict[str, str]:
-    """Return the strategy that the program constructs, where the user has named neither a SPEC nor one."""
     said = options.spec or options.earlier or options.shortcuts.get("strategy")
     sets = any(text.startswith(("training=", "training.strategy=")) for text in options.sets)
     if said or sets or options.program is None or (found := constructed_strategy(options.program)) is None:
@@ -79,8 +76,7 @@ def with_settings_of_run(options: LaunchOptions) -> LaunchOptions:
 
     Raises:
         SpecError: its settings cannot be had.
-        RunNotFoundError: there is no such run.
-        RunError: its record is damaged, or not this user's alone.
+        RunError: there is no such run, or its record is damaged or not this user's alone.
     """
     directory = options.run_dir
     if directory is None:
@@ -102,10 +98,8 @@ def runs_directory(options: LaunchOptions) -> Path:
 def chosen_directory(options: LaunchOptions, name: str | None) -> Path | None:
     """Return the run directory that the user has named or resumes; None: the launch makes a new one.
 
-    `name` is that of the runs of which the newest is resumed, if the user has named no run; None: of all.
-
-    Raises:
-        RunNotFoundError: there is no such run.
+    With `--resume` alone it is that of the newest run called `name`, or of all without a name. Raise a
+    `RunNotFoundError` if there is none.
     """
     if options.run_dir is not None:
         return options.run_dir.absolute()
@@ -224,9 +218,6 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
     """Yield what makes a valid spec unfit for a launch.
 
     `starts`: whether its tasks are to be started here; else they may be by hand, each on its host.
-
-    Raises:
-        SpecError: the environment says of `security` what makes no sense.
     """
     match spec.on:
         case On.LOCAL:

@@ -36,7 +36,7 @@ class RunProgress:
 
     @property
     def step(self) -> int | None:
-        """Return the global step; None before any task has reported one."""
+        """The global step; None before any task has reported one."""
         return global_step(self._statuses())
 
     def news_of_saving(self) -> News | None:
@@ -55,19 +55,17 @@ class RunProgress:
 
     @property
     def saved(self) -> tuple[int, TaskLife] | None:
-        """Return the newest step that any task has saved, and that task."""
         told = [(life.status.saved_step, life) for life in self._lives.values() if life.status is not None]
         saved = [(step, life) for step, life in told if step is not None]
         return max(saved, key=lambda each: each[0], default=None)
 
     @property
     def stale_gradients(self) -> int:
-        """Return how many gradients came too late to count."""
         return sum(status.stale_gradients or 0 for status in self._statuses())
 
     @property
     def evaluation(self) -> dict[str, float] | None:
-        """Return the evaluation at the furthest step that any task has reported."""
+        """The evaluation at the furthest step that any task has reported."""
         told = [status.evaluation for status in self._statuses() if status.evaluation]
         return max(told, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
 
@@ -92,7 +90,6 @@ class Hints:
         self._trains_since_s: float | None = None
 
     def due(self, saved: SavedRecord | None, step: int | None, now_s: float) -> Iterator[str]:
-        """Yield the hints that are due; `step` is None before any task has reported one."""
         said = {task: life.status for task, life in self._lives.items() if life.status is not None}
         if self._replicas > 1 and any(status.staleness_mean is not None for status in said.values()):
             yield (

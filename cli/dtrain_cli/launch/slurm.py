@@ -77,8 +77,7 @@ class JobFollower:
     def follow(self) -> int:
         """Wait for the end of the job; return its exit code, or that of the signal which has ended the wait.
 
-        The job is left or cancelled then: Ctrl-C gives 130 either way, unless the run has succeeded before it
-        could be cancelled.
+        Ctrl-C gives 130 whether it leaves or cancels the job, unless the run has succeeded before.
         """
         begun_s = asked_s = time.monotonic()
         self._ask_slurm()
@@ -170,12 +169,7 @@ FOLDER = "slurm"
 
 
 def job_of(options: LaunchOptions, now: datetime) -> tuple[JobScript, Path]:
-    """Return the job of a launch and its run directory; nothing is written.
-
-    Raises:
-        SpecError: the spec or the program is wrong.
-        RunNotFoundError: there is no run to resume.
-    """
+    """Return the job of a launch and its run directory; nothing is written."""
     workload, spec = read_request(options)
     spec = workload.named(spec)
     if spec.slurm.notice_s < spec.slurm.grace_s:
@@ -249,7 +243,6 @@ def plan(options: LaunchOptions) -> int:
 
 
 def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
-    """Launch with agents by srun; let the job begin again if its time is over before the run is."""
     scenes: list[Scene] = []
 
     def target(scene: Scene) -> FleetTarget:
@@ -282,7 +275,6 @@ def _begin_again(job: str, grace_s: float) -> None:
 
 
 def _resumed(options: LaunchOptions, allocation: Allocation) -> LaunchOptions:
-    """Return the options with which a job that was requeued goes on; others stay as they are."""
     if allocation.restarts == 0 or options.resume is not None:
         return options
     directory = options.run_dir or _run_of(allocation.job, runs_directory(options))
@@ -292,7 +284,6 @@ def _resumed(options: LaunchOptions, allocation: Allocation) -> LaunchOptions:
 
 
 def _run_of(job: str, runs_dir: Path) -> Path | None:
-    """Return the directory of the newest run that a job has begun."""
     for known in known_runs(runs_dir):
         where = read_record(known.files.where, WhereRecord)
         if where is not None and where.job == job:

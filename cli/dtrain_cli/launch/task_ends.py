@@ -25,11 +25,7 @@ from dtrain_cli.launch.tasks import TaskLife, describe, failure_of, keep_failure
 
 
 class Success:
-    """The judge of a run's success.
-
-    Attributes:
-        leader_changes: whether another replica leads when the leader has died.
-    """
+    """The judge of a run's success. `leader_changes`: another replica leads when the leader has died."""
 
     def __init__(
         self, spec: RunSpec, spec_file: Path, leader: TaskId, foreign: bool, lives: Mapping[TaskId, TaskLife]
@@ -100,13 +96,9 @@ TOLD_TO_STOP = 143
 
 @dataclass(frozen=True)
 class Judgement:
-    """The consequence of the end of a process.
+    """The consequence of the end of a process: the task's state, why it failed, when it is started again.
 
-    Attributes:
-        state: the task's from now on.
-        failure: why it ended, if it did not end well.
-        restart: when it is started again; None: it is not.
-        word: the line for the user about an end that is none of these.
+    `word` is the line for the user about an end that is neither a failure nor a restart.
     """
 
     state: TaskState
@@ -213,9 +205,9 @@ class TaskEnds:
         return ended < max((status.fits_begun for status in replicas if status), default=0)
 
     def _was_told(self, life: TaskLife, end: Exited, failure: FailureRecord) -> bool:
-        """Return whether this task left in order after a SIGTERM from another process. A leader's run ends
-        with it,
-        where no other one leads then.
+        """Return whether this task left in order after a SIGTERM from another process.
+
+        A leader's run ends with it, where no other one leads then.
         """
         leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != self._success.leader
         leaves = leaves or (life.task.trains and self._success.leader_changes)
@@ -223,7 +215,6 @@ class TaskEnds:
 
 
 def _early_end(life: TaskLife) -> FailureRecord:
-    """Keep the record of a replica that ended with exit code 0 although there were steps to make."""
     record = FailureRecord(
         str(life.task),
         f"left {where_in_training(life.status)}, with exit code 0",

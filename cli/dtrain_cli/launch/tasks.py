@@ -64,7 +64,6 @@ def keep_failure(launch: TaskLaunch, record: FailureRecord) -> FailureRecord:
 def launcher_failure(
     kind: FailureKind, text: str, code: int, at_s: float, task: str = "launcher"
 ) -> FailureRecord:
-    """Return the record of a failure that the launcher itself has found, at a moment (monotonic)."""
     return FailureRecord(task, text, kind=kind, time=now_text(), monotonic_s=at_s, exit_code=code)
 
 
@@ -93,12 +92,10 @@ def _signal_name(number: int) -> str | None:
 
 
 def earliest(failures: Iterable[FailureRecord]) -> FailureRecord | None:
-    """Return the first cause, by `FailureRecord.order`."""
     return min(failures, key=lambda failure: failure.order, default=None)
 
 
 def _tail(log: Path, begin: int = 0) -> str:
-    """Return the end of a log behind its first `begin` bytes; nothing if it cannot be read."""
     with contextlib.suppress(OSError), open(log, "rb") as file:
         file.seek(max(begin, log.stat().st_size - TAIL_BYTES))
         return file.read().decode(errors="replace")
@@ -112,13 +109,7 @@ def last_lines(log: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Stuck:
-    """A replica that is stuck.
-
-    Attributes:
-        place: where it was stuck, ``in its input at step 7``.
-        reason: how that is known, for people.
-        since_s: by the monotonic clock.
-    """
+    """A replica that is stuck at a place, ``in its input at step 7``, since a moment (monotonic)."""
 
     place: str
     reason: str
@@ -132,19 +123,16 @@ class TaskLife:
     Attributes:
         launch: the present attempt.
         first_attempt: where this launch began to count; a resumed run directory holds earlier ones.
-        host: the name of the host on which it runs.
         handle: the present attempt at the target; None: none was started.
-        state: as docs/reference/commands.md names it.
         pid: of the present attempt, while it lives.
         exit_code: of the last attempt that ended.
-        started_s: when the present attempt was started (monotonic).
+        started_s: when the present attempt was started (monotonic), as all moments here.
         status: the newest status that the present attempt has written.
-        stop_s: when it got the order to stop; None: it did not.
+        stop_s: when it got the order to stop.
         reluctant: it got the order and has not left in time, so its stacks were asked for.
-        restart_s: when it is to be started again; None: it is not.
+        restart_s: when it is to be started again.
         restarts_used: since it was last healthy; `restarts` counts all.
-        failure: of the last attempt that failed.
-        lost: why it will not run again although it has not come to a good end; None: it has, or still runs.
+        lost: why it will not run again although it has not come to a good end.
         stuck: by attempt, where it was stuck, of those that were killed for it.
     """
 
@@ -177,17 +165,17 @@ class TaskLife:
 
     @property
     def has_process(self) -> bool:
-        """Return whether an attempt is running or being started."""
+        """Whether an attempt is running or being started."""
         return self.state in HAS_PROCESS
 
     @property
     def ended(self) -> bool:
-        """Return whether the task will never run again."""
+        """Whether the task will never run again."""
         return self.state in ENDED
 
     @property
     def is_up(self) -> bool:
-        """Return whether the task is up: a program reports it, a foreign command is once it is executed."""
+        """Whether the task is up: a program reports it, a foreign command is once it is executed."""
         if self.state != TaskState.STARTING:
             return self.state != TaskState.PENDING
         if self.launch.program is None:
@@ -220,7 +208,6 @@ class TaskLife:
         return None
 
     def _polled_files(self) -> tuple[Path, Path]:
-        """Return the files of the present attempt's status and kill request, made once."""
         if self._paths is None or self._paths[0] is not self.launch:
             files = RunFiles(self.launch.run_dir)
             self._paths = (self.launch, files.status(self.task), files.kill(self.task, self.launch.attempt))
@@ -228,7 +215,7 @@ class TaskLife:
 
     @property
     def stuck_text(self) -> str | None:
-        """Return why the present attempt was killed, ``was stuck 3 times, now in its input at step 7``."""
+        """Why the present attempt was killed, ``was stuck 3 times, now in its input at step 7``."""
         if (stuck := self.stuck.get(self.launch.attempt)) is None:
             return None
         times = f" {len(self.stuck)} times, now" if len(self.stuck) > 1 else ""
@@ -291,12 +278,9 @@ def _place(life: TaskLife) -> str:
 
 
 def innermost_frame(log: Path, begin: int = 0, or_any: bool = True) -> str | None:
-    """Return the innermost line of the program in the main thread's stack that a task has written to its log.
+    """Return the innermost line of the program in the main thread's stack, as written behind a log's `begin`.
 
-    Args:
-        log: of the task.
-        begin: where to start to read, in bytes.
-        or_any: whether the innermost line of all is returned where no line is the program's own.
+    `or_any`: where no line is the program's own, the innermost of all is returned.
     """
     stacks = _STACK.findall(_tail(log, begin))
     frames = _FRAME.findall(stacks[-1]) if stacks else []  # the main thread is the last

@@ -57,7 +57,6 @@ class HeldPorts:
         self._sockets.append(holder)
 
     def pick(self) -> int:
-        """Hold any free port of the loopback interface; raise a `RunError` if there is none."""
         for _ in range(_PICKS_MAX):
             port = pick_port()
             try:
@@ -123,9 +122,9 @@ def hold_ports(count: int) -> HeldPorts:
 
 
 def pick_master_port() -> int:
-    """Return a port for MASTER_PORT, which is free now and never given to a client.
+    """Return a port for MASTER_PORT that is free now and never given to a client.
 
-    It cannot be held, because its server does not share it. Raise a `RunError` if there is none.
+    It cannot be held, because its server does not share it.
     """
     first, last = map(int, _CLIENT_PORTS.read_text().split())
     served = [port for port in range(_UNPRIVILEGED, 1 << 16) if not first <= port <= last]
@@ -134,7 +133,6 @@ def pick_master_port() -> int:
 
 
 def pick_port() -> int:
-    """Return a port that is free now and not held; raise a `RunError` if there is none."""
     try:
         port: int = portpicker.pick_unused_port()
     except portpicker.NoFreePortFoundError:
@@ -171,11 +169,7 @@ def address_problems(section: ClusterSection) -> Iterator[Problem]:
 
 
 def example_addresses(section: ClusterSection) -> ClusterSpec:
-    """Return addresses as a launch might get them, for `dtrain plan`. The ports are not held.
-
-    Raises:
-        RunError: no ports could be had.
-    """
+    """Return addresses as a launch might get them, for `dtrain plan`. The ports are not held."""
     counts = {role: given for role in _SERVING_ROLES if isinstance(given := getattr(section, role), int)}
     with hold_ports(sum(counts.values())) as held:
         picked = iter(held.ports)

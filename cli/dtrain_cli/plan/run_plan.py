@@ -58,11 +58,9 @@ class TaskLaunch:
         return RunFiles(self.run_dir).log(self.task, self.attempt)
 
     def for_attempt(self, attempt: int) -> "TaskLaunch":
-        """Return the launch of another attempt, with that attempt's environment and log."""
         return replace(self, attempt=attempt, environment={**self.environment, ATTEMPT: str(attempt)})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for plan.json and `dtrain plan --json`."""
         return {
             "task": str(self.task),
             "address": self.address,
@@ -85,13 +83,7 @@ NAME_MAX = 40
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The run to which the tasks belong.
-
-    Attributes:
-        run_id: different for any two runs.
-        secret: what its connections present.
-        authority: makes the certificates of its tasks; None: they have none, or files.
-    """
+    """The run to which the tasks belong; `authority` makes their certificates, if these are no files."""
 
     run_id: str
     run_dir: Path
@@ -142,8 +134,6 @@ class Machine:
     """The properties of this machine on which the plan depends.
 
     Attributes:
-        python: the interpreter that runs programs.
-        cores: how many cores the tasks share.
         environment: the user's variables, which every task inherits. A thread limit among them is kept.
         master: where PyTorch's server is to be, for MASTER_ADDR and MASTER_PORT of foreign commands.
         shares: what tasks on other hosts have there.
@@ -168,12 +158,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Everything that a launch starts.
-
-    Attributes:
-        cluster: the addresses, as TF_CONFIG has them.
-        tasks: in the order of starting: servers, chief, workers, evaluator.
-    """
+    """Everything that a launch starts, in this order: servers, chief, workers, evaluator."""
 
     run: RunIdentity
     spec: RunSpec
@@ -182,7 +167,7 @@ class RunPlan:
 
     @property
     def leader(self) -> TaskId:
-        """Return the task whose success is the run's."""
+        """The task whose success is the run's."""
         leader = self.cluster.leader
         if leader is None:
             raise AssertionError("a spec in which no task trains is refused")
@@ -205,10 +190,7 @@ def build_plan(
     workload: Workload,
     machine: Machine,
 ) -> RunPlan:
-    """Lay out every task of a launch on this machine.
-
-    `spec` has no problems; `addresses` are those of all tasks, with the counts already filled in.
-    """
+    """Lay out every task of a launch on this machine. `addresses` are those of all tasks."""
     tasks = [
         *addresses.tasks(),
         *(TaskId(Role.EVALUATOR, index) for index in range(spec.cluster.count("evaluator"))),
@@ -257,10 +239,7 @@ def build_plan(
 
 
 def threads_per_task(spec: RunSpec, cores: int, replicas: int | None = None) -> int:
-    """Return how many threads each task may use: its share of the host's cores, at least 1.
-
-    `replicas` is how many tasks train on the host; None: all of the spec.
-    """
+    """Return how many threads each of the host's tasks may use; `replicas` train there (None: all)."""
     if spec.training.deterministic:
         return 1
     return max(1, cores // max(1, spec.replicas if replicas is None else replicas))

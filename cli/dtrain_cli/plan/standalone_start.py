@@ -49,8 +49,7 @@ def place_of_tf_config(
 ) -> TaskAssignment:
     """Return the task that TF_CONFIG gives to a program, with what the options say of the spec.
 
-    Raises:
-        SpecError: TF_CONFIG is wrong, names no cluster or no task of it, or the cluster cannot train.
+    Raise a `SpecError` if TF_CONFIG is wrong, or names no cluster that can train or no task of it.
     """
     found = TaskAssignment.from_environment(environment)
     if found is None:
@@ -85,9 +84,8 @@ class StandaloneStart:
     def assignment(self, environment: Mapping[str, str]) -> TaskAssignment:
         """Return the task of a cluster that this command is.
 
-        Raises:
-            SpecError: nothing says which cluster, or what says so is wrong or contradicts the command, or
-                strangers on a network could talk to its tasks.
+        Raise a `SpecError` if nothing says which cluster, if what does is wrong or contradicts the command,
+        or if strangers on a network could talk to its tasks.
         """
         found = self._place(self.role, environment) if self.role else self._place_of_engine(environment)
         spec = found.spec.secured(environment)
@@ -116,7 +114,6 @@ class StandaloneStart:
         return found
 
     def _place_of_engine(self, environment: Mapping[str, str]) -> TaskAssignment:
-        """Return the task that TF_CONFIG or the engine's own variables give."""
         found = TaskAssignment.from_environment(environment)
         says_tasks = self.spec is not None or any(said.startswith("cluster.") for said in self.sets)
         section = self._read(self.sets).cluster if says_tasks else None
@@ -133,7 +130,6 @@ class StandaloneStart:
         return placed
 
     def _by_spec(self, role: Role) -> TaskAssignment | None:
-        """Return the task that the spec gives, if it writes addresses."""
         if self.spec is None:
             return None
         spec = read_spec(self.spec, self.sets, self.shortcuts)
@@ -234,8 +230,7 @@ _FAR_AWAY = "203.0.113.1"
 def own_host(peer: str | None = None) -> str:
     """Return the IPv4 address by which this machine reaches a peer; without one, the default route's.
 
-    Raises:
-        SpecError: it has no address on a network, or several and no default route.
+    Raise a `SpecError` if it has no address on a network, or several and no default route.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:

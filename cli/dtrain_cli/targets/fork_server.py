@@ -83,7 +83,6 @@ def _warm(line: LifeLine) -> tuple[_WarmProcess, socket.socket] | None:
 
 
 def _cold(line: LifeLine) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a fork server, which imports everything first; return it and its socket."""
     ours, theirs = socket.socketpair()
     fds = (theirs.fileno(), line.reading_end)
     with theirs:
@@ -116,19 +115,17 @@ class ForkServer:
         self._process.wait()
 
     def fileno(self) -> int:
-        """Return the file descriptor that a selector watches."""
         return self._socket.fileno()
 
     @property
     def unread(self) -> bool:
-        """Return whether `reports` has something to return although `fileno()` may not be readable."""
+        """Whether `reports` has something to return although `fileno()` may not be readable."""
         return bool(self._heard)
 
     def send(self, order: start_protocol.StartTask) -> None:
         """Have a task forked. If the fork server is gone, `reports` will say so.
 
-        Reports are read meanwhile: of hundreds of tasks both ends would write until the socket is full, and
-            wait for each other.
+        Reports are read meanwhile: with hundreds of tasks both ends would wait for each other to read.
         """
         left = memoryview(start_protocol.encode(order))
         while left and self.alive:
@@ -138,7 +135,6 @@ class ForkServer:
                 left = left[self._socket.send(left) :]
 
     def reports(self) -> list[start_protocol.Report]:
-        """Return the reports that have arrived."""
         self._hear()
         heard = self._heard
         self._heard = []

@@ -109,7 +109,6 @@ class GuardedCommand:
             os.close(private)
 
     def fileno(self) -> int:
-        """Return the file descriptor that a selector watches."""
         return self._reading_end
 
     def reports(self) -> list[Report]:
@@ -122,7 +121,6 @@ class GuardedCommand:
         return reports
 
     def close(self) -> None:
-        """Read no more reports."""
         os.close(self._reading_end)
 
 
@@ -136,8 +134,6 @@ class LocalTask:
     """The handle of one attempt of a task.
 
     Attributes:
-        attempt: its number.
-        writes_stacks: whether it is forked, from a process that handles SIGUSR2.
         awaited: whether neither its start nor a refusal has been reported.
         pid: its process, the leader of its session and group; None before the start and after the end.
     """
@@ -159,7 +155,6 @@ class LocalTask:
                 os.kill(self.pid, number)
 
     def note(self, report: Report) -> None:
-        """Take a report into account."""
         self.awaited = False
         if isinstance(report, Started):
             self.pid = report.pid
@@ -170,10 +165,9 @@ class LocalTask:
 
 
 class LocalTarget:
-    """The tasks of a run as processes of this machine: it starts and signals them, and reports what becomes
-    of them.
+    """The tasks of a run as processes of this machine.
 
-    The calling process adopts their orphans, and must have no children besides.
+    The calling process adopts their orphans, and must have no other children.
     """
 
     def __init__(self, line: LifeLine, fork_server: ForkServer | None) -> None:
@@ -190,45 +184,34 @@ class LocalTarget:
             self._selector.register(fork_server, selectors.EVENT_READ)
 
     def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
-        """Turn counts into addresses of the loopback interface, and hold every port; see `Target`."""
+        """Turn counts into addresses of the loopback interface, and hold every port."""
         allow_open_files(_OWN_FILES + _FILES_PER_TASK * sum(cluster.count(role) for role in Role))
         addresses, self._ports = hold_addresses(cluster)
         return addresses
 
     def master(self) -> tuple[str, int]:
-        """Return a port of the loopback interface; see `Target`."""
         return LOOPBACK, pick_master_port()
 
     def left_there(self, task: TaskId) -> None:
         """Return nothing: all files are here."""
 
     def newest(self, files: RunFiles) -> SavedRecord | None:
-        """Return the newest checkpoint of the run directory."""
         step = files.newest_step
         return None if step is None else SavedRecord(step, f"on {self._host} in {files.directory}")
 
     def release_addresses(self) -> None:
-        """Let all ports go."""
         self._ports.close()
 
     def shares(self) -> Mapping[TaskId, HostShare]:
-        """Return nothing: all tasks share the cores of this machine."""
         return {}
 
     def host_of(self, launch: TaskLaunch) -> str:
-        """Return the name of this machine."""
         return self._host
 
     def placed(self, launch: TaskLaunch) -> TaskLaunch:
-        """Return the launch as it is: the ports are held."""
         return launch
 
     def start(self, launch: TaskLaunch) -> LocalTask:
-        """Start one attempt of a task; `Started` or `Refused` follows.
-
-        Raises:
-            OSError: its folder or log cannot be made, or no process can be started.
-        """
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
         own_interpreter = any(name.startswith("PYTHON") for name in launch.environment)  # read at its start
@@ -241,11 +224,9 @@ class LocalTarget:
         return task
 
     def wake_on(self, source: HasFileno) -> None:
-        """Have `events` return as soon as `source` can be read."""
         self._selector.register(source, selectors.EVENT_READ)
 
     def events(self, until_s: float) -> list[Event]:
-        """Wait for events and return them, after `until_s` (monotonic) without any."""
         unread = [self._fork_server] if self._fork_server is not None and self._fork_server.unread else []
         ready = self._selector.select(0.0 if unread else max(0.0, until_s - time.monotonic()))
         now_s = time.monotonic()
@@ -265,7 +246,6 @@ class LocalTarget:
         return [self._noted(event, now_s) for event in events]
 
     def finish(self, say: Callable[[str], None]) -> None:
-        """Close: all files are here."""
         self.close()
 
     def close(self) -> None:

@@ -32,11 +32,9 @@ class SignalInbox:
                 signal.signal(number, lambda *_: None)
 
     def fileno(self) -> int:
-        """Return the file descriptor that a selector watches."""
         return self._reading_end
 
     def read(self) -> list[int]:
-        """Return the numbers of the signals that have arrived, in order."""
         try:
             numbers = os.read(self._reading_end, 4096)
         except BlockingIOError:

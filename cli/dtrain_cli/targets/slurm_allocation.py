@@ -29,7 +29,6 @@ class Allocation:
         nodes: of each part of a heterogeneous job; others have one part.
         slots: how many tasks each node of a part takes at most, where the job says so.
         batch: whether this process runs in the job's batch script, and not below salloc.
-        restarts: how often the job was requeued.
     """
 
     job: str
@@ -45,10 +44,9 @@ class Allocation:
         return next(part for part, names in enumerate(self.nodes) if node in names)
 
     def hosts(self, said: Sequence[Host]) -> list[Host]:
-        """Return the nodes as hosts of a run, of which the spec's `hosts` may choose some.
+        """Return the nodes as hosts of a run, of which `said`, the spec's `hosts`, may choose some.
 
-        Raises:
-            SpecError: a host is none of the nodes.
+        Raise a `SpecError` if a host is none of the nodes.
         """
         slots = {name: count for names, count in zip(self.nodes, self.slots, strict=True) for name in names}
         for host in said:
@@ -62,7 +60,7 @@ class Allocation:
     def places(self, hosts: Sequence[Host], cluster: ClusterSection, said: Places) -> Places:
         """Return the places of roles: of a heterogeneous job the later parts are for the workers alone.
 
-        `said` is the spec's `place`, which comes first. A part without room for its tasks changes nothing.
+        `said`, the spec's `place`, comes first. A part without room for its tasks changes nothing.
         """
         if len(self.nodes) == 1 or isinstance(said, str) or not isinstance(cluster.worker, int):
             return said
@@ -77,7 +75,6 @@ class Allocation:
 
 
 def _slots(hosts: Sequence[Host], tasks: int) -> tuple[str, ...] | None:
-    """Assign tasks to hosts in turn, as often as a host has slots; None where there are too few."""
     turns = range(-(-tasks // len(hosts)) if hosts else 0)
     if any(host.slots is not None for host in hosts):
         turns = range(max(tasks, 1))
@@ -88,8 +85,7 @@ def _slots(hosts: Sequence[Host], tasks: int) -> tuple[str, ...] | None:
 def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
     """Return the allocation that the variables of a process describe; None without one.
 
-    Raises:
-        SpecError: they are not as Slurm sets them.
+    Raise a `SpecError` if they are not as Slurm sets them.
     """
     job = environment.get(JOB)
     if not job:
@@ -161,7 +157,6 @@ class Srun(AgentOpener):
         return {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
 
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
-        """Return why an srun has ended before its agent answered, and whether another try may succeed."""
         last = last_line(words)
         quoted = f" ({last})" if last else ""
         if code < 0:

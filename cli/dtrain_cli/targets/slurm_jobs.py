@@ -29,14 +29,11 @@ GOING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING",
 
 @dataclass(frozen=True)
 class JobReport:
-    """A job as Slurm knows it.
+    """A job as Slurm knows it: its state in Slurm's word, and for what reason it waits.
 
     Attributes:
-        state: Slurm's word for it, such as RUNNING.
-        reason: why it waits.
         code: the exit code of its script, 128+n for signal n.
         ends: when its time limit is over, by the clock of Slurm; None: it has not begun, or has no limit.
-        restarts: how often it was requeued.
     """
 
     state: str
@@ -47,7 +44,7 @@ class JobReport:
 
     @property
     def over(self) -> bool:
-        """Return whether the job has ended and does not begin again."""
+        """Whether the job has ended and does not begin again."""
         return self.state not in WAITING | GOING
 
     @property
@@ -85,7 +82,6 @@ def read_job(text: str) -> JobReport | None:
 
 
 def read_node_addresses(text: str) -> dict[str, str]:
-    """Return NodeAddr of each node, from lines of `scontrol show node -o`."""
     addresses = {}
     for line in text.splitlines():
         fields = dict(_FIELD.findall(line))
@@ -117,9 +113,7 @@ def submit(script: str) -> str:
 
 
 def show(job: str) -> JobReport | None:
-    """Return how a job stands; None if Slurm does not know it any more. Raise a `RunError` if Slurm does not
-    answer.
-    """
+    """Return the state of a job; None if Slurm knows none. Raise a `RunError` if Slurm does not answer."""
     try:
         return read_job(_answer(["scontrol", "show", "job", "-o", job]).partition("\n")[0])
     except RunError as error:
@@ -129,7 +123,7 @@ def show(job: str) -> JobReport | None:
 
 
 def requeue(job: str) -> None:
-    """Let a job begin again; this ends its present processes. Raise a `RunError` if Slurm refuses."""
+    """Let a job begin again; this ends its present processes."""
     _answer(["scontrol", "requeue", job])
 
 
@@ -138,12 +132,9 @@ def cancel(job: str) -> None:
 
 
 def run_on_node(job: str, node: str, command: Sequence[str], wait_s: float) -> str:
-    """Run a command on a node of a job; return why it has not ended well, or nothing.
+    """Run a command on a node of a job, which may end with the job; return why it has failed, or nothing.
 
-    A command that ends the job may be killed with it.
-
-    Raises:
-        RunError: srun is not there, or the command has not ended in time.
+    Raise a `RunError` if srun is not there, or the command has not ended in time.
     """
     srun = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"]
     done = _run([*srun, "--", *command], f"the run is in job {job} of Slurm", wait_s + _COMMAND_S)
@@ -152,7 +143,6 @@ def run_on_node(job: str, node: str, command: Sequence[str], wait_s: float) -> s
 
 
 def is_ending(job: str, grace_s: float) -> bool:
-    """Return whether a running job is at the end of its time, as far as Slurm says."""
     report = show(job)
     return report is not None and report.is_ending(datetime.now(), grace_s + EARLY_S)
 
@@ -203,14 +193,7 @@ _SAYS_CPUS = ("-c", "--cpus-per-task", "--exclusive", "--ntasks", "-n", "--cpus-
 
 @dataclass(frozen=True)
 class JobScript:
-    """A job that runs one launch.
-
-    Attributes:
-        command: the launch that its script becomes.
-        cwd: where it starts.
-        out: the file for what the launch prints.
-        err: the file for the launch's own lines.
-    """
+    """A job that runs one launch, `command`; `out` is for what that prints, `err` for its own lines."""
 
     spec: RunSpec
     command: Sequence[str]
@@ -224,7 +207,7 @@ class JobScript:
         return self._worker_nodes + (servers.nodes if servers is not None else 0)
 
     def parts(self) -> list[list[str]]:
-        """Return the options of sbatch of each part of the job, one a line of the script; most have one part.
+        """Return the options of sbatch of each part of the job; most have one part.
 
         The first part of a heterogeneous job holds what concerns all of it. Source: "Heterogeneous Job
         Support" in the documentation of Slurm.
@@ -298,7 +281,7 @@ def _name(option: str) -> str:
 
 
 def _quoted(option: str) -> str:
-    """Return an option as a line of #SBATCH has it: sbatch takes quotes as a shell does."""
+    """Quote an option as a shell does, for a line of #SBATCH."""
     _check_plain(option)
     name, equals, value = option.partition("=")
     if not any(letter.isspace() or letter in "\"'\\#" for letter in value):

@@ -109,20 +109,15 @@ class Ssh(AgentOpener):
 
 
 def login_command(host: str, command: Sequence[str]) -> list[str]:
-    """Return the command line of a login that becomes a command.
-
-    The command is one word, which a login shell of any kind executes: sh finds it and becomes it.
-    """
+    """Return the command line of a login that becomes a command, which is one word for any login shell."""
     options = [word for option in OPTIONS for word in ("-o", option)]
     return ["ssh", "-T", *options, "--", host, f"exec {shlex.join(command)}"]
 
 
 def lacks_dtrain(words: str) -> bool:
-    """Return whether an interpreter has said that it cannot import dtrain."""
     return "No module named" in words and "dtrain" in words
 
 
 def last_line(words: str) -> str:
-    """Return the last line that is not empty, cut to a length that fits into a message."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     return lines[-1][:_WORDS_MAX] if lines else ""

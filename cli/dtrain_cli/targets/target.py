@@ -18,8 +18,7 @@ from dtrain_cli.plan.run_plan import HostShare, TaskLaunch
 class HasFileno(Protocol):
     """Something that a selector can watch."""
 
-    def fileno(self) -> int:
-        """Return the file descriptor."""
+    def fileno(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class HostLost(Refused, frozen=True):
 
 @dataclass(frozen=True)
 class HostNews:
-    """News of a host on which tasks run: what has happened in a word, and a sentence for the user."""
+    """News of a host on which tasks run: its kind in a word, and a sentence for the user."""
 
     kind: str
     host: str
@@ -44,9 +43,8 @@ class HostNews:
 
 @dataclass(frozen=True)
 class StopAsked:
-    """An order to stop the run that has reached one of its hosts.
-
-    An engine that ends a job signals all its processes, so that the same order may reach the launcher too.
+    """An order to stop the run that has reached one of its hosts. An engine that ends a job signals all its
+    processes, so that the same order may reach the launcher too.
     """
 
     number: int
@@ -79,12 +77,7 @@ class Target(Protocol):
         """
 
     def master(self) -> tuple[str, int]:
-        """Return where PyTorch's server of the first training task is to be: a host, and a port that is free
-        and not held.
-
-        Raises:
-            RunError: there is none.
-        """
+        """Return a host and a free port, not held, for PyTorch's server; raise a `RunError` without one."""
 
     def left_there(self, task: TaskId) -> str | None:
         """Return in words where a task's run directory is, if not on this machine."""
@@ -105,11 +98,7 @@ class Target(Protocol):
         """Return a launch with the address at which the task serves now, if that has changed."""
 
     def start(self, launch: TaskLaunch) -> TaskHandle:
-        """Start one attempt of a task; `Started` or `Refused` follows.
-
-        Raises:
-            OSError: its folder or log cannot be made, or no process can be started.
-        """
+        """Start one attempt of a task; `Started` or `Refused` follows. An `OSError` says why neither can."""
 
     def wake_on(self, source: HasFileno) -> None:
         """Have `events` return as soon as `source` can be read."""

@@ -17,7 +17,6 @@ SECRET = "DTRAIN_SECRET"
 
 
 def problems(spec: RunSpec) -> Iterator[Problem]:
-    """Yield what is wrong for Vertex AI with a spec that is right elsewhere."""
     if spec.vertex.image is None:
         text = "expected the image of the replicas: --set vertex.image=docker.pkg.dev/p/r/i:1"
         yield ("vertex", "image"), text

@@ -32,8 +32,7 @@ _OF_TASK = (
 def report_there(run: KnownRun, place: KubernetesPlace) -> dict[str, Any]:
     """Return the present report of a run, as `read_report` does; its record here is brought up to date.
 
-    Raises:
-        RunError: kubectl is not there, or the cluster does not answer.
+    Raise a `RunError` if the cluster does not answer, as the functions below.
     """
     record = own_record(run.files.directory) or run.record
     leaders: dict[str, Any] = {}
@@ -74,11 +73,7 @@ def _lay_over(report: dict[str, Any], leaders: Mapping[str, Any]) -> None:
 
 
 def stop_there(run: KnownRun, place: KubernetesPlace) -> RunState:
-    """Stop a run in order and remove its objects but the disk; return its state.
-
-    Raises:
-        RunError: kubectl is not there, or the cluster does not answer in time.
-    """
+    """Stop a run in order and remove its objects but the disk; return its state."""
     record = own_record(run.files.directory) or run.record
     kubectl = Kubectl(place)
     view = kubectl.view()
@@ -92,11 +87,7 @@ def stop_there(run: KnownRun, place: KubernetesPlace) -> RunState:
 
 
 def show_logs_there(place: KubernetesPlace, tasks: Sequence[TaskId], last: int | None, follow: bool) -> bool:
-    """Print what the newest pods of tasks have printed; whether there was any pod.
-
-    Raises:
-        RunError: kubectl is not there, or the cluster does not answer.
-    """
+    """Print what the newest pods of tasks have printed; return whether there was any pod."""
     kubectl = Kubectl(place)
     pods = {task: pod for task, pod in kubectl.view().newest.items() if task in tasks and pod.has_output}
     width = max((len(str(task)) for task in pods), default=0)
@@ -130,7 +121,6 @@ class _Source:
         self._plain = PlainBytes() if sys.stdout.isatty() else None
 
     def fileno(self) -> int:
-        """Return the descriptor that a selector watches."""
         if self._process.stdout is None:
             raise AssertionError("its output was asked for")
         return self._process.stdout.fileno()
@@ -145,7 +135,6 @@ class _Source:
         return [self._plain.text(line + b"\n") if self._plain else line + b"\n" for line in whole]
 
     def close(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.wait()
 
@@ -155,7 +144,6 @@ FOLLOWED_MAX = 64
 
 
 def note_view(record: RunRecord, view: RunView) -> None:
-    """Write what is known of the pods into the records of the tasks."""
     newest = {str(task): pod for task, pod in view.newest.items()}
     for task in record.tasks:
         if (pod := newest.get(task.task)) is not None:
@@ -178,7 +166,6 @@ class OutputMirror:
         self._too_many = False
 
     def see(self, record: RunRecord, view: RunView) -> None:
-        """Follow pods that are new, and say for what others wait."""
         for pod in view.pods:
             if pod.uid not in self._followers and pod.has_output:
                 self._follow(record, pod)
@@ -207,13 +194,11 @@ class OutputMirror:
                 task.attempt = attempt
 
     def drain(self, wait_s: float) -> None:
-        """Let the followers of pods that have ended read to their end."""
         for follower in self._followers.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 follower.wait(wait_s)
 
     def close(self) -> None:
-        """End all followers; the pods know nothing of it."""
         for follower in self._followers.values():
             follower.kill()
             follower.wait()

@@ -42,14 +42,9 @@ TIMEOUT_CODE = 124
 
 @dataclass(frozen=True)
 class Ending:
-    """The way in which the following of a run has ended.
+    """How the following of a run has ended; without a `state` the run goes on, and is not followed any more.
 
-    Attributes:
-        state: of the run; None: it goes on in the cluster, and this command does not follow it any more.
-        exit_code: of the command.
-        failed: the pod whose end was the run's.
-        message: why it has failed or was stopped.
-        cancel: whether it is to be stopped.
+    `failed` is the pod whose end was the run's; `cancel` says that the run is to be stopped.
     """
 
     state: RunState | None
@@ -102,7 +97,6 @@ class RunFollower:
             select.select([self._signals], [], [], TURN_S)
 
     def _poll(self, now_s: float) -> Ending | None:
-        """Ask the cluster once; return how the run has ended, if it has."""
         try:
             view = self._kubectl.view()
         except RunError as error:
@@ -195,7 +189,6 @@ def launch(options: LaunchOptions) -> int:
 
 
 def _record(run: KubernetesRun, files: RunFiles) -> RunRecord:
-    """Return the record of a run of which nothing is there yet."""
     addresses = run.addresses
     tasks = (TaskId(role, index) for role in run.roles for index in range(run.spec.cluster.count(role)))
     return RunRecord(
@@ -229,7 +222,6 @@ def _tell(
     console: RunConsole,
     ending: Ending,
 ) -> None:
-    """Record the end, and say it last."""
     state = RunState.STOPPED if ending.cancel else ending.state
     failure = _failure(files, ending) if state == RunState.FAILED else None
     if state is not None:
@@ -243,7 +235,6 @@ def _tell(
 
 
 def _failure(files: RunFiles, ending: Ending) -> FailureRecord:
-    """Return what the failure box tells."""
     pod = ending.failed
     if pod is None:
         return FailureRecord("", ending.message or "the run has failed", FailureKind.EXIT)

@@ -88,12 +88,7 @@ _LETTERS = string.ascii_lowercase + string.digits
 
 
 def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | None = None) -> KubernetesRun:
-    """Return the run that the options describe.
-
-    Args:
-        options: of `dtrain launch` or `plan`.
-        environment: the variables of the user.
-        name: of the objects of a run that goes on; None: a name that no other run has.
+    """Return the run that the options describe; `name` is that of the objects of a run that goes on.
 
     Raises:
         SpecError: the spec is wrong, or cannot run on Kubernetes; a file or a secret is not there.
@@ -120,7 +115,6 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
 
 
 def _code(spec: RunSpec, workload: Workload) -> tuple[Code, tuple[str, ...]]:
-    """Return the files that travel, and the program and its arguments as they are called there."""
     folder = Path((spec.code or {}).get("from", "."))
     there = spec.kubernetes.code_in or CODE_FOLDER
     if workload.program is None:

@@ -27,7 +27,6 @@ class RunStop:
     """The order to stop a run.
 
     Attributes:
-        state: what the run will be: ``succeeded`` | ``failed`` | ``stopped``.
         exit_code: of the launcher, unless the cause of a failure gives another.
         at_s: the moment of the order (monotonic).
         grace_s: from a task's SIGTERM (after success) or from the order (else) to SIGKILL.
@@ -42,7 +41,7 @@ class RunStop:
 
     @property
     def patient(self) -> bool:
-        """Return whether the tasks have all the time they need, one stage after the other."""
+        """Whether the tasks have all the time they need, one stage after the other."""
         return self.state == RunState.SUCCEEDED
 
     def may_start_again(self, role: Role, at_s: float) -> bool:

@@ -33,9 +33,7 @@ class RunOutcome:
 
 
 def outcome_of(order: RunStop, lives: Collection[TaskLife], causes: Sequence[FailureRecord]) -> RunOutcome:
-    """Return the outcome to report once nothing runs any more; `causes` are the failures that stopped the
-    run.
-    """
+    """Return the outcome once nothing runs any more; `causes` are the failures that stopped the run."""
     if order.state != RunState.FAILED:
         return RunOutcome(order.state, order.exit_code, None)
     failed = [life.failure for life in lives if life.failure and life.state is TaskState.FAILED]
@@ -130,13 +128,8 @@ def decide_restart(
 ) -> Restart | None:
     """Return the restart that follows the end of an attempt; None: the task has ended for good.
 
-    Args:
-        rule: the role's restart rule.
-        status: of the attempt; negative for a signal.
-        count: restarts used up so far.
-        ran_s: how long the attempt ran.
-        now_s: the monotonic clock.
-        error_type: the class of the exception that ended the attempt, if one did.
+    `count` restarts have been used up so far, and the attempt ran for `ran_s`; `error_type` is the class of
+    the exception that ended it.
     """
     if error_type in PERMANENT_ERRORS or rule.policy == RestartPolicy.NEVER:
         return None

@@ -31,14 +31,7 @@ _PHASES = {
 
 @dataclass(frozen=True)
 class PodView:
-    """One pod.
-
-    Attributes:
-        uid: of which no other pod has the same, ever.
-        created: an ISO time.
-        state: of the task in it.
-        message: why it waits or was lost.
-    """
+    """One pod, created at an ISO time; `message` says why it waits or was lost."""
 
     task: TaskId
     name: str
@@ -51,7 +44,7 @@ class PodView:
 
     @property
     def has_output(self) -> bool:
-        """Return whether its container has been started."""
+        """Whether its container has been started."""
         return self.state != TaskState.PENDING
 
 
@@ -80,7 +73,6 @@ class RunView:
 
 
 def view_of(objects: Iterable[Mapping[str, Any]], leader: TaskId) -> RunView:
-    """Return the state of a run, from its pods, Jobs and JobSet as the API has them."""
     objects = list(objects)
     pods = sorted(filter(None, map(_pod, objects)), key=lambda pod: (pod.created, pod.uid))
     owners = [each for each in objects if each.get("kind") in ("Job", "JobSet")]
@@ -145,7 +137,6 @@ def _pod(found: Mapping[str, Any]) -> PodView | None:
 def _why(
     status: Mapping[str, Any], container: Mapping[str, Any], ended: Mapping[str, Any] | None
 ) -> str | None:
-    """Return why a pod waits, or how it was lost."""
     if ended is not None:
         reason = ended.get("reason")
         return None if reason in (None, "Completed", "Error") else str(reason)
@@ -191,11 +182,7 @@ _LOG_LINE = re.compile(r"[EWIF][0-9]{4} ")
 
 
 class Kubectl:
-    """One run, as kubectl reaches it.
-
-    Raises:
-        RunError: kubectl is not installed. Methods: it failed; its own words say why.
-    """
+    """One run, as kubectl reaches it; a `RunError` says that kubectl is not there, or how it has failed."""
 
     def __init__(self, place: KubernetesPlace) -> None:
         if shutil.which("kubectl") is None:
@@ -233,7 +220,6 @@ class Kubectl:
             )
 
     def output(self, pod: str, last: int | None, follow: bool) -> subprocess.Popen[bytes]:
-        """Start to read the output of a pod; the caller reads its stdout."""
         words = ["logs", pod, "-c", CONTAINER, *([f"--tail={last}"] if last is not None else [])]
         return subprocess.Popen(
             [*self._base, *words, *(["-f"] if follow else [])],

@@ -37,10 +37,9 @@ _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 def manifests(run: KubernetesRun) -> list[dict[str, Any]]:
-    """Return every object of a run, in the order in which they are to be applied.
+    """Return every object of a run in the order in which they are to be applied.
 
-    Raises:
-        SpecError: the code, or the certificates of all tasks, are too large for one object.
+    Raise a `SpecError` if the code, or the certificates of all tasks, are too large for one object.
     """
     run.code.check_size()
     objects = [_config_map(run)]
@@ -116,7 +115,6 @@ def yaml_text(objects: Iterable[dict[str, Any]]) -> str:
 
 
 def json_text(objects: Iterable[dict[str, Any]]) -> str:
-    """Return objects as one list in JSON, which kubectl applies as well."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}, indent=2) + "\n"
 
 
@@ -147,7 +145,6 @@ KEPT_S = 86_400
 
 
 def workloads(run: KubernetesRun) -> list[dict[str, Any]]:
-    """Return the objects that run the tasks, and the Service that they need."""
     if run.jobset:
         owners = [_object(run, "JobSet", version="jobset.x-k8s.io/v1alpha2", spec=_jobset(run))]
     else:
@@ -201,7 +198,6 @@ def _may_be_lost(run: KubernetesRun, role: Role) -> bool:
 
 
 def _jobset(run: KubernetesRun) -> dict[str, Any]:
-    """Return the spec of the JobSet that runs all tasks."""
     waited_for = [run.leader]
     if Role.EVALUATOR in run.roles and not run.foreign:
         waited_for.append(Role.EVALUATOR)
@@ -234,7 +230,6 @@ _NODE = "kubernetes.io/hostname"
 
 
 def labels(run: KubernetesRun, role: Role | None = None) -> dict[str, str]:
-    """Return the labels of the run's objects, or of a role's pods."""
     common = {"app.kubernetes.io/name": "dtrain", RUN_LABEL: run.name}
     return common if role is None else {**common, ROLE_LABEL: role.value}
 

@@ -21,7 +21,6 @@ from dtrain_cli.plan.run_plan import START_ORDER
 
 
 def problems(spec: RunSpec) -> Iterator[Problem]:
-    """Yield what is wrong for Kubernetes with a spec that is right elsewhere."""
     kubernetes = spec.kubernetes
     if kubernetes.image is None:
         yield (
@@ -84,7 +83,7 @@ class Code:
 
     @property
     def keys(self) -> dict[str, str]:
-        """Return the key of each path in the ConfigMap; two paths never have the same."""
+        """The key of each path in the ConfigMap; two paths never have the same."""
         keys: dict[str, str] = {}
         for path in sorted(self.files):
             plain = re.sub(r"[^-._A-Za-z0-9]", "_", path.replace("/", "__"))[:200]
@@ -118,7 +117,6 @@ class KubernetesRun:
 
     Attributes:
         name: of all objects (`object_name`).
-        spec: a checked spec, whose cluster has counts.
         command: behind `dtrain task` and its options: the program's path there and its arguments, or ``--``
             and a foreign command.
         secret: the run's; None: a Secret of the cluster has it, and the values of the spec's `secrets`.
@@ -139,22 +137,19 @@ class KubernetesRun:
 
     @property
     def jobset(self) -> bool:
-        """Return whether the tasks are one JobSet; a foreign command's servers never end by themselves."""
+        """Whether the tasks are one JobSet; a foreign command's servers never end by themselves."""
         return self.spec.kubernetes.as_jobset(self.foreign and self.spec.cluster.count(Role.PS) > 0)
 
     @property
     def roles(self) -> list[Role]:
-        """Return the roles that have tasks, in the order of starting."""
         return [role for role in START_ORDER if self.spec.cluster.count(role)]
 
     @property
     def leader(self) -> Role:
-        """Return the role whose first task leads."""
         return Role.CHIEF if Role.CHIEF in self.roles else Role.WORKER
 
     @property
     def volume_name(self) -> str:
-        """Return the name of the claim of the run directory."""
         return self.spec.kubernetes.volume.claim or self.name
 
     @property
@@ -184,15 +179,11 @@ class KubernetesRun:
 
     @property
     def run_directory(self) -> str:
-        """Return where the leader keeps its files, in the pods."""
         return f"{RUNS}/{self.name}"
 
 
 def object_name(name: str, suffix: str) -> str:
-    """Return the name of a run's objects, as Kubernetes wants names: ``digits-x7k2p``.
-
-    `suffix` has small letters and digits, and no other run has the same.
-    """
+    """Return the name of a run's objects, as Kubernetes wants names: ``digits-x7k2p``."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[: NAME_MAX - len(suffix) - 1].strip("-")
     if not plain[:1].isalpha():  # a Service's name begins with a letter
         plain = f"run-{plain}"[: NAME_MAX - len(suffix) - 1].strip("-")
@@ -205,10 +196,7 @@ class KubernetesPlace:
 
     Attributes:
         engine: that owns the tasks. Records of other engines lie in the same file and have other fields.
-        name: of all its objects.
-        context: of kubectl; None: its current one.
-        namespace: of kubectl; None: its current one.
-        jobset: whether its tasks are one JobSet.
+        context: of kubectl, as `namespace`; None: its current one.
         directory: the run directory in the leader's pod; None for a foreign command.
         stop_s: how long its tasks may take to stop.
     """
@@ -243,11 +231,7 @@ def place_of(run: KubernetesRun, stop_s: float) -> KubernetesPlace:
 
 
 def read_place(files: RunFiles) -> KubernetesPlace | None:
-    """Return where the tasks of a run are on Kubernetes; None for a run of a launcher.
-
-    Raises:
-        RunError: the record is damaged.
-    """
+    """Return where a run is on Kubernetes, None for other runs; raise a `RunError` for a damaged record."""
     try:
         found = read_record(files.where, KubernetesPlace)
     except OSError as error:
@@ -280,7 +264,6 @@ def task_spec(run: KubernetesRun) -> dict[str, Any]:
 
 
 def set_sections(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    """Return the sections of these names that are not at their defaults."""
     default = RunSpec()
     return {
         name: msgspec.to_builtins(value)
@@ -298,5 +281,4 @@ def wait_of(spec: RunSpec) -> dict[str, float]:
 
 
 def grace_s(wait: WaitSection) -> float:
-    """Return the time of a task to end in order."""
     return wait.grace(launched=False)
