@@ -277,12 +277,6 @@ class FleetTarget:
     def close(self) -> None:
         self._agents.close()
 
-    def __enter__(self) -> "FleetTarget":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _copy_checkpoint(self) -> None:
         if self._second is None or self._second.asked:
             return

@@ -6,7 +6,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -63,7 +62,7 @@ class Scene:
     say: Callable[[str], None]
 
 
-def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextManager[Target]]) -> int:
+def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
     """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
     if options.detach:
         raise SpecError("--detach: the tasks end with their launcher here; leave the option away")
@@ -79,7 +78,8 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], AbstractContextMana
         run_id = earlier.run if earlier else new_id if elsewhere else directory.name
         if earlier is not None and (others := other_settings(files, spec, options.foreign)):
             say(f"goes on with other settings: {others}")
-        with target_of(Scene(spec, workload, files, run_id, signals, say)) as target:
+        scene = Scene(spec, workload, files, run_id, signals, say)
+        with contextlib.closing(target_of(scene)) as target:
             cluster = target.hold_addresses(spec.cluster)
             saved = _checkpoint_to_resume(options, spec, files, earlier, target)
             if elsewhere:

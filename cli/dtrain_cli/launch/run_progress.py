@@ -1,7 +1,6 @@
 """The progress of a run, by the last status of each task, and hints of what settings and waits cost."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
@@ -10,15 +9,6 @@ from dtrain.runs.files import SavedRecord
 from dtrain_cli.console.live_table import Row
 from dtrain_cli.launch.tasks import TaskLife
 from dtrain_cli.runs.faults import cost_of_slowness
-
-
-@dataclass(frozen=True)
-class News:
-    """A change in a run: a line for the console, and an event of the journal."""
-
-    text: str
-    kind: str
-    facts: Mapping[str, str | int]
 
 
 class RunProgress:
@@ -39,19 +29,21 @@ class RunProgress:
         """The global step; None before any task has reported one."""
         return global_step(self._statuses())
 
-    def news_of_saving(self) -> News | None:
-        """Return whether checkpoints can be saved, if that has changed since the last call."""
+    def news_of_saving(self) -> tuple[str, str, dict[str, str | int]] | None:
+        """Return whether checkpoints can be saved, if that has changed since the last call.
+
+        It is a line for the console, and an event of the journal with its facts.
+        """
         reason = next((status.unsaved for status in self._statuses() if status.unsaved), None)
         if reason and not self._cannot_save:
             self._cannot_save = True
-            return News(f"checkpoints can no longer be saved: {reason}", "unsaved", {"message": reason})
+            return f"checkpoints can no longer be saved: {reason}", "unsaved", {"message": reason}
         # None: of a leader that has just been started again
         step = next((each.saved_step for each in self._statuses() if each.saved_step is not None), None)
         if reason or step is None or not self._cannot_save:
             return None
         self._cannot_save = False
-        text = f"checkpoints are saved again: the last one is of step {step}"
-        return News(text, "saved again", {"step": step})
+        return f"checkpoints are saved again: the last one is of step {step}", "saved again", {"step": step}
 
     @property
     def saved(self) -> tuple[int, TaskLife] | None:

@@ -21,7 +21,7 @@ from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
 from dtrain_cli.launch.policies.outcomes import RunOutcome, outcome_of
 from dtrain_cli.launch.policies.patience import Late, LaunchLimits, Patience
 from dtrain_cli.launch.run_progress import Hints, RunProgress
-from dtrain_cli.launch.task_ends import Success, TaskEnds
+from dtrain_cli.launch.task_ends import TaskEnds
 from dtrain_cli.launch.tasks import TaskLife, TaskPlaces, launcher_failure
 from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.faults import FaultSchedule
@@ -74,8 +74,7 @@ class Supervisor:
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
         self._changed = True
-        self._success = Success(self.spec, self._files.spec, plan.leader, self.foreign, self.lives)
-        self._ends = TaskEnds(self.spec, self._success, self.foreign, self.lives)
+        self._ends = TaskEnds(self.spec, self._files.spec, plan.leader, self.foreign, self.lives)
         self._standing: TaskPlaces | None = None
         self._patience = Patience(limits, self.lives, self.started_s, plan.spec)
         self._faults = FaultSchedule(plan.spec.simulate)
@@ -150,20 +149,20 @@ class Supervisor:
         life.read_status()  # its last words
         life.exit_code = end.exit_code
         life.pid = None
-        found = self._ends.judge(life, end, self._order, now_s)
-        life.state = found.state
-        life.failure = found.failure or life.failure
-        if found.word is not None:
-            self._console.say(found.word)
-        if found.restart is not None:
-            life.restart_s = found.restart.at_s
-            life.restarts_used = found.restart.count
-            message = first_line(found.failure.message) if found.failure else "ended"
-            wait = f"{found.restart.at_s - now_s:g} s"
-            count = f"{found.restart.count} of {self._ends.rule(life.task).max}"
+        judgement = self._ends.judge(life, end, self._order, now_s)
+        life.state = judgement.state
+        life.failure = judgement.failure or life.failure
+        if judgement.word is not None:
+            self._console.say(judgement.word)
+        if judgement.restart is not None:
+            life.restart_s = judgement.restart.at_s
+            life.restarts_used = judgement.restart.count
+            message = first_line(judgement.failure.message) if judgement.failure else "ended"
+            wait = f"{judgement.restart.at_s - now_s:g} s"
+            count = f"{judgement.restart.count} of {self._ends.rule(life.task).max}"
             self._console.say(f"{life.task} {message}; restarting in {wait} ({count})")
-        elif found.failure is not None:
-            self._lose(life, found.failure, now_s)
+        elif judgement.failure is not None:
+            self._lose(life, judgement.failure, now_s)
 
     def _lose(self, life: TaskLife, why: FailureRecord, now_s: float) -> None:
         """Say that a task will not run again, and stop the run if it cannot do without."""
@@ -175,14 +174,14 @@ class Supervisor:
         if self._order is not None:
             if self._order.patient:
                 self._console.say(f"{word}; the run has succeeded without it")
-        elif self._success.without(life.task, why):
+        elif self._ends.goes_on_without(life.task, why):
             evaluator = life.task.role is Role.EVALUATOR
             without = "evaluation will be missing" if evaluator else "training continues without it"
             self._console.say(f"{word}; {without}")
         else:
             self._causes.append(why)
             others = "stopping the others"
-            if self._success.needed_in_a_loop(life.task):
+            if self._ends.needed_in_a_loop(life.task):
                 others += ", as a loop of the program's own needs every replica"
             word = f"{word.replace(' has failed:', ' failed:')}; {others}"
             self._stop(RunStop(RunState.FAILED, 1, now_s, self._limits.grace_s), word)
@@ -293,9 +292,10 @@ class Supervisor:
             step, life = saved
             where = self._target.left_there(life.task) or f"on {life.host} in {life.launch.run_dir}"
             record.saved = SavedRecord(step, where)
-        if news := self.progress.news_of_saving():
-            self._console.say(news.text)
-            self._journal.event(news.kind, **news.facts)
+        if (news := self.progress.news_of_saving()) is not None:
+            text, kind, facts = news
+            self._console.say(text)
+            self._journal.event(kind, **facts)
 
     def _kill_those_that_stand_still(self, now_s: float) -> None:
         stuck = self._patience.stuck(now_s)
@@ -325,7 +325,7 @@ class Supervisor:
             self.lives[fault.task].signal(fault.signal)
 
     def _check_success(self, now_s: float) -> None:
-        if self._success.achieved:
+        if self._ends.run_succeeded:
             limits = self._limits
             replica_s = min(limits.grace_s, LAST_LINES_S[not self.foreign])
             replicas = dict.fromkeys(TRAINING_ROLES, replica_s)
@@ -342,7 +342,7 @@ class Supervisor:
         elif self._order is None and self._changed:  # of idle tasks, asking again would cost most
             text = self._patience.stall(now_s)
             self._journal.record.stalled = self._patience.stalled
-            if word := self._patience.awaited(now_s, replicas_alone=self._success.leader_changes):
+            if word := self._patience.awaited(now_s, replicas_alone=self._ends.leader_changes):
                 self._console.say(word)
             if text:
                 self._console.say(text)

@@ -23,9 +23,27 @@ from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.outcomes import Restart
 from dtrain_cli.launch.tasks import TaskLife, describe, failure_of, keep_failure, own_record
 
+TOLD_TO_STOP = 143
 
-class Success:
-    """The judge of a run's success. `leader_changes`: another replica leads when the leader has died."""
+
+@dataclass(frozen=True)
+class Judgement:
+    """The consequence of the end of a process: the task's state, why it failed, when it is started again.
+
+    `word` is the line for the user about an end that is neither a failure nor a restart.
+    """
+
+    state: TaskState
+    failure: FailureRecord | None = None
+    restart: Restart | None = None
+    word: str | None = None
+
+
+class TaskEnds:
+    """The judge of every end of a task in one run, and of the run's success.
+
+    `leader_changes`: another replica leads when the leader has died.
+    """
 
     def __init__(
         self, spec: RunSpec, spec_file: Path, leader: TaskId, foreign: bool, lives: Mapping[TaskId, TaskLife]
@@ -48,7 +66,7 @@ class Success:
         return next(iter([*there, *done]), self._first)
 
     @property
-    def achieved(self) -> bool:
+    def run_succeeded(self) -> bool:
         leader = self.leader
         heirs = self.leader_changes and not self.stands_and_falls_with(leader)
         return outcomes.has_succeeded(self._spec, leader, self._states, heirs)
@@ -67,13 +85,13 @@ class Success:
         others_in_loop = any(status is not None and status.in_loop for status in others)
         return (self.leader_changes and task.trains and others_in_loop) or self.stands_and_falls_with(task)
 
-    def without(self, lost: TaskId, why: FailureRecord) -> bool:
+    def goes_on_without(self, lost: TaskId, why: FailureRecord) -> bool:
         """Return whether the run goes on although a task has failed for good.
 
         The spec is every replica's: what is wrong with it for one, each of the others would find in its turn.
         """
         of_the_spec = lost.trains and why.error_type == SpecError.__name__
-        if (of_the_spec or self.needed_in_a_loop(lost)) and not self.achieved:
+        if (of_the_spec or self.needed_in_a_loop(lost)) and not self.run_succeeded:
             return False
         others = (life for life in self._lives.values() if life.task.trains and life.task != lost)
         if self._spec.on is not On.LOCAL and lost == self.leader and not any(life.is_up for life in others):
@@ -89,34 +107,6 @@ class Success:
         with contextlib.suppress(RunError, OSError):
             return read_record(self._spec_file, RunSpec) or self._spec
         return self._spec
-
-
-TOLD_TO_STOP = 143
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The consequence of the end of a process: the task's state, why it failed, when it is started again.
-
-    `word` is the line for the user about an end that is neither a failure nor a restart.
-    """
-
-    state: TaskState
-    failure: FailureRecord | None = None
-    restart: Restart | None = None
-    word: str | None = None
-
-
-class TaskEnds:
-    """The judge of every end of a task in one run."""
-
-    def __init__(
-        self, spec: RunSpec, success: Success, foreign: bool, lives: Mapping[TaskId, TaskLife]
-    ) -> None:
-        self._spec = spec
-        self._success = success
-        self._foreign = foreign
-        self._lives = lives
 
     def judge(self, life: TaskLife, end: Exited, order: RunStop | None, now_s: float) -> Judgement:
         """Return what follows from an end; `order` is the order to stop, if there is one.
@@ -135,9 +125,9 @@ class TaskEnds:
         failure = self._failure(life, end)
         if failure is not None and self._was_told(life, end, failure):
             return Judgement(TaskState.STOPPED, failure)
-        leads = life.task == self._success.leader
+        leads = life.task == self.leader
         restart = self._restart(life, end, failure, now_s)
-        if self._success.stands_and_falls_with(life.task):
+        if self.stands_and_falls_with(life.task):
             restart = None
         if restart is not None and (failure is not None or not leads):
             return Judgement(TaskState.RESTARTING, failure, restart)
@@ -167,7 +157,7 @@ class TaskEnds:
         A worker may have ended well, but before a `fit` of the others; or a replica has failed, and others
         have begun a loop of the program's own since.
         """
-        if life.lost is not None and self._success.needed_in_a_loop(life.task) and not self._success.achieved:
+        if life.lost is not None and self.needed_in_a_loop(life.task) and not self.run_succeeded:
             return life.lost
         if life.task.role is Role.WORKER and life.state == TaskState.SUCCEEDED and self._left_early(life):
             return _early_end(life)
@@ -209,8 +199,8 @@ class TaskEnds:
 
         A leader's run ends with it, where no other one leads then.
         """
-        leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != self._success.leader
-        leaves = leaves or (life.task.trains and self._success.leader_changes)
+        leaves = life.task.role in (Role.WORKER, Role.EVALUATOR) and life.task != self.leader
+        leaves = leaves or (life.task.trains and self.leader_changes)
         return leaves and failure.kind is FailureKind.SIGNAL and end.status == TOLD_TO_STOP
 
 

@@ -256,12 +256,6 @@ class LocalTarget:
         self._selector.close()
         self._ports.close()
 
-    def __enter__(self) -> "LocalTarget":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _read_fork_server(self, server: ForkServer) -> list[Event]:
         events: list[Event] = [*server.reports()]
         if not server.alive:

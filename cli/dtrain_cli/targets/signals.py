@@ -42,10 +42,7 @@ class SignalInbox:
         return [number for number in numbers if number in _CAUGHT]
 
 
-FORWARDED = (
-    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
-)
+FORWARDED = (*STOP_SIGNALS, *NOTICES, signal.SIGCONT)
 
 
 def attend(command: Sequence[str], environment: Mapping[str, str]) -> int:

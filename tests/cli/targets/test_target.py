@@ -4,6 +4,7 @@ import inspect
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_every_target_takes_the_same_arguments(kind, name):
 
 @pytest.fixture
 def target():
-    with LocalTarget(LifeLine(), None) as target:
+    with closing(LocalTarget(LifeLine(), None)) as target:
         yield target
 
 
@@ -99,5 +100,5 @@ def test_closing_kills_what_is_left_and_lets_the_ports_go(target, tmp_path):
     with pytest.raises(ProcessLookupError):
         os.kill(started.pid, 0)
     again = ClusterSection(worker=(addresses.address(TaskId.parse("worker:0")),))
-    with LocalTarget(LifeLine(), None) as other:
+    with closing(LocalTarget(LifeLine(), None)) as other:
         assert other.hold_addresses(again) == addresses

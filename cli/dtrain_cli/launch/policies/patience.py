@@ -76,20 +76,13 @@ class Patience:
         if limits.timeout_s is not None and now_s - self._started_s >= limits.timeout_s:
             stalled = f"; {self.stalled}" if self.stalled else ""
             text = f"not finished within {limits.timeout_s:g} s (--timeout){stalled}"
-            return Late(
-                FailureKind.TIMEOUT,
-                text,
-                TIMEOUT,
-                [life for life in self._lives.values() if life.has_process],
-            )
-        if (
-            order is None
-            and starting
-            and (text := self._start_watch.failure(missing := self._missing(), now_s) or "")
-        ):
-            return Late(
-                FailureKind.START_TIMEOUT, text, START_TIMEOUT, [self._lives[task] for task in missing]
-            )
+            late = [life for life in self._lives.values() if life.has_process]
+            return Late(FailureKind.TIMEOUT, text, TIMEOUT, late)
+        if order is None and starting:
+            missing = self._missing()
+            if failure := self._start_watch.failure(missing, now_s):
+                late = [self._lives[task] for task in missing]
+                return Late(FailureKind.START_TIMEOUT, failure, START_TIMEOUT, late)
         return None
 
     def word(self, now_s: float) -> str | None:
