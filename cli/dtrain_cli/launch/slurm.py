@@ -277,18 +277,16 @@ def _begin_again(job: str, grace_s: float) -> None:
 def _resumed(options: LaunchOptions, allocation: Allocation) -> LaunchOptions:
     if allocation.restarts == 0 or options.resume is not None:
         return options
-    directory = options.run_dir or _run_of(allocation.job, runs_directory(options))
+    directory = options.run_dir
+    if directory is None:  # the newest run that the job has begun
+        for known in known_runs(runs_directory(options)):
+            where = read_record(known.files.where, WhereRecord)
+            if where is not None and where.job == allocation.job:
+                directory = known.files.directory
+                break
     if directory is None or not RunFiles(directory).run.exists():
         return options
     return replace(options, run_dir=directory, resume="", given=("--resume=", *options.given))
-
-
-def _run_of(job: str, runs_dir: Path) -> Path | None:
-    for known in known_runs(runs_dir):
-        where = read_record(known.files.where, WhereRecord)
-        if where is not None and where.job == job:
-            return known.files.directory
-    return None
 
 
 def _with_addresses(hosts: Sequence[Host], network: NetworkSection) -> list[Host]:

@@ -108,19 +108,6 @@ def _bind_after_others(holder: socket.socket, address: Any) -> None:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
-def hold_ports(count: int) -> HeldPorts:
-    """Pick and hold `count` free loopback ports; raise a `RunError` and hold none if that fails."""
-    allow_open_files(count + _OTHER_FILES)
-    held = HeldPorts()
-    try:
-        for _ in range(count):
-            held.pick()
-    except RunError:
-        held.close()
-        raise
-    return held
-
-
 def pick_master_port() -> int:
     """Return a port for MASTER_PORT that is free now and never given to a client.
 
@@ -151,15 +138,21 @@ def hold_addresses(section: ClusterSection) -> tuple[ClusterSpec, HeldPorts]:
     try:
         if problems := [f"{'.'.join(map(str, path))}: {text}" for path, text in _hold_given(section, held)]:
             raise SpecError("\n".join(problems))
-        given = {role.value: getattr(section, role) for role in _SERVING_ROLES}
-        addresses = {
-            role: [f"{LOOPBACK}:{held.pick()}" for _ in range(each)] if isinstance(each, int) else each
-            for role, each in given.items()
-        }
+        return _addresses(section, held), held
     except (SpecError, RunError):
         held.close()
         raise
-    return ClusterSpec.from_lists(**addresses), held
+
+
+def _addresses(section: ClusterSection, held: HeldPorts) -> ClusterSpec:
+    """Return the addresses of a cluster; held ports are picked for the tasks that it only counts."""
+    given = {role.value: getattr(section, role) for role in _SERVING_ROLES}
+    allow_open_files(sum(each for each in given.values() if isinstance(each, int)) + _OTHER_FILES)
+    addresses = {
+        role: [f"{LOOPBACK}:{held.pick()}" for _ in range(each)] if isinstance(each, int) else each
+        for role, each in given.items()
+    }
+    return ClusterSpec.from_lists(**addresses)
 
 
 def address_problems(section: ClusterSection) -> Iterator[Problem]:
@@ -170,14 +163,8 @@ def address_problems(section: ClusterSection) -> Iterator[Problem]:
 
 def example_addresses(section: ClusterSection) -> ClusterSpec:
     """Return addresses as a launch might get them, for `dtrain plan`. The ports are not held."""
-    counts = {role: given for role in _SERVING_ROLES if isinstance(given := getattr(section, role), int)}
-    with hold_ports(sum(counts.values())) as held:
-        picked = iter(held.ports)
-        addresses = {
-            role: [f"{LOOPBACK}:{next(picked)}" for _ in range(count)] for role, count in counts.items()
-        }
-    given = {role: getattr(section, role) for role in _SERVING_ROLES if role not in counts}
-    return ClusterSpec.from_lists(**addresses, **given)
+    with HeldPorts() as held:
+        return _addresses(section, held)
 
 
 def _hold_given(section: ClusterSection, held: HeldPorts) -> Iterator[Problem]:

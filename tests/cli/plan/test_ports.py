@@ -12,7 +12,16 @@ import pytest
 from dtrain.cluster import Role
 from dtrain.config import ClusterSection
 from dtrain.errors import SpecError
-from dtrain_cli.plan.ports import LOOPBACK, hold_addresses, hold_ports, pick_master_port, pick_port
+from dtrain_cli.plan.ports import LOOPBACK, HeldPorts, hold_addresses, pick_master_port, pick_port
+
+HOLD_PORTS = (
+    "from dtrain.config import ClusterSection\nfrom dtrain_cli.plan.ports import hold_addresses\n"
+    "def hold_ports(count): return hold_addresses(ClusterSection(ps=count))[1]\n"
+)
+
+
+def hold_ports(count: int) -> HeldPorts:
+    return hold_addresses(ClusterSection(ps=count))[1]
 
 
 def bind(port: int, reuse_port: bool = False, listen: bool = False) -> socket.socket:
@@ -112,10 +121,7 @@ def test_a_master_port_is_free_for_a_server_that_cannot_share_it_and_for_no_clie
 
 
 def test_many_processes_never_get_the_same_port():
-    code = (
-        "from dtrain_cli.plan.ports import hold_ports\nheld = hold_ports(30)\nprint(*held.ports, "
-        "flush=True)\ninput()\n"
-    )
+    code = f"{HOLD_PORTS}held = hold_ports(30)\nprint(*held.ports, flush=True)\ninput()\n"
     children = [
         subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -168,7 +174,7 @@ def test_all_unusable_addresses_are_named_and_nothing_stays_held():
 
 def test_more_ports_than_open_files_are_allowed_is_said_before_any_is_taken():
     code = (
-        "import resource\nfrom dtrain_cli.plan.ports import hold_ports\n"
+        f"import resource\n{HOLD_PORTS}"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))\n"
         "assert len(hold_ports(100).ports) == 100\n"
         "hold_ports(300)\n"

@@ -119,10 +119,9 @@ def _code(spec: RunSpec, workload: Workload) -> tuple[Code, tuple[str, ...]]:
     there = spec.kubernetes.code_in or CODE_FOLDER
     if workload.program is None:
         command = ("--", *workload.arguments)
-    elif spec.code is None and spec.kubernetes.code_in is None:
-        folder = workload.program.parent
-        command = (f"{there}/{workload.program.name}", *workload.arguments)
     else:
+        if spec.code is None and spec.kubernetes.code_in is None:
+            folder = workload.program.parent
         command = (f"{there}/{_below(workload.program, folder)}", *workload.arguments)
     if spec.kubernetes.code_in is not None:
         return Code(there), command

@@ -211,21 +211,19 @@ class Kubectl:
     def follow(self, pod: str, log: Path) -> subprocess.Popen[bytes]:
         """Append the output of a pod to a file until the pod or the returned process ends."""
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as file:
-            return subprocess.Popen(
-                [*self._base, "logs", "-f", pod, "-c", CONTAINER],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is the launcher's
-            )
+            return self._logs(["-f", pod], stdout=file, stderr=subprocess.DEVNULL)
 
     def output(self, pod: str, last: int | None, follow: bool) -> subprocess.Popen[bytes]:
-        words = ["logs", pod, "-c", CONTAINER, *([f"--tail={last}"] if last is not None else [])]
+        words = [pod, *([f"--tail={last}"] if last is not None else []), *(["-f"] if follow else [])]
+        return self._logs(words, stdout=subprocess.PIPE)
+
+    def _logs(self, words: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
+        command = [*self._base, "logs", *words, "-c", CONTAINER]
         return subprocess.Popen(
-            [*self._base, *words, *(["-f"] if follow else [])],
+            command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            process_group=0,
+            process_group=0,  # Ctrl-C is the launcher's
+            **streams,
         )
 
     def report(self, pod: str) -> dict[str, Any] | None:
