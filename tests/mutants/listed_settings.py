@@ -71,8 +71,8 @@ OF_POLICIES = [
     bug(
         f"{POLICIES}/patience.py",
         "StuckWatch._judged",
-        "awaited is None or said.waiting_for or said.busy_with",
-        "awaited is None or said.waiting_for",
+        "awaited is None or status.waiting_for or status.busy_with",
+        "awaited is None or status.waiting_for",
     ),
     bug(
         f"{POLICIES}/patience.py",

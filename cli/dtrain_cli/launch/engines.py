@@ -41,16 +41,16 @@ def engine_of(options: LaunchOptions) -> On:
 
     With a mistake it is this machine: the launch there reads the whole spec, and reports the mistake.
     """
-    said = options.shortcuts.get("on")
-    if said is None and options.earlier is not None:
-        said = options.earlier.data.get("on")
-    elif said is None and options.spec is not None and _may_say_on(options.spec):
+    engine = options.shortcuts.get("on")
+    if engine is None and options.earlier is not None:
+        engine = options.earlier.data.get("on")
+    elif engine is None and options.spec is not None and _may_say_on(options.spec):
         from dtrain_cli.spec import read_tree
 
-        said = read_tree(options.spec).data.get("on")
+        engine = read_tree(options.spec).data.get("on")
     for text in options.sets:
-        said = text.removeprefix("on=") if text.startswith("on=") else said
-    return On(said) if isinstance(said, str) and said in set(On) else On.LOCAL
+        engine = text.removeprefix("on=") if text.startswith("on=") else engine
+    return On(engine) if isinstance(engine, str) and engine in set(On) else On.LOCAL
 
 
 def _may_say_on(spec: Path) -> bool:

@@ -240,7 +240,7 @@ def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
         try:
             while True:
                 with suppress(subprocess.TimeoutExpired):
-                    said, _ = asked.communicate(question, timeout=_LOOK_S)
+                    output, _ = asked.communicate(question, timeout=_LOOK_S)
                     break
                 question = None
                 if run is not None:
@@ -249,7 +249,7 @@ def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
             asked.kill()
     if asked.returncode:
         raise PeerError(f"{request.server} at {request.address} could not be asked (exit {asked.returncode})")
-    answer = read_join_answer(said)
+    answer = read_join_answer(output)
     if answer.place is None:
         raise getattr(errors, answer.kind)(answer.error)
     for path, problem in answer.place.spec.problems():
@@ -289,8 +289,8 @@ def _known_here(place: Place, runs_dir: Path) -> KnownRun | None:
     return None
 
 
-def _cluster(told: Mapping[str, Any]) -> ClusterSpec:
-    return read_tf_config(msgspec.json.encode({"cluster": told}).decode())[0]
+def _cluster(jobs: Mapping[str, Any]) -> ClusterSpec:
+    return read_tf_config(msgspec.json.encode({"cluster": jobs}).decode())[0]
 
 
 def _check_reach(cluster: ClusterSpec, address: str) -> None:

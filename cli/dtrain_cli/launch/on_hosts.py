@@ -151,8 +151,8 @@ def clean_hosts(runs: Sequence[KnownRun]) -> list[str]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         orders = [Leftovers(host, names) for (host, _), names in visits.items()]
         answers = list(pool.map(_visited, orders, [python for _, python in visits]))
-    said = [sentence for each in zip(orders, answers, strict=True) for sentence in _problems(*each)]
-    return said + [
+    sentences = [sentence for each in zip(orders, answers, strict=True) for sentence in _problems(*each)]
+    return sentences + [
         sentence
         for name, place in places.items()
         if place.engine is On.SLURM

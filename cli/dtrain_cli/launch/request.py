@@ -59,9 +59,9 @@ def read_request(
 
 
 def _strategy_of_program(options: LaunchOptions) -> dict[str, str]:
-    said = options.spec or options.earlier or options.shortcuts.get("strategy")
+    named = options.spec or options.earlier or options.shortcuts.get("strategy")
     sets = any(text.startswith(("training=", "training.strategy=")) for text in options.sets)
-    if said or sets or options.program is None or (found := constructed_strategy(options.program)) is None:
+    if named or sets or options.program is None or (found := constructed_strategy(options.program)) is None:
         return {}
     say(f"strategy: {found[0]}, as {options.program}:{found[1]} says")
     return {"strategy": found[0]}

@@ -47,8 +47,11 @@ class RunProgress:
 
     @property
     def saved(self) -> tuple[int, TaskLife] | None:
-        told = [(life.status.saved_step, life) for life in self._lives.values() if life.status is not None]
-        saved = [(step, life) for step, life in told if step is not None]
+        saved = [
+            (life.status.saved_step, life)
+            for life in self._lives.values()
+            if life.status is not None and life.status.saved_step is not None
+        ]
         return max(saved, key=lambda each: each[0], default=None)
 
     @property
@@ -58,8 +61,8 @@ class RunProgress:
     @property
     def evaluation(self) -> dict[str, float] | None:
         """The evaluation at the furthest step that any task has reported."""
-        told = [status.evaluation for status in self._statuses() if status.evaluation]
-        return max(told, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
+        reported = [status.evaluation for status in self._statuses() if status.evaluation]
+        return max(reported, key=lambda evaluation: evaluation.get("global_step", 0), default=None)
 
     def _statuses(self) -> list[TaskStatus]:
         there: list[TaskLife | Row] = [*self._lives.values(), *self._joined()]
@@ -82,15 +85,15 @@ class Hints:
         self._trains_since_s: float | None = None
 
     def due(self, saved: SavedRecord | None, step: int | None, now_s: float) -> Iterator[str]:
-        said = {task: life.status for task, life in self._lives.items() if life.status is not None}
-        if self._replicas > 1 and any(status.staleness_mean is not None for status in said.values()):
+        statuses = {task: life.status for task, life in self._lives.items() if life.status is not None}
+        if self._replicas > 1 and any(status.staleness_mean is not None for status in statuses.values()):
             yield (
                 f"{self._replicas} replicas update asynchronously: expect a staleness of about "
                 f"{self._replicas - 1} steps; lower the learning rate if the loss rises or jumps"
             )
             self._replicas = 0
-        for task in sorted(self._slow.keys() & said):
-            if cost := cost_of_slowness(said[task], self._slow[task]):
+        for task in sorted(self._slow.keys() & statuses):
+            if cost := cost_of_slowness(statuses[task], self._slow[task]):
                 yield f"simulate.slow: {task} computes {self._slow.pop(task):g} times slower: {cost}"
         if not self._unsaved or not step:
             return

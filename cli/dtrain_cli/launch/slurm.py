@@ -46,7 +46,7 @@ class GrowingFile:
     def __init__(self, path: Path, outlet: Outlet) -> None:
         self.path = path
         self._outlet = outlet
-        self._told = 0
+        self._position = 0
 
     def copy(self) -> bool:
         """Copy what is new; return whether there was something, or something still waits for its reader."""
@@ -55,11 +55,11 @@ class GrowingFile:
             return True
         try:
             with open(self.path, "rb") as file:
-                file.seek(self._told)
+                file.seek(self._position)
                 data = file.read(_PIECE_BYTES)
         except OSError:  # not there yet, or not visible from here
             return False
-        self._told += len(data)
+        self._position += len(data)
         self._outlet.write_bytes(data)
         return bool(data) or not self._outlet.idle
 

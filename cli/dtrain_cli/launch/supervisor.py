@@ -208,9 +208,9 @@ class Supervisor:
         """Pass a notice on to the tasks, of which dtrain's own save a checkpoint; ignore other signals."""
         if number in NOTICES:
             lives = [life for life in self.lives.values() if life.state == TaskState.RUNNING]
-            told = self._signal_all(lives, number if self.foreign else signal.SIGUSR1)
-            saves = "; the leader saves a checkpoint" if told and not self.foreign else ""
-            self._console.say(f"{name}: passed on to {told} of {len(self.lives)} tasks{saves}")
+            reached = self._signal_all(lives, number if self.foreign else signal.SIGUSR1)
+            saves = "; the leader saves a checkpoint" if reached and not self.foreign else ""
+            self._console.say(f"{name}: passed on to {reached} of {len(self.lives)} tasks{saves}")
         elif number not in self._answered:
             self._answered.add(number)
             self._console.say(f"{name}: has no effect on a launch; SIGTERM stops it in order")

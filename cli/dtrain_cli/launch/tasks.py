@@ -268,12 +268,12 @@ class TaskPlaces:
 
 
 def _place(life: TaskLife) -> str:
-    said = life.status
+    status = life.status
     words = str(life.state)
-    if said is not None and said.step is not None:
-        words += f" at step {said.step}" + (f" of {said.max_steps}" if said.max_steps else "")
-    if said is not None and said.waiting_for and life.has_process:
-        words += f", waits for {said.waiting_for}"
+    if status is not None and status.step is not None:
+        words += f" at step {status.step}" + (f" of {status.max_steps}" if status.max_steps else "")
+    if status is not None and status.waiting_for and life.has_process:
+        words += f", waits for {status.waiting_for}"
     return words
 
 

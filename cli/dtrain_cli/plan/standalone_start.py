@@ -51,13 +51,13 @@ def place_of_tf_config(
 
     Raise a `SpecError` if TF_CONFIG is wrong, or names no cluster that can train or no task of it.
     """
-    found = TaskAssignment.from_environment(environment)
-    if found is None:
+    assignment = TaskAssignment.from_environment(environment)
+    if assignment is None:
         raise SpecError(NO_CLUSTER)
-    found = StandaloneStart(found.task.role, sets=sets, shortcuts=shortcuts).with_spec(found)
-    for _, problem in found.spec.program_problems():
+    assignment = StandaloneStart(assignment.task.role, sets=sets, shortcuts=shortcuts).with_spec(assignment)
+    for _, problem in assignment.spec.program_problems():
         raise SpecError(f"TF_CONFIG: {problem}")
-    return found
+    return assignment
 
 
 @dataclass(frozen=True)
@@ -87,42 +87,44 @@ class StandaloneStart:
         Raise a `SpecError` if nothing says which cluster, if what does is wrong or contradicts the command,
         or if strangers on a network could talk to its tasks.
         """
-        found = self._place(self.role, environment) if self.role else self._place_of_engine(environment)
-        spec = found.spec.secured(environment)
+        assignment = self._place(self.role, environment) if self.role else self._place_of_engine(environment)
+        spec = assignment.spec.secured(environment)
         secret = secret_in_file(spec.security) or said_secret(environment.get(SECRET))
         if not self.foreign:
-            secret = proven_secret(found.cluster, secret, spec.security, by_command=True)
-        run_dir = self.run_dir.absolute() if self.run_dir else found.run_dir
+            secret = proven_secret(assignment.cluster, secret, spec.security, by_command=True)
+        run_dir = self.run_dir.absolute() if self.run_dir else assignment.run_dir
         bind = checked_bind(self.bind, "--bind") or checked_bind(environment.get(BIND), BIND)
-        return replace(found, spec=spec, run_dir=run_dir, secret=secret, bind=bind)
+        return replace(assignment, spec=spec, run_dir=run_dir, secret=secret, bind=bind)
 
     def _place(self, role: Role, environment: Mapping[str, str]) -> TaskAssignment:
         words = [f"--job_name={role}", f"--task_index={self.index or 0}", *self.flags]
-        found = self.with_spec(_by_hand(*flags)) if (flags := read_classic_flags(words)) else None
-        found = found or self._by_spec(role) or self._by_environment(environment)
-        if found is None and TF_CONFIG in environment:
+        assignment = self.with_spec(_by_hand(*flags)) if (flags := read_classic_flags(words)) else None
+        assignment = assignment or self._by_spec(role) or self._by_environment(environment)
+        if assignment is None and TF_CONFIG in environment:
             raise SpecError(NO_CLUSTER)
-        if found is None:
+        if assignment is None:
             raise SpecError(
                 f"nothing says which {role} this is, and of which cluster; expected --spec SPEC with "
                 "addresses and --index I, or TF_CONFIG in the environment, or --ps_hosts, --worker_hosts and "
                 "--task_index"
             )
-        if found.task.role is not role or self.index not in (None, found.task.index):
+        if assignment.task.role is not role or self.index not in (None, assignment.task.index):
             asked = role if self.index is None else TaskId(role, self.index)
-            raise SpecError(f"`dtrain {role}` was asked for {asked}; TF_CONFIG or the flags say {found.task}")
-        return found
+            raise SpecError(
+                f"`dtrain {role}` was asked for {asked}; TF_CONFIG or the flags say {assignment.task}"
+            )
+        return assignment
 
     def _place_of_engine(self, environment: Mapping[str, str]) -> TaskAssignment:
-        found = TaskAssignment.from_environment(environment)
-        says_tasks = self.spec is not None or any(said.startswith("cluster.") for said in self.sets)
+        assignment = TaskAssignment.from_environment(environment)
+        says_tasks = self.spec is not None or any(text.startswith("cluster.") for text in self.sets)
         section = self._read(self.sets).cluster if says_tasks else None
-        if found is None and (place := find_place(environment, section, own_host)) is not None:
-            found = _by_hand(place.cluster, place.task) if place.cluster else ALONE
-            found = replace(found, moved_to=place.serves_at) if place.serves_at else found
-        if found is None:
+        if assignment is None and (place := find_place(environment, section, own_host)) is not None:
+            assignment = _by_hand(place.cluster, place.task) if place.cluster else ALONE
+            assignment = replace(assignment, moved_to=place.serves_at) if place.serves_at else assignment
+        if assignment is None:
             raise SpecError(f"nothing says which task this is: expected one of {EXPECTED} in the environment")
-        placed = self.with_spec(found)
+        placed = self.with_spec(assignment)
         checkpoint = placed.spec.checkpoint
         if checkpoint.remote is None and (remote := environment.get(VERTEX_CHECKPOINTS)):
             checkpoint = replace(checkpoint, remote=remote.rstrip("/"))
@@ -148,9 +150,9 @@ class StandaloneStart:
         )
 
     def _by_environment(self, environment: Mapping[str, str]) -> TaskAssignment | None:
-        found = TaskAssignment.from_environment(environment)
-        if found is not None:
-            return self.with_spec(found)
+        assignment = TaskAssignment.from_environment(environment)
+        if assignment is not None:
+            return self.with_spec(assignment)
         if self.spec is not None:
             raise SpecError(
                 f"{self.spec} gives counts, which `launch` turns into ports of this machine; "
@@ -158,17 +160,17 @@ class StandaloneStart:
             )
         return None
 
-    def with_spec(self, found: TaskAssignment) -> TaskAssignment:
+    def with_spec(self, assignment: TaskAssignment) -> TaskAssignment:
         """Return an assignment that does not come from the spec, with the rest of the user's spec."""
-        if self.spec is None and not self.sets and not self.shortcuts and found is not ALONE:
-            return found
+        if self.spec is None and not self.sets and not self.shortcuts and assignment is not ALONE:
+            return assignment
         counts = [
-            f"cluster.{role}={found.cluster.count(role)}" for role in Role if role is not Role.EVALUATOR
+            f"cluster.{role}={assignment.cluster.count(role)}" for role in Role if role is not Role.EVALUATOR
         ]
-        evaluates = found.task.role is Role.EVALUATOR
+        evaluates = assignment.task.role is Role.EVALUATOR
         if self.spec is None or evaluates:
             counts.append(f"cluster.{Role.EVALUATOR}={int(evaluates)}")
-        return replace(found, spec=self._read([*counts, *self.sets], alone=found is ALONE))
+        return replace(assignment, spec=self._read([*counts, *self.sets], alone=assignment is ALONE))
 
     def _read(self, sets: Sequence[str], *, alone: bool = False) -> RunSpec:
         return read_spec(self.spec, sets, self.shortcuts, self.foreign, alone=alone)

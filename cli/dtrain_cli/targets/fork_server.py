@@ -105,7 +105,7 @@ class ForkServer:
         self._process, self._socket = _warm(line) or _cold(line)
         self._socket.setblocking(False)
         self._lines = start_protocol.Lines(start_protocol.REPORTS.decode)
-        self._heard: list[start_protocol.Report] = []
+        self._reports: list[start_protocol.Report] = []
         self.pid = self._process.pid
         self.alive = True
 
@@ -120,7 +120,7 @@ class ForkServer:
     @property
     def unread(self) -> bool:
         """Whether `reports` has something to return although `fileno()` may not be readable."""
-        return bool(self._heard)
+        return bool(self._reports)
 
     def send(self, order: start_protocol.StartTask) -> None:
         """Have a task forked. If the fork server is gone, `reports` will say so.
@@ -130,17 +130,16 @@ class ForkServer:
         left = memoryview(start_protocol.encode(order))
         while left and self.alive:
             select.select([self._socket], [self._socket], [])
-            self._hear()
+            self._receive()
             with contextlib.suppress(BlockingIOError, ConnectionError):
                 left = left[self._socket.send(left) :]
 
     def reports(self) -> list[start_protocol.Report]:
-        self._hear()
-        heard = self._heard
-        self._heard = []
-        return heard
+        self._receive()
+        reports, self._reports = self._reports, []
+        return reports
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._socket.recv(1 << 16)
         except BlockingIOError:
@@ -149,4 +148,4 @@ class ForkServer:
             data = b""
         if not data:
             self.alive = False
-        self._heard += self._lines.feed(data)
+        self._reports += self._lines.feed(data)

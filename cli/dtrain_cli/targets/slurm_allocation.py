@@ -43,35 +43,35 @@ class Allocation:
             return None
         return next(part for part, names in enumerate(self.nodes) if node in names)
 
-    def hosts(self, said: Sequence[Host]) -> list[Host]:
-        """Return the nodes as hosts of a run, of which `said`, the spec's `hosts`, may choose some.
+    def hosts(self, chosen: Sequence[Host]) -> list[Host]:
+        """Return the nodes as hosts of a run, of which `chosen`, the spec's `hosts`, may choose some.
 
         Raise a `SpecError` if a host is none of the nodes.
         """
         slots = {name: count for names, count in zip(self.nodes, self.slots, strict=True) for name in names}
-        for host in said:
+        for host in chosen:
             if host.host not in slots:
                 known = ", ".join([*list(slots)[:_SHOWN], *(["..."] if len(slots) > _SHOWN else [])])
                 raise SpecError(f"hosts: {host.host} is no node of job {self.job}, which has {known}")
-        if said:
-            return [replace(host, slots=host.slots or slots[host.host]) for host in said]
+        if chosen:
+            return [replace(host, slots=host.slots or slots[host.host]) for host in chosen]
         return [Host(name, count) for name, count in slots.items()]
 
-    def places(self, hosts: Sequence[Host], cluster: ClusterSection, said: Places) -> Places:
+    def places(self, hosts: Sequence[Host], cluster: ClusterSection, wishes: Places) -> Places:
         """Return the places of roles: of a heterogeneous job the later parts are for the workers alone.
 
-        `said`, the spec's `place`, comes first. A part without room for its tasks changes nothing.
+        `wishes`, the spec's `place`, comes first. A part without room for its tasks changes nothing.
         """
-        if len(self.nodes) == 1 or isinstance(said, str) or not isinstance(cluster.worker, int):
-            return said
+        if len(self.nodes) == 1 or isinstance(wishes, str) or not isinstance(cluster.worker, int):
+            return wishes
         first = [host for host in hosts if host.host in self.nodes[0]]
         others = [host for host in hosts if host.host not in self.nodes[0]]
         for_workers = _slots(others, cluster.worker)
         for_servers = _slots(first, sum(map(cluster.count, ROLES)) - cluster.worker)
         if for_workers is None or for_servers is None:
-            return said
+            return wishes
         names = tuple(host.host for host in first)
-        return {"chief": names[0], "ps": names, "worker": for_workers, **said}
+        return {"chief": names[0], "ps": names, "worker": for_workers, **wishes}
 
 
 def _slots(hosts: Sequence[Host], tasks: int) -> tuple[str, ...] | None:

@@ -57,10 +57,10 @@ def worker_pool_specs(spec: RunSpec, command: tuple[str, ...], secret: str | Non
 
 def _options(spec: RunSpec) -> list[str]:
     """Return the options that hold the spec: a job has no file for it."""
-    said = set_sections(spec, ("checkpoint", "success", "trace", "simulate"))
-    said |= {"name": spec.name, "wait": wait_of(spec)}
+    settings = set_sections(spec, ("checkpoint", "success", "trace", "simulate"))
+    settings |= {"name": spec.name, "wait": wait_of(spec)}
     if training := spec.said.get("training"):
-        said["training"] = training
+        settings["training"] = training
     if spec.security.insecure:
-        said["security"] = {"insecure": True}
-    return [word for name, value in said.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+        settings["security"] = {"insecure": True}
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={json.dumps(value)}")]

@@ -162,7 +162,7 @@ class OutputMirror:
         self._files = files
         self._console = console
         self._followers: dict[str, subprocess.Popen[bytes]] = {}
-        self._said: dict[TaskId, str | None] = {}
+        self._reasons: dict[TaskId, str | None] = {}
         self._too_many = False
 
     def see(self, record: RunRecord, view: RunView) -> None:
@@ -171,9 +171,9 @@ class OutputMirror:
                 self._follow(record, pod)
         for task, pod in view.newest.items():
             reason = None if pod.has_output else pod.message
-            if reason and reason != self._said.get(task):
+            if reason and reason != self._reasons.get(task):
                 self._console.say(f"{task} waits: {reason}")
-            self._said[task] = reason
+            self._reasons[task] = reason
 
     def _follow(self, record: RunRecord, pod: PodView) -> None:
         living = sum(follower.poll() is None for follower in self._followers.values())

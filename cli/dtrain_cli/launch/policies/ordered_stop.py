@@ -48,10 +48,10 @@ class RunStop:
         """Return whether a task of a role may still start: after success the evaluator, while it has time."""
         return self.patient and role is Role.EVALUATOR and at_s < self.at_s + self.leave_s.get(role, 0.0)
 
-    def kill_s(self, told: "RemainingTask") -> float:
+    def kill_s(self, remaining: "RemainingTask") -> float:
         if not self.patient:
             return self.at_s + self.grace_s
-        return math.inf if told.stop_s is None else told.stop_s + self.grace_s
+        return math.inf if remaining.stop_s is None else remaining.stop_s + self.grace_s
 
 
 @dataclass(frozen=True)
@@ -65,23 +65,27 @@ class RemainingTask:
 def due(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[tuple[TaskId, int]]:
     """Return the signals to send now. Repeated calls repeat SIGKILL to tasks that are left, never SIGTERM."""
     signals: list[tuple[TaskId, int]] = []
-    waiting = sorted(there, key=lambda told: (STAGES.index(told.task.role), told.task.index))
+    waiting = sorted(there, key=lambda remaining: (STAGES.index(remaining.task.role), remaining.task.index))
     first_role = waiting[0].task.role if waiting else None
-    for told in waiting:
-        role = told.task.role
-        if now_s >= order.kill_s(told):
-            signals.append((told.task, signal.SIGKILL))
+    for remaining in waiting:
+        role = remaining.task.role
+        if now_s >= order.kill_s(remaining):
+            signals.append((remaining.task, signal.SIGKILL))
             continue
         if order.patient:
             begins = role is first_role and now_s >= order.at_s + order.leave_s.get(role, 0.0)
         else:
             begins = role is first_role or now_s >= order.at_s + order.grace_s * _SHARE[role]
-        if told.stop_s is None and begins:
-            signals.append((told.task, signal.SIGTERM))
+        if remaining.stop_s is None and begins:
+            signals.append((remaining.task, signal.SIGTERM))
     return signals
 
 
 def reluctant(order: RunStop, there: Iterable[RemainingTask], now_s: float) -> list[TaskId]:
     """Return the tasks that have used half of their time to stop."""
-    told_to = ((told.task, told.stop_s, order.kill_s(told)) for told in there if told.stop_s is not None)
-    return [task for task, stop_s, kill_s in told_to if (stop_s + kill_s) / 2 <= now_s < kill_s]
+    slow = []
+    for remaining in there:
+        kill_s = order.kill_s(remaining)
+        if remaining.stop_s is not None and (remaining.stop_s + kill_s) / 2 <= now_s < kill_s:
+            slow.append(remaining.task)
+    return slow

@@ -95,12 +95,12 @@ class Patience:
         for life in self._lives.values():
             if life.status and life.status.monotonic_s > self._cut_s.get(life.host, math.inf):
                 del self._cut_s[life.host]
-        heard = {
+        answering = {
             task: status
             for task, status in self._running().items()
             if self._lives[TaskId.parse(task)].host not in self._cut_s
         }
-        return self._stuck_watch.poll(heard, now_s)
+        return self._stuck_watch.poll(answering, now_s)
 
     def news_of_host(self, news: HostNews, now_s: float) -> None:
         """Note that a host is cut off, or answers again; nothing is known of its tasks meanwhile."""
@@ -148,9 +148,9 @@ def awaited_in_the_end(statuses: Mapping[str, TaskStatus], now_s: float) -> list
     Where the tasks wait in a circle, these are the servers at which they wait and get no answer.
     """
     waiting = {
-        task: said.waiting_for
-        for task, said in statuses.items()
-        if said.waiting_for and now_s - said.monotonic_s < SILENT_S
+        task: status.waiting_for
+        for task, status in statuses.items()
+        if status.waiting_for and now_s - status.monotonic_s < SILENT_S
     }
     reached = {name for whom in waiting.values() for name in tasks_in(whom.partition(_AT)[0])}
     servers = {name for whom in waiting.values() for name in tasks_in(whom.partition(_AT)[2])}
@@ -209,12 +209,12 @@ class InputWatch:
 
     def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
         """Return the line that is due, if any: ``worker:0 reads its next batch for 3.1 s``."""
-        for task, said in statuses.items():
-            if said.reading_monotonic_s is None or now_s - said.monotonic_s >= SILENT_S:
+        for task, status in statuses.items():
+            if status.reading_monotonic_s is None or now_s - status.monotonic_s >= SILENT_S:
                 continue
-            if said.monotonic_s - said.reading_monotonic_s < TOLD_S:
+            if status.monotonic_s - status.reading_monotonic_s < TOLD_S:
                 continue
-            reads_s = now_s - said.reading_monotonic_s
+            reads_s = now_s - status.reading_monotonic_s
             if reads_s >= self._next_s.get(task, FIRST_WORD_OF_INPUT_S):
                 self._next_s[task] = 2 * reads_s
                 return f"{task} reads its next batch for {reads_s:.1f} s"
@@ -320,36 +320,36 @@ class StuckWatch:
         before = self._seen_s if now_s - self._polled_s < AWAY_S else {}
         self._seen_s = {task: before.get(task, now_s) for task in statuses}
         self._polled_s = now_s
-        fresh = {task: said for task, said in statuses.items() if now_s - said.monotonic_s < SILENT_S}
+        fresh = {task: status for task, status in statuses.items() if now_s - status.monotonic_s < SILENT_S}
         awaited = self._awaited(fresh)
         found = {
-            task: self._judged(said, max(said.monotonic_s, self._seen_s[task]), awaited.get(task), now_s)
-            for task, said in statuses.items()
-            if fresh and TaskId.parse(task).trains and said.phase is TaskPhase.RUNNING
+            task: self._judged(status, max(status.monotonic_s, self._seen_s[task]), awaited.get(task), now_s)
+            for task, status in statuses.items()
+            if fresh and TaskId.parse(task).trains and status.phase is TaskPhase.RUNNING
         }
         return {task: stuck for task, stuck in found.items() if stuck is not None}
 
     def _awaited(self, fresh: Mapping[str, TaskStatus]) -> dict[str, str]:
         """Return the tasks for which others have waited for `stall_s`, each with the text that says so."""
         awaited: dict[str, str] = {}
-        for task, said in fresh.items():
-            waited_s = said.monotonic_s - max(said.waiting_monotonic_s or math.inf, self._seen_s[task])
+        for task, status in fresh.items():
+            waited_s = status.monotonic_s - max(status.waiting_monotonic_s or math.inf, self._seen_s[task])
             if waited_s >= self.stall_s:
-                why = f"{task} has waited {waited_s:.0f} s for {said.waiting_for}, and it "
-                awaited |= dict.fromkeys(tasks_in(said.waiting_for or ""), why)
+                why = f"{task} has waited {waited_s:.0f} s for {status.waiting_for}, and it "
+                awaited |= dict.fromkeys(tasks_in(status.waiting_for or ""), why)
         return awaited
 
-    def _judged(self, said: TaskStatus, heard_s: float, awaited: str | None, now_s: float) -> Stuck | None:
-        step = f"at step {said.step or 0}"
+    def _judged(self, status: TaskStatus, heard_s: float, awaited: str | None, now_s: float) -> Stuck | None:
+        step = f"at step {status.step or 0}"
         if now_s - heard_s >= self.silence_s:
             silent = f"it has not reported for {now_s - heard_s:.0f} s"
             return Stuck(f"{step}, where its process stood still", silent, heard_s)
-        if awaited is None or said.waiting_for or said.busy_with:
+        if awaited is None or status.waiting_for or status.busy_with:
             return None
-        reading_s, active_s, at_s = said.reading_monotonic_s, said.active_monotonic_s, said.monotonic_s
+        reading_s, active_s, at_s = status.reading_monotonic_s, status.active_monotonic_s, status.monotonic_s
         if reading_s is not None and at_s - reading_s >= self.stall_s:
             reads = f"{awaited}has read its next batch for {at_s - reading_s:.0f} s"
             return Stuck(f"in its input {step}", reads, reading_s)
-        if said.fits_begun > said.fits_ended and at_s - active_s >= self.stall_s:
+        if status.fits_begun > status.fits_ended and at_s - active_s >= self.stall_s:
             return Stuck(f"in its computation {step}", f"{awaited}does nothing", active_s)
         return None

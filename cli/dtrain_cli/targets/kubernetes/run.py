@@ -274,9 +274,9 @@ def set_sections(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
 
 def wait_of(spec: RunSpec) -> dict[str, float]:
     """Return the `wait` section of the tasks: the spec's where it says one, else that of a cluster."""
-    said = spec.said.get("wait", {})
-    seconds = msgspec.to_builtins(spec.wait) if said else {}
-    wait = {name: seconds[name] if name in said else patience for name, patience in WAIT_S.items()}
+    written = spec.said.get("wait", {})
+    seconds = msgspec.to_builtins(spec.wait) if written else {}
+    wait = {name: seconds[name] if name in written else patience for name, patience in WAIT_S.items()}
     return {**wait, "grace_s": grace_s(spec.wait)}
 
 
