@@ -55,8 +55,7 @@ def fleet_target(
 ) -> FleetTarget:
     """Return the target of a run on hosts, whichever way they are opened.
 
-    `job` is the name by which the engine knows the launch; `folders` are the names of hosts' folders for
-    runs, where these are not the hosts' own.
+    `job` is the engine's name of the launch; `folders` name hosts' folders for runs, if not by the host.
     """
     spec, workload = scene.spec, scene.workload
     names, before = [host.host for host in hosts], where_of(scene.files)

@@ -30,10 +30,7 @@ class RunProgress:
         return global_step(self._statuses())
 
     def news_of_saving(self) -> tuple[str, str, dict[str, str | int]] | None:
-        """Return whether checkpoints can be saved, if that has changed since the last call.
-
-        It is a line for the console, and an event of the journal with its facts.
-        """
+        """Return a line, and an event of the journal, when checkpoints cannot be saved, or can be again."""
         reason = next((status.unsaved for status in self._statuses() if status.unsaved), None)
         if reason and not self._cannot_save:
             self._cannot_save = True

@@ -131,11 +131,9 @@ _FILES_PER_TASK = 2
 
 
 class LocalTask:
-    """The handle of one attempt of a task.
+    """The handle of one attempt of a task, of which `awaited` says that no report has come yet.
 
-    Attributes:
-        awaited: whether neither its start nor a refusal has been reported.
-        pid: its process, the leader of its session and group; None before the start and after the end.
+    `pid` is its process, the leader of its session and group; None before the start and after the end.
     """
 
     def __init__(self, attempt: int, forked: bool) -> None:

@@ -223,9 +223,9 @@ class InputWatch:
 
 @dataclass
 class StallWatch:
-    """Reports each stall of the training tasks once, after `timeout_s` in which no task has raised its step.
+    """Reports a stall once: no task has raised its step for `timeout_s`.
 
-    `stalled` is the present stall, ``stalled at step 412, waiting for worker:1``; None: training goes on.
+    `stalled` is the present one, ``stalled at step 412, waiting for worker:1``; None: training goes on.
     """
 
     timeout_s: float
