@@ -23,14 +23,10 @@ class AsyncSteps:
     """The steps of one term.
 
     Attributes:
-        gate, dealer, tally: tickets, batches, sums.
-        repairs: where there are other servers.
         alone: whether the replica of rank 0 makes every step.
         retry: whether a batch whose gradient was too stale is to be computed again.
         too_few_timeout_s: how long the run may be without a replica that could make the next version.
         live: the ranks that may have tickets; the ticket of one that is lost would never come back.
-        failed: why training cannot go on; None while it can.
-        missing: returns which replicas have gone, and how.
         max_staleness: gradients staler than this the host refuses, before other servers are sent them.
         torn: whether the servers may contain different batches when the term begins.
         halved: a batch that cannot be brought to all servers, because its gradient was not finite again and
@@ -56,7 +52,6 @@ class AsyncSteps:
     _too_few_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Begin: where the servers may differ, any batch that is left may have reached some of them."""
         if self.torn:
             self._doubtful.update(dict.fromkeys(self.dealer.due, REPEATS))
 
@@ -64,53 +59,46 @@ class AsyncSteps:
 
     @property
     def version(self) -> int:
-        """The newest version."""
         return self.gate.accepted
 
     @property
     def awaits_others(self) -> bool:
-        """Whether it stands at a version that another server may not have reached."""
         if self.repairs is None or self.repairs.done:
             return False
         return self.gate.held_back or self.gate.finished
 
     @property
     def held_back(self) -> bool:
-        """Whether the next version waits for the leader, and this one has been made on every server."""
         return self.gate.held_back and not self.awaits_others
 
     @property
     def too_few(self) -> bool:
-        """Whether no replica is alive that could make the next version."""
         return self._too_few_since_s is not None
 
     @property
     def standing(self) -> Hashable:
-        """See `Steps.standing`."""
         repairs = self.repairs is not None and bool(self.repairs.due)
         return self.live, self.gate.standing, repairs, self.awaits_others
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
-        """Return the ranks for which those without a ticket wait, and no servers: gradients themselves are
-        applied on arrival.
+        """Return the ranks for which those without a ticket wait, and no servers: they apply gradients on
+        arrival.
         """
         if self.repairs is not None and self.awaits_others:
             return self.repairs.ranks, ()
         return self.gate.awaited(self.live), ()
 
     def told_to(self, rank: int) -> Open:
-        """See `Steps.told_to`."""
         return self.tally.open() if rank == self.gate.leader else ()
 
     def repairs_next(self, rank: int) -> bool:
-        """See `Steps.repairs_next`."""
         return self.repairs is not None and rank in self.repairs.given
 
     # What the leader changes
 
     def hold(self) -> int:
-        """See `TicketGate.hold`. What waits to be dealt again and may have reached other servers is under way
-        as well, and what is dealt before it.
+        """Count as under way also what waits to be dealt again and may have reached other servers, and what
+        is dealt before it.
         """
         waiting = self.dealer.due | ({self._leaders_batch} - {NO_PART})
         last = max(waiting & self._doubtful.keys(), default=NO_PART)
@@ -123,12 +111,11 @@ class AsyncSteps:
         return NO_PART if leader is None else self.dealer.current.get(leader, NO_PART)
 
     def release(self, until: int | None) -> None:
-        """Go on, to this version."""
         self.gate.until = until
 
     def end_at(self, version: int) -> None:
-        """Make this version the last one. Pushes that are under way make it, and not the one that the leader
-        would have made, unless some server may have its batch.
+        """Let pushes that are under way make the last versions, and not the one that the leader would have
+        made, unless some server may have its batch.
         """
         self.gate.end_at(version)
         batch = self._leaders_batch
@@ -140,7 +127,6 @@ class AsyncSteps:
     # Pushes
 
     def admits(self, rank: int, batch: int) -> bool:
-        """Return whether a replica has a ticket for a push of this batch."""
         return rank in self.gate.holders and self.dealer.current.get(rank) == batch
 
     def without_ticket(self, rank: int, batch: int) -> Verdict:
@@ -152,7 +138,6 @@ class AsyncSteps:
         return Verdict.FINISHED if self.gate.finished else Verdict.STALE
 
     def judged(self, rank: int, push: Push, verdict: Verdict, *, new: bool, admitted: bool) -> None:
-        """Note what became of a push; `new` says whether it has made a version."""
         gate, batch = self.gate, push.part
         accepted = verdict is Verdict.ACCEPTED
         if new and push.sums is not None:
@@ -168,10 +153,7 @@ class AsyncSteps:
                 self.dealer.settle(batch)
 
     def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and the batch that it is to compute.
-
-        What has to be repaired comes before anything new, also where no step may be made.
-        """
+        """Give a repair before a ticket for anything new, also where no step may be made."""
         if rank not in self.live:
             return False, NO_PART
         repairs = self.repairs
@@ -184,13 +166,9 @@ class AsyncSteps:
         return True, self.dealer.give(rank, self.live, left=self.gate.left + 1)
 
     def _may_repair(self, rank: int) -> bool:
-        """Return whether a replica may compute a repair: not one that has a ticket, and in the warm-up only
-        rank 0.
-        """
         return rank not in self.gate.holders and (rank == 0 or not (self.alone or self.gate.warms_up))
 
     def confirm(self, rank: int, sequence: int) -> None:
-        """See `Steps.confirm`."""
         if self.repairs is not None:
             self.repairs.confirmed(rank, sequence)
 
@@ -205,16 +183,12 @@ class AsyncSteps:
 
     @property
     def again(self) -> tuple[int, ...]:
-        """The batches that are to be computed again, or are being computed: no replica is sending them
-        now.
-        """
+        """The batches that are to be computed again, or are being so: no replica is sending them now."""
         repairs = () if self.repairs is None else (*self.repairs.due, *self.repairs.given.values())
         return (*self.dealer.due, *repairs)
 
     def refused(self, rank: int, part: int) -> tuple[bool, int]:
-        """Note that a push was not finite. Its ticket comes back, and the replica may ask for another one
-        behind those that wait.
-        """
+        """Take the ticket back; the replica may ask for another one behind those that wait."""
         if self.admits(rank, part):
             self.gate.settle(rank, accepted=False)
             if part in self._doubtful:
@@ -236,7 +210,6 @@ class AsyncSteps:
     # Members and time
 
     def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
-        """Take back the tickets and batches of all ranks but the live ones, and of those in `anew`."""
         for rank in sorted((self.gate.holders | self.gate.clocks.keys()) - live):
             self.gate.leave(rank)
         for rank in sorted((self.live - live) | set(anew)):
@@ -250,13 +223,9 @@ class AsyncSteps:
         return []
 
     def share_out(self, now: float) -> list[Action]:
-        """No-op: no replica waits for the answer to a push."""
         return []
 
     def judge(self, now: float) -> list[Action]:
-        """Give up training after a time without a replica that could go on with it: there is no decision in
-        common.
-        """
         resting = (self.gate.finished and not self.awaits_others) or self.held_back
         if resting or self.gate.possible(self.live):
             self._too_few_since_s = None

@@ -73,21 +73,14 @@ Action = Send | Report | Later | Note | End
 
 
 class Steps(Protocol):
-    """The host's part in making versions; `AsyncSteps` and `SyncSteps` have it.
-
-    Attributes:
-        dealer: deals the parts of batches.
-        tally: sums up loss and metrics of what counts.
-        failed: says why training cannot go on; None while it can.
-    """
+    """The host's part in making versions; `AsyncSteps` and `SyncSteps` have it."""
 
     dealer: PartDealer
     tally: Tally
     failed: Refusal | None
 
     @property
-    def version(self) -> int:
-        """The newest version that is decided."""
+    def version(self) -> int: ...
 
     @property
     def held_back(self) -> bool:
@@ -103,15 +96,13 @@ class Steps(Protocol):
 
     @property
     def standing(self) -> Hashable:
-        """All that `permit` depends on beside what each rank has done: while it stays, those who were refused
-        would be again.
-        """
+        """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
 
     def permit(self, rank: int) -> tuple[bool, int]:
         """Return whether a replica may push next, and the part that it is to compute."""
 
     def refused(self, rank: int, part: int) -> tuple[bool, int]:
-        """Note that the gradient of a part was not finite; return what the replica may push next."""
+        """Note that the gradient of a part was not finite; return as `permit`."""
 
     def repairs_next(self, rank: int) -> bool:
         """Return whether the part that a replica is to push next makes no step."""
@@ -120,15 +111,12 @@ class Steps(Protocol):
         """Note that all servers have answered a replica's pushes up to this one."""
 
     def told_to(self, rank: int) -> Open:
-        """Return the sums of the epochs that have not ended, which an answer brings to the leader alone."""
+        """Return the sums of the epochs that have not ended, to the leader alone."""
 
-    def awaited(self) -> tuple[Collection[int], Collection[int]]:
-        """Return the ranks and the servers without which the next version cannot be made."""
+    def awaited(self) -> tuple[Collection[int], Collection[int]]: ...
 
     def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
-        """Note that only these ranks are alive or still expected; of those in `anew` another process has
-        come.
-        """
+        """Note that only the ranks in `live` are alive or expected; those in `anew` are new processes."""
 
     def share_out(self, now: float) -> list[Action]:
         """Deal what has become free to replicas that wait."""

@@ -23,10 +23,7 @@ class LearnedStates:
     _nbytes: int = 0
 
     def tell(self, message: Learned) -> list[Send]:
-        """Keep a state, and answer those who wait for it.
-
-        One that is too large is kept as an empty one: each task learns it for itself.
-        """
+        """Keep a state, and answer those who wait for it. One that is too large is kept as an empty one."""
         state = message.state
         before = len(self._states.get(message.key, b""))
         held = self._nbytes - before
@@ -39,13 +36,8 @@ class LearnedStates:
         return [self._answer(caller, state) for caller in callers]
 
     def ask(self, caller: Caller, message: AskLearned, fits: int, ended: bool) -> list[Send]:
-        """Answer a task, at once or when the leader tells of the state.
-
-        Args:
-            caller: of the task; the last question on a connection is the one that counts.
-            message: the question.
-            fits: how many calls of `fit` the leader has begun.
-            ended: whether the leader has said farewell.
+        """Answer a task, at once or when the leader tells of the state; only the last question on a
+        connection counts. The leader has begun `fits` calls of `fit`, and `ended` after its farewell.
         """
         state = self._states.get(message.key)
         if state is None and message.fits >= fits and not ended:
@@ -54,18 +46,12 @@ class LearnedStates:
         return [Send(caller, Learned(key=message.key, state=state or b""))]
 
     def passed(self, fits: int | None) -> list[Send]:
-        """Let those learn for themselves whose place in the program the leader has passed.
-
-        Args:
-            fits: how many calls of `fit` the leader has begun; None: it has said farewell.
-        """
+        """Answer those whose place in the program the leader has passed, at call `fits`; None: it ended."""
         late = [caller for caller, asked in self._waiting.items() if fits is None or asked.fits < fits]
         return [self._answer(caller, b"") for caller in late]
 
     def disconnected(self, caller: Caller) -> None:
-        """Forget a connection that is gone."""
         self._waiting.pop(caller, None)
 
     def _answer(self, caller: Caller, state: bytes) -> Send:
-        """Answer one who waits."""
         return Send(caller, Learned(key=self._waiting.pop(caller).key, state=state))

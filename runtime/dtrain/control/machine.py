@@ -55,15 +55,8 @@ class ControlPlane:
     """The control plane, as one task knows it.
 
     Attributes:
-        task: which one.
         training: the rules in force: of the spec, then of the newest term.
-        evaluators: how many tasks beside those of the cluster will come.
-        wait: how long others are waited for.
-        standing: how training stands; None before the leader has begun a term.
         followers: connections of the servers that follow the decisions.
-        book: where the others serve now.
-        admission: of workers that would like to join.
-        learned: what the leader has learned from data.
     """
 
     task: TaskId
@@ -89,7 +82,7 @@ class ControlPlane:
         )
 
     def take_over(self) -> None:
-        """Host the control plane in the place of the task that did: this one gives places to workers now."""
+        """Host the control plane in place of the task that did."""
         self.hosts = self.roster.hosts = True
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
@@ -105,7 +98,6 @@ class ControlPlane:
         return self.take(caller, sender, message, now)
 
     def take(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
-        """Deal with one message of a task that may send it."""
         match message:
             case Complete():
                 return self._complete(sender, message)
@@ -130,16 +122,13 @@ class ControlPlane:
     # Terms
 
     def steps_of(self, message: Initialise, training: ServerSection) -> Steps | None:
-        """Return what makes the versions of a term that begins with this message; None where another task
-        hosts the control plane.
-        """
+        """Return what makes the versions of a term; None where another task hosts the control plane."""
         if not self.hosts:
             return None
         host = self.task.index if self.task.role is Role.PS else 0
         return _steps(message, training, self.cluster, host, self.followers, self.roster.missing)
 
     def begin(self, standing: Standing, training: ClusterTraining, now: float) -> list[Action]:
-        """Begin a term."""
         self.standing = standing
         self.training = training
         self._recorded = (0, 0)
@@ -175,8 +164,8 @@ class ControlPlane:
         return [*answers, *self._members_changed(now)] if news else answers
 
     def _keeps_place(self, caller: Caller, sender: TaskId, message: Heartbeat) -> bool:
-        """Return whether the leader's present process keeps its place and address against a later process, or
-        against a move that it has not sent itself: it has a lease, and its connection stands.
+        """Return whether the leader's present process, which has a lease and a connection, keeps its place
+        against a later process, or its address against a move that it has not sent itself.
         """
         held = self.roster.membership.members.get(str(sender))
         if held is None or held.state is not MemberState.LIVE or self._leader_caller in (None, caller):
@@ -192,7 +181,6 @@ class ControlPlane:
         return self._members_changed(now)
 
     def _members_changed(self, now: float) -> list[Action]:
-        """Count anew, at the host, after a task has come, was lost or has left."""
         steps = self.standing.steps if self.standing is not None else None
         if steps is None:
             return []
@@ -256,7 +244,6 @@ class ControlPlane:
         return list(self.learned.passed(None))
 
     def disconnected(self, caller: Caller) -> None:
-        """Forget a connection that is gone."""
         if caller in self.followers:
             self.followers.remove(caller)
         self.learned.disconnected(caller)
@@ -264,7 +251,6 @@ class ControlPlane:
             self._leader_caller = None
 
     def tick(self, now: float) -> list[Action]:
-        """Let leases run out, and decide what time decides."""
         lost = self.roster.expire(now)
         rulings = self._members_changed(now) if lost else []
         rulings += [Note(MemberLost(member=task)) for task in lost if self.hosts]
@@ -272,7 +258,6 @@ class ControlPlane:
         return rulings if steps is None else [*rulings, *steps.judge(now)]
 
     def end(self, now: float, connections: int) -> list[End]:
-        """See `Roster.end`."""
         return self.roster.end(self.standing, now, connections)
 
 
@@ -284,11 +269,7 @@ def _steps(
     followers: Sequence[Caller],
     missing: Callable[[], str],
 ) -> Steps:
-    """Return the steps of a term at the control host.
-
-    The host holds part `host` of the variables; `followers` are sent what is decided;
-    `missing` returns which replicas have gone, and how.
-    """
+    """Return the steps of a term at the control host, which holds part `host` of the variables."""
     state = message.state
     leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
     ranks = frozenset([0] if state.alone else range(len(cluster.replicas(training.chief_trains))))
@@ -337,8 +318,8 @@ def _steps(
 
 
 def _dealer(dealt: Dealt, training: ServerSection, replicas: int) -> PartDealer:
-    """Deal whole batches where no replica was a backup when the fit began, however many replicas there are
-    now; asynchronously in lanes, so that each of several replicas can read ahead.
+    """Deal whole batches where no replica was a backup when the fit began, however many there are now;
+    asynchronously in lanes, so that each of several replicas can read ahead.
     """
     lanes = Lanes(replicas, replicas) if isinstance(training, AsyncSection) and replicas > 1 else None
     return PartDealer.of(dealt, whole=isinstance(training, SyncSection) and not dealt.even, lanes=lanes)

@@ -60,32 +60,27 @@ class Standing(Protocol):
     directory: str
 
     @property
-    def generation(self) -> int:
-        """Which call of `fit` it is."""
+    def generation(self) -> int: ...
 
     @property
-    def lineage(self) -> Lineage:
-        """Where the variables come from."""
+    def lineage(self) -> Lineage: ...
 
     @property
     def steps(self) -> Steps | None:
         """At the control host: what makes versions."""
 
     @property
-    def version(self) -> int:
-        """The newest version."""
+    def version(self) -> int: ...
 
     @property
     def finished(self) -> bool:
         """Whether the last version has been made; at the control host, on every server."""
 
     @property
-    def held_back(self) -> bool:
-        """Whether the next version waits for the leader."""
+    def held_back(self) -> bool: ...
 
     @property
-    def failed(self) -> Refusal | None:
-        """Why training cannot go on; None while it can."""
+    def failed(self) -> Refusal | None: ...
 
 
 @dataclass
@@ -93,15 +88,11 @@ class Roster:
     """The tasks that talk to one task. The control host expects all, every other server the leader alone.
 
     Attributes:
-        hosts: whether this task hosts the control plane.
         ranks: rank of each replica, by task name; of those that have joined as well.
-        statuses: what each member has said last of itself, by task name.
         farewell: no task will train any more.
         rows: with the farewell, the numbers of every epoch, by call of `fit`.
         concluded_generation: the newest one whose last step is saved.
         watched: whether a launcher watches this task, and decides how long a leader may take to appear.
-        evaluators: how many tasks beside those of the cluster will come.
-        wait: how long others are waited for.
     """
 
     hosts: bool
@@ -136,7 +127,6 @@ class Roster:
         self.rank(self.chief_trains)
 
     def rank(self, chief_trains: bool) -> None:
-        """Give every replica its rank, by the rule of the newest term."""
         self.chief_trains = chief_trains
         replicas = self.cluster.replicas(chief_trains)
         joined = [(str(task), self.cluster.rank(task, chief_trains)) for task in self._joined]
@@ -147,14 +137,11 @@ class Roster:
         self._live = self._names.keys() - self._gone
 
     def refusal(self, sender: TaskId) -> str | None:
-        """Return why a task may not connect; None if it may."""
         joined = len(self._joined) - (str(sender) in self.ranks)
         return newcomer_obstacle(sender, self.cluster, joined)
 
     def let_join(self, sender: TaskId) -> bool:
-        """Give a rank to a worker that the cluster does not name: the handshake has let it in. Return whether
-        it is new.
-        """
+        """Give a rank to a worker that the cluster does not name; return whether it is new."""
         new = sender.index >= self.cluster.first_joined and str(sender) not in self.ranks
         if new:
             self._joined.append(sender)
@@ -162,12 +149,8 @@ class Roster:
         return new
 
     def promise(self, is_free: Callable[[int], bool]) -> int | None:
-        """Return a worker's index that no other task has or will get: the first above the cluster's own.
-
-        None: too many have been given.
-
-        Args:
-            is_free: whether nothing else speaks against an index; asked once for each.
+        """Return the lowest index above the cluster's own that no worker has and `is_free` admits, asked once
+        for each; None: too many have been given.
         """
         joined = {task.index for task in self._joined}
         if len(self._promised | joined) >= JOINED_MAX:
@@ -180,13 +163,13 @@ class Roster:
         return index
 
     def heard_before(self, tasks: Iterable[str], now: float) -> None:
-        """Take in which tasks the control host had known before it was started again."""
+        """Note which tasks the control host had known before it was started again."""
         self.membership.heard_before(tasks, now)
         self._promised |= set(_workers(tasks))
 
     def heard(self, task: str, message: Heartbeat, now: float) -> tuple[int | None, bool]:
-        """Note that a task is alive; return its incarnation (None: another process has taken its place), and
-        whether members have changed: a task that is expected is waited for as one that is alive.
+        """Note that a task is alive; return its incarnation, None if it is replaced, and whether members
+        changed.
         """
         before, known_as = self.membership.state(task), self.membership.incarnation(task)
         incarnation = self.membership.heartbeat(task, message.process, message.incarnation, now)
@@ -211,7 +194,6 @@ class Roster:
         return lost
 
     def _sort(self, task: str) -> None:
-        """Count a replica to those that are live or those that have gone, without a look at all others."""
         rank = self.ranks.get(task)
         if rank is not None:
             now, before = (
@@ -223,7 +205,6 @@ class Roster:
     def report(
         self, sender: TaskId, incarnation: int, held: Standing | None, moved: Moved, now: float
     ) -> HeartbeatReply:
-        """Return the state of the run, for a living task; `moved` are entries of the address book."""
         leads = sender == self.cluster.leader
         return HeartbeatReply(
             incarnation=incarnation,
@@ -244,7 +225,7 @@ class Roster:
         )
 
     def _as_heard(self, now: float) -> Iterator[TaskStatus]:
-        """Yield what each task has said last, and how long ago. The clocks of two machines have nothing in
+        """Yield each task's last status, and how long ago it came: clocks of two machines have nothing in
         common.
         """
         for task, said in self.statuses.items():
@@ -276,13 +257,10 @@ class Roster:
 
     @property
     def live(self) -> Set[int]:
-        """The ranks that are alive or still expected, as of now."""
         return self._live.copy()
 
     def missing(self) -> str:
-        """Return which replicas have gone, and how: ``worker:1 left at step 9, worker:2 has not been heard
-        of for more than 5 s``.
-        """
+        """Return which replicas have gone, and how: ``worker:1 left at step 9``."""
         gone = [self._names[rank] for rank in sorted(self._gone)]
         more = [f"{len(gone) - NAMED} more"] if len(gone) > NAMED else []
         return ", ".join([*map(self._how_it_went, gone[:NAMED]), *more])
@@ -296,12 +274,10 @@ class Roster:
         )
 
     def conclude(self, message: Conclude) -> None:
-        """Note that the last step of a generation is saved, and the numbers of its epochs."""
         self.concluded_generation = message.generation
         self.rows[message.generation] = message.rows
 
     def concluded(self, generation: int) -> bool:
-        """Return whether the replicas of a generation may go."""
         return self.farewell or self.concluded_generation >= generation
 
     def latecomers(self, held: Standing | None) -> list[str]:
@@ -321,12 +297,6 @@ class Roster:
     def end(self, held: Standing | None, now: float, connections: int) -> list[End]:
         """End the task when no other will talk to it any more: after the farewell, or long after the leader
         was lost.
-
-        Args:
-            held: how training stands.
-            now: seconds.
-            connections: of all others to this task. At the control host those of other servers, which follow
-                it, do not count; at another server the one that is open to the control host counts as well.
         """
         ends = []
         # A task that is alive without a connection was killed, and may be started again within its lease.
@@ -352,13 +322,12 @@ class Roster:
 
     @property
     def _leader_away_s(self) -> float:
-        """Seconds for which a lost leader is awaited; one by hand that never came is not awaited."""
+        """Seconds for which a lost leader is awaited; one by hand that never came is not."""
         came = self.membership.members[self.leader].incarnation > 0
         return self.wait.leader_s if came or self.watched else 0.0
 
 
 def _workers(names: Iterable[str]) -> Iterator[int]:
-    """Yield the indices of the workers among these tasks."""
     for name in names:
         with contextlib.suppress(SpecError):
             if (task := TaskId.parse(name)).role is Role.WORKER:
@@ -397,13 +366,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def newcomer_obstacle(sender: TaskId, cluster: ClusterSpec, joined: int) -> str | None:
-    """Return why a task may not connect at all; None if it may.
-
-    Args:
-        sender: the task.
-        cluster: of the run. Beside its tasks there are one evaluator, and workers that join; one that has no
-            index yet connects to be told one, or why there is none.
-        joined: how many of these there have been, but for the sender.
+    """Return why a task may not connect at all; None if it may. Beside the cluster's tasks there are one
+    evaluator, and workers that join, of which `joined` others have come.
     """
     if sender in cluster or sender in (TaskId(Role.EVALUATOR, 0), JOINING):
         return None
@@ -413,7 +377,6 @@ def newcomer_obstacle(sender: TaskId, cluster: ClusterSpec, joined: int) -> str 
 
 
 def obstacle(message: AnyMessage, sender: TaskId, cluster: ClusterSpec) -> str | None:
-    """Return why `sender` may not send the message; None if it may."""
     kind = type(message)
     if (deed := LEADERS.get(kind)) is not None:
         return None if sender == cluster.leader else f"only {cluster.leader} may {deed}, not {sender}"
@@ -464,14 +427,6 @@ class Admission:
     def answer(
         self, message: AnyMessage, roster: Roster, standing: Standing | None, training: ClusterTraining
     ) -> Place | NotReady | Refusal:
-        """Answer a worker that has no index.
-
-        Args:
-            message: from it.
-            roster: of this task.
-            standing: how training stands; None before it has begun.
-            training: the rules in force.
-        """
         place = self.place
         if place is None or not isinstance(message, Join):
             return Refusal(reason="a worker that has no index may only ask a server for one")

@@ -23,15 +23,7 @@ class SyncSteps:
     """The steps of one term.
 
     Attributes:
-        dealer, decision: of the same parts.
-        tally: sums up what counts.
-        training: the rules.
-        followers: connections of the servers that follow the decisions.
-        generation, term, max_steps, until: as in `Initialise`.
         ranks: the only replicas that are dealt parts; None: all.
-        leader: its rank; None if it does not train.
-        failed: why training cannot go on; None while it can.
-        missing: returns which replicas have gone, and how.
         shared_out: how often parts may have become free since the term began, other than by a new version.
         turn: where more replicas live than a batch has parts, those that compute one of this batch; None:
             all.
@@ -62,7 +54,6 @@ class SyncSteps:
     last_commit: Commit | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Begin the first batch."""
         self._retry = self.training.repeats_late
         self._begin_batch()
 
@@ -70,17 +61,14 @@ class SyncSteps:
 
     @property
     def version(self) -> int:
-        """The newest version that is decided."""
         return self.decision.version
 
     @property
     def held_back(self) -> bool:
-        """Whether the next version waits for the leader."""
         return self.until is not None and self.decision.version >= self.until
 
     @property
     def _rests(self) -> bool:
-        """Whether nothing is decided now: training has ended, has failed, or waits for the leader."""
         version = self.decision.version
         return (
             self.failed is not None
@@ -90,50 +78,38 @@ class SyncSteps:
 
     @property
     def too_few(self) -> bool:
-        """Whether fewer can contribute than are needed."""
         return self.decision.too_few_since_s is not None
 
     @property
     def awaits_others(self) -> bool:
-        """No server waits: what is decided is complete everywhere."""
         return False
 
     @property
     def standing(self) -> Hashable:
-        """See `Steps.standing`."""
         return self.decision.version, self.shared_out
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
-        """Return the live ranks that owe a contribution to this version, and the servers that lack one which
-        the host's has.
-        """
         ranks, servers = self.decision.awaited()
         return ranks if self.turn is None else [rank for rank in ranks if rank in self.turn], servers
 
     def told_to(self, rank: int) -> Open:
-        """See `Steps.told_to`."""
         return self.tally.open() if rank == self.leader else ()
 
     def repairs_next(self, rank: int) -> bool:
-        """No part is a repair: a contribution counts where it is complete on every server."""
         return False
 
-    def confirm(self, rank: int, sequence: int) -> None:
-        """No-op: every server reports what it holds."""
+    def confirm(self, rank: int, sequence: int) -> None: ...
 
     # What the leader changes
 
     def hold(self) -> int:
-        """Make no version; return the newest."""
         self.until = self.version
         return self.version
 
     def release(self, until: int | None) -> None:
-        """Go on, to this version."""
         self.until = until
 
     def end_at(self, version: int) -> None:
-        """Make this version the last one; if it has been made, no replica waits any more."""
         self.max_steps = version
         if self.version >= version:
             self._forget_pushes()
@@ -146,9 +122,7 @@ class SyncSteps:
             self._take_turns()
 
     def _take_turns(self) -> None:
-        """After a join, or a resume with more replicas, let every replica compute a part of as many batches
-        as any other.
-        """
+        """Let every replica compute a part of equally many batches, where more live than there are parts."""
         live, parts, batch = self.decision.live, self.dealer.parts, self.dealer.batch
         self.turn = None
         if self.dealer.whole and len(live) > parts:
@@ -177,9 +151,6 @@ class SyncSteps:
         return part != NO_PART, part
 
     def _may_have_another(self, rank: int) -> bool:
-        """Return whether there may be a part for a replica that has pushed one: else `permit` need not be
-        asked.
-        """
         return not self.dealer.whole or bool(self.dealer.due) or rank in self.dealer.current
 
     def came_too_late(self, rank: int, part: int) -> bool:
@@ -203,9 +174,7 @@ class SyncSteps:
         return False
 
     def refused(self, rank: int, part: int, *, empty: bool = False) -> tuple[bool, int]:
-        """Note that the gradient of a part was refused; return what the replica may push next. Where that is
-        true of a whole batch, the next one takes its place.
-        """
+        """Where every part of a batch was refused, the next one takes its place."""
         dealer = self.dealer
         dealer.pushed(rank, part)
         if not dealer.whole:
@@ -250,21 +219,17 @@ class SyncSteps:
         return decided
 
     def complete(self, server: int, message: Complete) -> list[Action]:
-        """Note that another server holds a contribution whole."""
         contribution = (message.rank, message.incarnation, message.ordinal)
         self.reported(server, contribution, message.version)
         return self.decide()
 
     def reported(self, server: int, contribution: Contribution, version: int) -> None:
-        """Note that a server holds a contribution; complete, its part is not computed again, though its
-        replica may die.
-        """
+        """Note that a server holds a contribution; once complete, its part is not computed again."""
         part = self.decision.report(server, contribution, version)
         if part is not None and part in self.dealer.due:
             self.dealer.hold(part, contribution[0])
 
     def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
-        """See `Steps.members_changed`."""
         live = live if self.ranks is None else live & self.ranks
         for rank in sorted((self.decision.live - live) | set(anew)):
             self.dealer.lose(rank, self.decision.complete)
@@ -293,7 +258,6 @@ class SyncSteps:
         )
 
     def judge(self, now: float) -> list[Action]:
-        """See `Steps.judge`."""
         decided = self.decide()
         if self._rests:
             return decided
@@ -311,7 +275,6 @@ class SyncSteps:
         return decided
 
     def decide(self) -> list[Action]:
-        """Make the next version if enough contributions are complete everywhere."""
         decided = self.decision.decided()
         if decided is None or self._rests:
             return []
@@ -331,9 +294,8 @@ class SyncSteps:
         return [*(Send(follower, decision) for follower in self.followers), Decide(decision, part)]
 
     def _made(self, decided: Decided) -> None:
-        """Go on with the next version: count what makes this one, settle its parts, and begin the next batch.
-
-        Parts of a replica that is lost, or was started again, have been given back before.
+        """Count what makes this version, settle its parts, and begin the next batch. Parts of a replica that
+        is lost, or was started again, have been given back before.
         """
         version = self.version
         for contribution in decided.contributors:
@@ -358,10 +320,8 @@ class SyncSteps:
         self.released.clear()
 
     def said_since(self, message: Subscribe) -> list[Commit | Release]:
-        """Return what a server that connects (again) has missed; servers are never more than one version
-        apart.
-
-        Where it stood when it asked may be long ago: it may have been initialised since.
+        """Return what a server that connects (again) has missed: servers are never more than one version
+        apart. Where it stood when it asked may be long ago: it may have been initialised since.
         """
         last = self.last_commit
         said: list[Commit | Release] = []

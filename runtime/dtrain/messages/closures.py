@@ -23,7 +23,6 @@ class Share(Message, frozen=True, gc=False, kw_only=True):
     each of the server's shards, flat, in the order of the plan.
 
     Attributes:
-        session: later than that of whatever the server holds, which is given up.
         plan: of `parameters.placement`, as a dict; without sparse variables.
     """
 
@@ -43,9 +42,8 @@ class Look(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Shown(Message, frozen=True, gc=False, kw_only=True):
-    """Server's answer to `Look`. Blocks: the values of each shard, flat.
-
-    `iterations` tells how many updates each optimizer has made.
+    """Server's answer to `Look`. Blocks: the values of each shard, flat. `iterations` counts each optimizer's
+    updates.
     """
 
     iterations: dict[str, int]
@@ -66,13 +64,10 @@ class Alter(Message, frozen=True, gc=False, kw_only=True):
     """Worker or coordinator to server: change these shards. Blocks: for each a gradient or value, flat.
 
     Attributes:
-        closure: within which the change is made; 0 in the coordinator, outside of any.
         number: counts the changes of this closure on this server, from 0. One that was made before, in an
             earlier attempt at the closure, is not made again.
         settled: every closure below this number has ended, and changes no more.
-        shards: by their numbers in the plan.
         optimizer: its key, by which its slots and iterations are kept.
-        config: of the optimizer, as `optimizers.serialize` makes it.
     """
 
     session: int
@@ -100,8 +95,8 @@ class Attend(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Attended(Message, frozen=True, gc=False, kw_only=True):
-    """Coordinator to worker: the session and the plan of its variables. It is also the answer to a worker
-    that speaks of an earlier session.
+    """Coordinator to worker: the session and the plan of its variables, also for a worker of an earlier
+    session.
     """
 
     session: int
@@ -109,13 +104,7 @@ class Attended(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """An exception that has ended a closure.
-
-    Attributes:
-        kind: the name of its class.
-        message: its text.
-        trace: the lines of its traceback, for a person.
-    """
+    """An exception that has ended a closure."""
 
     kind: str
     message: str
@@ -127,7 +116,6 @@ class TakeClosure(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         closure: the one that has ended; 0: none.
-        failure: why it has failed, if it has; without a closure, why this worker cannot run any.
     """
 
     session: int
@@ -139,8 +127,6 @@ class Closure(Message, frozen=True, gc=False, kw_only=True):
     """Coordinator to worker: call this function. Block: its arguments, encoded.
 
     Attributes:
-        number: of the closure, from 1.
-        settled: every closure below this number has ended.
         module, function: the names by which the worker's own program knows the function.
     """
 

@@ -36,32 +36,19 @@ class TaskStatus:
 
     Attributes:
         monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
-        progress_monotonic_s: the same clock when the step last rose.
         waiting_share: the share of recent time in which it has waited for others, 0 to 1.
-        input_share: the share of recent time in which it has waited for batches to be read, 0 to 1.
         reading_monotonic_s: since when it waits for the batch that is read now, by the same clock.
         evaluation: the newest evaluation: ``global_step`` and one number a metric.
-        evaluations: the evaluator's newest ones, in this form.
-        fits_begun: how many calls of `fit` the task has come to.
         fits_ended: how many of these have reached their last step, or the one with which the leader ended
             them.
-        saved_step: the step of the last checkpoint that this attempt has written.
-        waiting_monotonic_s: since when the task waits, by the same clock.
-        active_monotonic_s: the same clock when the task last read, computed or evaluated a batch.
         busy_with: the callback, validation or other work of the leader that is running.
         leads: whether the task leads, where that may change (replicas that reduce among themselves).
-        hosts_control: whether the task hosts the control plane of the run.
         unsaved: why the one after it could not be written; None: there is none, or it was.
-        exit_code: of the task's program; None: it has not ended.
-        message: why it did not end well.
         certificate_ends: the end of its certificate, as ISO 8601 writes it, where it has one.
         cpu_percent: of one core, since the last report; None for a task on the machine of its launcher.
-        memory_bytes: of its own (PSS); likewise.
         silent_s: how long ago the control host has heard this, by the host's clock.
         lost: whether its lease at the control host has run out since.
-        notices: how many notices of preemption its process has got; each asks for a checkpoint.
         in_loop: whether the task is in a loop of the program's own, and in no call of `fit` since.
-        computing_s: the CPU time of the computation in one of its recent steps.
         step_s: how long such a step takes, without the rests of a task that is slow on purpose.
     """
 
@@ -111,11 +98,8 @@ class TaskStatus:
 
 
 def by_clock(said: TaskStatus, now_s: float) -> TaskStatus:
-    """Return a status that was heard at the control host with its times by another machine's clock.
-
-    Args:
-        said: by the task's own clock, which began when its machine did.
-        now_s: of the other clock.
+    """Return a status that was heard at the control host with its times by another machine's clock, of which
+    it is `now_s`.
     """
     heard_s = now_s - said.silent_s
     progress_s = said.progress_monotonic_s and heard_s - (said.monotonic_s - said.progress_monotonic_s)
@@ -143,7 +127,6 @@ class Heartbeat(Message, frozen=True, gc=False, kw_only=True):
         process: which process speaks: the attempt and when it began (seconds); a later one is larger.
         incarnation: as the server said last; before that the millisecond at which the process began.
         moved_to: the address at which the sender serves, if that is not the one in the cluster.
-        book: the digest of the sender's address book.
     """
 
     process: tuple[int, float]
@@ -158,17 +141,7 @@ class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
     """The state of the run.
 
     Attributes:
-        incarnation: the one by which the sender is known from now on.
-        generation: of the variables that the server holds; 0 before the first.
-        version: of the same; the global step at ps:0.
-        ended: the leader has said farewell, or its lease ran out long ago.
         waiting_for: the tasks without which the next version cannot be made.
-        failed: why training cannot go on, by the rules of the spec.
-        directory: of the run, as the leader named it.
-        statuses: to the leader: the newest status of every member.
-        term: of the variables; 0 before the first.
-        lineage: of the same.
-        max_steps: the last version; 0 before the first.
         heard_of: to the leader: every task that has been heard of, dead or alive.
         moved: the address book's entries that differ from the cluster, if the sender's has another digest.
     """
@@ -192,8 +165,6 @@ class Record(Message, frozen=True, gc=False, kw_only=True):
     """Leader to ps:0: the numbers of epochs that have ended. The server answers with `Recorded`.
 
     Attributes:
-        term: in which they have ended; in another one nothing changes.
-        epoch: this and later ones have not ended; None: the leader only asks what was recorded.
         rows: by epoch; repeating one changes nothing.
         number: (incarnation of the leader, a count): one that comes after a later one changes nothing.
     """
@@ -209,7 +180,6 @@ class Recorded(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: done, if it is in the leader's term.
 
     Attributes:
-        term: of the server.
         rows: if the leader only asked, of all epochs of this generation that have ended.
     """
 
@@ -219,10 +189,7 @@ class Recorded(Message, frozen=True, gc=False, kw_only=True):
 
 class Conclude(Message, frozen=True, gc=False, kw_only=True):
     """Leader to ps:0: the last step of this generation is saved; its replicas may go. The server answers with
-    the same.
-
-    `rows` are the numbers of every epoch: a ps:0 that was started again has none of its own. The answer to a
-        replica brings them.
+    the same. `rows` are the numbers of every epoch, which a ps:0 that was started again lacks.
     """
 
     generation: int
@@ -231,10 +198,8 @@ class Conclude(Message, frozen=True, gc=False, kw_only=True):
 
 class Farewell(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: no task will train any more; end when the last connection is closed. The server
-    answers with the same.
-
-    `rows` are the numbers of every epoch of the last calls of `fit`, by call: a server that was started again
-    has none of its own.
+    answers with the same. `rows` are the numbers of every epoch, by call of `fit`, which a server that was
+    started again lacks.
     """
 
     rows: dict[int, dict[int, Row]] = msgspec.field(default_factory=dict)

@@ -75,7 +75,6 @@ class Opening(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         version: of the sender's protocol. It is the first field in every version, so that builds of different
             versions can name both.
-        nonce: random bytes of the client.
     """
 
     version: int = PROTOCOL_VERSION
@@ -87,8 +86,6 @@ class Challenge(Message, frozen=True, gc=False, kw_only=True):
     """Server to client: the answer to an opening. It proves nothing yet.
 
     Attributes:
-        version: as in `Opening`.
-        salt: by which the key is made of the secret; a client believes any.
         nonce: of the server; it recognises it, and takes it once.
     """
 
@@ -101,10 +98,6 @@ class Proof(Message, frozen=True, gc=False, kw_only=True):
     """Client to server: the task proves that it has the run's key; the second time it says its run as well.
 
     Attributes:
-        version: as in `Opening`.
-        task, nonce: of the client's opening.
-        salt, challenge: of the server's challenge.
-        hello: None until the server has proven itself.
         proof: see `wire.security.proof`.
     """
 
@@ -124,20 +117,13 @@ class Proven(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Join(Message, frozen=True, gc=False, kw_only=True):
-    """A worker without an index to any server: it would like to join the run.
-
-    The answer is a `Place`, a `Refusal`, or `NotReady` while the leader of a cluster by hand has not begun to
-    train.
-    """
+    """A worker without an index to any server: it would like to join the run."""
 
 
 class Place(Message, frozen=True, gc=False, kw_only=True):
     """Server to a worker that joins: what it must know to be a task of the run.
 
     Attributes:
-        run_id: of the run.
-        launched: whether a launcher owns the run's other tasks.
-        cluster: the addresses, as TF_CONFIG has them.
         spec: of the run, with `training` as the leader has it; without the sections that a worker does not
             need and that may hold passwords or paths.
         index: of the worker; -1: the control host alone gives them.

@@ -14,11 +14,7 @@ class PartFacts(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
     """A complete gradient.
 
     Attributes:
-        part: its place in the step, from 0.
         examples: of how many it is the mean; 0: there is none.
-        finite: whether it is free of NaN and infinity.
-        rank: the replica that computed it.
-        sums: of loss and metrics.
     """
 
     part: int
@@ -32,9 +28,6 @@ class Seat(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     """A live replica of a host.
 
     Attributes:
-        rank: in the run.
-        task: its name: ``worker:1``.
-        address: where it listens for streams.
         host: says which replicas share memory with it.
     """
 
@@ -49,15 +42,8 @@ class HostState(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         term: of the leader that it follows; it heeds no leader of an earlier one.
-        host: its number.
-        membership: the newest that it has heard of.
-        hosts: those of this membership.
         step: the version that it makes; all before it are in its variables.
-        parts: of this step, whose gradients it has.
-        seats: its live replicas, in the order of their ranks.
-        attempt: the newest at this step's sum that it has begun; -1: none.
         has_mean: whether it has the mean of that attempt, whole.
-        failed: whether it has given that attempt up.
         blamed: the host that it then waited for; -1: it does not know.
         written: the position of the newest record of the leader's ledger that it has.
         arrived: where it leads: the position of its ledger as its leader arrived in this step, from which on
@@ -89,18 +75,13 @@ class Direction(Message, frozen=True, gc=False, kw_only=True):
     """The leader to every host: what is to be done. All steps before `step` are committed.
 
     Attributes:
-        term: of this leader.
-        membership: counts the changes of `hosts`.
         hosts: those that take part. A host that is not among them has been left behind.
         step: the version that is made; -1: the leader is new and asks how far all are.
-        due: by host, the parts whose gradients it is to have.
         attempt: at the sum of this step; -1: gradients are awaited.
         parts: of the attempt, all that count or are empty, in their order.
         seats: by host; those of the attempt where there is one.
         written: of the attempt, the position up to which every host must have the leader's records.
-        void: whether the attempt is at a step that makes no version.
         held: how many replicas live, where these are too few to begin the step; -1: it is not held.
-        silent: the hosts of which the leader has heard nothing for their lease.
     """
 
     term: int
@@ -123,8 +104,6 @@ class StepCall(Message, frozen=True, gc=False, kw_only=True):
     The leader tells all other hosts. The arrays of a call follow the message.
 
     Attributes:
-        step: the version that is made.
-        part: its place in the step.
         number: of the call, from 0; at the end of the part how many it has made.
         examples: at the end of the part, of how many it is the mean; -1: this is a call.
         nbytes: of what the call says of itself, and of its arrays.
@@ -141,14 +120,7 @@ class Welcome(Message, frozen=True, gc=False, kw_only=True):
     """The leader to a host that takes part newly; the variables and slots follow on the same stream.
 
     Attributes:
-        host: its number.
-        term: of the leader.
-        membership: the first one in which it is.
-        seats: by host, all replicas.
-        step: the first one that it makes, as the agreement counts.
-        version: of the variables.
         batches: how many had begun before.
-        tally: the sums of epochs that have not ended.
     """
 
     host: int
@@ -167,7 +139,6 @@ class Record(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         position: above that of every record before; they grow by 1 within a term.
         step: the first one in which they may hold: a host keeps them until its step before is over.
-        whole: whether these are all entries that count, and none that the host has besides.
         nbytes: of the entries, msgpack of names and bytes.
     """
 
@@ -185,10 +156,7 @@ class Enter(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         generation: the call of `fit`; 0: a loop of the program's own.
-        plan_hash: of the variables that its program builds.
-        optimizer: the slots of its program's optimizer.
         host: says which replicas share memory with it, where the run may have several hosts.
-        streams: the address at which it takes streams of other hosts.
     """
 
     generation: int
@@ -206,11 +174,7 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         state: at the beginning, without the plan and the model, which every program has itself.
-        leader: the rank that leads now.
-        ranks: how many replicas there may ever be.
-        directory: where the leader saves.
         bells: the ranks to which the sockets lead.
-        concluded: whether the leader has ended this call of `fit`.
         joins: whether this replica comes later than others.
         seats: by host, its replicas; none where all share memory. The first one makes that memory.
     """

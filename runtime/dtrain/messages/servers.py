@@ -65,7 +65,6 @@ class Marked(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: it is so.
 
     Attributes:
-        applied: the batches that it has applied; see `protocol.applied_batches`.
         again: at ps:0: the batches that wait to be computed again; no replica is sending them.
         settled: at ps:0: below this number every batch is settled, and what was applied of them is on every
             server.
@@ -78,13 +77,10 @@ class Marked(Message, frozen=True, gc=False, kw_only=True):
 
 class Snapshot(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: your state for a checkpoint, once your version in this term is at least `at_least`,
-    within `wait_s`.
-
-    In async the state of all servers must contain the same batches: the leader has marked all of them, and
-    `covers` is what any of them had applied by then. Of the pushes that wait these are applied, and no others
-    before the answer. `settled` as in `Marked`.
-
-    `number` is another one each time that this is said, also to another server or on another connection.
+    within `wait_s`. In async the state of all servers must contain the same batches: the leader has marked
+    all of them, and `covers` is what any of them had applied by then. Of the pushes that wait these are
+    applied, and no others before the answer. `number` is another one each time that this is said, also on
+    another connection.
     """
 
     at_least: int
@@ -101,7 +97,6 @@ class SnapshotReply(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         state: with the table of pushes of this server and, in async, its contents; the rest is told by the
             control host alone. The plan and the model are left out: the leader has them.
-        slots: names of the optimizer's slots.
         assigned: the number of the newest order whose values are among the arrays; every server tells it.
     """
 
@@ -116,8 +111,6 @@ class SnapshotRows(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         part: whose: a group's with this number in the layout, whose elements are the rows; after the groups
             come the tables.
-        array: "" for the values, else a slot's name.
-        start, stop: which rows. They are asked for in order: see `parameters.copy_on_write`.
         number: of the `Snapshot`; refused if there has been another one since, which may have come late on a
             broken connection.
     """
@@ -132,8 +125,6 @@ class SnapshotRows(Message, frozen=True, gc=False, kw_only=True):
 class Hold(Message, frozen=True, gc=False, kw_only=True):
     """Leader to server: ps:0 lets no version be made but those under way, until the order with this number
     comes.
-
-    See `roles.chief.order`.
     """
 
     generation: int
@@ -145,8 +136,6 @@ class Holding(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         version: ps:0: the first one that no push has begun to change; of others it means nothing.
-        optimizer: the rule in force.
-        stopped: an earlier order has ended training.
         assigned: the number of the newest order with values that this server has heard.
     """
 
@@ -163,7 +152,6 @@ class Control(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         optimizer: the same rule as before, perhaps with other numbers.
-        stop: it is the last version.
         until: no version beyond this one may be made before the next order; None: there is no such limit.
     """
 
@@ -186,7 +174,6 @@ class Learned(Message, frozen=True, gc=False, kw_only=True):
     Control host to another task: the answer to `AskLearned`.
 
     Attributes:
-        key: says what, the same in every task.
         state: JSON. Empty: the leader has not learned it, or it is too large: the task learns for itself.
     """
 
@@ -199,7 +186,6 @@ class AskLearned(Message, frozen=True, gc=False, kw_only=True):
     known.
 
     Attributes:
-        key: says what.
         fits: how many calls of `fit` this task has begun. A leader that has begun more has passed the place
             of the program where it would have learned it.
     """

@@ -12,7 +12,6 @@ class Load(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         array: "" for the rows of the variable, else a slot's name.
-        start, stop: which rows, counted from the shard's first.
         last: everything has come: the term begins.
     """
 
@@ -29,10 +28,8 @@ class Loaded(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Lookup(Message, frozen=True, gc=False, kw_only=True):
-    """Any task to server: rows of the tables with these numbers in the layout. Blocks: row numbers in each
-    shard, ascending.
-
-    The server answers after `wait_s` at the latest.
+    """Any task to server: rows of the tables with these numbers in the layout, within `wait_s`. Blocks: row
+    numbers in each shard, ascending.
     """
 
     generation: int
@@ -68,11 +65,8 @@ class Verdict(StrEnum):
 
 class Pull(Message, frozen=True, gc=False, kw_only=True):
     """Replica to server: the newest values, once the generation and term are there and the version is at
-    least `at_least`.
-
-    The server answers after `wait_s` at the latest, with what it has. `term` 0 means any; `concluded` asks
-    ps:0 for no values but whether the last step has been saved. `answered` is the replica's newest push that
-    every server has answered.
+    least `at_least`; after `wait_s` what there is. `term` 0 means any; `concluded` asks ps:0 only whether
+    the last step has been saved. `answered` is the replica's newest push that every server has answered.
     """
 
     generation: int
@@ -132,9 +126,7 @@ class Push(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         part: the one that ps:0 gave; see `protocol.part_dealer`.
-        examples: how many it has. Without any there are no blocks, and nothing is contributed.
         empty: how many of its batch's parts have none: the last ones.
-        sums: to ps:0: loss and metrics of these examples.
     """
 
     generation: int
@@ -156,15 +148,10 @@ class Reply(Message, frozen=True, gc=False, kw_only=True):
     is pending.
 
     Attributes:
-        verdict: what became of this push.
-        version: the version of the values.
         staleness: async: versions applied between the pull and the push; 0 in sync.
         duplicate: this is the answer to a retry; `verdict` is the first one's.
         accepted: of this replica's contributions to the version just made, how many count (sync with quotas:
             may exceed 1).
-        stale: of them, how many do not.
-        ticket: as in `Values`.
-        part, tally, repairs: as in `Values`.
     """
 
     verdict: Verdict

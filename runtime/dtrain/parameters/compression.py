@@ -44,7 +44,6 @@ class HalfPrecision:
     """One of the two forms.
 
     Attributes:
-        dtype: in which the numbers travel.
         scales: whether the range is so narrow that gradients are scaled into it; see `scale_for`.
     """
 
@@ -68,7 +67,6 @@ class HalfPrecision:
         return out
 
     def widen(self, block: Array, out: Array | None = None, scale: float = 1.0) -> Array:
-        """Convert back to float32, divided by `scale`."""
         out = np.empty(block.size, np.float32) if out is None else out
         out[...] = block.view(self._dtype)
         if scale != 1:
@@ -78,32 +76,24 @@ class HalfPrecision:
 
 @dataclass(frozen=True)
 class Compression:
-    """The form in which numbers travel.
-
-    Attributes:
-        half: of values and of gradients.
-    """
+    """The form in which numbers travel."""
 
     half: HalfPrecision
 
     @classmethod
     def of(cls, config: NumberFormat) -> "Compression | None":
-        """Return the compression of a spec's `training.compression`; None for ``none``."""
         return None if config == NumberFormat.NONE else cls(HalfPrecision(config))
 
     def applies_to(self, numbers: Group | Shard) -> bool:
-        """Return whether these numbers are compressed."""
         return numbers.trainable and numbers.dtype == "float32"
 
     def value_kinds(self, layout: ServerLayout) -> list[tuple[str, int]]:
-        """Return (dtype, elements) of the blocks in which a server's values travel."""
         return [
             (self.half.dtype if self.applies_to(group) else group.dtype, group.size)
             for group in layout.groups
         ]
 
     def compress_values(self, layout: ServerLayout, values: Blocks, out: Blocks) -> None:
-        """Compress a server's values into blocks of `value_kinds`."""
         for group, block, place in zip(layout.groups, values, out, strict=True):
             if self.applies_to(group):
                 self.half.narrow(block, place)
@@ -111,7 +101,6 @@ class Compression:
                 place[...] = block
 
     def restore_values(self, layout: ServerLayout, blocks: Blocks, out: Blocks) -> None:
-        """Restore a server's values from blocks of `value_kinds`."""
         for group, block, place in zip(layout.groups, blocks, out, strict=True):
             if self.applies_to(group):
                 self.half.widen(block, place)
@@ -157,7 +146,6 @@ class CompressedValues:
         self._made_of = 0
 
     def of(self, values: VersionedBuffers) -> list[Array]:
-        """Return the newest of these, compressed."""
         if self._made_of != values.number:
             place = self._versions.next_place()
             self._compression.compress_values(self._layout, values.newest, place)
@@ -166,7 +154,6 @@ class CompressedValues:
         return self._versions.newest
 
     def disconnected(self, reading: Sequence[Array]) -> None:
-        """Drop the buffers that a lost peer was reading."""
         self._versions.disconnected(reading)
 
 
@@ -207,11 +194,9 @@ class Packing:
         return blocks
 
     def row_dtypes(self, dtype: str) -> tuple[str, ...]:
-        """Return the dtypes in which rows of a table of this dtype may come."""
         return (dtype,)
 
     def unpack_rows(self, rows: Array, dtype: str) -> Array:
-        """Return rows of a table, flat, in its dtype."""
         return rows
 
 
@@ -225,7 +210,6 @@ class CompressedPacking(Packing):
         gradients: ReplicaMemory,
         arrays: Callable[[Sequence[tuple[str, int]]], list[Array]],
     ) -> None:
-        """Allocate; `arrays` makes arrays that are sent again and again."""
         super().__init__(weights, gradients)
         self._compression = compression
         self._half = compression.half
@@ -244,7 +228,6 @@ class CompressedPacking(Packing):
         self._narrow, self._scale = arrays([(self._half.dtype, self._numbers.size), ("float32", 1)])
 
     def pack(self, rows: Sequence[Blocks]) -> Sequence[Blocks]:
-        """Return the blocks of a push in 16 bits, behind their scale where the format has one."""
         scale = self._scale_for(rows) if self._half.scales else 1.0
         head = [self._scale] if self._half.scales else []
         self._half.narrow(self._numbers, self._narrow, scale)
@@ -264,14 +247,12 @@ class CompressedPacking(Packing):
         return packed
 
     def _scale_for(self, rows: Sequence[Blocks]) -> float:
-        """Return one scale for all servers."""
         blocks = [self._numbers, *(each for blocks in rows for each in blocks if each.dtype == np.float32)]
         largest = max(float(max(each.max(initial=0), -each.min(initial=0))) for each in blocks)
         self._scale[0] = self._half.scale_for(largest)
         return float(self._scale[0])
 
     def unpack(self, server: int, blocks: Blocks) -> Blocks:
-        """Return a server's values as blocks of `ReplicaMemory`, whether they came compressed or whole."""
         if _kinds(blocks) != _kinds(self.offered[server]) or _kinds(blocks) == _kinds(
             self._weights.blocks[server]
         ):
@@ -280,11 +261,9 @@ class CompressedPacking(Packing):
         return self._weights.blocks[server]
 
     def row_dtypes(self, dtype: str) -> tuple[str, ...]:
-        """Return the dtypes of rows, whole or compressed."""
         return (dtype, self._half.dtype) if dtype == "float32" else (dtype,)
 
     def unpack_rows(self, rows: Array, dtype: str) -> Array:
-        """Return rows of a table, whether they came compressed or whole."""
         return rows if rows.dtype.name == dtype else self._half.widen(rows)
 
 

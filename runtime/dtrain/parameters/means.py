@@ -61,13 +61,8 @@ def mean(
 def mean_of_state(
     blocks: Sequence[Array], count: int, weights: Sequence[int] | None, present: Array
 ) -> Array:
-    """Return the mean of untrained values; equal ones stay, while their sum by their count may differ.
-
-    Args:
-        blocks: of each contribution, at least one.
-        count: of parts, at least as many; those beyond count as `present`.
-        weights: as for `mean`.
-        present: the value before.
+    """Return the mean of untrained values; equal ones stay, while their sum by their count may differ. Of
+    `count` parts those beyond the blocks count as `present`, the value before.
     """
     first = blocks[0]
     others = [*blocks[1:], *[present] * (count - len(blocks))]
@@ -81,7 +76,6 @@ def mean_of_state(
 
 
 def _mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] | None) -> Array:
-    """Return the mean, computed in pieces that stay in the cache until they are divided."""
     first = blocks[0]
     mean = first if first.flags.writeable else np.empty_like(first)
     for start in range(0, first.size, PIECE):
@@ -92,8 +86,7 @@ def _mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] 
 
 def mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] | None, out: Array) -> Array:
     """Write the mean of floating-point blocks into `out`, which may be the first of them, and return it.
-
-    Arguments are those of `mean_of_state`; parts beyond the blocks count as zero.
+    Parts beyond the blocks count as zero.
     """
     first, *others = blocks
     kind = out.dtype.type

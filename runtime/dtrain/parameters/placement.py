@@ -49,8 +49,6 @@ class _VariableData(msgspec.Struct, frozen=True):
 
 
 class _PlanData(msgspec.Struct, frozen=True):
-    """A plan as it travels; each shard as its rows and its server."""
-
     servers: int
     variables: list[_VariableData]
 
@@ -60,9 +58,7 @@ class Shard:
     """Rows `row_start` to `row_stop` of one variable, and their server. A scalar counts as one row.
 
     Attributes:
-        variable: position of the variable in the plan.
         name: the variable's own name if it is in one piece, else `name/part_i`.
-        shape: of these rows.
     """
 
     variable: int
@@ -77,12 +73,10 @@ class Shard:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return self.size * DTYPE_BYTES[self.dtype]
 
 
@@ -96,12 +90,10 @@ class Group:
 
     @cached_property
     def size(self) -> int:
-        """Number of elements of all shards."""
         return sum(shard.size for shard in self.shards)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """First element of each shard; the next begins where it ends."""
         return tuple(row_offsets([shard.size for shard in self.shards]))
 
 
@@ -114,7 +106,6 @@ class ServerLayout:
     tables: tuple[Shard, ...] = ()
 
     def views(self, flats: Sequence[Array]) -> dict[str, Array]:
-        """Return every dense shard by name, as a view of one flat array for each group."""
         return {
             shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
             for group, flat in zip(self.groups, flats, strict=True)
@@ -127,9 +118,7 @@ class Plan:
     """The placement of all variables of a model.
 
     Attributes:
-        variables: in order of creation.
         shards: in order of creation; those of one variable are neighbours and cover its rows.
-        servers: how many servers there are; one may have nothing to hold.
         by_rows: the names of tables that lie at the end of their groups, see `plan_without_servers`.
     """
 
@@ -140,24 +129,20 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """A short digest, equal for equal plans."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":")).encode()
         return hashlib.blake2b(canonical, digest_size=8).hexdigest()
 
     @cached_property
     def layouts(self) -> tuple[ServerLayout, ...]:
-        """The memory of every server."""
         return tuple(
             _layout(server, [shard for shard in self.shards if shard.server == server])
             for server in range(self.servers)
         )
 
     def layout(self, server: int) -> ServerLayout:
-        """Return the memory of one server."""
         return self.layouts[server]
 
     def shards_of(self, variable: int) -> tuple[Shard, ...]:
-        """Return the shards of one variable, by rows."""
         return self._by_variable[variable]
 
     @cached_property
@@ -168,7 +153,6 @@ class Plan:
         return tuple(map(tuple, result))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data: for each variable its declaration and (rows, server) of each shard."""
         return {
             "servers": self.servers,
             "variables": [
@@ -186,7 +170,6 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
-        """Return the plan that `to_dict` described; raise an `InputError` for other data."""
         try:
             told = msgspec.convert(data, _PlanData)
         except msgspec.ValidationError as error:
@@ -203,17 +186,9 @@ def plan(
     placement: str = Placement.ROUND_ROBIN,
     partitioner: Partitioner | Mapping[str, int] | None = None,
 ) -> Plan:
-    """Place variables on servers.
-
-    Args:
-        variables: in order of creation.
-        servers: how many there are, at least 1.
-        placement: ``round_robin`` or ``greedy``.
-        partitioner: cuts variables into shards; as a spec names it, or a function of (shape, dtype).
-
-    Raises:
-        SpecError: placement, partitioner or number of servers is wrong.
-        InputError: two variables or shards have the same name, or a variable has an unknown dtype.
+    """Place variables, in order of creation, on servers. A partitioner is as a spec names it, or a function
+    of (shape, dtype). Raises a `SpecError` for a wrong placement, partitioner or number of servers, an
+    `InputError` for two equal names or an unknown dtype.
     """
     if servers < 1:
         raise SpecError(f"variables need at least one parameter server to lie on, found {servers}")
@@ -243,7 +218,6 @@ def plan_without_servers(variables: Sequence[VariableSpec]) -> Plan:
 
 
 def least_loaded(nbytes: Sequence[int], servers: int) -> list[int]:
-    """Return the server of each size: the one with the fewest bytes so far, the lowest index among equals."""
     loads = [0] * servers
     chosen = []
     for size in nbytes:
@@ -270,7 +244,6 @@ def _checked(variable: VariableSpec) -> VariableSpec:
 def _assemble(
     variables: Sequence[VariableSpec], rows: Sequence[Sequence[int]], servers: Sequence[int], count: int
 ) -> Plan:
-    """Return the plan of the rows of every variable's shards and the servers of all shards."""
     shards: list[Shard] = []
     for position, (variable, counts) in enumerate(zip(variables, rows, strict=True)):
         _checked(variable)

@@ -28,8 +28,6 @@ class ReplicaMemory:
     """Memory of one value of every variable of a plan: weights, gradients, or a slot; zeros at first.
 
     Attributes:
-        buffers: by (dtype, trainable), flat and contiguous: all servers' blocks of that kind. Owned by this
-            object, or by the maker `arrays`.
         blocks: `[server][group]`, flat, of `group.dtype` and `group.size`: views of the buffers.
         variables: every whole dense variable by name, in its shape: views of the blocks in use (`read_at`),
             or arrays of their own if on several servers.
@@ -57,7 +55,6 @@ class ReplicaMemory:
 
     @property
     def splits(self) -> bool:
-        """True if a variable lies on several servers."""
         return any(self._pieces)
 
     def _cut_blocks(self) -> list[list[Array]]:
@@ -72,7 +69,6 @@ class ReplicaMemory:
         return blocks
 
     def _find_pieces(self) -> list[tuple[Array, int, str]]:
-        """Return (rows of the whole, server, name) of each shard of variables in several pieces."""
         return [
             (self.variables[variable.name][shard.row_start : shard.row_stop], shard.server, shard.name)
             for position, variable in enumerate(self.plan.variables)
@@ -82,11 +78,9 @@ class ReplicaMemory:
         ]
 
     def read_at(self, server: int, blocks: Sequence[Array]) -> None:
-        """Read a server's variables from these blocks, `[group]` and flat, from now on.
-
-        They need not be this memory's own, and stay valid as long as the server does not reuse them. A server
-        writes its versions to few places in turn: the views of the latest ones are cached. Their sizes are
-        those of this memory's own: a driver checks them first.
+        """Read a server's variables from these blocks, `[group]` and flat, from now on. They need not be this
+        memory's own, and stay valid as long as the server does not reuse them. A server writes its
+        versions to few places in turn: the views of the latest ones are cached.
         """
         if blocks is self._last[server]:
             return
@@ -103,12 +97,12 @@ class ReplicaMemory:
             self.variables.update(whole)
 
     def join(self) -> None:
-        """Copy the blocks in use to the arrays of split variables; call it after blocks were written."""
+        """Copy the blocks in use to the arrays of split variables, after blocks were written."""
         for whole, server, name in self._pieces:
             whole[...] = self._views[server][name]
 
     def split(self) -> None:
-        """Copy the arrays of split variables to the blocks in use; call it after variables were written."""
+        """Copy the arrays of split variables to the blocks in use, after variables were written."""
         for whole, server, name in self._pieces:
             self._views[server][name][...] = whole
 
@@ -147,8 +141,6 @@ class ServedIds:
     """The ids, of many, that lie in one table of one server.
 
     Attributes:
-        table: its number in the server's layout.
-        where: the places of these ids among the many.
         ids: int64, ascending, counted from the shard's first row; a new array.
     """
 
@@ -175,7 +167,6 @@ class RowRoutes:
                 self._tables.setdefault(name, []).append((server, number, shard))
 
     def pieces(self, name: str, ids: Array) -> list[ServedIds]:
-        """Return the ids of one variable by the tables that have them, without tables that have none."""
         found = []
         for server, number, shard in self._tables[name]:
             first, last = np.searchsorted(ids, (shard.row_start, shard.row_stop)).tolist()
@@ -203,8 +194,6 @@ class RowRoutes:
         return blocks
 
     def whole(self, values: Mapping[str, Any]) -> list[list[Array]]:
-        """Return `[server][table]`: all rows, flat; an empty array for a variable that is not named."""
-
         def rows(shard: Shard, name: str) -> Array:
             part = values[name][shard.row_start : shard.row_stop] if name in values else ()
             return np.ascontiguousarray(part, shard.dtype).reshape(-1)

@@ -18,7 +18,6 @@ class ReadBufferAllocator(BufferAllocator):
     keeps_spares = False
 
     def __init__(self, callers: Collection[Caller]) -> None:
-        """Take `callers`, the collection of all open connections."""
         self._callers = callers
 
     def lends(self, values: Sequence[Array]) -> bool:
@@ -26,7 +25,6 @@ class ReadBufferAllocator(BufferAllocator):
         return sum(value.nbytes for value in values) > SMALL_BYTES
 
     def in_use(self, values: Sequence[Array]) -> bool:
-        """Return whether a connection reads them."""
         return any(caller.reading and caller.reading[0] is values[0] for caller in self._callers)
 
 
@@ -36,7 +34,6 @@ class SharedBufferAllocator(ReadBufferAllocator):
     keeps_spares = True  # making shared memory takes longer than a step
 
     def take(self, values: Sequence[Array]) -> list[Array]:
-        """Return the values in memory that can be mapped."""
         if not self.lends(values):
             return super().take(values)
         taken = self.another(values)
@@ -45,7 +42,6 @@ class SharedBufferAllocator(ReadBufferAllocator):
         return taken
 
     def another(self, values: Sequence[Array]) -> list[Array]:
-        """Return arrays like these in memory that can be mapped, uninitialised."""
         try:
             return shared_arrays([(value.dtype.name, value.size) for value in values])
         except SharedMemoryError:

@@ -59,7 +59,6 @@ class Store:
     Attributes:
         slots: by slot name `[trainable group]`, flat arrays of the group's size, owned and updated in place.
         assigned: the number of the newest order whose values are in force.
-        tables: in the order of the layout; the maker of a store fills them.
     """
 
     def __init__(
@@ -73,17 +72,9 @@ class Store:
         compression: Compression | None = None,
         slots: Mapping[str, Sequence[Array]] | None = None,
     ) -> None:
-        """Take over initial values, `[group]`, flat; arrays that cannot be written are copied.
-
-        Args:
-            layout: of the server.
-            optimizer: its serialized form.
-            values: of the layout's dtypes and sizes, else an `InputError` is raised.
-            origin: the version at which the optimizer began.
-            max_steps: the last version, at which the optimizer completes its work.
-            allocator: the memory that keeps the values.
-            compression: the form in which they travel.
-            slots: memory that holds the optimizer's slots, by name `[trainable group]`; default: new slots.
+        """Take over initial values, `[group]`, flat; arrays that cannot be written are copied, others than
+        the layout's raise an `InputError`. The optimizer began at `origin` and completes its work at
+        `max_steps`. Slots, by name `[trainable group]`, are new ones by default.
         """
         self.layout = layout
         self.origin = origin
@@ -124,18 +115,13 @@ class Store:
         return self._compressed.of(self._versions)
 
     def disconnected(self, reading: Sequence[Array]) -> None:
-        """Drop the buffers that a lost peer was reading."""
         self._versions.disconnected(reading)
         if self._compressed is not None:
             self._compressed.disconnected(reading)
 
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
-        """Take over a checkpoint's slots: for each name `[trainable group]`, flat.
-
-        Arrays that cannot be written are copied.
-
-        Raises:
-            InputError: the names or sizes are not this optimizer's.
+        """Take over a checkpoint's slots, for each name `[trainable group]`, flat; arrays that cannot be
+        written are copied. Names or sizes that are not this optimizer's raise an `InputError`.
         """
         if set(names) != set(self.slots) or _mismatch(
             blocks, [self._kinds[index] for index in self.trainable] * len(names)
@@ -155,14 +141,11 @@ class Store:
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """The optimizer in force, as `optimizers.serialize` writes it."""
         return optimizers.serialize(self.optimizer)
 
     def change(self, change: Change, reached: int) -> None:
-        """Apply other numbers, or other values, from a version on; `reached` is the newest.
-
-        Raises:
-            InputError: the rule keeps other slots, or the values are not those of the layout.
+        """Apply other numbers, or other values, from a version on; `reached` is the newest. A rule with other
+        slots, or values of another layout, raise an `InputError`.
         """
         names = optimizers.from_config(change.optimizer).initial_slots(np.zeros(0))
         if set(names) != set(self.slots):
@@ -183,11 +166,9 @@ class Store:
 
     @property
     def heard_assigned(self) -> tuple[int, int]:
-        """The number of the newest order with values that is in force, or will be."""
         return max([self.assigned, *(change.number for change in self._changes if change.values)])
 
     def _take_effect(self, version: int) -> None:
-        """Apply the changes that hold from this version on."""
         while self._changes and self._changes[0].version <= version:
             change = self._changes.pop(0)
             self.optimizer = optimizers.from_config(change.optimizer)
@@ -205,7 +186,6 @@ class Store:
                         table.assign(rows)
 
     def end_at(self, step: int, reached: int) -> None:
-        """Make this version the last one; `reached` is the newest."""
         self.max_steps = step
         if reached >= step:
             self._keep_dense()
@@ -222,7 +202,6 @@ class Store:
             self._versions.publish(place)
 
     def slot_views(self, slot: str) -> dict[str, Array]:
-        """Return one slot of every trainable dense shard by the shard's name, as views."""
         return {
             shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
             for index, flat in zip(self.trainable, self.slots[slot], strict=True)
@@ -238,7 +217,6 @@ class Store:
         return {slot: {**self.slot_views(slot), **tables[slot]} for slot in self.slots}
 
     def _change_mismatch(self, blocks: Sequence[Array]) -> str | None:
-        """Return why blocks are not new values: of every group, and of each table all rows or none."""
         groups = blocks[: len(self.groups)]
         rows = blocks[len(self.groups) :]
         sizes = [(table.values.dtype, table.values.size) for table in self.tables]
@@ -255,27 +233,22 @@ class Store:
 
     @cached_property
     def nbytes(self) -> int:
-        """Size of all values and slots, which does not change."""
         arrays = [*self.values, *(array for arrays in self.slots.values() for array in arrays)]
         return sum(array.nbytes for array in arrays) + sum(table.nbytes for table in self.tables)
 
     def table(self, number: int) -> Table:
-        """Return the table with this number in the layout; raise an `InputError` if there is none."""
         if not 0 <= number < len(self.tables):
             raise InputError(f"expected the number of a table below {len(self.tables)}, found {number}")
         return self.tables[number]
 
     @property
     def trained_tables(self) -> dict[int, Array]:
-        """Return the rows of every trainable table, by its number."""
         return {number: table.values for number, table in enumerate(self.tables) if table.shard.trainable}
 
     def look_up(self, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]:
-        """Return flat copies of rows of these tables; raise an `InputError` if there are none such."""
         return [self.table(table).look_up(listed) for table, listed in zip(tables, ids, strict=True)]
 
     def compressed_rows(self, tables: Sequence[int], rows: Sequence[Array]) -> list[Array]:
-        """Return rows that were looked up in the form in which replicas are sent them."""
         compression = self._compression
         shards = [self.tables[table].shard for table in tables]
         if compression is None:
@@ -340,7 +313,6 @@ class Store:
         self._take_effect(step + 1)
 
     def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
-        """Yield each trainable table with its row numbers and rows, from the blocks of a push."""
         tables = self._trained_tables
         first = len(self.groups)
         return zip(tables, blocks[first::2], blocks[first + 1 :: 2], strict=True) if tables else ()
@@ -368,7 +340,6 @@ class Store:
         return gradients
 
     def mark(self) -> None:
-        """Remember everything as it is now, in place of an earlier moment."""
         slots: dict[int, dict[str, Array]] = {}
         for name, arrays in self.slots.items():
             for index, array in zip(self.trainable, arrays, strict=True):
@@ -380,30 +351,23 @@ class Store:
         self._snapshots += [table.mark() for table in self.tables]
 
     def read_snapshot(self, part: int, name: str, start: int, stop: int) -> Array:
-        """Return rows of one array at the time of the last `mark`, flat.
-
-        Arguments are those of `SnapshotRows`; see `CopyOnWriteSnapshot.read`.
-
-        Raises:
-            InputError: there was none, or it has no such rows.
+        """Return rows of one array at the last `mark`, flat; arguments are those of `SnapshotRows`. Rows that
+        there are not, or a `part` without a snapshot, raise an `InputError`.
         """
         if not 0 <= part < len(self._snapshots):
             raise InputError(f"there is no snapshot of part {part}; there are {len(self._snapshots)}")
         return self._snapshots[part].read(name, start, stop).reshape(-1)
 
     def forget_snapshots(self) -> None:
-        """Drop what was marked and will not be read."""
         self._snapshots = []
         for table in self.tables:
             table.snapshot = None
 
     def keep_snapshots(self) -> None:
-        """Copy what was marked before a write from outside."""
         for snapshot in self._snapshots:
             snapshot.keep_all()
 
     def _keep_dense(self) -> None:
-        """Copy marked dense values before an update."""
         for snapshot in self._snapshots[: len(self.groups)]:
             snapshot.keep_all()
 

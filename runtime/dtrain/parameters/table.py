@@ -24,7 +24,6 @@ class Table:
         arrays: the rows under `VALUES`, and of a trainable table each slot under its name; to be filled
             before use. Each has the shard's shape; the table owns them.
         drawn: the source from which `load` draws rows of an array where none are given.
-        snapshot: the table at the moment of a checkpoint.
     """
 
     def __init__(self, shard: Shard, optimizer: Optimizer) -> None:
@@ -37,21 +36,17 @@ class Table:
 
     @property
     def values(self) -> Array:
-        """The rows."""
         return self.arrays[VALUES]
 
     @property
     def slots(self) -> dict[str, Array]:
-        """Every slot by name."""
         return {name: array for name, array in self.arrays.items() if name != VALUES}
 
     @property
     def nbytes(self) -> int:
-        """Size of the rows and all slots."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def fill(self, name: str, source: Any) -> None:
-        """Take one array's initial values from `source`, the whole variable, which may be sliced by rows."""
         first = self.shard.row_start
         target = self.arrays[name]
         for start, stop in row_blocks(target.shape, target.itemsize):
@@ -77,7 +72,6 @@ class Table:
             target[start:stop] = block.reshape(stop - start, *target.shape[1:])
 
     def assign(self, rows: Array) -> None:
-        """Replace all rows by these, in any shape."""
         if self.snapshot is not None:
             self.snapshot.keep_all()
         self.values[...] = rows.reshape(self.values.shape)
@@ -97,7 +91,6 @@ class Table:
         return self._id_mismatch(ids)
 
     def gradient(self, ids: Array, rows: Array) -> SparseRows:
-        """Return two blocks as a gradient."""
         return SparseRows(ids, rows.reshape(len(ids), *self.shard.shape[1:]))
 
     def update(self, gradient: SparseRows, step: int, rate_scale: float) -> None:
@@ -112,13 +105,11 @@ class Table:
         )
 
     def finalize(self) -> None:
-        """Complete the last update; see `Optimizer.finalize`."""
         if self.optimizer.use_ema and self.snapshot is not None:
             self.snapshot.keep_all()
         self.optimizer.finalize(self.values, self.slots)
 
     def mark(self) -> CopyOnWriteSnapshot:
-        """Remember the table as it is now, in place of an earlier moment."""
         self.snapshot = CopyOnWriteSnapshot(self.arrays)
         return self.snapshot
 

@@ -29,15 +29,12 @@ class BufferAllocator:
         return [value if value.flags.writeable else np.array(value) for value in values]
 
     def another(self, values: Sequence[Array]) -> list[Array]:
-        """Return arrays of the same dtypes and sizes, uninitialised."""
         return [np.empty_like(value) for value in values]
 
     def lends(self, values: Sequence[Array]) -> bool:
-        """Return whether values of this size may be read in place."""
         return True
 
     def in_use(self, values: Sequence[Array]) -> bool:
-        """Return whether a reader may be reading them."""
         return False
 
     keeps_spares = True
@@ -69,7 +66,6 @@ class VersionedBuffers:
         return next(free, None) or self._allocator.another(self.newest)
 
     def publish(self, values: list[Array]) -> None:
-        """Make the version in these arrays the newest."""
         self.number += 1
         if values is not self.newest:
             kept = self._older if self._lost else [*self._older, self.newest]
@@ -92,7 +88,6 @@ class _Part:
     """One array, [rows, ...], in the snapshot.
 
     Attributes:
-        position: rows before it have been read.
         last: the block that was read last, and its first row.
         ids, rows: numbers (int64) and former contents of rows that have changed, owned by the snapshot.
         kept: bool, one for each row: True if `rows` has it.
@@ -166,22 +161,16 @@ class CopyOnWriteSnapshot:
         self._parts = {name: _Part(array) for name, array in arrays.items()}
 
     def keep(self, ids: Array) -> None:
-        """Copy these rows, each listed once, before they change."""
         for part in self._parts.values():
             part.keep(ids)
 
     def keep_all(self) -> None:
-        """Copy every row before it changes."""
         for part in self._parts.values():
             part.keep_all()
 
     def read(self, name: str, start: int, stop: int) -> Array:
-        """Return rows of one array as they were.
-
-        Earlier rows, and the arrays before this one, cannot be read again.
-
-        Raises:
-            InputError: there is no such array, or it has no such rows.
+        """Return rows of one array as they were; earlier rows, and arrays before this one, cannot be read
+        again. Rows that there are not raise an `InputError`.
         """
         part = self._parts.get(name)
         if part is None or not 0 <= start <= stop <= len(part.array):

@@ -61,7 +61,6 @@ class AppliedBatches:
         self.missing = {batch for batch in self.missing if batch >= settled}
 
     def covers(self, batches: Batches) -> bool:
-        """Return whether all of these batches were applied."""
         following, missing = batches
         if following - self.next > len(missing):
             return False
@@ -70,12 +69,10 @@ class AppliedBatches:
         return not set(lacking).difference(missing)
 
     def export(self) -> Batches:
-        """Return the form that travels and is saved."""
         return self.next, tuple(sorted(self.missing))
 
 
 def union(tables: Iterable[Batches]) -> Batches:
-    """Return the batches that any server has applied."""
     known = [AppliedBatches(*table) for table in tables]
     following = max([each.next for each in known], default=0)
     candidates = {batch for each in known for batch in each.missing} | set(
@@ -86,7 +83,6 @@ def union(tables: Iterable[Batches]) -> Batches:
 
 
 def without(batches: Batches, others: Iterable[int]) -> Batches:
-    """Return `batches` without `others`."""
     following, missing = batches
     return following, tuple(sorted({*missing, *(batch for batch in others if batch < following)}))
 

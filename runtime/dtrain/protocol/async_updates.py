@@ -58,7 +58,6 @@ class TicketGate:
 
     Attributes:
         accepted: the global step.
-        max_steps: the step at which training ends.
         staleness_bound: s of SSP, or None.
         until: the version at which the leader holds training, or None.
         leader: the leader's rank; None if it does not train.
@@ -81,17 +80,14 @@ class TicketGate:
 
     @property
     def finished(self) -> bool:
-        """True if the last step has been accepted."""
         return self.accepted >= self.max_steps
 
     @property
     def held_back(self) -> bool:
-        """True if the next version waits for the leader."""
         return self.until is not None and self.accepted >= self.until
 
     @property
     def warms_up(self) -> bool:
-        """True if only rank 0 gets tickets."""
         return self.accepted < self.warmup_steps
 
     def hold(self, again: int = 0) -> int:
@@ -109,7 +105,6 @@ class TicketGate:
             self.holders.discard(self.leader)
 
     def possible(self, live: Collection[int]) -> bool:
-        """Return whether a live rank may make the next version, now or after others have made theirs."""
         return 0 in live if self.warms_up else bool(live)
 
     def join(self, rank: int) -> None:
@@ -118,7 +113,6 @@ class TicketGate:
             self._set_clock(rank, self._slowest())
 
     def leave(self, rank: int) -> None:
-        """Take back the ticket of a replica that is lost or has left."""
         self.holders.discard(rank)
         self._set_clock(rank, None)
 
@@ -130,7 +124,6 @@ class TicketGate:
 
     @property
     def all_given(self) -> bool:
-        """True if the pushes under way lead to the last version that may be made for now."""
         return not self.left
 
     @property
@@ -140,7 +133,7 @@ class TicketGate:
         return self.all_given, self.warms_up, slowest
 
     def request(self, rank: int) -> bool:
-        """Give `rank` a ticket if the rules allow it now; repeated requests with a ticket change nothing."""
+        """Give `rank` a ticket if the rules allow it now; with a ticket already nothing changes."""
         if rank in self.holders:
             return True
         if self.all_given or (rank != 0 and self.warms_up):
@@ -152,7 +145,6 @@ class TicketGate:
         return True
 
     def settle(self, rank: int, accepted: bool) -> None:
-        """Take the ticket of `rank`, whose push has arrived."""
         self.holders.discard(rank)
         if accepted:
             self.accepted += 1
@@ -210,12 +202,10 @@ class Repairs:
 
     @property
     def done(self) -> bool:
-        """True if every server has all that ps:0 has."""
         return not (self.unconfirmed or self.due or self.given)
 
     @property
     def ranks(self) -> Collection[int]:
-        """Ranks of the replicas that are waited for."""
         return self.unconfirmed.keys() | self.given.keys()
 
     def pushed(self, rank: int, incarnation: int, sequence: int, batch: int) -> None:
@@ -228,7 +218,6 @@ class Repairs:
             del self.given[rank]
 
     def confirmed(self, rank: int, sequence: int) -> None:
-        """Record that all servers have answered a replica's pushes up to this one."""
         entry = self.unconfirmed.get(rank)
         if entry is not None and entry[1] <= sequence:
             del self.unconfirmed[rank]
@@ -268,7 +257,6 @@ class StalenessRule:
     max_staleness: int | None = None
 
     def judge(self, staleness: int) -> tuple[Verdict, float]:
-        """Return the verdict, and the factor on the learning rate."""
         if self.max_staleness is not None and staleness > self.max_staleness:
             return Verdict.STALE, 0.0
         return Verdict.ACCEPTED, 1.0 / max(1, staleness) if self.policy == StaleGradients.SCALE else 1.0
@@ -283,14 +271,12 @@ class StalenessHistogram:
     _sum: int = 0
 
     def add(self, staleness: int) -> None:
-        """Count one push."""
         self.counts[staleness] += 1
         self._pushes += 1
         self._sum += staleness
 
     @property
     def mean(self) -> float | None:
-        """Mean staleness; None before the first push."""
         return self._sum / self._pushes if self._pushes else None
 
 
@@ -314,14 +300,12 @@ class DelayCompensation:
     _rows: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict, init=False)
 
     def remember(self, rank: int, version: int, values: Blocks) -> None:
-        """Remember the values that a replica is sent."""
         weights = self._weights.setdefault(rank, [np.empty_like(values[index]) for index in self.trainable])
         for copy, index in zip(weights, self.trainable, strict=True):
             np.copyto(copy, values[index])
         self._versions[rank] = version
 
     def remember_rows(self, rank: int, table: int, ids: Array, values: Array) -> None:
-        """Remember the rows of a table, by its number, that a replica is sent."""
         if (rank, table) not in self._rows:  # the kernel gives memory only where it is written
             self._rows[rank, table] = np.empty_like(values), np.zeros(len(values), bool)
         then, known = self._rows[rank, table]
@@ -337,11 +321,8 @@ class DelayCompensation:
         tables: Mapping[int, Array] | None = None,
     ) -> Blocks:
         """Return the gradients as they would be at `values`: new arrays if trained, the others as they came.
-
-        After a gradient of each of `values` come row numbers and flat rows of each of the trained `tables`,
-        by number.
-
-        A gradient from other weights than those remembered (its answer was lost on a broken connection, or
+        After a gradient of each of `values` come row numbers and flat rows of each of the trained
+        `tables`, by number. A gradient from weights other than those remembered (its answer was lost, or
         the server was restored since) is returned as it is, and so are rows that were not read.
         """
         if self._versions.get(rank) != base_version:

@@ -38,17 +38,14 @@ class ClosureQueue(Generic[Work]):
 
     @property
     def settled(self) -> int:
-        """The lowest number of a closure that has not ended; all below have."""
         return next(iter(self._open), self.scheduled + 1)
 
     @property
     def empty(self) -> bool:
-        """Whether every closure has ended."""
         return not self._open
 
     @property
     def running(self) -> dict[Worker, int]:
-        """The closure of each worker that has one."""
         return {worker: number for worker, number in self._runs.items() if number in self._open}
 
     def put(self, work: Work) -> int:
@@ -60,7 +57,6 @@ class ClosureQueue(Generic[Work]):
         return self.scheduled
 
     def take(self, worker: Worker) -> tuple[int, Work] | None:
-        """Hand the next closure to a worker that runs none; None: there is none."""
         assert worker not in self._runs, "a worker runs one closure at a time"
         if not self._waiting:
             return None
@@ -87,7 +83,6 @@ class ClosureQueue(Generic[Work]):
         return work, cancelled
 
     def lost(self, worker: Worker) -> None:
-        """Take the closure of a worker back that is gone."""
         number = self._runs.pop(worker, None)
         if number is not None and number in self._open:
             self._waiting.appendleft(number)

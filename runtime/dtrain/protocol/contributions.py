@@ -45,17 +45,14 @@ class SeenPushes:
         return row if sequence == row.sequence else None
 
     def record(self, replica: str, seen: Seen) -> None:
-        """Remember a push, or the verdict on it."""
         self._rows[replica] = seen
 
     def decide(self, replica: str, verdict: Verdict) -> None:
-        """Settle the newest push of a replica, if it is undecided."""
         row = self._rows.get(replica)
         if row is not None and row.verdict is None:
             self._rows[replica] = Seen(row.incarnation, row.sequence, verdict, row.staleness)
 
     def export(self) -> list[tuple[str, int, int]]:
-        """Return the decided rows as plain data, for a checkpoint."""
         return [
             (name, row.incarnation, row.sequence)
             for name, row in sorted(self._rows.items())
@@ -64,22 +61,15 @@ class SeenPushes:
 
     @classmethod
     def restore(cls, rows: list[tuple[str, int, int]]) -> "SeenPushes":
-        """Return an exported table; a push in it has been accepted or needs no other answer."""
         return cls(
             {name: Seen(incarnation, sequence, Verdict.ACCEPTED) for name, incarnation, sequence in rows}
         )
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The servers' joint judgement of one gradient.
+    """The servers' joint judgement of one gradient: of several the gravest verdict and the largest staleness.
 
-    Attributes:
-        verdict: the gravest, where several servers judge; in sync they agree, by the rule *One decision*
-            (docs/design/protocol.md#one-decision).
-        staleness: the largest.
-        accepted: contributions of this replica that the last version contains.
-        stale: contributions that came too late.
-        reason: why it was refused.
+    In sync they agree, by the rule *One decision* (docs/design/protocol.md#one-decision).
     """
 
     verdict: Verdict

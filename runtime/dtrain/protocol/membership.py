@@ -54,12 +54,7 @@ class Membership:
 
     def heartbeat(self, task: str, process: tuple[int, float], incarnation: int, now: float) -> int | None:
         """Renew a lease; return the task's incarnation from now on, None if the process is refused (law 3).
-
-        Args:
-            task: the member.
-            process: which process of it; later ones are larger.
-            incarnation: the one that it was given before (by a server that may have forgotten), or 0.
-            now: seconds.
+        `incarnation` is the one that it was given before (by a server that may have forgotten), or 0.
         """
         member = self.members.setdefault(task, Member(MemberState.EXPECTED, 0, now))
         if process < member.process and member.state is MemberState.LIVE:
@@ -85,13 +80,11 @@ class Membership:
                 member.deadline_s = min(member.deadline_s, now + self.lease_s)
 
     def leave(self, task: str) -> None:
-        """Record the goodbye of a task."""
         if task in self.members:
             self.members[task].state = MemberState.LEFT
             self.gone.add(task)
 
     def expire(self, now: float) -> list[str]:
-        """Mark the members whose lease ran out; return those that are lost since the last call."""
         waiting = (MemberState.LIVE, MemberState.EXPECTED)
         lost = [
             task
@@ -104,15 +97,12 @@ class Membership:
         return lost
 
     def state(self, task: str) -> MemberState | None:
-        """Return the state of a task; None if it was never known."""
         member = self.members.get(task)
         return member.state if member else None
 
     def incarnation(self, task: str) -> int:
-        """Return the incarnation of a task; 0 if it was never known."""
         member = self.members.get(task)
         return member.incarnation if member else 0
 
     def tasks(self, *states: MemberState) -> tuple[str, ...]:
-        """Return the tasks in any of the given states, in the order in which they became known."""
         return tuple(task for task, member in self.members.items() if member.state in states)

@@ -44,7 +44,6 @@ NONE_WAITS = -1
 
 
 def owner_of(number: int, lanes: int, replicas: int) -> int:
-    """Return the rank that a number is expected to be dealt to."""
     return number % lanes % replicas
 
 
@@ -68,7 +67,6 @@ class Lanes:
     Attributes:
         lanes: L.
         replicas: T.
-        waiting: how many numbers wait.
     """
 
     lanes: int
@@ -84,17 +82,11 @@ class Lanes:
         return self._lowest[0] if self._lowest else NONE_WAITS
 
     def all_waiting(self) -> list[int]:
-        """Return the numbers that wait, ascending."""
         return sorted(number for queue in self._of.values() for number in queue)
 
     def choose(self, rank: int, following: int, live: Container[int], left: int | None) -> tuple[int, int]:
-        """Return the number to deal to a rank, and the first one that was never dealt or passed over then.
-
-        Args:
-            rank: of the replica that asks.
-            following: the first number that was never dealt or passed over.
-            live: the ranks that are not lost.
-            left: how many numbers may still be dealt, with this one; None for any number.
+        """Return the number to deal to a rank, and the first one that was never dealt or passed over then. At
+        most `left` may still be dealt, with this one; None: any number.
         """
         own = self._of.get(rank % self.replicas)
         if own:
@@ -139,8 +131,6 @@ class PartDealer:
     """Deals the parts of one call of `fit`.
 
     Attributes:
-        parts: N0.
-        whole: whether only parts of one batch are dealt at a time.
         next: the first number that was never dealt, nor passed over by `lanes`.
         due: parts before it that may be dealt: those of lost replicas, and of a checkpoint.
         given: the rank that has each part that is dealt, or held, and not settled; NO_RANK for those that are
@@ -148,7 +138,6 @@ class PartDealer:
         current: by rank, the part that the replica is to push next.
         parts_of: by rank, the parts of `given` that it has.
         batch: the one that is dealt (`whole`).
-        even, rest: as in `Dealt`.
         lanes: which replica is to compute which part; None: they are dealt in the order of their numbers.
     """
 
@@ -174,7 +163,6 @@ class PartDealer:
 
     @property
     def cut(self) -> BatchCut:
-        """The way in which every batch is cut into parts."""
         return BatchCut(self.parts, self.even, self.rest)
 
     def begin_batch(self) -> list[int]:
@@ -195,23 +183,20 @@ class PartDealer:
 
     @property
     def outstanding(self) -> int:
-        """Number of parts that were dealt and are not settled."""
         return len(self.due) + len(self.given)
 
     @property
     def settled_below(self) -> int:
-        """A number below which every part is settled."""
         waits = NONE_WAITS if self.lanes is None else self.lanes.first_waiting()
         return min([*self.due, *self.given, *([] if waits == NONE_WAITS else [waits])], default=self.next)
 
     def give(
         self, rank: int, live: Container[int] = (), *, fresh: bool = True, left: int | None = None
     ) -> int:
-        """Return the part that a replica is to compute next; NO_PART if there is none for it now.
-
-        With `whole` the part of its number is reserved for each of the ranks in `live`, as long as it has had
-        none of the batch. Without `fresh` only parts are dealt that were dealt before. With `lanes` no more
-        than `left` parts are dealt from now on, with this one.
+        """Return the part that a replica is to compute next; NO_PART if there is none for it now. With
+        `whole` the part of its number is reserved for each of the ranks in `live`, as long as it has had
+        none of the batch. Without `fresh` only parts are dealt that were dealt before. With `lanes` no
+        more than `left` parts are dealt from now on, with this one.
         """
         if rank not in self.current:
             part = self._next_for(rank, live, fresh, left)
@@ -250,7 +235,6 @@ class PartDealer:
         return min(filter(is_free, self.due), default=NO_PART)
 
     def pushed(self, rank: int, part: int) -> None:
-        """Record that a gradient of the part has arrived: the replica may be given the next one."""
         if self.current.get(rank) == part:
             del self.current[rank]
 
@@ -261,12 +245,10 @@ class PartDealer:
         self._give_to(rank, part)
 
     def settle(self, part: int) -> None:
-        """Record that a part was judged for good, whichever replica has it now."""
         self._take_back(part)
         self.due.discard(part)
 
     def late(self, part: int, *, again: bool) -> None:
-        """Record that the gradient of a part came too late: compute the part `again`, or settle it."""
         (self.repeat if again else self.settle)(part)
 
     def repeat(self, part: int) -> None:
@@ -282,7 +264,6 @@ class PartDealer:
                 self.give_back(part)
 
     def give_back(self, part: int) -> None:
-        """Deal a part again, unless it is settled."""
         if part in self.given:
             self._take_back(part)
             self.due.add(part)

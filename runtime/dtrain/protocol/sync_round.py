@@ -67,7 +67,6 @@ class SyncRound(Generic[Gradient]):
         return True
 
     def missing(self, version: int, contributors: Iterable[Contribution]) -> list[Contribution]:
-        """Return the contributors of a commit that this server lacks; none if it has been carried out."""
         return [c for c in contributors if c not in self.held] if version == self.version else []
 
     def commit(self, version: int, contributors: Sequence[Contribution]) -> list[Gradient] | None:
@@ -117,16 +116,12 @@ class SyncDecision:
 
     Attributes:
         servers: K; a contribution is complete when all of them hold it.
-        parts: N0.
         replicas: T at the start.
         whole: whether a version is made of one whole batch (no backups).
-        shrink: with too few live replicas, let those that live contribute more parts instead of waiting.
         open: with `whole`, the parts of the batch that are neither complete nor settled.
         complete: by part, the first contribution of it that every server holds.
         completed_by: by rank, how many of these are its own.
         live: ranks of the replicas that are alive or still expected for the first time.
-        too_few_since_s: the time since which fewer contributions can come than are needed.
-        quota: how many parts a replica may contribute to a version.
         host: the server that hosts the control plane.
     """
 
@@ -153,7 +148,6 @@ class SyncDecision:
         self.members_changed(self.live)
 
     def members_changed(self, live: Set[int], anew: Collection[int] = ()) -> None:
-        """Record that only these ranks are alive or expected; those in `anew` have a new process."""
         self.live = live
         fewer = self.shrink and 0 < len(live) < self.replicas
         self.quota = quota(self.parts, len(live) if fewer else self.replicas)
@@ -168,13 +162,11 @@ class SyncDecision:
         self._owing = dict.fromkeys(sorted(live - done))
 
     def _await_others(self, contribution: Contribution) -> None:
-        """Count a contribution with the servers that have not reported it."""
         holders = self._holders.get(contribution, ())
         for server in range(self.servers):
             self._lacking[server] += server != self.host and server not in holders
 
     def begin(self, parts: Iterable[int]) -> None:
-        """Begin a batch with these parts (`whole`)."""
         self.open = set(parts)
         self._empty = 0
 
@@ -218,11 +210,9 @@ class SyncDecision:
 
     @property
     def all_refused(self) -> bool:
-        """True if every part of the batch was refused or empty (`whole`)."""
         return self.whole and not self.open and not self.complete
 
     def decided(self) -> Decided | None:
-        """Return the contents of the next version once there is enough; None before."""
         enough = self.complete and not self.open if self.whole else len(self.complete) >= self.parts
         if not enough:
             return None
@@ -230,7 +220,6 @@ class SyncDecision:
         return Decided(contributors, len(contributors) + self._empty)
 
     def too_few(self, now: float) -> TooFew | None:
-        """Return the shortage if fewer contributions can come than are needed; `now` in seconds."""
         needed = len(self.open) + len(self.complete) if self.whole else self.parts
         by_the_dead = sum(parts for rank, parts in self.completed_by.items() if rank not in self.live)
         possible = by_the_dead + len(self.live) * self.quota
@@ -242,7 +231,6 @@ class SyncDecision:
         return TooFew(possible, needed, self.too_few_since_s)
 
     def committed(self) -> None:
-        """Start the next version, once the decision has been sent."""
         self.version += 1
         self.too_few_since_s = None
         for state in (self._part_of, self._holders, self.complete, self.completed_by, self.open):

@@ -47,10 +47,7 @@ class Tally:
 
     Attributes:
         first_step: the version at which it began.
-        steps_per_epoch: 0 where nothing is counted.
-        first_epoch: the number of the first epoch.
         kept: whether its rows belong to the history of the run; those of `train_on_batch` do not.
-        rows: by epoch, ascending, the numbers of those that have ended.
         sums: by epoch and the names that steps return, the totals of those that have not ended; float64,
             flat.
     """
@@ -83,7 +80,6 @@ class Tally:
         return tally
 
     def add(self, version: int, sums: Sums | None) -> None:
-        """Count a contribution, which `check` has let pass, to the step that makes `version` + 1."""
         if sums is not None and self.steps_per_epoch:
             self._add(self.first_epoch + (version - self.first_step) // self.steps_per_epoch, sums)
 
@@ -97,14 +93,12 @@ class Tally:
             before += totals
 
     def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """End epochs; those from `epoch` on have not ended."""
         while self.rows and next(reversed(self.rows)) >= epoch:
             self.rows.popitem()
         self.rows.update(rows)
         self.sums = {key: totals for key, totals in self.sums.items() if key[0] >= epoch}
 
     def open(self) -> Open:
-        """Return the sums of the epochs that have not ended."""
         return tuple(
             (epoch, Sums(names=names, totals=totals.tobytes()))
             for (epoch, names), totals in self.sums.items()
@@ -113,10 +107,7 @@ class Tally:
 
 def merged(sums: Sequence[Sums], size: int) -> tuple[dict[str, float], Array]:
     """Return the means of the steps' numbers, by name, and the sum of the metrics' states: float64, flat.
-
-    Args:
-        sums: any number; those of no example have no means.
-        size: of the states. Those of another size are of other metrics, and not counted.
+    States of another size than `size` are of other metrics, and not counted.
     """
     totals: dict[str, float] = {}
     examples: dict[str, float] = {}

@@ -30,14 +30,12 @@ class BatchCut:
     rest: tuple[int, ...] = ()
 
     def rows(self, part: int, size: int) -> range:
-        """Return the rows of a part, from 0, of a batch of `size` rows."""
         if self.even:
             return range(_before(part, size, self.parts), _before(part + 1, size, self.parts))
         block = ceil(size / self.parts)
         return range(min(part * block, size), min((part + 1) * block, size))
 
     def filled(self, size: int) -> int:
-        """Return how many parts of a batch of `size` rows have any."""
         return min(size, self.parts) if self.even else ceil(size / max(1, ceil(size / self.parts)))
 
     def pieces(self, batch: int) -> tuple[int, ...]:
@@ -57,7 +55,6 @@ MISSING_MAX = 1 << 20
 
 
 def _before(part: int, size: int, parts: int) -> int:
-    """Return the rows before a part: the first `size` mod `parts` of them have one more."""
     return part * (size // parts) + min(part, size % parts)
 
 
@@ -66,7 +63,6 @@ class Dealt(NamedTuple):
 
     Attributes:
         parts: into how many each batch is cut; 0 where nothing was dealt yet.
-        next: the first number that was never dealt.
         due: the parts before it that are not settled, ascending.
         even: how batches are cut, as in `BatchCut`: with backups parts are even, and a step is made of any
             of them; else of all parts of one batch.
@@ -109,7 +105,6 @@ class Dealt(NamedTuple):
 
     @property
     def cut(self) -> BatchCut:
-        """The way in which every batch is cut into parts."""
         return BatchCut(self.parts, self.even, self.rest)
 
     def _in_parts(self) -> "Dealt":

@@ -15,8 +15,6 @@ class DataFile(NamedTuple):
     """A file of data, as it is known again.
 
     Attributes:
-        path: its path or URL, without a password.
-        nbytes: its size.
         checksum: of size, beginning and end; see `data.record_index.files_read`.
     """
 
@@ -29,11 +27,7 @@ class Feed(NamedTuple):
     """Batches and steps of one call of `fit`; 0 where a number is not known.
 
     Attributes:
-        batch_size: how many examples a batch has.
-        batches: how many one pass over the data has.
-        steps_per_epoch: how many steps an epoch has.
         pipelines: how many pipelines a function of an InputContext makes; see `protocol.part_dealer`.
-        files: the files that are read, as far as steps of a dataset name them.
     """
 
     batch_size: int = 0
@@ -53,10 +47,7 @@ class Feed(NamedTuple):
         return "; ".join(said) or None
 
     def changed_files(self, before: "Feed") -> list[tuple[DataFile, DataFile]]:
-        """Return each file that has other contents than before, as it was and as it is.
-
-        Those of which one of both knows nothing are left out.
-        """
+        """Return each file of which both know that has other contents than before, as it was and as it is."""
         known = {file.path: file for file in before.files}
         return [(known[file.path], file) for file in self.files if known.get(file.path, file) != file]
 
@@ -81,7 +72,6 @@ class Feed(NamedTuple):
         return Dealt(1, first, tuple(sorted(batch for batch in left if batch < first)))
 
     def _holding(self, before: "Feed", batch: int) -> int:
-        """Return the batch that holds the first example of a batch of before."""
         passes, within = divmod(batch, before.batches) if before.batches and self.batches else (0, batch)
         return passes * self.batches + within * before.batch_size // self.batch_size
 

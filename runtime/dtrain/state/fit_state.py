@@ -65,7 +65,6 @@ class Contents(NamedTuple):
 
     Attributes:
         version: how many updates it has had, by the server's count.
-        batches: the applied ones; see `protocol.applied_batches`.
     """
 
     version: int
@@ -78,20 +77,14 @@ class FitState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         generation: which call of `fit` of the program it is, from 1.
         version: the global step: how many steps have been made.
-        max_steps: the last version.
         compiled: the optimizer as the program said it: its name and numbers, never code.
-        optimizer: the rule in force: the program's, with numbers that may have changed since.
-        model: its description, for checkpoints; None if it is no data.
         plan: which server holds which rows (`parameters.placement`); None where the receiver has it.
-        lineage: where the variables come from.
         alone: whether the replica of rank 0 computes every part of every batch.
         steps_per_epoch: global steps; 0 where the numbers of epochs are not kept.
-        first_epoch: the number of the first epoch of this call.
         feed: what numbers of batches and steps mean.
         replicas_in_sync: N, as the program saw it when the run began; 0 but for synchronous training.
         dealt: how batches are cut, and which parts of them have been used up.
         tally: the sums of epochs that have not ended.
-        history: the numbers of the epochs that have, by call of `fit`.
         seen: for each server, its table of pushes; empty where it is not known.
         contents: for each server, which batches its part contains; empty where all contain what `dealt` says.
     """
@@ -116,7 +109,6 @@ class FitState(msgspec.Struct, frozen=True, kw_only=True):
     contents: tuple[Contents, ...] = ()
 
     def but(self, **changed: Any) -> "FitState":
-        """Return the same state with other values of the fields that are named."""
         return msgspec.structs.replace(self, **changed)
 
     def for_server(self, server: int) -> "FitState":
@@ -126,7 +118,6 @@ class FitState(msgspec.Struct, frozen=True, kw_only=True):
         return self.but(version=version, seen=seen, contents=contents, model=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
         found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
         return {"format": FORMAT, **found}
 

@@ -138,12 +138,7 @@ def _along(axis: int, shape: Sequence[int], parts: int) -> list[int]:
 
 
 def partitioner_from_config(config: Mapping[str, int]) -> Partitioner:
-    """Return the partitioner that a spec's ``training.partitioner`` names.
-
-    Raises:
-        SpecError: it is none of ``{fixed_shards: n}``, ``{min_size: bytes, max_shards: n}``, ``{max_size:
-            bytes, max_shards: n}``.
-    """
+    """Return the partitioner that a spec's ``training.partitioner`` names, else raise a `SpecError`."""
     match dict(config):
         case {"fixed_shards": shards, **rest} if not rest:
             return FixedShardsPartitioner(shards)
@@ -170,10 +165,8 @@ def partitioner_config(partitioner: object) -> dict[str, int] | None:
 
 
 def shard_count(variable: VariableSpec, partitioner: Partitioner | None) -> int:
-    """Return the number of shards of a variable; 1 for scalars and for variables without elements.
-
-    Raises:
-        SpecError: the partitioner's answer is no number of parts of the first axis alone.
+    """Return the number of shards of a variable; 1 for scalars and for variables without elements. A
+    `SpecError` says that the partitioner's answer is no number of parts of the first axis alone.
     """
     if partitioner is None or not variable.shape or variable.size == 0:
         return 1
@@ -194,10 +187,8 @@ def split_rows(rows: int, shards: int) -> list[int]:
 
 
 def row_offsets(rows: Sequence[int]) -> list[int]:
-    """Return the first row of each shard, from the number of rows of each."""
     return [0, *accumulate(rows)][:-1]
 
 
 def shard_name(name: str, shard: int) -> str:
-    """Return the name of one shard of a partitioned variable."""
     return f"{name}/part_{shard}"

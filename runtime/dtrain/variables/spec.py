@@ -31,8 +31,6 @@ class VariableSpec:
 
     Attributes:
         name: unique within the model, for example ``dense/kernel``.
-        shape: its whole shape, before partitioning.
-        dtype: numpy's name of its dtype.
         trainable: False for moving averages, lookup tables and the like, which no optimizer touches.
         sparse: the variable is a table; a step reads some of its rows, and only their gradients travel.
     """
@@ -45,10 +43,8 @@ class VariableSpec:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return self.size * DTYPE_BYTES[self.dtype]
