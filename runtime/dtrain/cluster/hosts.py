@@ -31,11 +31,7 @@ _COUNT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
 def expand_hosts(text: str, hosts_max: int = HOSTS_MAX) -> list[str]:
-    """Return the names of a compressed list, in its order; numbers keep their leading zeros.
-
-    Raises:
-        SpecError: it is no such list, or has more than `hosts_max` hosts, counted before one is made.
-    """
+    """Return the names of a compressed list, in its order; numbers keep their leading zeros."""
     names = _NAMES.findall(text)
     if not text or ",".join(names) != text:
         raise SpecError(f"expected a list of hosts such as n[001-003,7],login, found {text[:80]!r}")
@@ -68,14 +64,12 @@ def _range(part: str, text: str) -> _Range:
 
 
 def _made(pieces: Sequence[str], ranges: Sequence[Sequence[_Range]]) -> Iterator[str]:
-    """Yield the names that a list has for one of its parts; the last numbers change first."""
     numbers = [[f"{each:0{digits}}" for those, digits in part for each in those] for part in ranges]
     for chosen in itertools.product(*numbers):
         yield "".join(map("".join, zip(pieces[::2], (*chosen, ""), strict=True)))
 
 
 def compress_hosts(hosts: Sequence[str]) -> str:
-    """Return the hosts in the compressed form, in their order."""
     parts: list[tuple[str, str, list[str]]] = []  # before the number, after it, the numbers
     for host in hosts:
         found = re.fullmatch(r"(.*?)([0-9]+)([^0-9]*)", host)
@@ -102,11 +96,7 @@ def _ranges(numbers: Sequence[str]) -> str:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Return the numbers of tasks by node: ``2(x3),1`` is 2, 2, 2, 1.
-
-    Raises:
-        SpecError: it is no such list.
-    """
+    """Return the numbers of tasks by node: ``2(x3),1`` is 2, 2, 2, 1."""
     found = [_COUNT.fullmatch(part) for part in text.split(",")]
     counts = [(int(each[1]), int(each[2] or 1)) for each in found if each is not None]
     nodes, tasks = sum(times for _, times in counts), sum(count * times for count, times in counts)

@@ -62,7 +62,6 @@ class TaskId:
 
     @property
     def sort_key(self) -> tuple[int, int]:
-        """Key of the order chief, workers, servers, evaluator, each by index."""
         return ROLE_ORDER[self.role], self.index
 
     @property
@@ -96,12 +95,7 @@ def tasks_text(counts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """Addresses (``host:port``) of the chief, the workers and the parameter servers.
-
-    Attributes:
-        jobs: for each role that has tasks, index to address; an index may be missing (a sparse cluster),
-            never negative.
-    """
+    """Addresses (``host:port``) of the chief, the workers and the parameter servers."""
 
     jobs: Mapping[Role, Mapping[int, str]]
 
@@ -114,11 +108,9 @@ class ClusterSpec:
         return any(self.jobs.values())
 
     def count(self, role: Role) -> int:
-        """Return how many tasks of a role the cluster names."""
         return len(self.jobs.get(role, {}))
 
     def tasks(self, *roles: Role) -> Iterator[TaskId]:
-        """Yield every task of the given roles (default: of all), in the order of roles and indices."""
         for role in sorted(self.jobs, key=ROLE_ORDER.__getitem__):
             if not roles or role in roles:
                 yield from (TaskId(role, index) for index in sorted(self.jobs[role]))
@@ -127,33 +119,26 @@ class ClusterSpec:
         return task.index in self.jobs.get(task.role, {})
 
     def address(self, task: TaskId) -> str | None:
-        """Return a task's address; None if the cluster does not name it (the evaluator, a joined worker)."""
         return self.jobs.get(task.role, {}).get(task.index)
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The addresses of the parameter servers, by index."""
         return tuple(address for _, address in sorted(self.jobs.get(Role.PS, {}).items()))
 
     @cached_property
     def leader(self) -> TaskId | None:
-        """The chief, or worker 0 where there is none."""
         return next(self.tasks(*TRAINING_ROLES), None)
 
     @cached_property
     def control_host(self) -> TaskId | None:
-        """The task that hosts the control plane: the first parameter server, so that a step needs no message
-        beside those that carry gradients; the leader where there are no servers.
-        """
+        """The first parameter server, so that a step needs no message beside gradients; else the leader."""
         return next(self.tasks(Role.PS), self.leader)
 
     def replicas(self, chief_trains: bool = True) -> tuple[TaskId, ...]:
-        """Return the tasks that train, in rank order."""
         return tuple(self.tasks(*(TRAINING_ROLES if chief_trains else (Role.WORKER,))))
 
     @cached_property
     def first_joined(self) -> int:
-        """Index of the first worker that joins a running cluster: after the last that the cluster names."""
         return max(self.jobs.get(Role.WORKER, {}), default=-1) + 1
 
     def rank(self, task: TaskId, chief_trains: bool = True) -> int | None:
@@ -165,7 +150,6 @@ class ClusterSpec:
         return len(replicas) + task.index - self.first_joined if joined else None
 
     def to_dict(self) -> dict[str, list[str] | dict[str, str]]:
-        """Return TF_CONFIG's "cluster": a list for a dense job, else a mapping with string keys."""
         result: dict[str, list[str] | dict[str, str]] = {}
         for role in sorted(self.jobs, key=ROLE_ORDER.__getitem__):
             addresses = dict(sorted(self.jobs[role].items()))
@@ -177,7 +161,6 @@ class ClusterSpec:
 
     @property
     def hash(self) -> str:
-        """Return a short digest that is equal on all tasks which were given the same cluster."""
         canonical = json.dumps(self.to_dict(), sort_keys=True).encode()
         return hashlib.blake2b(canonical, digest_size=8).hexdigest()
 
@@ -200,11 +183,6 @@ class AddressBook:
         self.digest = 0
 
     def address(self, task: TaskId) -> str:
-        """Return the address of a task, ``host:port``.
-
-        Raises:
-            SpecError: neither the cluster nor the control host has named one.
-        """
         entry = self.moved.get(str(task))
         address = entry[0] if entry is not None else self._cluster.address(task)
         if address is None:
@@ -212,14 +190,12 @@ class AddressBook:
         return address
 
     def learn(self, task: str, address: str, version: int) -> None:
-        """Enter an address, unless a newer one is known."""
         _, known = self.moved.get(task, ("", 0))
         if version > known:
             self.digest += version - known
             self.moved[task] = address, version
 
     def learn_all(self, moved: Mapping[str, tuple[str, int]]) -> None:
-        """Enter what another task knows."""
         for task, (address, version) in moved.items():
             self.learn(task, address, version)
 
@@ -240,12 +216,10 @@ def task_name(task: TaskId, joined: bool = False) -> str:
 
 
 def host_name(name: str) -> str:
-    """Return the host name of a task, of which `name` is the `task_name`."""
     return f"{name}.{NETWORK}"
 
 
 def task_uri(run_id: str, name: str) -> str:
-    """Return the URI of a task of a run, of which `name` is the `task_name`."""
     role, _, index = name.partition("-")
     return f"{SCHEME}{quote(run_id, safe='')}/{role}/{index}"
 
@@ -257,13 +231,7 @@ def names_tasks(uris: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class LeafNames:
-    """The names in a leaf.
-
-    Attributes:
-        task: as `dtrain.cluster.spec.task_name` returns it: ``worker-0``.
-        hosts: its DNS names.
-        uri: its URI.
-    """
+    """The names in a leaf; `task` is its `task_name`."""
 
     task: str
     hosts: tuple[str, ...]
@@ -271,5 +239,4 @@ class LeafNames:
 
     @classmethod
     def of(cls, run_id: str, name: str) -> "LeafNames":
-        """Return the names of a task of a run."""
         return cls(name, (NETWORK, host_name(name)), task_uri(run_id, name))

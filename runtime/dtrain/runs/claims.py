@@ -30,7 +30,6 @@ class _Held:
     """The locks of this process.
 
     Attributes:
-        pid: of the process that took them; a forked child begins anew.
         descriptors: of the open files, by directory. A file is opened once: closing any descriptor of it
             releases all locks.
     """
@@ -43,14 +42,8 @@ _held = _Held()
 
 
 def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
-    """Let a run alone write `path` until this process ends, if files can be locked there.
-
-    Args:
-        path: a file or a folder, which need not exist; a URL, where nothing can be locked, is not claimed.
-        run_id: None for a process that trains alone, which is no run.
-
-    Raises:
-        RunInUseError: another run writes it, and has not ended.
+    """Let a run alone write `path` until this process ends, else raise a `RunInUseError`. A URL, and a
+    process that is no run (None), claim nothing.
     """
     if run_id is None or "://" in str(path):
         return

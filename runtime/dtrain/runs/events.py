@@ -44,12 +44,7 @@ class MemberLeft(TraceEvent, frozen=True, tag="member left"):
 
 
 class Decided(TraceEvent, frozen=True, tag="decided"):
-    """The contributions of a synchronous step are chosen.
-
-    Attributes:
-        step: the global step that they make.
-        ranks: the replicas whose contributions count, once for each.
-    """
+    """The contributions of a synchronous step are chosen."""
 
     step: int
     ranks: tuple[int, ...]
@@ -77,11 +72,8 @@ class Saved(TraceEvent, frozen=True, tag="saved"):
 
 
 class CutTaken(TraceEvent, frozen=True, tag="cut taken"):
-    """A server remembers its state, which the leader reads for a checkpoint.
-
-    Attributes:
-        step: the server's version.
-        whole: whether that state is the one that was asked for; else the server could wait no longer.
+    """A server remembers its state, at its version `step`, for a checkpoint; it is not `whole` where the
+    server could not wait for the state that was asked for.
     """
 
     step: int
@@ -89,12 +81,7 @@ class CutTaken(TraceEvent, frozen=True, tag="cut taken"):
 
 
 class ConfigChanged(TraceEvent, frozen=True, tag="config changed"):
-    """An order of the leader (a learning rate, assigned values, an end) has a step from which it holds.
-
-    Attributes:
-        step: the version of the variables from which it holds.
-        stops: whether no further version is made.
-    """
+    """An order of the leader (a learning rate, assigned values, an end) has a step from which it holds."""
 
     step: int
     stops: bool

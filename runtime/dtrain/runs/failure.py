@@ -47,8 +47,8 @@ def show(error: BaseException) -> None:
 
 
 def show_alone(error: BaseException) -> None:
-    """Print what ends a program that runs without a launcher: the traceback, of which the frames inside
-    dtrain are left out unless DTRAIN_FULL_TRACEBACK is 1.
+    """Print what ends a program that runs without a launcher: the traceback, without the frames inside dtrain
+    unless DTRAIN_FULL_TRACEBACK is 1.
     """
     if os.environ.get("DTRAIN_FULL_TRACEBACK") == "1" or isinstance(error, KeyboardInterrupt):
         sys.__excepthook__(type(error), error, error.__traceback__)
@@ -57,7 +57,6 @@ def show_alone(error: BaseException) -> None:
 
 
 def _show_as_python_does(error: BaseException) -> None:
-    """Print the traceback, or let the program's own hook do so."""
     if sys.excepthook is not sys.__excepthook__ and sys.excepthook.__module__ != "dtrain":
         error.__traceback__ = users_frames(error.__traceback__)
         try:
@@ -116,7 +115,6 @@ def describe(error: BaseException, assignment: TaskAssignment) -> FailureRecord:
 
 
 def _cause(error: BaseException) -> tuple[FailureKind, str, str | None]:
-    """Return kind, message and traceback."""
     code = exit_code(error)
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and code in SIGNALS):
         return FailureKind.SIGNAL, SIGNALS[code], None
@@ -131,7 +129,6 @@ def _cause(error: BaseException) -> tuple[FailureKind, str, str | None]:
 
 
 def _place(error: DtrainError) -> str:
-    """Return the deepest line outside dtrain that led to the error."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [(frame.filename, frame.lineno or 0) for frame in frames if is_theirs(frame.filename)]
     if not theirs:
@@ -155,7 +152,6 @@ def users_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def is_theirs(file: str) -> bool:
-    """Return whether a line is the program's, neither dtrain's nor the standard library's."""
     if file.startswith((f"{_PACKAGE}/", "<frozen")):
         return False
     return not file.startswith(f"{_PYTHON}/") or "/site-packages/" in file
@@ -241,14 +237,13 @@ def text_of(value: object) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return the text with control characters, and parts that are no Unicode (a path's bytes that are not
-    UTF-8), as escapes, and without the passwords of URLs.
+    """Return the text with control characters and what is no Unicode as escapes, and without the passwords of
+    URLs.
     """
     return masked(plain(text))
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return a text of more than `limit` characters without its middle."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -291,7 +286,6 @@ def traceback_text(error: BaseException) -> str | None:
 
 
 def _plain(error: BaseException) -> str:
-    """Return the traceback of an error that cannot be formatted, without its causes and notes."""
     try:
         frames = "".join(traceback.format_tb(users_frames(error.__traceback__)))
     except BaseException:
@@ -319,7 +313,6 @@ def exit_code(error: BaseException) -> int:
 
 
 def exit_text(code: int) -> str:
-    """Return the words for an exit code that a program has asked for."""
     if code != 0 and _kept(code) == 0:
         return (
             f"exited with code {_short(code)}, of which the system would keep 0: it counts as a failure, "

@@ -64,11 +64,7 @@ _OWN_NAME = re.compile(
 
 @dataclass
 class TaskRecord:
-    """The state of a task's process, as the launcher knows it.
-
-    Attributes:
-        message: why it was lost, or is started again; None: it is not.
-    """
+    """A task's process, as the launcher knows it; `message` says why it was lost, or is started again."""
 
     task: str
     state: TaskState = TaskState.PENDING
@@ -86,10 +82,6 @@ class FailureRecord:
     """The reason why an attempt of a task, or a run, failed.
 
     Attributes:
-        error_type: the name of the exception's class; None where no exception ended it.
-        monotonic_s: the machine's monotonic clock, by which the earliest cause is found.
-        last_lines: the end of the task's output, for deaths without a traceback.
-        step: the task's last known place in training.
         likewise: the tasks that have failed with the same message; only in the record of a run.
         standing: each task's place in training, one line each; only in the record of a run that took too
             long.
@@ -113,9 +105,7 @@ class FailureRecord:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The place among the failures of a run: a lost peer is a consequence, and never precedes another
-        failure.
-        """
+        """A lost peer is a consequence, and never precedes another failure."""
         return self.kind is FailureKind.PEER_LOST, self.monotonic_s
 
 
@@ -135,8 +125,6 @@ class RunRecord:
 
     Attributes:
         stalled: the place at which training stands still and the tasks it waits for; None: it does not.
-        host: the name of the machine of that process.
-        saved: the newest checkpoint that a task has told of; None: there is none.
         keeps_logs: whether it keeps the output of the tasks; a task that was started by hand has its own.
     """
 
@@ -162,9 +150,7 @@ class JoinRecord:
 
     Attributes:
         run_id: as every connection presents it; differs from the record's id for a cluster started by hand.
-        launched: whether a launcher keeps the run directory.
         cluster: as TF_CONFIG has it.
-        secret: of the run.
         tls: a certificate for workers that join, where the launcher makes certificates.
     """
 
@@ -177,10 +163,7 @@ class JoinRecord:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """An order to a task: its own computation takes `factor` times as long from now on.
-
-    It replaces the factor of the spec's `simulate.slow`.
-    """
+    """An order to a task: its own computation takes `factor` times as long, whatever `simulate.slow` says."""
 
     factor: float
 
@@ -200,93 +183,75 @@ class RunFiles:
 
     @property
     def lock(self) -> Path:
-        """The file that is locked with flock while the run is alive."""
         return self.directory / "lock"
 
     @property
     def run(self) -> Path:
-        """The `RunRecord`."""
         return self.directory / "run.json"
 
     @property
     def spec(self) -> Path:
-        """The resolved spec."""
         return self.directory / "spec.json"
 
     @property
     def kept_spec(self) -> Path:
-        """The spec before the launch that goes on with the run, until that has made a step."""
         return self.directory / "kept_spec.json"
 
     @property
     def join(self) -> Path:
-        """The `JoinRecord`."""
         return self.directory / "join.json"
 
     @property
     def plan(self) -> Path:
-        """The plan of the tasks that were started."""
         return self.directory / "plan.json"
 
     @property
     def moved(self) -> Path:
-        """The addresses of tasks that a launcher has moved, on the hosts of tasks alone."""
         return self.directory / "moved.json"
 
     @property
     def where(self) -> Path:
-        """The engine and the hosts of the tasks; absent where they run on the launcher's machine."""
         return self.directory / "target.json"
 
     @property
     def stop(self) -> Path:
-        """The launcher that `dtrain stop` has told to stop."""
         return self.directory / "stop.json"
 
     @property
     def journal(self) -> Path:
-        """The journal, one event a line."""
         return self.directory / "events.jsonl"
 
     @property
     def metrics(self) -> Path:
-        """The metrics, one line a report."""
         return self.directory / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of ``ckpt-<step>`` folders."""
         return self.directory / "checkpoints"
 
     @property
     def fetched(self) -> Path:
-        """The folder for files of a leader's host that may not come to the working directory."""
         return self.directory / "fetched"
 
     @property
     def newest_step(self) -> int | None:
-        """Return the step of the newest checkpoint, by the names of folders alone; None: there is none."""
         names = (path.name.removeprefix("ckpt-") for path in self.checkpoints.glob("ckpt-*"))
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def tasks(self) -> list[TaskId]:
-        """Return every task that has left files, also one that has joined."""
         return _named(self.directory.glob("tasks/*-*"))
 
     def task(self, task: TaskId) -> Path:
-        """Return the folder of one task."""
         return self.directory / "tasks" / f"{task.role}-{task.index}"
 
     def status(self, task: TaskId) -> Path:
-        """Return the path of a task's `TaskStatus`."""
         return self.task(task) / "status.json"
 
     def joined(self, task: TaskId) -> Path:
-        """Return the path of the `JoinedRecord` of a worker that has joined."""
         return self.task(task) / "joined.json"
 
     def joined_tasks(self, besides: Container[str] = ()) -> list[TaskId]:
-        """Return every worker that has joined, also one that has left again, without certain folders."""
+        """Return every worker that has joined, also one that has left, without the folders `besides`."""
         root = self.directory / "tasks"
         with contextlib.suppress(OSError):
             others = (path for path in root.iterdir() if path.name not in besides)
@@ -295,40 +260,31 @@ class RunFiles:
         return []
 
     def attempt(self, task: TaskId, attempt: int) -> Path:
-        """Return the folder of one attempt of a task."""
         return self.task(task) / f"attempt-{attempt}"
 
     def log(self, task: TaskId, attempt: int) -> Path:
-        """Return the path of the output of one attempt of a task."""
         return self.attempt(task, attempt) / "output.log"
 
     def failure(self, task: TaskId, attempt: int) -> Path:
-        """Return the path of the reason why one attempt of a task failed; absent if it did not."""
         return self.attempt(task, attempt) / "failure.json"
 
     def trace(self, task: TaskId, attempt: int) -> Path:
-        """Return the path of the trace of one attempt; see `dtrain.runs.trace`."""
         return self.attempt(task, attempt) / "trace.jsonl"
 
     def slow(self, task: TaskId, attempt: int) -> Path:
-        """Return the path of a `Slowdown` for one attempt; absent as long as the spec alone decides."""
         return self.attempt(task, attempt) / "slow.json"
 
     def signal(self, task: TaskId, attempt: int) -> Path:
-        """Return the path of the newest signal that one attempt of a task on another host is to get."""
         return self.attempt(task, attempt) / "signal.json"
 
     def kill(self, task: TaskId, attempt: int) -> Path:
-        """Return the path of a `KillRequest` for one attempt of a task."""
         return self.attempt(task, attempt) / "kill.json"
 
     def attempts(self, task: TaskId) -> Iterator[int]:
-        """Yield the numbers of the attempts that left files, oldest first."""
         numbers = (path.name.removeprefix("attempt-") for path in self.task(task).glob("attempt-*"))
         yield from sorted(int(number) for number in numbers if number.isdecimal())
 
     def is_own(self, name: str) -> bool:
-        """Return whether dtrain gives this name to a file of the directory."""
         return _OWN_NAME.fullmatch(name) is not None
 
     def create(self) -> None:
@@ -356,18 +312,10 @@ class RunFiles:
             self.spec.replace(self.kept_spec)
 
     def open_lock(self) -> int:
-        """Open the lock, which is made if need be; the caller locks and closes the descriptor.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
         return os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
     def write_last_words(self, path: Path, record: Any) -> None:
-        """Write a last record as `write_record` does, on a full disk into reserved room.
-
-        The way in which a run ended is thus always known.
-        """
+        """Write a last record as `write_record` does, on a full disk into reserved room."""
         try:
             write_record(path, record)
         except OSError as error:
@@ -390,12 +338,9 @@ def _named(folders: Iterable[Path]) -> list[TaskId]:
 
 
 def write_record(path: Path, record: Any) -> None:
-    """Replace one of the small JSON files as a whole. Not fsynced: these are for people, not for recovery.
-
-    On a full disk the file is overwritten: a record that fits into its blocks needs no room.
-
-    Raises:
-        OSError: it cannot be written; it is as it was.
+    """Replace one of the small JSON files as a whole, not fsynced: they are for people, not for recovery. On
+    a full disk the file is overwritten: a record that fits into its blocks needs no room. An `OSError`
+    leaves it as it was.
     """
     try:
         replace_json(path, record)
@@ -411,7 +356,7 @@ def offer_to_join(files: RunFiles, record: JoinRecord) -> None:
 
 
 def default_runs_dir() -> Path:
-    """Return the directory of runs: DTRAIN_RUNS_DIR, else XDG's (``~/.local/state/dtrain/runs``)."""
+    """Return DTRAIN_RUNS_DIR, else XDG's directory of runs (``~/.local/state/dtrain/runs``)."""
     if chosen := os.environ.get(RUNS_DIR):
         return Path(chosen).expanduser()  # ~ stays where no shell has expanded it
     return state_home() / "dtrain" / "runs"
@@ -422,7 +367,6 @@ NOT_BELIEVED = "only this user's own runs are read"
 
 
 def why_not_own(facts: os.stat_result) -> str | None:
-    """Return why a folder or file is not this user's alone, and what to do; None if it is."""
     if facts.st_uid != os.geteuid():
         return f"it belongs to another user (uid {facts.st_uid})"
     if facts.st_mode & 0o022:
@@ -431,12 +375,7 @@ def why_not_own(facts: os.stat_result) -> str | None:
 
 
 def open_own(directory: Path) -> int:
-    """Open a folder that is this user's alone; the caller closes the descriptor.
-
-    Raises:
-        OSError: there is none, or it cannot be opened.
-        RunError: it is not this user's alone.
-    """
+    """Open a folder that is this user's alone, else raise a `RunError`; the caller closes the descriptor."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if why := why_not_own(os.fstat(descriptor)):
         os.close(descriptor)
@@ -445,12 +384,7 @@ def open_own(directory: Path) -> int:
 
 
 def make_private(directory: Path) -> None:
-    """Give an existing run directory mode 0700, so that only its owner can read it.
-
-    Raises:
-        OSError: there is none, or it cannot be opened.
-        RunError: it is not this user's alone.
-    """
+    """Give an existing run directory mode 0700; raise a `RunError` if it is not this user's alone."""
     descriptor = open_own(directory)
     try:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != PRIVATE:

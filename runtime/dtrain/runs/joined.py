@@ -36,7 +36,6 @@ class JoinedRecord:
 
 
 def note(record: TaskRecord, said: TaskStatus) -> None:
-    """Take what a task says of itself into its record."""
     silent = f"has not been heard of for {said.silent_s:.0f} s" if said.lost else None
     record.message = why_lost(said) or silent
     record.state = TaskState.FAILED if silent and state_of(said) in LIVE_TASK_STATES else state_of(said)
@@ -47,7 +46,6 @@ def note(record: TaskRecord, said: TaskStatus) -> None:
 
 
 def joined_name(task: str, cluster: ClusterSpec) -> TaskId | None:
-    """Return the worker of this name if it is none of the cluster's; None for every other task."""
     with contextlib.suppress(SpecError):
         found = TaskId.parse(task)
         return found if found.role is Role.WORKER and found not in cluster else None
@@ -55,10 +53,8 @@ def joined_name(task: str, cluster: ClusterSpec) -> TaskId | None:
 
 
 def takes_folder(directory: Path) -> Callable[[int], bool]:
-    """Return a function that makes the folder of a worker's index in a run directory.
-
-    It returns False where another process was first: of two that take an index, one gets it. Where no folder
-    can be made, none says anything against an index.
+    """Return a function that makes the folder of a worker's index, and returns False where another process
+    was first. Where no folder can be made, none says anything against an index.
     """
     files = RunFiles(directory)
 
@@ -75,7 +71,6 @@ def takes_folder(directory: Path) -> Callable[[int], bool]:
 
 
 def arrival_text(record: TaskRecord) -> str:
-    """Return the line about a worker: ``worker:2 has joined from machine-b (pid 123)``."""
     where = f" from {record.host}" if record.host else ", and does not say from where"
     return f"{record.task} has joined{where}" + (f" (pid {record.pid})" if record.pid else "")
 
@@ -89,7 +84,6 @@ class JoinedFromElsewhere:
         self._kept: dict[TaskId, TaskRecord | None] = {}
 
     def update(self, reply: HeartbeatReply) -> None:
-        """Write what is new of them in ps:0's answer."""
         statuses = {status.task: status for status in reply.statuses}
         for name in dict.fromkeys([*statuses, *reply.heard_of]):
             if (task := joined_name(name, self._cluster)) is not None:

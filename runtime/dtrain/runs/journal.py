@@ -24,16 +24,11 @@ from dtrain.runs.files import RunFiles
 
 
 def now_text() -> str:
-    """Return the time of day in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def append_event(files: RunFiles, kind: str, **facts: Any) -> None:
-    """Append one line, for example ``{"event": "exited", "task": "worker:0", "status": -9, ...}``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Append one line, for example ``{"event": "exited", "task": "worker:0", "status": -9, ...}``."""
     line = json.dumps({"time": now_text(), "monotonic_s": round(time.monotonic(), 4), "event": kind, **facts})
     with open(files.journal, "a", encoding="utf-8") as file:
         file.write(masked(line) + "\n")
@@ -50,7 +45,6 @@ class MetricsLog:
     """Appends the numbers of all tasks from ps:0's answers to the leader's heartbeats."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Begin at `path`, which a restarted leader continues; `clock` returns monotonic seconds."""
         self._path = path
         self._clock = clock
         self._next_s = clock() + INTERVAL_S

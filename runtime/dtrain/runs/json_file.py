@@ -54,17 +54,9 @@ def read_sound(path: Path, kind: type[Record]) -> Record | None:
 
 
 def replace_json(path: Path, record: Any, room: Path | None = None, *, private: bool = False) -> None:
-    """Replace a file as a whole: written aside, then renamed.
-
-    Args:
-        path: of the file; it need not be there.
-        record: its new contents.
-        room: a file whose blocks are used; blocks that are released first might be taken by others on a full
-            disk.
-        private: the file is for its owner alone, and shows everything.
-
-    Raises:
-        OSError: it cannot be written; it is as it was.
+    """Replace a file as a whole, written aside and then renamed; an `OSError` leaves it as it was. `room` is
+    a file whose blocks are used: others might take released ones on a full disk. A `private` file is its
+    owner's alone, and shows passwords.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -85,13 +77,9 @@ def replace_json(path: Path, record: Any, room: Path | None = None, *, private: 
 
 
 def overwrite_json(path: Path, record: Any) -> None:
-    """Overwrite a file in its own blocks, which needs no room as long as the record fits into them.
-
-    It is done in one write, because a reader may come at any moment. Blanks fill the place of a longer
-    earlier record.
-
-    Raises:
-        OSError: it is not there, or does not fit; it is as it was.
+    """Overwrite a file in its own blocks, which needs no room as long as the record fits into them; an
+    `OSError` leaves it as it was. It is done in one write, because a reader may come at any moment. Blanks
+    fill the place of a longer earlier record.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -105,7 +93,6 @@ def overwrite_json(path: Path, record: Any) -> None:
 
 
 def keep_room(directory: Path) -> None:
-    """Reserve `RESERVES` in a folder, each of `RESERVE_BYTES`, as far as the disk has room."""
     for name, count in RESERVES.items():
         for number in range(count):
             with contextlib.suppress(OSError):
@@ -116,6 +103,5 @@ def keep_room(directory: Path) -> None:
 
 
 def give_room_back(directory: Path) -> None:
-    """Release the reserves in a folder."""
     for room in directory.glob("reserve-*"):
         room.unlink(missing_ok=True)

@@ -21,7 +21,6 @@ def heed() -> None:
 
 
 def heard() -> int:
-    """Return how many notices this process has got."""
     return _heard
 
 

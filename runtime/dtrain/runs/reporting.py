@@ -42,11 +42,9 @@ from dtrain.runs.trace import VARIABLE, Header, Trace
 class Account:
     """Receives the waits and the progress of a process, and records nothing. A `Reporter` records them."""
 
-    def waiting(self, for_whom: object) -> None:
-        """Take note of the task that is waited for from now on, which `str` names; None: none."""
+    def waiting(self, for_whom: object) -> None: ...
 
-    def progress(self, step: int) -> None:
-        """Take note of a completed step."""
+    def progress(self, step: int) -> None: ...
 
 
 INTERVAL_S = 0.5
@@ -63,11 +61,8 @@ class Reporter(Account):
 
     Attributes:
         status: fields may be set by any thread at any time.
-        bytes_moved: how many bytes the task has sent and received on the connections that are open now.
         certificate: the first and the last moment of the task's certificate, in seconds since 1970;
             None: it has none.
-        trace: what happens to the task, and what it spends its time on.
-        activity: whether it works, for those that wait for it.
     """
 
     def __init__(self, assignment: TaskAssignment) -> None:
@@ -120,22 +115,19 @@ class Reporter(Account):
         self._path = path
 
     def running(self) -> None:
-        """Record that the task is up."""
         self.status.phase = TaskPhase.RUNNING
         self.write()
 
     def leaving(self) -> None:
-        """Record that the task was told to stop, and will when no other needs it any more."""
         self.status.phase = TaskPhase.LEAVING
         self.write()
 
     def leads(self) -> None:
-        """Record at once that this task leads, from now on: the launcher judges success by it."""
+        """Record at once that this task leads: the launcher judges success by it."""
         self.status.leads = self.status.hosts_control = True
         self.write()
 
     def fit_begins(self) -> None:
-        """Record that a call of `fit` begins; until it ends the task has steps to make."""
         self.status.fits_begun += 1
         self.status.in_loop = False
         self.activity.beat()
@@ -146,10 +138,7 @@ class Reporter(Account):
         self.write()
 
     def waiting(self, for_whom: object) -> None:
-        """Record the task that this one waits for from now on; None: none.
-
-        `str` names it, and is called only where the name is shown: a task may wait often in one step.
-        """
+        """Record the task that this one waits for from now on; None: none."""
         if self._waiting is not None and self._waiting[0] == for_whom:
             return
         now = time.monotonic()
@@ -161,7 +150,7 @@ class Reporter(Account):
         self._waiting = None if for_whom is None else (for_whom, now)
 
     def behind(self, server: str, others: str | None) -> None:
-        """Record the tasks that a server itself waits for, and so does any task that waits for the server."""
+        """Record for whom a server itself waits: so does any task that waits for the server."""
         self._behind[server] = others
 
     def unreached(self, server: str, address: str, reason: str | None) -> None:
@@ -174,13 +163,11 @@ class Reporter(Account):
             self._unreached[server] = Unreached(address, reason, before.since_s if before else now_s, now_s)
 
     def introduce(self) -> None:
-        """Print the task's identity, address, servers and protection, unless a launcher does."""
         self.announce(introduction(self._assignment, self.status.pid))
         if said := exposure(self._assignment, encrypted=self.certificate() is not None):
             self.announce(said)
 
     def announce(self, text: str) -> None:
-        """Print a line on stderr, unless a launcher tells the user about this task."""
         if self._announcements is not None:
             self.warn(text)
 
@@ -194,7 +181,6 @@ class Reporter(Account):
                 self.warn(text)
 
     def warn(self, text: str) -> None:
-        """Print a warning on stderr."""
         with contextlib.suppress(OSError):  # a full disk under it
             print(plain(f"dtrain: {self.status.task}: {text}"), file=sys.stderr, flush=True)  # noqa: T201
 
@@ -218,7 +204,6 @@ class Reporter(Account):
             self.write()
 
     def progress(self, step: int, loss: float | None = None, examples: int = 0) -> None:
-        """Record a completed step."""
         self.status.step = step
         self.status.progress_monotonic_s = time.monotonic()
         if examples:
@@ -228,20 +213,17 @@ class Reporter(Account):
         self._examples += examples
 
     def in_loop(self, updates: int) -> None:
-        """Record that a loop of the program's own is up, and the updates that it has made."""
         if self.status.phase is TaskPhase.STARTING:
             self.running()
         self.loop_begins()
         self.progress(updates)
 
     def loop_begins(self) -> None:
-        """Record that a loop of the program's own begins, for which every replica is needed."""
         if not self.status.in_loop:
             self.status.in_loop = True
             self.write()
 
     def begins(self) -> float:
-        """Return the CPU time at which this thread begins to compute, for `slow_down`."""
         return time.thread_time()
 
     def slow_down(self, begun_s: float) -> None:
@@ -253,7 +235,6 @@ class Reporter(Account):
         self._pace.computed(used_s, rest_s)
 
     def current(self) -> TaskStatus:
-        """Return a copy of the status as of now: heartbeat, rate and wait brought up to date."""
         now = time.monotonic()
         waiting = self._waiting
         self.status.monotonic_s = now
@@ -300,7 +281,6 @@ class Reporter(Account):
         return f"{', '.join(others)} (at {waited_for})" if others else waited_for
 
     def write(self) -> None:
-        """Replace the status file now."""
         if self._path is not None:
             # a full disk must not stop training; the heartbeat's age shows it
             with self._writing, contextlib.suppress(OSError):
@@ -358,12 +338,10 @@ def _is_far_worker(assignment: TaskAssignment) -> bool:
 
 
 def _share(part_s: float, whole_s: float) -> float:
-    """Return a share from 0 to 1; another thread writes the times meanwhile."""
     return min(1.0, max(0.0, part_s / whole_s))
 
 
 def _trace_of(assignment: TaskAssignment, status: TaskStatus) -> Trace:
-    """Return the trace of an attempt, which is kept where the spec or the environment asks for one."""
     wanted = assignment.spec.trace or os.environ.get(VARIABLE, "") not in ("", "0")
     if not wanted or assignment.run_dir is None:
         return Trace(None)

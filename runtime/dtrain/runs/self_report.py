@@ -36,14 +36,7 @@ _ON_LOOPBACK = "no other user of this machine has it, unless all give one by --s
 
 
 class Unreached(NamedTuple):
-    """A server to which no connection can be opened.
-
-    Attributes:
-        address: the server's.
-        reason: the latest reason for which it is not reached.
-        since_s: the time of the first failure.
-        seen_s: the time of the latest failure.
-    """
+    """A server to which no connection can be opened."""
 
     address: str
     reason: str
@@ -53,8 +46,6 @@ class Unreached(NamedTuple):
 
 @dataclass
 class _Announced:
-    """The lines about one wait, the time of the next one, and the pause after that."""
-
     texts: set[str]
     due_s: float
     pause_s: float = AGAIN_S
@@ -70,12 +61,8 @@ class Announcements:
     def look(
         self, now_s: float, unreached: Mapping[str, Unreached], waiting: tuple[str, float] | None
     ) -> Iterator[str]:
-        """Yield the lines that are due.
-
-        Args:
-            now_s: seconds.
-            unreached: by name, the servers to which this task tries to connect.
-            waiting: the tasks that the task waits for, and since when; None: it does not wait for a task.
+        """Yield the lines that are due about servers that are not reached, and about the tasks that are
+        waited for, and since when.
         """
         for server in [server for server in self._unreached if server not in unreached]:
             del self._unreached[server]
@@ -116,7 +103,6 @@ def _due(told: _Announced, now_s: float, longest_s: float) -> bool:
 
 
 def introduction(assignment: TaskAssignment, pid: int) -> str:
-    """Return a line with a task's identity, its address, and its servers."""
     cluster = assignment.cluster
     whole = tasks_text({role.value: cluster.count(role) for role in Role})
     who = f"process {pid} of run {assignment.run_id}, which is {whole}"
@@ -134,12 +120,7 @@ def introduction(assignment: TaskAssignment, pid: int) -> str:
 
 
 def exposure(assignment: TaskAssignment, *, encrypted: bool) -> str | None:
-    """Return a line on what protects a task's connections; None for a task that is alone on loopback.
-
-    Args:
-        assignment: the task's.
-        encrypted: whether the task has a certificate.
-    """
+    """Return a line on what protects a task's connections; None for a task that is alone on loopback."""
     cluster = assignment.cluster
     addresses = [cluster.address(task) for task in cluster.tasks()]
     outside = [address for address in addresses if address is not None and not is_loopback(address)]
@@ -170,7 +151,6 @@ class Activity:
 
     Attributes:
         at_s: when it last dealt with a batch, by the machine's monotonic clock.
-        busy_with: what it does that takes its own time; None: nothing.
         input_s: for how long it has waited for the batches that were read so far.
         reading_since_s: since when it waits for the one that is read now; None: it does not.
     """
@@ -182,17 +162,13 @@ class Activity:
         self.reading_since_s: float | None = None
 
     def waited_s(self, now_s: float) -> float:
-        """Return for how long it has waited for batches, with the one that is read now."""
         since_s = self.reading_since_s
         return self.input_s + (max(0.0, now_s - since_s) if since_s is not None else 0.0)
 
     def beat(self) -> None:
-        """Record that a batch was read, computed or evaluated."""
         self.at_s = time.monotonic()
 
     def after(self, call: Callable[P, R]) -> Callable[P, R]:
-        """Return the function with a record of each of its ends."""
-
         @wraps(call)
         def recorded(*arguments: P.args, **named: P.kwargs) -> R:
             result = call(*arguments, **named)
@@ -202,8 +178,6 @@ class Activity:
         return recorded
 
     def reading(self, read: Callable[P, R]) -> Callable[P, R]:
-        """Return the function, which reads a batch, with an account of the time that it takes."""
-
         @wraps(read)
         def timed(*arguments: P.args, **named: P.kwargs) -> R:
             begun_s = self.reading_since_s = time.monotonic()
@@ -218,7 +192,6 @@ class Activity:
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Record that this runs."""
         before = self.busy_with
         self.busy_with = what
         try:
@@ -254,7 +227,6 @@ class OwnPace:
         self._computed_s = self._rested_s = 0.0
 
     def computed(self, used_s: float, rested_s: float) -> None:
-        """Add a computation of so much CPU time, and the rest after it."""
         self._computations += 1
         self._computed_s += used_s
         self._rested_s += rested_s
@@ -280,12 +252,10 @@ class OwnUsage:
     """A meter of this process."""
 
     def __init__(self, now_s: float) -> None:
-        """Begin; `now_s` is of the monotonic clock."""
         self._since_s = now_s
         self._used_s = _processor_s()
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether the last measurement is old enough."""
         return now_s - self._since_s >= EVERY_S
 
     def measure(self, now_s: float) -> tuple[float, int | None]:
@@ -321,13 +291,6 @@ class CertificateLife:
         self._warned_s = -math.inf
 
     def look(self, begins_s: float, ends_s: float, now_s: float) -> str | None:
-        """Return the warning that is due.
-
-        Args:
-            begins_s: the certificate's first moment, in seconds since 1970.
-            ends_s: its last one.
-            now_s: the present one.
-        """
         if now_s < begins_s + WARNED_FROM * (ends_s - begins_s) or now_s - self._warned_s < DAY_S:
             return None
         self._warned_s = now_s
@@ -339,5 +302,4 @@ class CertificateLife:
 
 
 def time_text(time_s: float) -> str:
-    """Return a time in seconds since 1970 as ISO 8601 writes it, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_s))

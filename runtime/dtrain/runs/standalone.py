@@ -42,11 +42,9 @@ class HandRun:
     """The run directory, locked for the life of the leader."""
 
     def __init__(self, assignment: TaskAssignment, *, goes_on: bool = False) -> None:
-        """Make the directory, or take it over; with `goes_on` in the midst of the run that it is of.
-
-        Raises:
-            RunInUseError: another leader, or a launch, holds it.
-            RunError: it cannot be made, or that run has succeeded without this task.
+        """Make the directory, or take it over; with `goes_on` in the midst of the run that it is of. A
+        `RunInUseError` says that another leader or a launch holds it, a `RunError` that the run has
+        succeeded without it.
         """
         now = datetime.now().astimezone()
         run = f"{assignment.run_id}-{now:%Y%m%d-%H%M%S}"
@@ -92,7 +90,6 @@ class HandRun:
         offer_to_join(self.files, JoinRecord(assignment.run_id, False, cluster, assignment.secret))
 
     def _introduce(self) -> None:
-        """Record that the leader is there, which it is before any server says so."""
         for record in self._record.tasks:
             if record.task == str(self._assignment.task):
                 record.state = TaskState.STARTING
@@ -139,7 +136,6 @@ class HandRun:
         return [*there, *[self._arrival(known[name]) for name in joined], *lost]
 
     def _arrival(self, record: TaskRecord) -> str:
-        """Note in the journal that a worker has joined; return the line about it."""
         with contextlib.suppress(OSError):
             append_event(self.files, "joined", task=record.task, pid=record.pid, host=record.host)
         return arrival_text(record)
@@ -153,13 +149,9 @@ class HandRun:
             write_record(path, by_clock(status, time.monotonic()))
 
     def close(self, error: BaseException | None, step: int | None = None) -> str:
-        """Record the end of the leader's program, which is the run's and every participant's.
-
-        Args:
-            error: the error that ended it; None: it ended well.
-            step: the newest that the leader has made; the others may have told of it in vain.
-
-        Returns: The run's last line of output, as of `dtrain launch`.
+        """Record the end of the leader's program, which is the run's and every participant's; return the
+        run's last line. `step` is the newest that the leader has made: the others may have told of it in
+        vain.
         """
         code = failure.exit_code(error) if error else 0
         state = (

@@ -24,7 +24,6 @@ def why_lost(said: TaskStatus) -> str | None:
 
 
 def state_of(said: TaskStatus) -> TaskState:
-    """Return the state of a task from its last report."""
     if why_lost(said) is not None:
         return TaskState.STOPPED if said.exit_code in STOPPED else TaskState.FAILED
     return _BY_PHASE[said.phase]

@@ -33,7 +33,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="t
     """The first line of each attempt.
 
     Attributes:
-        at_s: the machine's monotonic clock, which all other lines count in.
         wall_s: seconds since 1970 at the same moment; relates the clocks of several machines.
     """
 
@@ -74,7 +73,6 @@ class Trace:
     """Collects the lines of one task in memory until `flush`, from any thread; spans too where it is `on`."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin to append to `path` (None: keep no line); `clock` returns monotonic seconds."""
         self.on = path is not None
         self._path = path
         self._clock = clock
@@ -83,18 +81,15 @@ class Trace:
         self._writing = threading.Lock()  # the reporter's thread flushes, and so does the task as it ends
 
     def begin(self, header: Header) -> None:
-        """Say whose trace follows."""
         self.keep(header)
 
     def event(self, event: AnyEvent) -> None:
-        """Keep an event, and log it."""
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s", event)
         if self.on:
             self.keep(Happened(at_s=self._clock(), what=event))
 
     def span(self, name: str, begun_s: float, ended_s: float, whom: str | None = None) -> None:
-        """Keep a span that has ended, in the clock's seconds."""
         if self.on:
             self.keep(Span(name=name, at_s=begun_s, for_s=ended_s - begun_s, whom=whom))
 

@@ -35,9 +35,8 @@ _NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETD
 
 
 def obstacle(address: str, timeout_s: float = PROBE_S, look: Look | None = None) -> str | None:
-    """Return why no connection can be opened to an address; None if one was accepted.
-
-    Each address that the name stands for is tried for `timeout_s`. `look` checks an open connection.
+    """Return why no connection can be opened to an address; None if one was accepted. Each address that the
+    name stands for is tried for `timeout_s`.
     """
     try:
         places = places_of(address)
@@ -57,7 +56,6 @@ def obstacle(address: str, timeout_s: float = PROBE_S, look: Look | None = None)
 
 
 def reach(peer: str, address: str, timeout_s: float, tell: Tell, look: Look | None = None) -> None:
-    """Wait until a server accepts connections; a `WaitTimeoutError` names the last reason why none does."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = PAUSE_S
     while (reason := obstacle(address, look=look)) is not None:
@@ -76,15 +74,11 @@ def not_reached(peer: str, address: str, timeout_s: float, reason: str) -> WaitT
 
 
 def silence(address: str, *, tls: bool) -> str:
-    """Say what may be wrong with a server that accepts connections and does not answer."""
     return SILENT if tls or is_loopback(address) else f"{SILENT}, or expects TLS: see --tls-cert"
 
 
 def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
-    """Wait until the host of an address can be resolved; raise a `SpecError` if it cannot in time.
-
-    The name of a new machine or pod may be published seconds after its start.
-    """
+    """Wait until the host of an address can be resolved; the name of a new machine may be published late."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = PAUSE_S
     while (reason := name_obstacle(address)) is not None:
@@ -100,7 +94,6 @@ def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
 
 
 def unresolved(address: str, error: OSError) -> str:
-    """Say in words what getaddrinfo found wrong with the host of an address."""
     host = address.rpartition(":")[0]
     if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
         return f"the name {host} cannot be looked up now ({error.strerror})"
@@ -108,7 +101,6 @@ def unresolved(address: str, error: OSError) -> str:
 
 
 def name_obstacle(address: str) -> str | None:
-    """Return why the host of an address cannot be resolved; None if it can."""
     try:
         places_of(address)
     except OSError as error:
@@ -117,9 +109,8 @@ def name_obstacle(address: str) -> str | None:
 
 
 def listening_obstacle(address: str) -> str | None:
-    """Return why no server of this machine can listen at an address; None if one can.
-
-    Of a name that stands for several addresses one must be free, and none in use.
+    """Return why no server of this machine can listen at an address; None if one can. Of a name that stands
+    for several addresses one must be free, and none in use.
     """
     try:
         places = places_of(address)
@@ -142,11 +133,6 @@ def listening_obstacle(address: str) -> str | None:
 
 
 def places_of(address: str) -> list[tuple[socket.AddressFamily, Any]]:
-    """Return what a ``host:port`` stands for, as arguments of `socket.socket` and of its `connect`.
-
-    Raises:
-        OSError: the name cannot be looked up; see `unresolved`.
-    """
     host, _, port = address.rpartition(":")
     # As bytes: a text is put through the tables of IDNA first, which are a megabyte.
     found = socket.getaddrinfo(host.strip("[]").encode(), int(port), type=socket.SOCK_STREAM)

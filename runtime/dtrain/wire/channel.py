@@ -40,30 +40,23 @@ class Channel(Protocol):
     def bytes_received(self) -> int: ...
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """Send a message. The blocks must not change before the answer has come.
-
-        Raises:
-            PeerLostError: the connection is gone. A transport may leave it to `receive` to say so.
+        """Send a message. The blocks must not change before the answer has come. Raises a `PeerLostError` if
+        the connection is gone, which a transport may leave to `receive`.
         """
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there.
-
-        So are those of later messages, until other arrays are offered. Or they lie where the server wrote
-        them: they cannot be written, and stay as they are until the next message with blocks, unless that is
-        `Rows`. The deadline is in seconds of the channel's clock (`time.monotonic`, where it is a real one).
-
-        Raises:
-            WaitTimeoutError: no message has come by the deadline. The connection stays as it is.
-            PeerLostError: the connection is gone, or was aborted.
-            PeerRefusedError: the server does not want this connection; the message says why.
+        """Wait for the next message; blocks that fit `into` (dtypes and sizes) are written there. So are
+        those of later messages, until other arrays are offered. Or they lie where the server wrote them:
+        they cannot be written, and stay as they are until the next message with blocks, unless that is
+        `Rows`. The deadline is in seconds of the channel's clock. Raises a `WaitTimeoutError` at the
+        deadline, a `PeerLostError` where the connection is gone or was aborted, and a `PeerRefusedError`
+        with the server's reason.
         """
 
     def abort(self, reason: str) -> None:
         """Make the `receive` under way, and all later ones, raise PeerLostError with this reason."""
 
-    def close(self) -> None:
-        """Give the connection up. Never raises."""
+    def close(self) -> None: ...
 
 
 @runtime_checkable
@@ -71,9 +64,8 @@ class PassesOn(Protocol):
     """An end of a connection between two tasks of one host, on which file descriptors can travel."""
 
     def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
-        """Send a message without blocks, and copies of file descriptors: `Frame.passed` at the other end.
-
-        The caller's own may be closed when this returns.
+        """Send a message without blocks, and copies of file descriptors (`Frame.passed`), which may be closed
+        then.
         """
 
 
@@ -96,20 +88,17 @@ class Caller(Protocol):
 
     @property
     def reading(self) -> Sequence[Array]:
-        """The blocks last sent, as long as the peer reads them where they are: until it is answered with
-        others, or `has_read`.
+        """The blocks last sent, as long as the peer reads them in place: until other blocks are sent, or
+        `has_read`.
         """
 
-    def has_read(self) -> None:
-        """Record that the peer reads no more of the blocks: from now on `reading` is empty."""
+    def has_read(self) -> None: ...
 
     def __hash__(self) -> int: ...
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        """Answer, now or later. The blocks are copied before this returns, or stand in `reading`; one that is
-        gone is no error.
-
-        `payload` holds the same blocks, where many get the same answer.
+        """Answer, now or later. The blocks are copied before this returns, or stand in `reading`; a peer that
+        is gone is no error. `payload` holds the same blocks, where many get the same answer.
         """
 
 
@@ -117,16 +106,15 @@ class Handler(Protocol):
     """The interface of a server, which the service calls from many threads at once."""
 
     def limits(self, hello: Hello) -> Limits:
-        """Return the longest message that makes sense now from a task; what the task cannot know is no reason
-        to refuse it (`Limits.dropped`).
+        """Return the longest message that makes sense now from a task, which cannot know it
+        (`Limits.dropped`).
         """
 
     @property
     def answers_at_once(self) -> bool:
         """Whether a large message is answered before another one is needed: they may come one at a time."""
 
-    def refuse(self, hello: Hello) -> str | None:
-        """Return why this connection is refused; None if it is accepted."""
+    def refuse(self, hello: Hello) -> str | None: ...
 
     def received(self, caller: Caller, frame: Frame) -> Answer:
         """Handle a message; answer through `caller.send`. Its blocks stay as they are until then."""

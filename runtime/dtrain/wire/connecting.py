@@ -49,15 +49,10 @@ def connect(
     transport: Transport = Transport.AUTO,
     tell: Tell = lambda reason: None,
 ) -> Channel:
-    """Open a connection to `peer` at `address`.
-
-    Args:
-        timeout_s: how long the server may take to accept connections, and then to answer.
-        tell: called with the reason while the server is not reached, and with None when it is.
-
-    Raises:
-        WaitTimeoutError: no process answers at the address within `timeout_s`.
-        PeerRefusedError: the server refuses this task, or `transport` is ``local`` and there is no such way.
+    """Open a connection to `peer` at `address`, which may take `timeout_s` to accept it, and then to answer.
+    `tell` is called with the reason while it is not reached, and with None when it is. Raises a
+    `WaitTimeoutError` if no process answers, and a `PeerRefusedError` if the server refuses this task, or
+    there is no way for ``local``.
     """
     on_this_host = transport != Transport.GRPC and is_loopback(address) and not shared_memory.shortage
     channel = _met(peer, address, credentials, timeout_s, tell) if on_this_host else None
@@ -75,7 +70,6 @@ def connect(
 def _by_grpc(
     peer: str, address: str, credentials: Credentials, timeout_s: float, transport: Transport
 ) -> Channel:
-    """Connect over gRPC, or over the local socket whose name comes over it."""
     # 5 MB and 70 ms that a task does not take whose servers are met.
     from dtrain.wire.grpc_client import GrpcChannel
 
@@ -104,16 +98,11 @@ def _by_grpc(
 
 
 def heartbeat_transport(transport: Transport, address: str) -> Transport:
-    """Return the transport for heartbeats: the network where there is one, so that they test it."""
     return Transport.AUTO if transport != Transport.GRPC and is_loopback(address) else Transport.GRPC
 
 
 def _met(peer: str, address: str, credentials: Credentials, timeout_s: float, tell: Tell) -> Channel | None:
-    """Return a connection to a server on this host by its socket's name; None if it has no such socket.
-
-    Raises:
-        WaitTimeoutError: no process answers within `timeout_s`.
-    """
+    """Return a connection to a server on this host by its socket's name; None if it has no such socket."""
     name = socket_name(peer, credentials)
     deadline_s = time.monotonic() + timeout_s
     pause_s = _PAUSE_S
@@ -151,11 +140,7 @@ Unreached = Callable[[str, str, str | None], None]
 
 
 class Connector:
-    """Opens connections of one task.
-
-    Attributes:
-        book: where the others serve; each attempt looks there, but what the launcher says decides.
-    """
+    """Opens connections of one task."""
 
     def __init__(
         self,
@@ -172,21 +157,12 @@ class Connector:
         self._transport = transport
 
     def connect(self, task: TaskId, timeout_s: float) -> Channel:
-        """Open a connection for tensors to a task.
-
-        Raises:
-            SpecError: no address of the task is known.
-            WaitTimeoutError: no process answers there within `timeout_s`.
-            PeerRefusedError: the task refuses this one.
-        """
         return self._open(task, timeout_s, self._transport)
 
     def connect_heart(self, task: TaskId, timeout_s: float) -> Channel:
-        """Open a connection for heartbeats; the rest is as for `connect`."""
         return self._open(task, timeout_s, heartbeat_transport(self._transport, self._address(task)))
 
     def _address(self, task: TaskId) -> str:
-        """Return where a task serves: on other hosts the launcher knows, also of the control host itself."""
         own = self._assignment
         if own.launched and own.run_dir is not None and own.spec.on is not On.LOCAL:
             with contextlib.suppress(RunError, OSError):
@@ -211,11 +187,7 @@ COMES_S = 2.0
 
 
 class LeaderFinder:
-    """Asks the task that led last, and then the others by rank, until one leads.
-
-    Attributes:
-        task: to be asked next, at first the first of the candidates.
-    """
+    """Asks the task that led last, and then the others by rank, until one leads."""
 
     def __init__(self, candidates: Sequence[TaskId], connect: ConnectTask, clock: Clock = SYSTEM) -> None:
         self._candidates = candidates
@@ -236,15 +208,12 @@ class LeaderFinder:
         return channel
 
     def go_on(self) -> None:
-        """Ask the next task: this one does not lead, or is gone."""
         place = self._candidates.index(self.task)
         self.task = self._candidates[(place + 1) % len(self._candidates)]
 
     def led_by_rank(self, rank: int) -> None:
-        """Ask the task of a rank next."""
         self.led_by(self._candidates[min(rank, len(self._candidates) - 1)])
 
     def led_by(self, task: TaskId) -> None:
-        """Ask this task next: it leads, as far as is known."""
         self.task = task if task in self._candidates else self._candidates[0]
         self._others_from_s = 0.0

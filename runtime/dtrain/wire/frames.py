@@ -86,7 +86,6 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def padded(nbytes: int) -> int:
-    """Return the next multiple of 8."""
     return (nbytes + 7) & ~7
 
 
@@ -137,7 +136,6 @@ class Payload:
 
 
 def described(blocks: Sequence[Array]) -> list[tuple[str, int]]:
-    """Return (dtype, elements) of each block."""
     return [(_NAMES.get(block.dtype) or block.dtype.name, block.size) for block in blocks]
 
 
@@ -166,9 +164,8 @@ class Limits(NamedTuple):
 
 def check(announced: Sequence[tuple[str, int]], limits: Limits) -> bool:
     """Check what a header says of its blocks, (dtype, elements) each; return whether they are to be kept.
-
-    Raises:
-        PeerRefusedError: an unknown dtype, a negative size, too many blocks, or more bytes than `limits`.
+    Raises a `PeerRefusedError` for an unknown dtype, a negative size, too many blocks, or more bytes than
+    `limits`.
     """
     if len(announced) > _BLOCKS_LIMIT:
         raise PeerRefusedError(f"a message with {len(announced)} blocks; at most {_BLOCKS_LIMIT} make sense")
@@ -190,7 +187,6 @@ def quoted(found: object) -> str:
 
 
 def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
-    """Return the blocks in the arrays that the receiver offers, if they fit."""
     if len(into) != len(blocks):
         return blocks
     for array, block in zip(into, blocks, strict=True):
@@ -203,7 +199,6 @@ def written(blocks: Sequence[Array], into: Sequence[Array]) -> Sequence[Array]:
 
 
 def _new(kinds: Sequence[tuple[str, int]]) -> list[Array]:
-    """Return arrays for what is announced; the machine gives memory only for what is written there."""
     try:
         return [np.empty(size, dtype) for dtype, size in kinds]
     except MemoryError:
@@ -212,7 +207,6 @@ def _new(kinds: Sequence[tuple[str, int]]) -> list[Array]:
 
 
 def _end(head: bytes | bytearray) -> int:
-    """Return where the header ends that a message begins with."""
     (header_bytes,) = _LENGTH.unpack_from(head)
     return _LENGTH.size + int(header_bytes)
 
@@ -235,15 +229,10 @@ class FrameDecoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the frame that has begun; 0 between frames."""
         return self._expected if self._frame is not None else 0
 
     def feed(self, chunk: bytes) -> Frame | None:
-        """Add the next chunk; return the frame that it completes.
-
-        Raises:
-            PeerRefusedError: the bytes are not what `encode` writes, or too many.
-        """
+        """Add the next chunk; return the frame that it completes. Refuse what `encode` does not write."""
         if self._frame is not None:
             frame, part = self._frame, memoryview(chunk)
         elif (whole_head := self._with_head(chunk)) is not None:
@@ -300,7 +289,6 @@ class FrameDecoder:
         return Frame(header.message, blocks), memoryview(chunk)[end:]
 
     def _blocks(self, header: _Header) -> list[Array]:
-        """Return the arrays for a message's payload; none if it is dropped."""
         announced = header.blocks
         if not check(announced, self.limits):
             return []

@@ -33,7 +33,6 @@ def add_port(server: grpc.Server, address: str, tls: "Tls | None") -> bool:
 
 
 def names_of(context: Any) -> list[str] | None:
-    """Return the names in the certificate of a call's client; None if the call came without TLS."""
     said = context.auth_context()
     if "transport_security_type" not in said:
         return None

@@ -31,11 +31,8 @@ class GrpcChannel:
     """A connection to `peer` (``ps:0``) at `address`. Nothing is sent before the server is up."""
 
     def __init__(self, peer: str, address: str, credentials: Credentials, timeout_s: float) -> None:
-        """Connect and shake hands.
-
-        Raises:
-            WaitTimeoutError: no process answers at the address within `timeout_s`.
-            PeerRefusedError: the process there has not proven that it is this peer.
+        """Connect and shake hands; a `WaitTimeoutError` says that no process answers, a `PeerRefusedError`
+        that it is not this peer.
         """
         self.peer = peer
         self.address = address
@@ -67,7 +64,6 @@ class GrpcChannel:
         return () if isinstance(message, Rows) else self._into
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """Send as `Channel.send` says; the connection's own thread cuts the chunks, so this does not wait."""
         self._requests.put(encode(message, blocks))
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
@@ -82,12 +78,7 @@ class GrpcChannel:
         raise self._explained(answer)
 
     def local_name(self, timeout_s: float) -> str:
-        """Wait until this task is accepted; return the server's socket for its host, or "". Call it once.
-
-        Raises:
-            WaitTimeoutError: the server does not answer within `timeout_s`.
-            PeerRefusedError: it does not want this task.
-        """
+        """Wait until this task is accepted; return the server's socket for its host, or "". Call it once."""
         try:
             name = next_of(self._admitted, time.monotonic() + timeout_s)
         except queue.Empty:

@@ -70,7 +70,6 @@ class GrpcCaller:
             self.outbox.put(iter(list(chunks)))
 
     def hang_up(self) -> None:
-        """Wake the connection's thread: the peer is gone."""
         self.outbox.put(None)
 
 
@@ -87,12 +86,8 @@ class GrpcService:
         share_port: bool,
         local_name: Callable[[], str] = str,
     ) -> None:
-        """Bind the address and start; raise a `SpecError` if it cannot be bound.
-
-        Args:
-            connections: how many may be open at once; a thread each.
-            share_port: bind with SO_REUSEPORT, because the launcher holds the port for us.
-            local_name: of the socket for tasks on this host (`LocalService.name`); empty if there is none.
+        """Bind the address and start, with a thread for each of `connections`; raise a `SpecError` if that
+        fails. The launcher may hold the port, so that it is to be shared.
         """
         if not share_port and (
             why := listening_obstacle(address)
@@ -206,7 +201,6 @@ class GrpcService:
 
 
 def _said(context: Any) -> bytes:
-    """Return what the client has said with its call; gRPC bounds its size."""
     said: bytes = dict(context.invocation_metadata()).get(HELLO_KEY, b"")
     return said
 
@@ -225,9 +219,8 @@ class Traffic:
 
 
 class Turn:
-    """The right to be the one large transfer in one direction, for one connection at a time.
-
-    It is `taken` while this connection has its turn (or has waited long enough for it).
+    """The right to be the one large transfer in one direction, or to have waited long enough for it
+    (`taken`).
     """
 
     def __init__(self, traffic: Traffic, lock: threading.Lock) -> None:
@@ -248,7 +241,6 @@ class Turn:
         self._traffic.moved += self._held
 
     def give_back(self) -> None:
-        """End the transfer; without effect if none was taken."""
         if self._held:
             self._lock.release()
         self._held = self.taken = False

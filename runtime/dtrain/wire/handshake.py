@@ -37,13 +37,8 @@ encode_greeting: Callable[[Greeting], bytes] = msgspec.msgpack.Encoder().encode
 
 
 def read_greeting(data: bytes) -> Greeting:
-    """Read what comes before the client is accepted, at either end.
-
-    Of another protocol version only the version is read, and `only_version` returned: everything else may
-    mean something else.
-
-    Raises:
-        PeerRefusedError: the bytes are no such message.
+    """Read what comes before the client is accepted, at either end; raise a `PeerRefusedError` for anything
+    else. Of another protocol version only the version is read, and `only_version` returned.
     """
     try:
         if len(data) <= GREETING_LIMIT_BYTES:
@@ -58,7 +53,6 @@ def read_greeting(data: bytes) -> Greeting:
 
 
 def only_version(version: int = PROTOCOL_VERSION) -> Hello:
-    """Return a hello that says nothing but the version of its sender's protocol."""
     return Hello(version=version, run_id="", cluster_hash="", task="")
 
 
@@ -111,7 +105,6 @@ class Door:
     """
 
     def __init__(self, credentials: Credentials, refuse: Callable[[Hello], str | None]) -> None:
-        """Begin to compute the key, if that takes time; `refuse` is as in `Handler`."""
         self._keyring = keyring = credentials.keyring
         self._tls = credentials.tls
         self._refuse = refuse
@@ -121,11 +114,7 @@ class Door:
             threading.Thread(target=keyring.key, args=(keyring.salt,), name="key", daemon=True).start()
 
     def answer(self, data: bytes, peer: str) -> Challenge | Proven:
-        """Answer what a client says before its hello: an opening, or its first proof.
-
-        Raises:
-            PeerRefusedError: it is neither, or of another version, or does not prove the key.
-        """
+        """Answer an opening, or a client's first proof; anything else raises a `PeerRefusedError`."""
         said = self._read(data, peer)
         keyring, now_s = self._keyring, time.monotonic()
         try:
@@ -146,10 +135,8 @@ class Door:
         peer: str,
         names: Sequence[str] | None = None,
     ) -> Generator[None, None, Hello]:
-        """Receive a client's packets until its hello is returned and it has been told so.
-
-        Raises:
-            PeerRefusedError: it is refused, and was told why.
+        """Receive a client's packets until its hello is returned and it has been told so, or told why it is
+        refused.
         """
         packet = b""
         try:
@@ -166,14 +153,8 @@ class Door:
             raise
 
     def admit(self, data: bytes, peer: str, names: Sequence[str] | None = None) -> Hello:
-        """Return the hello of a client that has proven itself and belongs to this run.
-
-        Args:
-            peer: where it comes from, for the log.
-            names: in its certificate; None: the connection has no TLS.
-
-        Raises:
-            PeerRefusedError: it has not, or does not.
+        """Return the hello of a client that has proven itself and belongs to this run; `peer` is for the log.
+        A connection without TLS has no `names` of a certificate (None).
         """
         answer = self._read(data, peer)
         try:
@@ -206,14 +187,9 @@ class Door:
 
 
 def last_proof(peer: str, place: str, credentials: Credentials, ask: Callable[[bytes], bytes]) -> bytes:
-    """Return what a client sends last, with its hello, to a server that has proven itself.
-
-    Args:
-        place: the peer, and where it is, for messages.
-        ask: sends a greeting, and returns what answers it.
-
-    Raises:
-        PeerRefusedError: the server has not proven that it is this peer; nothing it said is believed.
+    """Return what a client sends last, with its hello, to a server that has proven itself. `place` names the
+    peer for messages; `ask` sends a greeting, and returns what answers it. Nothing that another server
+    said is believed: a `PeerRefusedError`.
     """
     keyring, hello = credentials.keyring, credentials.hello
     opening = opening_of(hello.task)

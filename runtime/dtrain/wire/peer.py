@@ -34,11 +34,7 @@ Connect = Callable[[float], Channel]
 
 
 class Peer:
-    """A server, as one thread sees it; `abort` and `break_with` may come from other threads.
-
-    Attributes:
-        channel: the connection that is open now; None while there is none.
-    """
+    """A server, as one thread sees it; `abort` and `break_with` may come from other threads."""
 
     def __init__(
         self,
@@ -51,13 +47,9 @@ class Peer:
         greeting: Callable[[], Iterable[AnyMessage]] | None = None,
         note: Callable[[AnyEvent], None] | None = None,
     ) -> None:
-        """Remember how to connect; `open`, or the first question, does it.
-
-        Args:
-            patience_s: how long the server may be away, or break one connection after the other, before it is
-                lost.
-            pause_s: the pause before each attempt to open a connection again.
-            greeting: what is sent first on every connection, instead of what is unanswered.
+        """Remember how to connect; `open`, or the first question, does it. A server that is away, or breaks
+        connections, for `patience_s` is lost. A `greeting` is sent first on every connection, in place of
+        what is unanswered.
         """
         self.name = name
         self.channel: Channel | None = None
@@ -78,19 +70,13 @@ class Peer:
 
     @staticmethod
     def together(peers: "Sequence[Peer]") -> None:
-        """Make peers of one thread mend each other's connections, as the module says."""
         losses: list[Peer] = []
         for peer in peers:
             peer._crew = peers
             peer._losses = losses
 
     def open(self, within_s: float) -> None:
-        """Open the connection, or a new one; what was unanswered is not sent again.
-
-        Raises:
-            WaitTimeoutError: the server does not accept a connection within `within_s`.
-            PeerLostError: the peer was aborted.
-        """
+        """Open the connection, or a new one; what was unanswered is not sent again."""
         self._drop()
         self._asked = None
         if self._aborted is None:
@@ -104,13 +90,9 @@ class Peer:
         *,
         deadline: float | None = None,
     ) -> None:
-        """Ask a question; it is sent again on a new connection until it is answered.
-
-        The blocks must not change before that.
-
-        Raises:
-            PeerLostError: there is no connection, and none could be opened within the patience.
-            WaitTimeoutError: nor by the deadline, if that is sooner.
+        """Ask a question; it is sent again on a new connection until it is answered, so its blocks must not
+        change. Raises a `PeerLostError` after the patience, or a `WaitTimeoutError` by a sooner deadline,
+        without a connection.
         """
         self._asked = message, blocks
         channel = self.channel
@@ -127,13 +109,9 @@ class Peer:
                 channel.send(message, blocks)
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """Wait for the next message; arguments as in `Channel.receive`.
-
-        Raises:
-            PeerLostError: the server is away for longer than the patience, or the peer was aborted; or the
-                connection broke and there is nothing to be sent again.
-            PeerRefusedError: the server does not want this task.
-            WaitTimeoutError: no message has come by the deadline.
+        """Wait for the next message, as `Channel.receive`. A `PeerLostError` also says that the patience is
+        over, that the peer was aborted, or that the connection broke and there is nothing to be sent
+        again.
         """
         self._waits = True
         try:
@@ -179,7 +157,6 @@ class Peer:
         self._drop()
 
     def _open_again(self, lost: PeerError, deadline: float | None) -> None:
-        """Open a new connection, and send on it what has to be sent again."""
         self._drop()
         if self._asked is None and self._greeting is None:
             raise lost

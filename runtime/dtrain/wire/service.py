@@ -65,7 +65,6 @@ class SideBySide:
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether the part that holds arrays answers at once: large messages are those for it."""
         return self._data.answers_at_once
 
     def refuse(self, hello: Hello) -> str | None:
@@ -94,7 +93,6 @@ def _refuse_strangers(assignment: TaskAssignment, address: str) -> None:
 
 
 def _connections(assignment: TaskAssignment) -> int:
-    """Return how many connections may be open at once: four a task (data, heartbeat, successors) and some."""
     tasks = sum(1 for _ in assignment.cluster.tasks()) + 2
     return 4 * tasks + 64
 
@@ -104,11 +102,7 @@ OPENS_AFTER_S = 2.0
 
 
 class HostService:
-    """Serves one handler to the tasks of this host, which know its socket's name, until `stop`.
-
-    After `open_port` it serves at the task's address as well, for a worker that would like to join. gRPC
-    takes 5 MB and a tenth of a second, for which no step waits.
-    """
+    """Serves one handler to the tasks of this host, which know its socket's name, until `stop`."""
 
     def __init__(self, handler: Handler, assignment: TaskAssignment, credentials: Credentials) -> None:
         self._handler = handler
@@ -120,7 +114,6 @@ class HostService:
         self._stopped = threading.Event()
 
     def open_port(self, failed: Callable[[str], None]) -> None:
-        """Serve at the address after `OPENS_AFTER_S`; `failed` gets the reason why that cannot be."""
         self._opening = threading.Thread(target=self._open_port, args=[failed], name="port", daemon=True)
         self._opening.start()
 

@@ -23,7 +23,6 @@ from dtrain.wire.interruptible import next_of
 
 
 def through_link(channel: Channel, simulate: SimulateSection, task: str) -> Channel:
-    """Return the connection of `task` as the spec wants it: slow if it names the link, else as it is."""
     fault = simulate.link(task, channel.peer)
     return channel if fault is None else SlowChannel(channel, fault)
 
@@ -36,7 +35,6 @@ class Line:
     _free_s: float = 0.0
 
     def arrival_s(self, now_s: float, blocks: Sequence[Array]) -> float:
-        """Return when a message sent now arrives; the line is busy until its last byte has left."""
         bandwidth = self.fault.bandwidth_mbit_s
         sending_s = sum(block.nbytes for block in blocks) * 8e-6 / bandwidth if bandwidth else 0.0
         self._free_s = max(now_s, self._free_s) + sending_s

@@ -49,8 +49,6 @@ def bytes_of(array: Array) -> memoryview:
 
 
 class _End:
-    """The connection at either end, and the reason why it ended."""
-
     def __init__(self, peer: str, connection: socket.socket) -> None:
         self.peer = peer
         self._connection = connection
@@ -86,11 +84,9 @@ class Incoming(_End):
         self.bytes_received = 0
 
     def receive(self, into: Array, deadline: float) -> None:
-        """Fill an array, flat and contiguous, with the next bytes; it is the caller's again when this ends.
-
-        Raises:
-            WaitTimeoutError: the bytes have not come by the deadline, in seconds of `time.monotonic`.
-            PeerLostError: the connection is gone, or was aborted.
+        """Fill an array, flat and contiguous, with the next bytes; raise a `WaitTimeoutError` at the
+        deadline, in seconds of `time.monotonic`, and a `PeerLostError` where the connection is gone or was
+        aborted.
         """
         view = bytes_of(into)
         while view:
@@ -112,7 +108,6 @@ class Incoming(_End):
             view = view[count:]
 
     def close(self) -> None:
-        """Close the connection; no thread may be in `receive`."""
         self.abort(f"the stream of {self.peer} is closed")
         self._connection.close()
 
@@ -137,11 +132,7 @@ class Outgoing(_End):
         self._thread.start()
 
     def send(self, block: Array) -> None:
-        """Send an array, flat and contiguous, after all others; it must not change before `flush` returns.
-
-        Raises:
-            PeerLostError: the connection is gone, or was aborted.
-        """
+        """Send an array, flat and contiguous, after all others; it must not change before `flush` returns."""
         if self._ended is not None:
             raise PeerLostError(self._ended)
         arrival_s = self._line.arrival_s(self._clock(), (block,)) if self._line is not None else 0.0
@@ -164,7 +155,6 @@ class Outgoing(_End):
         self._waiting.set()
 
     def close(self) -> None:
-        """Close the connection, once the thread has ended."""
         self.abort(f"the stream to {self.peer} is closed")
         self._queue.put(None)
         self._thread.join(4 * LOOK_S)
@@ -215,13 +205,9 @@ class Packets:
         self._parts = bytearray()
 
     def next(self) -> bytes:
-        """Return the next packet; what has come of it is kept where the connection has no more at the moment.
-
-        Raises:
-            OSError: the connection is broken, the deadline has come (`TimeoutError`), or there is no more at
-                the moment on a connection that does not block.
-            PeerLostError: it has ended.
-            PeerRefusedError: the packet is longer than any of dtrain's.
+        """Return the next packet; what has come of it is kept where a connection that does not block has no
+        more. Raises a `PeerLostError` at the connection's end, and a `PeerRefusedError` for too long a
+        packet.
         """
         while True:
             needed = _LENGTH.size
@@ -249,18 +235,11 @@ def open_stream(
     timeout_s: float,
     simulate: SimulateSection | None = None,
 ) -> Outgoing:
-    """Open a stream to a task that listens at an address; the call returns once it is accepted.
-
-    Args:
-        name: by which the peer knows the stream, at most 200 bytes.
-        timeout_s: how long all of it may take.
-        simulate: faults of the run, of which a link between the two tasks may be one.
-
-    Raises:
-        PeerGoneError: no process listens there.
-        PeerLostError: the connection broke, or there is no way there.
-        WaitTimeoutError: the peer did not answer in time.
-        PeerRefusedError: the process there has not proven that it is the peer, or refuses this task.
+    """Open a stream to a task that listens at an address; the call returns once it is accepted. The peer
+    knows the stream by its `name`, of at most 200 bytes; `simulate` may make the link slow. Raises a
+    `PeerGoneError` if no process listens there, a `PeerLostError` if the connection broke or there is no
+    way there, a `WaitTimeoutError`, or a `PeerRefusedError` if the process is not the peer or refuses this
+    task.
     """
     connection = in_own_thread(
         partial(_opened, peer, address, name, credentials, time.monotonic() + timeout_s), "opening a stream"
@@ -335,11 +314,7 @@ _LOOK_S = 0.05
 
 
 class Listener:
-    """Accepts streams until `stop`. Threads share it.
-
-    Attributes:
-        address: where it listens, ``host:port``, with the host by which others know this task.
-    """
+    """Accepts streams until `stop`. Threads share it."""
 
     def __init__(
         self,
@@ -349,13 +324,8 @@ class Listener:
         streams: int,
         bind: str | None = None,
     ) -> None:
-        """Bind a free port; raise a `SpecError` if none can be bound.
-
-        Args:
-            own_address: of the task, ``host:port``; only the host is used.
-            refuse: says why a task of the run may not open streams; None if it may.
-            streams: how many may be open and not yet accepted; for one more the oldest is closed.
-            bind: ``host:port`` of which the host is bound, where that is not `own_address`.
+        """Bind a free port, of the host of `bind` or else of `own_address`; raise a `SpecError` if none can
+        be bound. Of more than `streams` that are open and not yet accepted the oldest is closed.
         """
         host = own_address.rpartition(":")[0]
         try:
@@ -384,12 +354,8 @@ class Listener:
         given_up: Callable[[], str | None] = lambda: None,
     ) -> Incoming:
         """Wait for a stream of this name, opened by `task` or any of several; it then belongs to the caller.
-
-        `given_up` says why the wait ends early; None as long as it does not.
-
-        Raises:
-            WaitTimeoutError: it has not been opened by the deadline, in seconds of `time.monotonic`.
-            PeerLostError: the listener has stopped, or the stream was given up.
+        Raises a `WaitTimeoutError` at the deadline, in seconds of `time.monotonic`, and a `PeerLostError`
+        after `stop`, or with the reason that `given_up` returns.
         """
         tasks = [task] if isinstance(task, str) else list(task)
         with self._changed:
@@ -409,7 +375,6 @@ class Listener:
         return next((stream for stream in there if stream is not None), None)
 
     def stop(self) -> None:
-        """Stop listening; streams that were not accepted are closed, and waits end."""
         self._acceptor.stop(STOP_LIMIT_S)
         with self._changed:
             self._stopped = True

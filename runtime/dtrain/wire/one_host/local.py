@@ -44,11 +44,8 @@ class LocalChannel:
     def __init__(
         self, peer: str, name: str, credentials: Credentials, timeout_s: float = HELLO_LIMIT_S
     ) -> None:
-        """Connect and shake hands.
-
-        Raises:
-            PeerLostError: no server of that name is on this host, or answers within `timeout_s`.
-            PeerRefusedError: another user's process is, or the server does not want this task.
+        """Connect and shake hands; raise a `PeerLostError` if no server of that name is here or answers, and
+        a `PeerRefusedError` if it is another user's, or does not want this task.
         """
         self.peer = peer
         self._aborted: str | None = None
@@ -77,7 +74,6 @@ class LocalChannel:
             raise PeerRefusedError(f"{self.peer}: {answer.reason}")
 
     def _told(self, said: bytes) -> bytes:
-        """Send a packet of the handshake, and return the one that answers it."""
         self._socket.send(said)
         told = self._socket.recv(acceptor.ONE_HOST_LIMITS.message_bytes)
         if not told:
@@ -100,14 +96,12 @@ class LocalChannel:
             self.abort(str(self._lost(error)))
 
     def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
-        """Send as `PassesOn` says; whatever prevents it is raised by `receive`."""
         try:
             self._packets.pass_on(message, descriptors)
         except (OSError, SharedMemoryError) as error:
             self.abort(str(self._lost(error)))
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """Receive as `Channel.receive` says; large blocks are left where the server wrote them."""
         while True:
             if deadline is not None:
                 self._wait_until(deadline)
@@ -125,7 +119,6 @@ class LocalChannel:
         return Frame(frame.message, written(frame.blocks, into), passed=frame.passed)
 
     def _wait_until(self, deadline: float) -> None:
-        """Wait until there is something to receive, by the deadline at the latest."""
         if self._socket.fileno() < 0:
             return  # it has been closed, which `receive` notices
         ready = select.poll()
@@ -173,7 +166,6 @@ class LocalCaller:
             self._packets.close()
 
     def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
-        """Send as `PassesOn` says, or close the connection of a peer that does not read."""
         try:
             self._packets.pass_on(message, descriptors)
         except (OSError, SharedMemoryError):
@@ -181,8 +173,6 @@ class LocalCaller:
 
 
 class _Talk(NamedTuple):
-    """An accepted connection."""
-
     connection: socket.socket
     packets: PacketSocket
     caller: LocalCaller
@@ -217,7 +207,6 @@ class LocalService:
         self._acceptor = Acceptor(self._listener, acceptor.ONE_HOST_LIMITS, self._examine, _own_process)
 
     def name(self) -> str:
-        """Return the socket's name; empty if there has been no memory to share."""
         return "" if shared_memory.shortage else self._name
 
     def stop(self) -> None:
@@ -237,7 +226,6 @@ class LocalService:
         return partial(self._admit, connection, hello)
 
     def _admit(self, connection: socket.socket, hello: Hello) -> None:
-        """Receive from a connection from now on, with all others."""
         packets = PacketSocket(connection)
         self._open.add(packets)
         self._talks[connection.fileno()] = _Talk(connection, packets, LocalCaller(hello, packets))
@@ -256,7 +244,6 @@ class LocalService:
                     talk.connection.close()
 
     def _goes_on(self, talk: _Talk) -> bool:
-        """Receive the next message of a connection; return whether there may be more."""
         try:
             frame = talk.packets.receive(self._handler.limits(talk.caller.hello))
             if frame is not None:
@@ -274,10 +261,8 @@ class LocalService:
 
 
 def socket_name(server: str, credentials: Credentials) -> str:
-    """Return the name of a server's socket, which all users of a machine can read.
-
-    Of a secret that dtrain has made it is a keyed hash, so that only the run's tasks can compute it. Of a
-    person's secret, which could be guessed from it, it says nothing.
+    """Return the name of a server's socket, which all users of a machine can read: a keyed hash, unless a
+    person's secret could be guessed from it.
     """
     hello = credentials.hello
     return f"dtrain-{credentials.keyring.named(server, hello.run_id, hello.cluster_hash)}"
@@ -297,7 +282,6 @@ def is_served(server: str, credentials: Credentials) -> bool:
 
 
 def _own_process(connection: socket.socket) -> int:
-    """Return the id of the process at the other end; raise a `PermissionError` if it is another user's."""
     process, user = peer_process(connection)
     if user != os.getuid():
         raise PermissionError

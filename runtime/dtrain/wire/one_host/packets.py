@@ -78,12 +78,6 @@ class PacketSocket:
         self.bytes_received = 0
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: the peer is gone, or does not read.
-            SharedMemoryError: there is no memory for large blocks.
-        """
         kinds = described(blocks)
         nbytes = sum(map(_nbytes, blocks))
         place = self._place(blocks) if nbytes > SMALL_BYTES else None
@@ -107,7 +101,6 @@ class PacketSocket:
         self.bytes_sent += len(head) + nbytes
 
     def pass_on(self, message: AnyMessage, descriptors: Sequence[int]) -> None:
-        """Send a message with copies of these descriptors; `OSError`: the peer is gone or does not read."""
         if descriptors:
             self._socket.send(_ANNOUNCED.pack(_ANNOUNCEMENT, _PASSED + len(descriptors)))
             socket.send_fds(self._socket, [b"\0"], list(descriptors))
@@ -146,12 +139,9 @@ class PacketSocket:
 
     def receive(self, limits: Limits) -> Frame | None:
         """Wait for the next message, with read-only blocks; None if the peer has closed the connection.
-
-        Raises:
-            OSError: the connection is broken.
-            BlockingIOError: nothing more is there yet, of a socket that does not block.
-            PeerRefusedError: what came is not what `send` sends, or more than `limits` allow.
-            SharedMemoryError: there is no room to map the peer's memory.
+        Raises a `BlockingIOError` where a socket that does not block has no more, a `PeerRefusedError` for
+        what `send` does not send or `limits` exclude, and a `SharedMemoryError` without room to map the
+        peer's memory.
         """
         while self._awaited is not None or (packet := self._socket.recv(PACKET_BYTES)):
             if self._awaited is None:
@@ -191,7 +181,6 @@ class PacketSocket:
         return SharedMemory.received(descriptors[0])
 
     def _descriptors(self, count: int) -> list[int]:
-        """Return the file descriptors that come with the packet behind an announcement."""
         packet, found, _, _ = socket.recv_fds(self._socket, 1, count, socket.MSG_CMSG_CLOEXEC)
         if not packet:
             raise ConnectionResetError("the peer has ended within a message")
@@ -246,11 +235,7 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _layout(kinds: Kinds) -> _Layout:
-    """Return the layout of blocks of these kinds, cached: a peer sends the same few again and again.
-
-    Raises:
-        PeerRefusedError: no memory may be taken for them, however much is allowed.
-    """
+    """Return the layout of blocks of these kinds, cached: a peer sends the same few again and again."""
     check(kinds, _NO_LIMITS)
     sizes = [DTYPE_BYTES[dtype] * size for dtype, size in kinds]
     offsets = accumulate(map(padded, sizes), initial=0)

@@ -43,7 +43,6 @@ class SharedMemory(mmap.mmap):
 
     @classmethod
     def make(cls, nbytes: int) -> Self:
-        """Make new memory, zeros; raise a `SharedMemoryError` if the machine or a limit has not that much."""
         fd = -1
         try:
             fd = os.memfd_create("dtrain", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -62,11 +61,8 @@ class SharedMemory(mmap.mmap):
     @classmethod
     def received(cls, fd: int, *, writable: bool = False) -> Self:
         """Map another process's memory, to be read, or to be written by both; the file descriptor is used up.
-
-        Raises:
-            PeerRefusedError: it may shrink, its maker has not taken it all, or it is another user's and was
-                to be written.
-            SharedMemoryError: there is no room to map it.
+        Raises a `PeerRefusedError` for memory that may shrink, has holes, or is another user's and was to
+        be written.
         """
         try:
             status = os.fstat(fd)
@@ -114,7 +110,6 @@ def shared_bytes(nbytes: int) -> Array:
 
 
 def shared_arrays(described: Sequence[tuple[str, int]]) -> list[Array]:
-    """Return new arrays, one of each (dtype, elements), in one shared memory."""
     sizes = [np.dtype(dtype).itemsize * size for dtype, size in described]
     starts = list(accumulate([nbytes + -nbytes % _ALIGNED_BYTES for nbytes in sizes], initial=0))
     memory = shared_bytes(starts.pop())
@@ -125,7 +120,6 @@ def shared_arrays(described: Sequence[tuple[str, int]]) -> list[Array]:
 
 
 def memory_of(array: Array) -> SharedMemory | None:
-    """Return the memory of this process of which an array is a view, if any."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -135,7 +129,6 @@ def memory_of(array: Array) -> SharedMemory | None:
 
 
 def address(array: Array) -> int:
-    """Return the address of an array's first byte in this process."""
     start: int = array.__array_interface__["data"][0]
     return start
 
@@ -151,7 +144,6 @@ class GrowingMemory(mmap.mmap):
 
     @classmethod
     def make(cls, nbytes: int) -> Self:
-        """Make new memory, zeros; raise a `SharedMemoryError` if this process may not."""
         fd = -1
         try:
             fd = os.memfd_create("dtrain-ledger", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -165,12 +157,6 @@ class GrowingMemory(mmap.mmap):
 
     @classmethod
     def received(cls, fd: int) -> Self:
-        """Map the memory of another process of this user; the file descriptor is used up.
-
-        Raises:
-            PeerRefusedError: it may shrink, or is another user's.
-            SharedMemoryError: there is no room to map it.
-        """
         try:
             status = os.fstat(fd)
             try:

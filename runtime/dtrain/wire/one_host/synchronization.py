@@ -65,16 +65,13 @@ class Bells:
 
     @property
     def linked(self) -> set[int]:
-        """The ranks to which there is a socket in use."""
         return set(self._sockets)
 
     @property
     def offered(self) -> set[int]:
-        """The ranks that wait to become members."""
         return set(self._offered)
 
     def take_up(self, rank: int) -> None:
-        """Use the socket that was offered for a new member, in the place of its predecessor's."""
         self._use(rank, self._offered.pop(rank))
 
     def ring(self) -> None:
@@ -84,7 +81,6 @@ class Bells:
                 connection.send(_BELL, socket.MSG_DONTWAIT)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a signal or an end; return False if neither came in time."""
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:
             self._hear(self._rank_of[descriptor])
@@ -103,7 +99,6 @@ class Bells:
             self._drop(rank)
 
     def close(self) -> None:
-        """Close every end: for all others this rank is gone."""
         for connection in (*self._sockets.values(), *self._offered.values()):
             connection.close()
         self._sockets.clear()
@@ -175,7 +170,6 @@ class Locks:
             self._held.discard(number)
 
     def is_free(self, number: int) -> bool:
-        """Return whether no other replica has a lock."""
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
         found = struct.unpack(_FLOCK, fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked))
         return bool(found[0] == fcntl.F_UNLCK)

@@ -20,7 +20,6 @@ class Credentials:
     """The identity of a task, made once and given to everything that opens or accepts connections.
 
     Attributes:
-        hello: the task, its run and its cluster.
         tls: of this task; None: it connects and serves in plaintext.
     """
 
@@ -31,9 +30,7 @@ class Credentials:
     @classmethod
     def of(cls, assignment: TaskAssignment, warn: Callable[[str], None]) -> Self:
         """Return the credentials of one process's task; `warn` is told of replaced files that cannot be used.
-
-        Raises:
-            SpecError: a required certificate is missing, cannot be used, or is another task's.
+        A required certificate that is missing, cannot be used, or is another task's raises a `SpecError`.
         """
         made = cls.made(assignment.hello(), assignment.secret)
         mode, cluster = assignment.spec.security.tls, assignment.cluster
@@ -47,7 +44,6 @@ class Credentials:
 
     @classmethod
     def made(cls, hello: Hello, secret: str | None = None) -> Self:
-        """Return credentials with a new random salt."""
         return cls(hello, Keyring(secret, secrets.token_bytes(SALT_BYTES)))
 
     def certificate_life(self) -> tuple[float, float] | None:

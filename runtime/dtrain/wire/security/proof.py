@@ -57,12 +57,9 @@ KeyOf = Callable[[bytes], bytes]
 def answer(
     opening: Opening, server: str, challenge: Challenge, key_of: KeyOf, hello: Hello | None = None
 ) -> Proof:
-    """Return the client's proof to an expected server (``ps:0``).
-
-    `key_of` makes the key of a salt, which may take a while; `hello` is for a server that `is_proven`.
-
-    Raises:
-        PeerRefusedError: no server of dtrain's says such a thing.
+    """Return the client's proof to an expected server (``ps:0``), with the hello only for one that
+    `is_proven`; `key_of` may take a while. A `PeerRefusedError` says that no server of dtrain's says such
+    a thing.
     """
     if len(challenge.salt) != SALT_BYTES or len(challenge.nonce) != _SERVER_NONCE_BYTES:
         raise PeerRefusedError(STRANGER)
@@ -78,7 +75,6 @@ def answer(
 
 
 def is_proven(proof: Proof, server: str, proven: Proven, key_of: KeyOf) -> bool:
-    """Return whether a server's answer to a client's first proof shows that it is the expected task."""
     told = _told(proof.task, server, proof.salt, proof.nonce, proof.challenge)
     return hmac.compare_digest(proven.proof, _server_proof(key_of(proof.salt), told))
 
@@ -95,26 +91,18 @@ class Examiner:
         self._taken: OrderedDict[bytes, float] = OrderedDict()
 
     def challenge(self, opening: Opening, salt: bytes, random: bytes, now_s: float) -> Challenge:
-        """Answer an opening with this server's salt and `RANDOM_BYTES` new bytes; the clock is monotonic.
-
-        Raises:
-            PeerRefusedError: it is no opening of dtrain's.
-        """
         if len(opening.nonce) != NONCE_BYTES or len(opening.task) > TASK_LIMIT_CHARACTERS:
             raise PeerRefusedError("its opening is not dtrain's")
         head = random + _TIME.pack(now_s)
         return Challenge(salt=salt, nonce=head + self._tag(head, salt, opening.nonce, opening.task))
 
     def prove(self, proof: Proof, key_of: KeyOf, now_s: float) -> Proven:
-        """Answer the first proof of a client; errors as of `admit`."""
         told, _ = self._checked(proof, key_of, now_s)
         return Proven(proof=_server_proof(key_of(proof.salt), told))
 
     def admit(self, proof: Proof, key_of: KeyOf, now_s: float) -> Hello:
-        """Return the hello of a client that has proven itself. A proof with a hello is good once.
-
-        Raises:
-            PeerRefusedError: it has not; the message is for the server's own log.
+        """Return the hello of a client that has proven itself, once for each proof; the error is for the
+        server's log.
         """
         _, begun_s = self._checked(proof, key_of, now_s)
         if proof.hello is None or proof.hello.task != proof.task:
@@ -143,7 +131,6 @@ class Examiner:
         return hmac.digest(self._own, _encode((head, salt, nonce, task)), "sha256")[:_TAG_BYTES]
 
     def _forget(self, now_s: float) -> None:
-        """Drop what has become too old to be used again."""
         for nonce, begun_s in list(self._taken.items()):
             if now_s - begun_s <= PROOF_LIMIT_S:
                 break
@@ -171,12 +158,7 @@ _SCRYPT_LIMIT_BYTES = 64 << 20
 
 
 class Keyring:
-    """The keys of one task: one for each salt that a server has sent, computed once. Threads share it.
-
-    Args:
-        secret: of the run; None: there is none, and every peer has the key.
-        salt: random bytes, which this task sends if it serves.
-    """
+    """The keys of one task: one for each salt that a server has sent, computed once. Threads share it."""
 
     def __init__(self, secret: str | None, salt: bytes) -> None:
         self._secret = secret

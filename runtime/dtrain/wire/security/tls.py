@@ -67,11 +67,9 @@ class CertificateFiles:
     key: Path
 
     def state(self) -> tuple[Any, ...]:
-        """Return something that changes when a file is replaced."""
         return tuple(map(_state, (self.authorities, self.certificate, self.key)))
 
     def read(self) -> TlsMaterial:
-        """Read the files; raise a `SpecError` if one cannot be read, or others can read the key."""
         authorities, certificate = read_tls_file(self.authorities), read_tls_file(self.certificate)
         return TlsMaterial(authorities, certificate, read_tls_file(self.key, private=True))
 
@@ -85,11 +83,7 @@ class Certificates:
     def __init__(
         self, source: CertificateFiles | TlsMaterial, warn: Callable[[str], None] = lambda text: None
     ) -> None:
-        """Read and check it; `warn` is told when a file was replaced by one that cannot be used.
-
-        Raises:
-            SpecError: it cannot be used, and why.
-        """
+        """Read and check it, or raise a `SpecError`; `warn` is told of new files that cannot be used."""
         self._source = source
         self._warn = warn
         self._lock = threading.Lock()
@@ -116,9 +110,8 @@ def _own_clock() -> str:
 
 
 def checked(material: TlsMaterial, where: str) -> Certificate:
-    """Raise a `SpecError` unless a certificate, its key and the authorities fit each other.
-
-    `where` is where they come from, for messages.
+    """Raise a `SpecError`, which says `where` they are from, unless the certificate, key and authorities fit
+    each other.
     """
     try:
         said = _rehearsed(material)
@@ -138,10 +131,8 @@ def checked(material: TlsMaterial, where: str) -> Certificate:
 
 
 def context(material: TlsMaterial, *, server: bool) -> ssl.SSLContext:
-    """Return what one end of a connection needs; it demands a certificate of the other end.
-
-    Raises:
-        ValueError: one of the three is none, or they do not fit; `ssl.SSLError` is one.
+    """Return what one end of a connection needs; it demands a certificate of the other end. A `ValueError`
+    (or `ssl.SSLError`) says that one of the three is none, or that they do not fit.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -207,9 +198,7 @@ class Tls:
     """The TLS of one task.
 
     Attributes:
-        cluster: whose tasks it talks to.
         run_id: of the run that certificates name; "" for a task that does not know it yet.
-        everywhere: whether connections to loopback addresses have TLS, too.
     """
 
     certificates: Certificates
@@ -218,7 +207,6 @@ class Tls:
     everywhere: bool
 
     def covers(self, address: str) -> bool:
-        """Return whether connections to an address have TLS."""
         return self.everywhere or not is_loopback(address)
 
     def server_name(self, peer: str) -> str | None:
@@ -229,7 +217,6 @@ class Tls:
         return NETWORK if NETWORK in own.hosts else None
 
     def look(self, peer: str, address: str) -> Callable[[socket.socket], str | None]:
-        """Return a function that says why an open connection to a server cannot have TLS; None if it can."""
         name = self.server_name(peer) or address.rpartition(":")[0].strip("[]")
         return partial(tls_obstacle, own=self.certificates.current(), name=name)
 
@@ -249,10 +236,8 @@ class Tls:
 
 
 def tls_of(assignment: TaskAssignment, warn: Callable[[str], None]) -> Tls | None:
-    """Return the TLS of a task on a network, or that requires it; None if it has no certificate.
-
-    Raises:
-        SpecError: a required certificate is missing, cannot be used, or is another task's.
+    """Return the TLS of a task on a network, or that requires it; None if it has no certificate. A
+    `SpecError` says that a required one is missing, cannot be used, or is another task's.
     """
     required = assignment.spec.security.tls == TlsMode.REQUIRED
     if (source := _source(assignment)) is None:
@@ -288,9 +273,8 @@ _EXPIRED, _HOST_MISMATCH, _ADDRESS_MISMATCH = 10, 62, 64
 
 
 def tls_obstacle(connection: socket.socket, own: Certificate, name: str) -> str | None:
-    """Return why no TLS connection can be made of an open one, which is used up; None if one was made.
-
-    The connection has a timeout. The server's certificate must have the `name`.
+    """Return why no TLS connection can be made of an open one, which is used up and has a timeout; None if
+    one was made.
     """
     tls = context(own.material, server=False)
     tls.check_hostname = True
@@ -315,9 +299,8 @@ def tls_obstacle(connection: socket.socket, own: Certificate, name: str) -> str 
 
 
 class ServerEnd:
-    """The serving end's context, made again where files were replaced.
-
-    A connection that does not block raises `waits` where it needs more bytes.
+    """The serving end's context, made again where files were replaced. A connection that does not block
+    raises `waits`.
     """
 
     waits = (*WAITS, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -327,7 +310,6 @@ class ServerEnd:
         self._used: Certificate | None = None
 
     def wrap(self, connection: socket.socket) -> ssl.SSLSocket:
-        """Return a connection with TLS, whose handshake has not begun."""
         now = self._tls.certificates.current()
         if now is not self._used:
             self._context = context(now.material, server=True)
@@ -343,10 +325,8 @@ class ServerEnd:
 
 
 def client_end(connection: socket.socket, tls: Tls, peer: str, host: str) -> ssl.SSLSocket:
-    """Return a connection to a peer with TLS; the server's certificate must be the peer's.
-
-    Raises:
-        OSError: there is no TLS there, or the certificate is another one's.
+    """Return a connection with TLS; an `OSError` says that there is none, or that the certificate is not the
+    peer's.
     """
     made = context(tls.certificates.current().material, server=False)
     made.check_hostname = True
