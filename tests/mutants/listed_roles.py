@@ -31,20 +31,14 @@ PUSHES = [
     bug(
         SYNC_STEPS,
         "SyncSteps._rests",
-        (
-            "self.failed is not None or version >= self.max_steps "
-            "or (self.until is not None and version >= self.until)"
-        ),
-        "self.failed is not None or version >= self.max_steps",
+        "self.failed is not None or self.version >= self.max_steps or self.held_back",
+        "self.failed is not None or self.version >= self.max_steps",
     ),
     bug(
         SYNC_STEPS,
         "SyncSteps._rests",
-        (
-            "self.failed is not None or version >= self.max_steps "
-            "or (self.until is not None and version >= self.until)"
-        ),
-        "self.failed is not None or (self.until is not None and version >= self.until)",
+        "self.failed is not None or self.version >= self.max_steps or self.held_back",
+        "self.failed is not None or self.held_back",
     ),
     void(
         SYNC_STEPS,

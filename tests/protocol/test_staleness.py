@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from row_by_row import every_row
 
 from dtrain.messages import Verdict
-from dtrain.protocol.async_updates import StalenessHistogram, StalenessRule
+from dtrain.protocol.async_updates import StalenessRule, mean_staleness
 
 
 @every_row(
@@ -31,9 +31,5 @@ def test_a_verdict_and_a_factor_on_the_learning_rate(rule, staleness, expected):
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(0, 9)))
-def test_the_histogram_counts_and_its_mean_is_the_mean(values):
-    histogram = StalenessHistogram()
-    for value in values:
-        histogram.add(value)
-    assert histogram.counts == Counter(values)
-    assert histogram.mean == (pytest.approx(sum(values) / len(values)) if values else None)
+def test_the_mean_of_counted_pushes_is_the_mean(values):
+    assert mean_staleness(Counter(values)) == (pytest.approx(sum(values) / len(values)) if values else None)

@@ -63,6 +63,7 @@ class AsyncSteps:
 
     @property
     def awaits_others(self) -> bool:
+        """Whether another server may not have reached the version at which training stands."""
         if self.repairs is None or self.repairs.done:
             return False
         return self.gate.held_back or self.gate.finished
@@ -77,6 +78,7 @@ class AsyncSteps:
 
     @property
     def standing(self) -> Hashable:
+        """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
         repairs = self.repairs is not None and bool(self.repairs.due)
         return self.live, self.gate.standing, repairs, self.awaits_others
 
@@ -89,9 +91,11 @@ class AsyncSteps:
         return self.gate.awaited(self.live), ()
 
     def told_to(self, rank: int) -> Open:
+        """Return the sums of the epochs that have not ended, to the leader alone."""
         return self.tally.open() if rank == self.gate.leader else ()
 
     def repairs_next(self, rank: int) -> bool:
+        """Return whether the part that a replica is to push next makes no step."""
         return self.repairs is not None and rank in self.repairs.given
 
     # What the leader changes
@@ -157,18 +161,19 @@ class AsyncSteps:
         if rank not in self.live:
             return False, NO_PART
         repairs = self.repairs
-        if repairs is not None and (repairs.due or repairs.given) and self._may_repair(rank):
-            part = repairs.give(rank)
-            if part != NO_PART:
+        if repairs is not None and (repairs.due or repairs.given):
+            # not with a ticket, and in the warm-up rank 0 alone
+            may_repair = rank not in self.gate.holders and (
+                rank == 0 or not (self.alone or self.gate.warms_up)
+            )
+            if may_repair and (part := repairs.give(rank)) != NO_PART:
                 return True, part
         if not self.gate.request(rank):
             return False, NO_PART
         return True, self.dealer.give(rank, self.live, left=self.gate.left + 1)
 
-    def _may_repair(self, rank: int) -> bool:
-        return rank not in self.gate.holders and (rank == 0 or not (self.alone or self.gate.warms_up))
-
     def confirm(self, rank: int, sequence: int) -> None:
+        """Note that all servers have answered a replica's pushes up to this one."""
         if self.repairs is not None:
             self.repairs.confirmed(rank, sequence)
 

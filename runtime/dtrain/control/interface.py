@@ -1,17 +1,15 @@
-"""The interface of the control plane: the actions that machines ask of drivers, and the steps of a term."""
+"""The actions that the machines of the control plane ask of their drivers."""
 
-from collections.abc import Collection, Hashable, Sequence, Set
-from typing import Any, Protocol
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from dtrain.cluster import TaskId
-from dtrain.messages import AnyMessage, Commit, Refusal, Release
-from dtrain.protocol.part_dealer import NO_PART, PartDealer
-from dtrain.protocol.tally import Tally
+from dtrain.messages import AnyMessage, Commit, Release
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.runs.events import AnyEvent
-from dtrain.state.fit_state import Open
 
 Caller = Hashable
 """A connection, as a machine knows it: something to answer to."""
@@ -70,65 +68,3 @@ that an answer is made of.
 """
 
 Action = Send | Report | Later | Note | End
-
-
-class Steps(Protocol):
-    """The host's part in making versions; `AsyncSteps` and `SyncSteps` have it."""
-
-    dealer: PartDealer
-    tally: Tally
-    failed: Refusal | None
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def held_back(self) -> bool:
-        """Whether the next version waits for the leader, and this one has been made on every server."""
-
-    @property
-    def too_few(self) -> bool:
-        """Whether the replicas that are alive cannot make the next version."""
-
-    @property
-    def awaits_others(self) -> bool:
-        """Whether another server may not have reached the version at which training stands."""
-
-    @property
-    def standing(self) -> Hashable:
-        """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
-
-    def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and the part that it is to compute."""
-
-    def refused(self, rank: int, part: int) -> tuple[bool, int]:
-        """Note that the gradient of a part was not finite; return as `permit`."""
-
-    def repairs_next(self, rank: int) -> bool:
-        """Return whether the part that a replica is to push next makes no step."""
-
-    def confirm(self, rank: int, sequence: int) -> None:
-        """Note that all servers have answered a replica's pushes up to this one."""
-
-    def told_to(self, rank: int) -> Open:
-        """Return the sums of the epochs that have not ended, to the leader alone."""
-
-    def awaited(self) -> tuple[Collection[int], Collection[int]]: ...
-
-    def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
-        """Note that only the ranks in `live` are alive or expected; those in `anew` are new processes."""
-
-    def share_out(self, now: float) -> list[Action]:
-        """Deal what has become free to replicas that wait."""
-
-    def judge(self, now: float) -> list[Action]:
-        """Decide, or give up waiting for replicas that are not there: time has passed (`now`, seconds)."""
-
-    def hold(self) -> int:
-        """Let no version be made but those under way; return the one after them."""
-
-    def release(self, until: int | None) -> None:
-        """Go on, to this version; None: to the end."""
-
-    def end_at(self, version: int) -> None:
-        """Make this version the last one."""

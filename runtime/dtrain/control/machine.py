@@ -8,16 +8,15 @@ A host that dies is started again and knows nothing. Members renew their leases 
 they hold, and the leader brings it with a new term what the last checkpoint remembers.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dtrain.cluster import JOINING, AddressBook, ClusterSpec, Role, TaskId
 from dtrain.config import AsyncSection, ClusterTraining, ServerSection, SyncSection, WaitSection
 from dtrain.config.choices import OnStale, TooFew
 from dtrain.control.async_steps import AsyncSteps
-from dtrain.control.interface import Action, Caller, End, Note, Send, Steps
+from dtrain.control.interface import Action, Caller, End, Note, Send
 from dtrain.control.learned import LearnedStates
-from dtrain.control.roster import Admission, Roster, Standing, obstacle
+from dtrain.control.roster import Admission, Roster, Standing, Steps, obstacle
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import (
     AnyMessage,
@@ -125,8 +124,54 @@ class ControlPlane:
         """Return what makes the versions of a term; None where another task hosts the control plane."""
         if not self.hosts:
             return None
-        host = self.task.index if self.task.role is Role.PS else 0
-        return _steps(message, training, self.cluster, host, self.followers, self.roster.missing)
+        host = self.task.index if self.task.role is Role.PS else 0  # the part of the variables that it holds
+        state = message.state
+        leader = (
+            self.cluster.rank(self.cluster.leader, training.chief_trains) if self.cluster.leader else None
+        )
+        ranks = frozenset([0] if state.alone else range(len(self.cluster.replicas(training.chief_trains))))
+        dealer = _dealer(state.dealt, training, len(ranks))
+        tally = Tally.of(state)
+        servers = max(1, self.cluster.count(Role.PS))  # parts that hold arrays
+        if isinstance(training, AsyncSection):
+            warmup_steps = state.max_steps if state.alone else training.warmup_steps
+            return AsyncSteps(
+                gate=TicketGate(
+                    state.version,
+                    state.max_steps,
+                    warmup_steps,
+                    training.staleness_bound,
+                    until=message.until,
+                    leader=leader,
+                ),
+                dealer=dealer,
+                tally=tally,
+                missing=self.roster.missing,
+                repairs=Repairs(dict.fromkeys(message.repairs)) if servers > 1 else None,
+                alone=state.alone,
+                retry=training.on_stale == OnStale.RETRY_SAME_BATCH,
+                max_staleness=training.max_staleness,
+                torn=bool(state.contents),
+                too_few_timeout_s=0.0 if training.too_few == TooFew.FAIL else training.too_few_timeout_s,
+            )
+        shrinks = training.too_few == TooFew.SHRINK
+        decision = SyncDecision(
+            state.version, servers, dealer.parts, len(ranks), dealer.whole, shrinks, host=host, live=ranks
+        )
+        return SyncSteps(
+            dealer=dealer,
+            decision=decision,
+            tally=tally,
+            training=training,
+            followers=self.followers,
+            generation=state.generation,
+            term=message.term,
+            max_steps=state.max_steps,
+            missing=self.roster.missing,
+            until=message.until,
+            ranks=ranks if state.alone else None,
+            leader=leader,
+        )
 
     def begin(self, standing: Standing, training: ClusterTraining, now: float) -> list[Action]:
         self.standing = standing
@@ -259,62 +304,6 @@ class ControlPlane:
 
     def end(self, now: float, connections: int) -> list[End]:
         return self.roster.end(self.standing, now, connections)
-
-
-def _steps(
-    message: Initialise,
-    training: ServerSection,
-    cluster: ClusterSpec,
-    host: int,
-    followers: Sequence[Caller],
-    missing: Callable[[], str],
-) -> Steps:
-    """Return the steps of a term at the control host, which holds part `host` of the variables."""
-    state = message.state
-    leader = cluster.rank(cluster.leader, training.chief_trains) if cluster.leader else None
-    ranks = frozenset([0] if state.alone else range(len(cluster.replicas(training.chief_trains))))
-    dealer = _dealer(state.dealt, training, len(ranks))
-    tally = Tally.of(state)
-    servers = max(1, cluster.count(Role.PS))  # parts that hold arrays
-    if isinstance(training, AsyncSection):
-        warmup_steps = state.max_steps if state.alone else training.warmup_steps
-        return AsyncSteps(
-            gate=TicketGate(
-                state.version,
-                state.max_steps,
-                warmup_steps,
-                training.staleness_bound,
-                until=message.until,
-                leader=leader,
-            ),
-            dealer=dealer,
-            tally=tally,
-            missing=missing,
-            repairs=Repairs(dict.fromkeys(message.repairs)) if servers > 1 else None,
-            alone=state.alone,
-            retry=training.on_stale == OnStale.RETRY_SAME_BATCH,
-            max_staleness=training.max_staleness,
-            torn=bool(state.contents),
-            too_few_timeout_s=0.0 if training.too_few == TooFew.FAIL else training.too_few_timeout_s,
-        )
-    shrinks = training.too_few == TooFew.SHRINK
-    decision = SyncDecision(
-        state.version, servers, dealer.parts, len(ranks), dealer.whole, shrinks, host=host, live=ranks
-    )
-    return SyncSteps(
-        dealer=dealer,
-        decision=decision,
-        tally=tally,
-        training=training,
-        followers=followers,
-        generation=state.generation,
-        term=message.term,
-        max_steps=state.max_steps,
-        missing=missing,
-        until=message.until,
-        ranks=ranks if state.alone else None,
-        leader=leader,
-    )
 
 
 def _dealer(dealt: Dealt, training: ServerSection, replicas: int) -> PartDealer:

@@ -15,7 +15,9 @@ import msgspec
 
 from dtrain.cluster import JOINING, ClusterSpec, Moved, Role, TaskId
 from dtrain.config import ClusterTraining, WaitSection, address_problem
-from dtrain.control.interface import End, Steps
+from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.interface import End
+from dtrain.control.sync_steps import SyncSteps
 from dtrain.errors import SpecError
 from dtrain.messages import (
     Alter,
@@ -48,6 +50,8 @@ from dtrain.messages import (
 from dtrain.messages.membership import TaskStatus
 from dtrain.protocol.membership import LEASE_S, Membership, MemberState
 
+Steps = AsyncSteps | SyncSteps
+"""What makes the versions of one term, at the control host."""
 NAMED = 8
 """How many of the replicas that are waited for are named; the others are counted."""
 

@@ -69,12 +69,7 @@ class SyncSteps:
 
     @property
     def _rests(self) -> bool:
-        version = self.decision.version
-        return (
-            self.failed is not None
-            or version >= self.max_steps
-            or (self.until is not None and version >= self.until)
-        )
+        return self.failed is not None or self.version >= self.max_steps or self.held_back
 
     @property
     def too_few(self) -> bool:
@@ -86,6 +81,7 @@ class SyncSteps:
 
     @property
     def standing(self) -> Hashable:
+        """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
         return self.decision.version, self.shared_out
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
@@ -93,6 +89,7 @@ class SyncSteps:
         return ranks if self.turn is None else [rank for rank in ranks if rank in self.turn], servers
 
     def told_to(self, rank: int) -> Open:
+        """Return the sums of the epochs that have not ended, to the leader alone."""
         return self.tally.open() if rank == self.leader else ()
 
     def repairs_next(self, rank: int) -> bool:
@@ -103,6 +100,7 @@ class SyncSteps:
     # What the leader changes
 
     def hold(self) -> int:
+        """Let no version be made but those under way; return the one after them."""
         self.until = self.version
         return self.version
 
@@ -149,9 +147,6 @@ class SyncSteps:
         fresh = not self._retry or dealer.outstanding < (self.max_steps - version) * dealer.parts
         part = dealer.give(rank, decision.live if turn is None else turn, fresh=fresh)
         return part != NO_PART, part
-
-    def _may_have_another(self, rank: int) -> bool:
-        return not self.dealer.whole or bool(self.dealer.due) or rank in self.dealer.current
 
     def came_too_late(self, rank: int, part: int) -> bool:
         """Note that the gradient of a part has arrived too late; see `too_late`."""
@@ -214,7 +209,9 @@ class SyncSteps:
                 decision.settle(part, empty=True)
                 dealer.hold(part)
         decided = self.share_out(now) if self._passes_over() else self.decide()
-        if contribution in self.pending and self._may_have_another(contribution[0]):
+        # else there is no other part for the replica, and `permit` need not be asked
+        may_be_another = not dealer.whole or bool(dealer.due) or contribution[0] in dealer.current
+        if contribution in self.pending and may_be_another:
             decided += self._deal_to(contribution)
         return decided
 
@@ -325,10 +322,7 @@ class SyncSteps:
         """
         last = self.last_commit
         said: list[Commit | Release] = []
-        if last is not None and (message.generation, message.term, message.version) <= (
-            last.generation,
-            last.term,
-            last.version,
-        ):
+        asked = message.generation, message.term, message.version
+        if last is not None and asked <= (last.generation, last.term, last.version):
             said.append(last)
         return said + [self._release(contribution) for contribution in sorted(self.released)]

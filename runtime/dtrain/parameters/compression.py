@@ -112,21 +112,17 @@ class Compression:
         left = iter(blocks)
         try:
             scale = _scale(next(left)) if self.half.scales else 1.0
-            restored = [
-                self._widened(next(left), scale) if self.applies_to(group) else next(left)
-                for group in layout.groups
-            ]
+            restored = [self._restored(group, next(left), scale) for group in layout.groups]
             for shard in layout.tables:
                 if shard.trainable:
-                    restored.append(next(left))
-                    restored.append(
-                        self._widened(next(left), scale) if self.applies_to(shard) else next(left)
-                    )
+                    restored += [next(left), self._restored(shard, next(left), scale)]
         except StopIteration:
             raise InputError(f"{len(blocks)} blocks are too few for a compressed gradient") from None
         return [*restored, *left]
 
-    def _widened(self, block: Array, scale: float) -> Array:
+    def _restored(self, numbers: Group | Shard, block: Array, scale: float) -> Array:
+        if not self.applies_to(numbers):
+            return block
         if block.dtype.name != self.half.dtype:
             raise InputError(
                 f"expected numbers of 16 bits ({self.half.dtype}), found {block.dtype.name}: is compression "

@@ -96,6 +96,13 @@ class Group:
     def offsets(self) -> tuple[int, ...]:
         return tuple(row_offsets([shard.size for shard in self.shards]))
 
+    def views(self, flat: Array) -> dict[str, Array]:
+        """Return every shard by name, as a view of the group's array."""
+        return {
+            shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
+            for shard, offset in zip(self.shards, self.offsets, strict=True)
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLayout:
@@ -106,11 +113,10 @@ class ServerLayout:
     tables: tuple[Shard, ...] = ()
 
     def views(self, flats: Sequence[Array]) -> dict[str, Array]:
-        return {
-            shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
-            for group, flat in zip(self.groups, flats, strict=True)
-            for shard, offset in zip(group.shards, group.offsets, strict=True)
-        }
+        views: dict[str, Array] = {}
+        for group, flat in zip(self.groups, flats, strict=True):
+            views |= group.views(flat)
+        return views
 
 
 @dataclass(frozen=True)

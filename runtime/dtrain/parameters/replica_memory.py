@@ -119,7 +119,9 @@ def cut(plan: Plan, values: Arrays) -> list[list[Array]]:
 
 def gather(plan: Plan, blocks: Sequence[Sequence[Array]]) -> dict[str, Array]:
     """Return whole dense variables by name from flat `[server][group]`; one in a single piece is a view."""
-    views = _shard_views(plan, blocks)
+    views: dict[str, Array] = {}
+    for layout, flats in zip(plan.layouts, blocks, strict=True):
+        views |= layout.views(flats)
     result: dict[str, Array] = {}
     for position, variable in enumerate(plan.variables):
         if variable.sparse:
@@ -127,13 +129,6 @@ def gather(plan: Plan, blocks: Sequence[Sequence[Array]]) -> dict[str, Array]:
         pieces = [views[shard.name] for shard in plan.shards_of(position)]
         result[variable.name] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     return result
-
-
-def _shard_views(plan: Plan, blocks: Sequence[Sequence[Array]]) -> dict[str, Array]:
-    views: dict[str, Array] = {}
-    for layout, flats in zip(plan.layouts, blocks, strict=True):
-        views |= layout.views(flats)
-    return views
 
 
 @dataclass(frozen=True, slots=True)

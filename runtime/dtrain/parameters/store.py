@@ -194,19 +194,16 @@ class Store:
             for value, new in zip(values, place, strict=True):
                 new[...] = value
             for position, index in enumerate(self.trainable):
-                self.optimizer.finalize(
-                    place[index], {name: arrays[position] for name, arrays in self.slots.items()}
-                )
+                self.optimizer.finalize(place[index], self._slots_of(position))
             for table in self._trained_tables:
                 table.finalize()
             self._versions.publish(place)
 
     def slot_views(self, slot: str) -> dict[str, Array]:
-        return {
-            shard.name: flat[offset : offset + shard.size].reshape(shard.shape)
-            for index, flat in zip(self.trainable, self.slots[slot], strict=True)
-            for shard, offset in zip(self.groups[index].shards, self.groups[index].offsets, strict=True)
-        }
+        views: dict[str, Array] = {}
+        for index, flat in zip(self.trainable, self.slots[slot], strict=True):
+            views |= self.groups[index].views(flat)
+        return views
 
     def all_slots(self) -> dict[str, dict[str, Array]]:
         """Return every slot of every trainable shard, tables included: by slot, then by the shard's name."""
@@ -296,7 +293,7 @@ class Store:
         place = self._versions.next_place()
         for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):
             if self.groups[index].trainable:
-                slots = {name: arrays[position] for name, arrays in self.slots.items()}
+                slots = self._slots_of(position)
                 self.optimizer.update(
                     value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new
                 )
@@ -311,6 +308,10 @@ class Store:
                 table.finalize()
         self._versions.publish(place)
         self._take_effect(step + 1)
+
+    def _slots_of(self, position: int) -> dict[str, Array]:
+        """Return the slots of the trainable group with this number, by name."""
+        return {name: arrays[position] for name, arrays in self.slots.items()}
 
     def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
         tables = self._trained_tables
@@ -340,10 +341,7 @@ class Store:
         return gradients
 
     def mark(self) -> None:
-        slots: dict[int, dict[str, Array]] = {}
-        for name, arrays in self.slots.items():
-            for index, array in zip(self.trainable, arrays, strict=True):
-                slots.setdefault(index, {})[name] = array
+        slots = {index: self._slots_of(position) for position, index in enumerate(self.trainable)}
         self._snapshots = [
             CopyOnWriteSnapshot({VALUES: value, **slots.get(index, {})})
             for index, value in enumerate(self.values)

@@ -123,20 +123,16 @@ class TicketGate:
         return max(0, end - self.accepted - len(self.holders))
 
     @property
-    def all_given(self) -> bool:
-        return not self.left
-
-    @property
     def standing(self) -> Hashable:
         """Return all that a refusal depends on besides the rank's clock: while it is equal, it holds."""
         slowest = None if self.staleness_bound is None else self._slowest()
-        return self.all_given, self.warms_up, slowest
+        return bool(self.left), self.warms_up, slowest
 
     def request(self, rank: int) -> bool:
         """Give `rank` a ticket if the rules allow it now; with a ticket already nothing changes."""
         if rank in self.holders:
             return True
-        if self.all_given or (rank != 0 and self.warms_up):
+        if not self.left or (rank != 0 and self.warms_up):
             return False
         self.join(rank)
         if self.staleness_bound is not None and self.clocks[rank] > self._slowest() + self.staleness_bound:
@@ -262,22 +258,9 @@ class StalenessRule:
         return Verdict.ACCEPTED, 1.0 / max(1, staleness) if self.policy == StaleGradients.SCALE else 1.0
 
 
-@dataclass
-class StalenessHistogram:
-    """Counts of each staleness, of one replica or of all."""
-
-    counts: Counter[int] = field(default_factory=Counter)
-    _pushes: int = 0
-    _sum: int = 0
-
-    def add(self, staleness: int) -> None:
-        self.counts[staleness] += 1
-        self._pushes += 1
-        self._sum += staleness
-
-    @property
-    def mean(self) -> float | None:
-        return self._sum / self._pushes if self._pushes else None
+def mean_staleness(counts: Counter[int]) -> float | None:
+    """Return the mean of counted pushes, by their staleness; None before the first push."""
+    return sum(map(math.prod, counts.items())) / counts.total() if counts else None
 
 
 BLOCK = 1 << 15

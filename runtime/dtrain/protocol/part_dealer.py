@@ -43,10 +43,6 @@ RESERVED = 2
 NONE_WAITS = -1
 
 
-def owner_of(number: int, lanes: int, replicas: int) -> int:
-    return number % lanes % replicas
-
-
 def owned_from(first: int, rank: int, lanes: int, replicas: int) -> Iterator[int]:
     """Yield, without end, the numbers from `first` on that are expected to be dealt to a rank; none where it
     has no lane, as more replicas than lanes leave some.
@@ -119,7 +115,7 @@ class Lanes:
         return number
 
     def _owner(self, number: int) -> int:
-        return owner_of(number, self.lanes, self.replicas)
+        return number % self.lanes % self.replicas
 
 
 NO_PART = -1

@@ -64,22 +64,20 @@ class Feed(NamedTuple):
         ):
             return dealt
         _, following, due, *_ = dealt.going_on(UNCUT, sync=True).cut_into(1)
-        first = self._holding(before, following)
-        ranges = [range(self._holding(before, each), self._behind(before, each)) for each in due]
+        first = self._span(before, following).start
+        ranges = [self._span(before, each) for each in due]
         if sum(map(len, ranges)) > MISSING_MAX:
             raise InputError(f"batches of {before.batch_size} examples are more than {MISSING_MAX} of now")
         left = {batch for each in ranges for batch in each}
         return Dealt(1, first, tuple(sorted(batch for batch in left if batch < first)))
 
-    def _holding(self, before: "Feed", batch: int) -> int:
+    def _span(self, before: "Feed", batch: int) -> range:
+        """Return the batches that hold the examples of a batch of before."""
         passes, within = divmod(batch, before.batches) if before.batches and self.batches else (0, batch)
-        return passes * self.batches + within * before.batch_size // self.batch_size
-
-    def _behind(self, before: "Feed", batch: int) -> int:
-        """Return the first batch that holds no example of a batch of before, nor any that came earlier."""
-        passes, within = divmod(batch, before.batches) if before.batches and self.batches else (0, batch)
-        behind = -(-(within + 1) * before.batch_size // self.batch_size)
-        return passes * self.batches + (min(behind, self.batches) if self.batches else behind)
+        begin = within * before.batch_size // self.batch_size
+        end = -(-(within + 1) * before.batch_size // self.batch_size)
+        shift = passes * self.batches
+        return range(shift + begin, shift + (min(end, self.batches) if self.batches else end))
 
 
 UNKNOWN = Feed()

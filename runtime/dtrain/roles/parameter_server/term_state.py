@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from dtrain.cluster import Role
 from dtrain.config import AsyncSection, ServerSection
 from dtrain.control.async_steps import AsyncSteps
-from dtrain.control.interface import Steps
 from dtrain.control.machine import ControlPlane
+from dtrain.control.roster import Steps
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.errors import InputError
 from dtrain.learning.core.drawn_table import DrawnTable

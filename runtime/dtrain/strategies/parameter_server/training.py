@@ -4,6 +4,7 @@ A replica's gradients go to every server, which answer with the next values.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from dtrain.errors import DtrainError, InputError
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, cut
-from dtrain.protocol.async_updates import StalenessHistogram
+from dtrain.protocol.async_updates import mean_staleness
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.chief.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
@@ -206,7 +207,7 @@ class ServerReplica(Replica):
         self._failures = failures
         self._leader = leader
         self._warns = section.nan_policy == NanPolicy.REFUSE
-        self._staleness = None if driver.machine.sync else StalenessHistogram()
+        self._staleness: Counter[int] | None = None if driver.machine.sync else Counter()
         for name, update in self.updates.items():
             update[...] = self.weights[name]
         self._begun_s = reporter.begins()
@@ -247,9 +248,9 @@ class ServerReplica(Replica):
         if outcome.stale:
             status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
         if self._staleness is not None and outcome.verdict is Verdict.ACCEPTED:
-            self._staleness.add(outcome.staleness)
-            status.staleness_mean = self._staleness.mean
-            status.staleness_counts = self._staleness.counts
+            self._staleness[outcome.staleness] += 1
+            status.staleness_mean = mean_staleness(self._staleness)
+            status.staleness_counts = self._staleness
         if self._warns and outcome.verdict is Verdict.REFUSED:
             step = self._machine.global_step
             self._reporter.refused(f"step {step}: {outcome.reason}")
