@@ -12,7 +12,6 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 import google_crc32c
@@ -90,9 +89,7 @@ class TFRecordWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -254,14 +251,9 @@ MASK_DELTA = 0xA282EAD8
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
-def crc32c(data: bytes) -> int:
-    found: int = google_crc32c.value(data)
-    return found
-
-
 def masked_crc32c(data: bytes) -> int:
     """Return the checksum as TFRecord files store it: rotated and offset, so that it can be summed again."""
-    crc = crc32c(data)
+    crc: int = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
 
 

@@ -60,9 +60,7 @@ def claim(path: str | os.PathLike[str], run_id: str | None) -> None:
             if not holder.startswith(f"run {run_id} "):
                 break
             time.sleep(RETRY_S)
-    except (
-        OSError
-    ):  # no such directory, or a read-only one: the attempt to write there will fail with a message
+    except OSError:  # no such directory, or a read-only one: the attempt to write there will say so
         return
     if holder is not None:
         raise RunInUseError(

@@ -175,63 +175,35 @@ class KillRequest:
     reason: str
 
 
+class _Named:
+    """A file or folder of a run, by its name in the run's directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, files: "RunFiles", kind: type["RunFiles"]) -> Path:
+        return files.directory / self._name
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """Paths and records of the run in `directory`."""
 
     directory: Path
 
-    @property
-    def lock(self) -> Path:
-        return self.directory / "lock"
-
-    @property
-    def run(self) -> Path:
-        return self.directory / "run.json"
-
-    @property
-    def spec(self) -> Path:
-        return self.directory / "spec.json"
-
-    @property
-    def kept_spec(self) -> Path:
-        return self.directory / "kept_spec.json"
-
-    @property
-    def join(self) -> Path:
-        return self.directory / "join.json"
-
-    @property
-    def plan(self) -> Path:
-        return self.directory / "plan.json"
-
-    @property
-    def moved(self) -> Path:
-        return self.directory / "moved.json"
-
-    @property
-    def where(self) -> Path:
-        return self.directory / "target.json"
-
-    @property
-    def stop(self) -> Path:
-        return self.directory / "stop.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.directory / "events.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        return self.directory / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
-
-    @property
-    def fetched(self) -> Path:
-        return self.directory / "fetched"
+    lock = _Named("lock")
+    run = _Named("run.json")
+    spec = _Named("spec.json")
+    kept_spec = _Named("kept_spec.json")
+    join = _Named("join.json")
+    plan = _Named("plan.json")
+    moved = _Named("moved.json")
+    where = _Named("target.json")
+    stop = _Named("stop.json")
+    journal = _Named("events.jsonl")
+    metrics = _Named("metrics.jsonl")
+    checkpoints = _Named("checkpoints")
+    fetched = _Named("fetched")
 
     @property
     def newest_step(self) -> int | None:

@@ -94,7 +94,9 @@ class JoinedFromElsewhere:
         if task not in self._kept:
             if len(self._kept) >= ROWS_MAX:
                 return
-            self._kept[task] = None if self._is_owned(task) else TaskRecord(str(task))
+            known = read_sound(self._files.joined(task), JoinedRecord)
+            is_owned = known is not None and known.owner_pid != 0
+            self._kept[task] = None if is_owned else TaskRecord(str(task))
         record = self._kept[task]
         if record is None:
             return
@@ -110,7 +112,3 @@ class JoinedFromElsewhere:
             write_record(self._files.joined(task), JoinedRecord(0, 0.0, record))
         if said is not None:
             write_record(self._files.status(task), by_clock(said, time.monotonic()))
-
-    def _is_owned(self, task: TaskId) -> bool:
-        known = read_sound(self._files.joined(task), JoinedRecord)
-        return known is not None and known.owner_pid != 0

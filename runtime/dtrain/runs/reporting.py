@@ -347,7 +347,7 @@ def _trace_of(assignment: TaskAssignment, status: TaskStatus) -> Trace:
         return Trace(None)
     files = RunFiles(assignment.run_dir)
     trace = Trace(files.trace(assignment.task, assignment.attempt))
-    trace.begin(
+    trace.keep(
         Header(
             task=status.task,
             attempt=status.attempt,

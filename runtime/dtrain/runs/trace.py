@@ -80,9 +80,6 @@ class Trace:
         self._written_bytes = 0
         self._writing = threading.Lock()  # the reporter's thread flushes, and so does the task as it ends
 
-    def begin(self, header: Header) -> None:
-        self.keep(header)
-
     def event(self, event: AnyEvent) -> None:
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s", event)

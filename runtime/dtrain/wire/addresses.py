@@ -9,7 +9,8 @@ import contextlib
 import errno
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
@@ -56,15 +57,23 @@ def obstacle(address: str, timeout_s: float = PROBE_S, look: Look | None = None)
 
 
 def reach(peer: str, address: str, timeout_s: float, tell: Tell, look: Look | None = None) -> None:
+    reason = _outlasts(partial(obstacle, address, look=look), timeout_s, tell)
+    if reason is not None:
+        raise not_reached(peer, address, timeout_s, reason)
+
+
+def _outlasts(obstacle: Callable[[], str | None], timeout_s: float, tell: Tell) -> str | None:
+    """Wait until there is no obstacle; return the last one if it is still there after the timeout."""
     deadline_s = time.monotonic() + timeout_s
     pause_s = PAUSE_S
-    while (reason := obstacle(address, look=look)) is not None:
+    while (reason := obstacle()) is not None:
         tell(reason)
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
-            raise not_reached(peer, address, timeout_s, reason)
+            return reason
         time.sleep(min(pause_s, left_s))
         pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+    return None
 
 
 def not_reached(peer: str, address: str, timeout_s: float, reason: str) -> WaitTimeoutError:
@@ -79,17 +88,9 @@ def silence(address: str, *, tls: bool) -> str:
 
 def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
     """Wait until the host of an address can be resolved; the name of a new machine may be published late."""
-    deadline_s = time.monotonic() + timeout_s
-    pause_s = PAUSE_S
-    while (reason := name_obstacle(address)) is not None:
-        tell(reason)
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise SpecError(
-                f"cannot listen at {address}: {reason}; looked for {timeout_s:g} s (wait.start_s)"
-            )
-        time.sleep(min(pause_s, left_s))
-        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+    reason = _outlasts(partial(name_obstacle, address), timeout_s, tell)
+    if reason is not None:
+        raise SpecError(f"cannot listen at {address}: {reason}; looked for {timeout_s:g} s (wait.start_s)")
     tell(None)
 
 
@@ -119,9 +120,8 @@ def listening_obstacle(address: str) -> str | None:
     errors: list[OSError] = []
     for family, place in places:
         with socket.socket(family) as probe:
-            probe.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # connections that have just ended are no hindrance
+            # connections that have just ended are no hindrance
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(place)
                 probe.listen(1)
@@ -217,10 +217,6 @@ def _all_loopback(addresses: Sequence[str]) -> bool:
 
 
 def _addresses(address: str) -> Sequence[str]:
-    return list(_looked_up(address))
-
-
-def _looked_up(address: str) -> Iterator[str]:
     with contextlib.suppress(OSError):
-        for _, place in places_of(address):
-            yield str(place[0]).partition("%")[0]
+        return [str(place[0]).partition("%")[0] for _, place in places_of(address)]
+    return []

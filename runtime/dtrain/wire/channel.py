@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import AnyMessage, Hello, Refusal
 from dtrain.types import Array
-from dtrain.wire.frames import UNKNOWN, Frame, FrameDecoder, Limits, Payload, encode, with_payload
+from dtrain.wire.frames import UNKNOWN, Frame, FrameDecoder, Limits, Payload, encode
 from dtrain.wire.interruptible import next_of
 
 
@@ -134,7 +134,7 @@ class MemoryCaller:
     def has_read(self) -> None: ...
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        self.outbox.put(list(with_payload(message, blocks, (payload or Payload(blocks)).chunks())))
+        self.outbox.put(list(encode(message, blocks, payload)))
 
 
 class MemoryChannel:

@@ -15,7 +15,7 @@ blocks or a payload above the limit is a `PeerRefusedError`. Some payloads are r
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -89,28 +89,25 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) & ~7
 
 
-def encode(message: AnyMessage, blocks: Sequence[Array] = ()) -> Iterator[bytes]:
-    """Cut a message into chunks. The blocks must not change before the last chunk has been taken."""
-    return with_payload(message, blocks, payload_chunks(blocks))
+def encode(
+    message: AnyMessage, blocks: Sequence[Array] = (), payload: "Payload | None" = None
+) -> Iterator[bytes]:
+    """Cut a message into chunks. The blocks must not change before the last chunk has been taken.
 
-
-def with_payload(message: AnyMessage, blocks: Sequence[Array], payload: Iterable[bytes]) -> Iterator[bytes]:
+    `payload` holds the same blocks, where many get them.
+    """
+    chunks = payload.chunks() if payload is not None else (_chunk(*place) for place in _places(blocks))
     header = _encode((message, described(blocks)))
     start = _LENGTH.pack(len(header)) + header
     if len(start) > _HEADER_PIECE_BYTES:
         places = range(0, len(start), _HEADER_PIECE_BYTES)
         yield from (start[place : place + _HEADER_PIECE_BYTES] for place in places)
-        yield from payload
+        yield from chunks
     elif sum(block.nbytes for block in blocks) <= SMALL_BYTES:
-        yield start + b"".join(payload)
+        yield start + b"".join(chunks)
     else:
         yield start
-        yield from payload
-
-
-def payload_chunks(blocks: Sequence[Array]) -> Iterator[bytes]:
-    """Yield the bytes of the blocks, copied chunk by chunk as they are taken."""
-    return (_chunk(*place) for place in _places(blocks))
+        yield from chunks
 
 
 def _places(blocks: Sequence[Array]) -> Iterator[tuple[Array, int]]:
@@ -126,7 +123,7 @@ class Payload:
         self._recent: dict[int, bytes] = {}
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield as `payload_chunks`; what another has just taken is not cut again."""
+        """Yield the bytes, copied chunk by chunk as they are taken, but not again what another just took."""
         for number, place in enumerate(_places(self.blocks)):
             chunk = self._recent.get(number)
             if chunk is None:

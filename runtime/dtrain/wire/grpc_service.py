@@ -24,7 +24,7 @@ from dtrain.process.acceptor import GRPC_LIMITS
 from dtrain.types import Array
 from dtrain.wire.addresses import listening_obstacle
 from dtrain.wire.channel import Answer, Handler
-from dtrain.wire.frames import SMALL_BYTES, FrameDecoder, Payload, with_payload
+from dtrain.wire.frames import SMALL_BYTES, FrameDecoder, Payload, encode
 from dtrain.wire.grpc_channels import (
     HELLO_KEY,
     LOCAL_KEY,
@@ -62,7 +62,7 @@ class GrpcCaller:
         self.reading = ()
 
     def send(self, message: AnyMessage, blocks: Sequence[Array] = (), payload: Payload | None = None) -> None:
-        chunks = with_payload(message, blocks, (payload or Payload(blocks)).chunks())
+        chunks = encode(message, blocks, payload)
         if sum(block.nbytes for block in blocks) > SMALL_BYTES:
             self.reading = blocks
             self.outbox.put(chunks)
@@ -89,9 +89,8 @@ class GrpcService:
         """Bind the address and start, with a thread for each of `connections`; raise a `SpecError` if that
         fails. The launcher may hold the port, so that it is to be shared.
         """
-        if not share_port and (
-            why := listening_obstacle(address)
-        ):  # of gRPC nothing could be heard but that it failed
+        # of gRPC nothing could be heard but that it failed
+        if not share_port and (why := listening_obstacle(address)):
             raise SpecError(f"cannot listen at {address}: {why}")
         self._handler = handler
         self._door = Door(credentials, handler.refuse)

@@ -57,7 +57,6 @@ Kinds = tuple[tuple[str, int], ...]
 Place = tuple[int, list[int]]
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[AnyMessage, Kinds, Place | None]).decode
-_decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 class PacketSocket:
@@ -83,12 +82,10 @@ class PacketSocket:
         place = self._place(blocks) if nbytes > SMALL_BYTES else None
         head = _head(message, kinds, place)
         in_memory = len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None)
-        if blocks and not isinstance(
-            message, Rows
-        ):  # rows stand beside the values that the peer goes on reading
-            self.lent = (
-                blocks if place and not in_memory else ()
-            )  # before the peer can have them, and say that it has read them
+        # Before the peer can have them, and say that it has read them. Rows stand beside the values that it
+        # goes on reading.
+        if blocks and not isinstance(message, Rows):
+            self.lent = blocks if place and not in_memory else ()
         if in_memory:
             head = _head(message, kinds, None)
             self._send_in_memory(head, blocks)

@@ -33,13 +33,28 @@ _BLOCK_BYTES = 512
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-class SharedMemory(mmap.mmap):
-    """One mapping; it lasts as long as an array is a view of it.
-
-    `fd` is of the memory that this process has made, to be passed on; -1 of another one's.
-    """
+class _Mapping(mmap.mmap):
+    """Memory with its file descriptor, which is closed with it; -1: there is none."""
 
     fd: int = -1
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+
+
+def _sealed(fd: int) -> os.stat_result | None:
+    """Return the status of memory that cannot shrink; None of anything else, such as a pipe or a file."""
+    status = os.fstat(fd)
+    with contextlib.suppress(OSError):  # one peer's fault is no shortage
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK and status.st_size:
+            return status
+    return None
+
+
+class SharedMemory(_Mapping):
+    """One mapping; it lasts as long as an array is a view of it. `fd` is of memory made by this process."""
 
     @classmethod
     def make(cls, nbytes: int) -> Self:
@@ -65,22 +80,16 @@ class SharedMemory(mmap.mmap):
         be written.
         """
         try:
-            status = os.fstat(fd)
-            nbytes = status.st_size
-            try:
-                seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-            except OSError:  # a pipe or a file: one peer's fault is no shortage
-                seals = 0
-            if not seals & fcntl.F_SEAL_SHRINK or not nbytes:
+            if (status := _sealed(fd)) is None:
                 raise PeerRefusedError("what was to be shared memory may shrink; the peer is not dtrain")
-            if status.st_blocks * _BLOCK_BYTES < nbytes:  # mapping holes would take memory here
+            if status.st_blocks * _BLOCK_BYTES < status.st_size:  # mapping holes would take memory here
                 raise PeerRefusedError("what was to be shared memory has holes; the peer is not dtrain")
             if writable and status.st_uid != os.getuid():
                 raise PeerRefusedError(
                     "the memory to be shared belongs to another user; the peer is not dtrain"
                 )
             access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-            return cls(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=access)
+            return cls(fd, status.st_size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=access)
         except OSError as error:
             raise _short(f"cannot map memory of a task on this host: {error.strerror}") from None
         finally:
@@ -89,11 +98,6 @@ class SharedMemory(mmap.mmap):
     @cached_property
     def address(self) -> int:
         return address(np.frombuffer(self, np.uint8))
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self.fd)
 
 
 def _short(reason: str) -> SharedMemoryError:
@@ -137,10 +141,8 @@ _STRIDE_BYTES = 64 * 1024
 """Pages are taken by so much at a time."""
 
 
-class GrowingMemory(mmap.mmap):
+class GrowingMemory(_Mapping):
     """One mapping, to be read and written; every process that maps it has its own `fd`."""
-
-    fd: int = -1
 
     @classmethod
     def make(cls, nbytes: int) -> Self:
@@ -158,12 +160,8 @@ class GrowingMemory(mmap.mmap):
     @classmethod
     def received(cls, fd: int) -> Self:
         try:
-            status = os.fstat(fd)
-            try:
-                seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-            except OSError:  # a pipe or a file
-                seals = 0
-            if not seals & fcntl.F_SEAL_SHRINK or not status.st_size or status.st_uid != os.getuid():
+            status = _sealed(fd)
+            if status is None or status.st_uid != os.getuid():
                 raise PeerRefusedError(
                     "what was to be shared memory may shrink, or is another user's; the peer is not dtrain"
                 )
@@ -196,8 +194,3 @@ class GrowingMemory(mmap.mmap):
                     f"no memory to share with tasks on this host: {error.strerror}; end others that use it"
                 ) from None
             self._taken.add(stride)
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self.fd)

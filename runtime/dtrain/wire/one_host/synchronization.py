@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 
 _PACKET_BYTES = 64
 _BELL = b"\0"
-_all_bells: "weakref.WeakSet[Bells]" = weakref.WeakSet()
+_open: "weakref.WeakSet[Bells | Locks]" = weakref.WeakSet()
 
 
 class Bells:
@@ -39,7 +39,7 @@ class Bells:
         self._poll = select.poll()
         for rank, each in sockets.items():
             self._use(rank, each)
-        _all_bells.add(self)
+        _open.add(self)
 
     def _use(self, rank: int, connection: socket.socket) -> None:
         self._drop(rank)
@@ -126,16 +126,7 @@ def pairs(ranks: Iterable[int]) -> dict[int, dict[int, socket.socket]]:
     return ends
 
 
-def _close_bells_in_child() -> None:
-    for bells in list(_all_bells):
-        bells.close()
-
-
-os.register_at_fork(after_in_child=_close_bells_in_child)
-
-
 _FLOCK = "hhqqi"
-_all_locks: "weakref.WeakSet[Locks]" = weakref.WeakSet()
 
 
 class Locks:
@@ -148,7 +139,7 @@ class Locks:
         self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)  # a description of its own
         self._held: set[int] = set()
         self._guard = threading.Lock()
-        _all_locks.add(self)
+        _open.add(self)
 
     def take(self, number: int) -> bool:
         """Lock a number unless another replica has it; return whether this replica has it now."""
@@ -184,9 +175,9 @@ class Locks:
         self.close()
 
 
-def _close_locks_in_child() -> None:
-    for locks in list(_all_locks):
-        locks.close()
+def _close_in_child() -> None:
+    for each in list(_open):
+        each.close()
 
 
-os.register_at_fork(after_in_child=_close_locks_in_child)
+os.register_at_fork(after_in_child=_close_in_child)

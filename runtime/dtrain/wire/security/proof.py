@@ -162,7 +162,7 @@ class Keyring:
 
     def __init__(self, secret: str | None, salt: bytes) -> None:
         self._secret = secret
-        self._salt = salt
+        self.salt = salt
         self._adopted = False
         self._keys: OrderedDict[bytes, bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -176,17 +176,13 @@ class Keyring:
         """Whether there is a secret at all, so that a proof means anything."""
         return self._secret is not None
 
-    @property
-    def salt(self) -> bytes:
-        return self._salt
-
     def adopt(self, salt: bytes) -> None:
         """Use the salt of a server that has proven itself from now on, if it is the first one.
 
         So the servers of a run come to use one salt, and each task computes one key.
         """
         if not self._adopted:
-            self._adopted, self._salt = True, salt
+            self._adopted, self.salt = True, salt
 
     def key(self, salt: bytes) -> bytes:
         if (known := self._keys.get(salt)) is not None:
