@@ -39,8 +39,8 @@ SYNC = [
     bug(
         SYNC_ROUND,
         "SyncDecision.decided",
-        "Decided(contributors, len(contributors) + self._empty)",
-        "Decided(contributors, self.parts)",
+        "NextVersion(contributors, len(contributors) + self._empty)",
+        "NextVersion(contributors, self.parts)",
         says=(
             "the mean divides by N0 and not by the parts that count (once: the blocks scaled so that N "
             "divides)"

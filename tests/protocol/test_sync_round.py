@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import every_row
 
-from dtrain.protocol.sync_round import Decided, SyncDecision, SyncRound, TooFew, quota
+from dtrain.protocol.sync_round import NextVersion, SyncDecision, SyncRound, TooFew, quota
 
 
 @every_row(
@@ -94,7 +94,7 @@ def test_a_version_is_made_of_every_part_of_one_batch_in_their_order():
     contribute(made, 0, 2)
     assert made.decided() is None
     contribute(made, 1, 1)
-    assert made.decided() == Decided(((2, 1, 0), (1, 1, 0), (0, 1, 0)), 3)
+    assert made.decided() == NextVersion(((2, 1, 0), (1, 1, 0), (0, 1, 0)), 3)
 
 
 def test_a_part_counts_when_every_server_holds_it():
@@ -118,7 +118,7 @@ def test_a_part_counts_once_whoever_computed_it():
     contribute(made, 1, 0)
     assert made.decided() is None
     contribute(made, 1, 1, ordinal=1)
-    assert made.decided() == Decided(((0, 1, 0), (1, 1, 1)), 2)
+    assert made.decided() == NextVersion(((0, 1, 0), (1, 1, 1)), 2)
 
 
 def test_parts_without_examples_count_in_the_divisor_and_refused_ones_do_not():
@@ -127,7 +127,7 @@ def test_parts_without_examples_count_in_the_divisor_and_refused_ones_do_not():
     made.settle(3, empty=True)
     made.settle(1, empty=False)
     contribute(made, 2, 2)
-    assert made.decided() == Decided(((0, 1, 0), (2, 1, 0)), 3)
+    assert made.decided() == NextVersion(((0, 1, 0), (2, 1, 0)), 3)
 
 
 def test_a_batch_of_refused_gradients_makes_no_version():
@@ -147,7 +147,7 @@ def test_a_server_that_says_late_that_it_held_the_contribution_before_does_not_c
     made.report(1, contribution, 0)
     assert made.decided() is None
     made.report(1, contribution, 1)
-    assert made.decided() == Decided((contribution,), 1)
+    assert made.decided() == NextVersion((contribution,), 1)
 
 
 def test_reports_of_an_earlier_version_change_nothing():
@@ -163,9 +163,9 @@ def test_with_backups_the_first_complete_parts_make_the_version():
     made = decision(2, replicas=3, whole=False)
     contribute(made, 2, 7)
     contribute(made, 0, 5)
-    assert made.decided() == Decided(((0, 1, 0), (2, 1, 0)), 2)
+    assert made.decided() == NextVersion(((0, 1, 0), (2, 1, 0)), 2)
     contribute(made, 1, 4)
-    assert made.decided() == Decided(((0, 1, 0), (2, 1, 0)), 2)
+    assert made.decided() == NextVersion(((0, 1, 0), (2, 1, 0)), 2)
 
 
 def test_too_few_says_since_when_and_forgets_when_enough_are_back():
@@ -266,7 +266,9 @@ def test_what_is_decided_is_what_the_twin_finds(reports, servers):
         complete = twin_complete(said, servers)
         assert made.complete == complete
         whole = len(complete) == 4
-        assert made.decided() == (Decided(tuple(complete[part] for part in range(4)), 4) if whole else None)
+        assert made.decided() == (
+            NextVersion(tuple(complete[part] for part in range(4)), 4) if whole else None
+        )
 
 
 @settings(deadline=None, max_examples=200)

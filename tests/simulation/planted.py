@@ -10,7 +10,7 @@ from dtrain.control.sync_steps import SyncSteps
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import StalenessRule
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
+from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.update_rules import AsyncRule
@@ -46,9 +46,9 @@ def adds_up_by_rank(set_attribute: SetAttribute) -> None:
     """Contributions are summed in the order of the replicas that have computed them."""
     before = SyncDecision.decided
 
-    def decided(self: SyncDecision) -> Decided | None:
+    def decided(self: SyncDecision) -> NextVersion | None:
         found = before(self)
-        return found and Decided(tuple(sorted(found.contributors)), found.parts)
+        return found and NextVersion(tuple(sorted(found.contributors)), found.parts)
 
     set_attribute(SyncDecision, "decided", decided)
 

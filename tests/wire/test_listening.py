@@ -3,7 +3,7 @@
 import pytest
 from row_by_row import every_row
 
-from dtrain.wire.addresses import Listening, listening
+from dtrain.wire.addresses import ListeningPlace, listening
 
 NAMES = {
     "here": "127.0.1.1",
@@ -36,7 +36,7 @@ def where(address, *others, bind=None):
     ],
 )
 def test_a_task_listens_at_its_own_address(address, others):
-    assert where(address, *others) == Listening(address)
+    assert where(address, *others) == ListeningPlace(address)
 
 
 @pytest.mark.parametrize("other", ["there:2222", "10.0.0.1:1", "not-known-yet:2222"])

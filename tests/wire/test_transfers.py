@@ -1,11 +1,11 @@
 import threading
 
-from dtrain.wire.grpc_service import Traffic, Turn
+from dtrain.wire.grpc_service import Traffic, TransferTurn
 
 
 def test_a_turn_waits_as_long_as_something_moves_and_no_longer():
     traffic = Traffic()
-    first, second = Turn(traffic, traffic.receiving), Turn(traffic, traffic.receiving)
+    first, second = TransferTurn(traffic, traffic.receiving), TransferTurn(traffic, traffic.receiving)
     waits = []
 
     class Lock:
@@ -26,7 +26,7 @@ def test_a_turn_waits_as_long_as_something_moves_and_no_longer():
 
 def test_whoever_gives_back_lets_the_next_one_in():
     traffic = Traffic()
-    first, second = Turn(traffic, traffic.sending), Turn(traffic, traffic.sending)
+    first, second = TransferTurn(traffic, traffic.sending), TransferTurn(traffic, traffic.sending)
     first.take()
     first.take()
     waiting = threading.Thread(target=second.take)
@@ -43,7 +43,7 @@ def test_whoever_gives_back_lets_the_next_one_in():
 
 def test_only_the_holder_counts_as_moving():
     traffic = Traffic()
-    turn = Turn(traffic, traffic.sending)
+    turn = TransferTurn(traffic, traffic.sending)
     turn.moved()
     assert traffic.moved == 0
     turn.take()

@@ -27,7 +27,6 @@ class AsyncSteps:
         retry: whether a batch whose gradient was too stale is to be computed again.
         too_few_timeout_s: how long the run may be without a replica that could make the next version.
         live: the ranks that may have tickets; the ticket of one that is lost would never come back.
-        max_staleness: gradients staler than this the host refuses, before other servers are sent them.
         torn: whether the servers may contain different batches when the term begins.
         halved: a batch that cannot be brought to all servers, because its gradient was not finite again and
             again: they have to go back to a checkpoint. None: there is none.
@@ -83,9 +82,7 @@ class AsyncSteps:
         return self.live, self.gate.standing, repairs, self.awaits_others
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
-        """Return the ranks for which those without a ticket wait, and no servers: they apply gradients on
-        arrival.
-        """
+        """Return the ranks for which those without a ticket wait; servers apply gradients on arrival."""
         if self.repairs is not None and self.awaits_others:
             return self.repairs.ranks, ()
         return self.gate.awaited(self.live), ()
@@ -134,9 +131,7 @@ class AsyncSteps:
         return rank in self.gate.holders and self.dealer.current.get(rank) == batch
 
     def without_ticket(self, rank: int, batch: int) -> Verdict:
-        """Return what becomes of a push that is not admitted: a repair is at the host already. The batch of a
-        replica that was thought dead is another one's.
-        """
+        """Return the verdict on a push that is not admitted: a repair is at the host already."""
         if self.repairs is not None and self.repairs.given.get(rank) == batch:
             return Verdict.ACCEPTED
         return Verdict.FINISHED if self.gate.finished else Verdict.STALE

@@ -370,9 +370,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def newcomer_obstacle(sender: TaskId, cluster: ClusterSpec, joined: int) -> str | None:
-    """Return why a task may not connect at all; None if it may. Beside the cluster's tasks there are one
-    evaluator, and workers that join, of which `joined` others have come.
-    """
+    """Return why a task may not connect at all, of which `joined` others have come; None if it may."""
     if sender in cluster or sender in (TaskId(Role.EVALUATOR, 0), JOINING):
         return None
     if sender.role is not Role.WORKER or sender.index < cluster.first_joined:
@@ -420,7 +418,6 @@ class Admission:
     """One task's answers to workers that would like to join.
 
     Attributes:
-        place: what they are told; None: this task lets none join.
         take: takes a worker's index for good, or returns False; None: what is given is forgotten with this
             task, so that only the leader, who comes with a term, knows which workers there have been.
     """

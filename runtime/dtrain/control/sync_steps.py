@@ -13,7 +13,7 @@ from dtrain.config.choices import TooFew
 from dtrain.control.interface import Action, Caller, Decide, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
-from dtrain.protocol.sync_round import Contribution, Decided, SyncDecision
+from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
 from dtrain.protocol.tally import Tally
 from dtrain.state.fit_state import Open
 
@@ -24,7 +24,6 @@ class SyncSteps:
 
     Attributes:
         ranks: the only replicas that are dealt parts; None: all.
-        shared_out: how often parts may have become free since the term began, other than by a new version.
         turn: where more replicas live than a batch has parts, those that compute one of this batch; None:
             all.
         pushes: contributions to the version that is being made, with the message that brought each.
@@ -290,9 +289,9 @@ class SyncSteps:
         """Return a decision as it goes to every server, the host's own last."""
         return [*(Send(follower, decision) for follower in self.followers), Decide(decision, part)]
 
-    def _made(self, decided: Decided) -> None:
-        """Count what makes this version, settle its parts, and begin the next batch. Parts of a replica that
-        is lost, or was started again, have been given back before.
+    def _made(self, decided: NextVersion) -> None:
+        """Settle the parts of this version, and begin the next batch; lost replicas' parts were given
+        back before.
         """
         version = self.version
         for contribution in decided.contributors:

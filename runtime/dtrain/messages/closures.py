@@ -21,9 +21,6 @@ from dtrain.messages.message import Message
 class Share(Message, frozen=True, gc=False, kw_only=True):
     """Coordinator to server: hold these variables, one by one, until the next session. Blocks: the values of
     each of the server's shards, flat, in the order of the plan.
-
-    Attributes:
-        plan: of `parameters.placement`, as a dict; without sparse variables.
     """
 
     session: int
@@ -83,8 +80,6 @@ class Alter(Message, frozen=True, gc=False, kw_only=True):
 class Altered(Message, frozen=True, gc=False, kw_only=True):
     """Server's answer to `Alter`. Blocks: after an assignment or addition each shard's new value, flat, as it
     was when the change was made.
-
-    `iterations` is how many updates the optimizer has made by now.
     """
 
     iterations: int = 0

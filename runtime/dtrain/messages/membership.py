@@ -37,14 +37,11 @@ class TaskStatus:
     Attributes:
         monotonic_s: the machine's monotonic clock at the time of writing: the heartbeat.
         waiting_share: the share of recent time in which it has waited for others, 0 to 1.
-        reading_monotonic_s: since when it waits for the batch that is read now, by the same clock.
         evaluation: the newest evaluation: ``global_step`` and one number a metric.
-        fits_ended: how many of these have reached their last step, or the one with which the leader ended
-            them.
-        busy_with: the callback, validation or other work of the leader that is running.
+        fits_ended: how many calls of `fit` have reached their last step, or the one with which the leader
+            ended them.
         leads: whether the task leads, where that may change (replicas that reduce among themselves).
-        unsaved: why the one after it could not be written; None: there is none, or it was.
-        certificate_ends: the end of its certificate, as ISO 8601 writes it, where it has one.
+        unsaved: why the checkpoint after `saved_step` could not be written; None: there is none, or it was.
         cpu_percent: of one core, since the last report; None for a task on the machine of its launcher.
         silent_s: how long ago the control host has heard this, by the host's clock.
         lost: whether its lease at the control host has run out since.
@@ -141,7 +138,6 @@ class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
     """The state of the run.
 
     Attributes:
-        waiting_for: the tasks without which the next version cannot be made.
         heard_of: to the leader: every task that has been heard of, dead or alive.
         moved: the address book's entries that differ from the cluster, if the sender's has another digest.
     """

@@ -36,12 +36,7 @@ class Initialise(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         state: from which the term goes on, as `FitState.for_server` cuts it for this server, with the plan.
-        training: the `training` section of the spec, as the leader resolved it with its program's
-            constructor.
-        directory: of the run, where the leader saves; for the evaluator.
         slots: names of the slots that follow as blocks; empty for a fresh start.
-        repairs: async, to ps:0: the batches that its values contain and another server's do not; see
-            `protocol.async_updates`.
         drawn: for each sparse variable how its arrays are drawn (`DrawnTable.describe`): its rows under "",
             slots by name.
         loads: whether `Load` messages follow, for every row of every table. Only the last one begins the
@@ -126,7 +121,6 @@ class Place(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         spec: of the run, with `training` as the leader has it; without the sections that a worker does not
             need and that may hold passwords or paths.
-        index: of the worker; -1: the control host alone gives them.
     """
 
     run_id: str

@@ -25,11 +25,7 @@ class PartFacts(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
 
 
 class Seat(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
-    """A live replica of a host.
-
-    Attributes:
-        host: says which replicas share memory with it.
-    """
+    """A live replica; those with one `host` share memory, and `address` is where it listens for streams."""
 
     rank: int
     task: str
@@ -43,14 +39,13 @@ class HostState(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         term: of the leader that it follows; it heeds no leader of an earlier one.
         step: the version that it makes; all before it are in its variables.
-        has_mean: whether it has the mean of that attempt, whole.
-        blamed: the host that it then waited for; -1: it does not know.
+        has_mean: whether it has the mean of its newest `attempt`, whole.
+        blamed: the host that it waited for when the attempt failed; -1: it does not know.
         written: the position of the newest record of the leader's ledger that it has.
         arrived: where it leads: the position of its ledger as its leader arrived in this step, from which on
             nothing more is written before the step is over; -1: it has not arrived.
         void: where it leads: whether the step is to make no version.
         dealt: whether it has heard that the parts of this step are dealt: no leader holds it any more.
-        joining: whether replicas wait, at this host, to take part from the next step on.
     """
 
     term: int
@@ -77,7 +72,6 @@ class Direction(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         hosts: those that take part. A host that is not among them has been left behind.
         step: the version that is made; -1: the leader is new and asks how far all are.
-        attempt: at the sum of this step; -1: gradients are awaited.
         parts: of the attempt, all that count or are empty, in their order.
         seats: by host; those of the attempt where there is one.
         written: of the attempt, the position up to which every host must have the leader's records.
@@ -106,7 +100,6 @@ class StepCall(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         number: of the call, from 0; at the end of the part how many it has made.
         examples: at the end of the part, of how many it is the mean; -1: this is a call.
-        nbytes: of what the call says of itself, and of its arrays.
     """
 
     step: int
@@ -139,7 +132,6 @@ class Record(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         position: above that of every record before; they grow by 1 within a term.
         step: the first one in which they may hold: a host keeps them until its step before is over.
-        nbytes: of the entries, msgpack of names and bytes.
     """
 
     position: int
@@ -155,7 +147,6 @@ class Enter(Message, frozen=True, gc=False, kw_only=True):
     does not lead.
 
     Attributes:
-        generation: the call of `fit`; 0: a loop of the program's own.
         host: says which replicas share memory with it, where the run may have several hosts.
     """
 
@@ -173,7 +164,6 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
     replica of another host none.
 
     Attributes:
-        state: at the beginning, without the plan and the model, which every program has itself.
         bells: the ranks to which the sockets lead.
         joins: whether this replica comes later than others.
         seats: by host, its replicas; none where all share memory. The first one makes that memory.
@@ -196,10 +186,7 @@ class Over(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Bell(Message, frozen=True, gc=False, kw_only=True):
-    """Replica that would like to become a member to each member: a socket between the two comes with it.
-
-    The answer is the same message, or `Over`.
-    """
+    """Replica that would like to become a member to each member: a socket between the two comes with it."""
 
     generation: int
     rank: int

@@ -65,7 +65,6 @@ class Marked(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: it is so.
 
     Attributes:
-        again: at ps:0: the batches that wait to be computed again; no replica is sending them.
         settled: at ps:0: below this number every batch is settled, and what was applied of them is on every
             server.
     """
@@ -97,7 +96,6 @@ class SnapshotReply(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         state: with the table of pushes of this server and, in async, its contents; the rest is told by the
             control host alone. The plan and the model are left out: the leader has them.
-        assigned: the number of the newest order whose values are among the arrays; every server tells it.
     """
 
     state: FitState
@@ -111,8 +109,6 @@ class SnapshotRows(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         part: whose: a group's with this number in the layout, whose elements are the rows; after the groups
             come the tables.
-        number: of the `Snapshot`; refused if there has been another one since, which may have come late on a
-            broken connection.
     """
 
     part: int

@@ -149,7 +149,6 @@ class Reply(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         staleness: async: versions applied between the pull and the push; 0 in sync.
-        duplicate: this is the answer to a retry; `verdict` is the first one's.
         accepted: of this replica's contributions to the version just made, how many count (sync with quotas:
             may exceed 1).
     """

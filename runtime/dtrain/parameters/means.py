@@ -62,7 +62,7 @@ def mean_of_state(
     blocks: Sequence[Array], count: int, weights: Sequence[int] | None, present: Array
 ) -> Array:
     """Return the mean of untrained values; equal ones stay, while their sum by their count may differ. Of
-    `count` parts those beyond the blocks count as `present`, the value before.
+    `count` parts those beyond the blocks count as `present`.
     """
     first = blocks[0]
     others = [*blocks[1:], *[present] * (count - len(blocks))]

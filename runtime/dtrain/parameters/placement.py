@@ -213,10 +213,8 @@ def plan(
 
 
 def plan_without_servers(variables: Sequence[VariableSpec]) -> Plan:
-    """Return the plan of replicas that share memory; errors as of `plan`.
-
-    Sparse variables lie in the groups like all others, but behind them, so that memory of gradients, which
-    are given as rows, has the same groups without their ends.
+    """Return the plan of replicas that share memory, in which sparse variables lie behind all others of
+    the groups: so memory of gradients, given as rows, has the same groups without their ends.
     """
     ordered = sorted(variables, key=lambda variable: variable.sparse)
     by_rows = tuple(variable.name for variable in ordered if variable.sparse)

@@ -78,9 +78,8 @@ class ReplicaMemory:
         ]
 
     def read_at(self, server: int, blocks: Sequence[Array]) -> None:
-        """Read a server's variables from these blocks, `[group]` and flat, from now on. They need not be this
-        memory's own, and stay valid as long as the server does not reuse them. A server writes its
-        versions to few places in turn: the views of the latest ones are cached.
+        """Read a server's variables from these blocks, `[group]` and flat, from now on; they stay valid
+        as long as the server does not reuse them. The views of its latest few places are cached.
         """
         if blocks is self._last[server]:
             return

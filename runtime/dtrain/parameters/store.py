@@ -120,9 +120,7 @@ class Store:
             self._compressed.disconnected(reading)
 
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
-        """Take over a checkpoint's slots, for each name `[trainable group]`, flat; arrays that cannot be
-        written are copied. Names or sizes that are not this optimizer's raise an `InputError`.
-        """
+        """Take over a checkpoint's slots, `[trainable group]` for each name; read-only arrays are copied."""
         if set(names) != set(self.slots) or _mismatch(
             blocks, [self._kinds[index] for index in self.trainable] * len(names)
         ):
@@ -144,9 +142,7 @@ class Store:
         return optimizers.serialize(self.optimizer)
 
     def change(self, change: Change, reached: int) -> None:
-        """Apply other numbers, or other values, from a version on; `reached` is the newest. A rule with other
-        slots, or values of another layout, raise an `InputError`.
-        """
+        """Apply other numbers, or other values, from a version on; `reached` is the newest."""
         names = optimizers.from_config(change.optimizer).initial_slots(np.zeros(0))
         if set(names) != set(self.slots):
             raise InputError(
@@ -349,9 +345,7 @@ class Store:
         self._snapshots += [table.mark() for table in self.tables]
 
     def read_snapshot(self, part: int, name: str, start: int, stop: int) -> Array:
-        """Return rows of one array at the last `mark`, flat; arguments are those of `SnapshotRows`. Rows that
-        there are not, or a `part` without a snapshot, raise an `InputError`.
-        """
+        """Return rows of one array at the last `mark`, flat; arguments are those of `SnapshotRows`."""
         if not 0 <= part < len(self._snapshots):
             raise InputError(f"there is no snapshot of part {part}; there are {len(self._snapshots)}")
         return self._snapshots[part].read(name, start, stop).reshape(-1)

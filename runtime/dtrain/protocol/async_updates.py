@@ -303,10 +303,10 @@ class DelayCompensation:
         values: Blocks,
         tables: Mapping[int, Array] | None = None,
     ) -> Blocks:
-        """Return the gradients as they would be at `values`: new arrays if trained, the others as they came.
-        After a gradient of each of `values` come row numbers and flat rows of each of the trained
-        `tables`, by number. A gradient from weights other than those remembered (its answer was lost, or
-        the server was restored since) is returned as it is, and so are rows that were not read.
+        """Return the gradients as they would be at `values`: new arrays if trained, the others as they
+        came. After a gradient of each of `values` come row numbers and flat rows of each of the
+        trained `tables`. A gradient from weights other than those remembered, and rows that were not
+        read, stay as they are.
         """
         if self._versions.get(rank) != base_version:
             return gradients

@@ -89,7 +89,7 @@ class SyncRound(Generic[Gradient]):
 
 
 @dataclass(frozen=True)
-class Decided:
+class NextVersion:
     """The contents of the next version.
 
     Attributes:
@@ -212,12 +212,12 @@ class SyncDecision:
     def all_refused(self) -> bool:
         return self.whole and not self.open and not self.complete
 
-    def decided(self) -> Decided | None:
+    def decided(self) -> NextVersion | None:
         enough = self.complete and not self.open if self.whole else len(self.complete) >= self.parts
         if not enough:
             return None
         contributors = tuple(self.complete[part] for part in sorted(self.complete))
-        return Decided(contributors, len(contributors) + self._empty)
+        return NextVersion(contributors, len(contributors) + self._empty)
 
     def too_few(self, now: float) -> TooFew | None:
         needed = len(self.open) + len(self.complete) if self.whole else self.parts

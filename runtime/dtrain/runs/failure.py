@@ -47,9 +47,7 @@ def show(error: BaseException) -> None:
 
 
 def show_alone(error: BaseException) -> None:
-    """Print what ends a program that runs without a launcher: the traceback, without the frames inside dtrain
-    unless DTRAIN_FULL_TRACEBACK is 1.
-    """
+    """Print what ends a program without a launcher; DTRAIN_FULL_TRACEBACK=1 shows dtrain's frames too."""
     if os.environ.get("DTRAIN_FULL_TRACEBACK") == "1" or isinstance(error, KeyboardInterrupt):
         sys.__excepthook__(type(error), error, error.__traceback__)
     else:
@@ -158,13 +156,9 @@ def is_theirs(file: str) -> bool:
 
 
 def choose_frames(error: traceback.TracebackException, on_purpose: bool) -> None:
-    """Remove lines that do not help the user, in place, also from the causes.
-
-    Args:
-        error: as it was raised.
-        on_purpose: whether dtrain raised it, so that its message explains it: then only the program's lines
-            are kept, and of the causes those that have one. Else dtrain's lines are left out only between
-            those of the program.
+    """Remove lines that do not help the user, in place, also from the causes. Of an error `on_purpose`,
+    which dtrain's message explains, only the program's lines are kept, and the causes that have one;
+    else dtrain's lines are left out between those of the program.
     """
     waiting = [error]
     seen = {id(error)}
@@ -237,9 +231,7 @@ def text_of(value: object) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return the text with control characters and what is no Unicode as escapes, and without the passwords of
-    URLs.
-    """
+    """Return the text with what is no plain Unicode as escapes, and without the passwords of URLs."""
     return masked(plain(text))
 
 

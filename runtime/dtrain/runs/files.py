@@ -310,9 +310,8 @@ def _named(folders: Iterable[Path]) -> list[TaskId]:
 
 
 def write_record(path: Path, record: Any) -> None:
-    """Replace one of the small JSON files as a whole, not fsynced: they are for people, not for recovery. On
-    a full disk the file is overwritten: a record that fits into its blocks needs no room. An `OSError`
-    leaves it as it was.
+    """Replace one of the small JSON files as a whole, not fsynced: they are for people, not for recovery.
+    On a full disk the file is overwritten: a record that fits into its blocks needs no room.
     """
     try:
         replace_json(path, record)

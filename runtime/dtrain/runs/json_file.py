@@ -77,9 +77,9 @@ def replace_json(path: Path, record: Any, room: Path | None = None, *, private: 
 
 
 def overwrite_json(path: Path, record: Any) -> None:
-    """Overwrite a file in its own blocks, which needs no room as long as the record fits into them; an
-    `OSError` leaves it as it was. It is done in one write, because a reader may come at any moment. Blanks
-    fill the place of a longer earlier record.
+    """Overwrite a file in its own blocks, which needs no room as long as the record fits into them, in
+    one write, because a reader may come at any moment. Blanks fill the place of a longer earlier
+    record.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -213,7 +213,6 @@ class OwnPace:
 
     Attributes:
         computing_s: the mean CPU time of a computation in the last window; None: there was no window yet.
-        step_s: the mean time from step to step in it, without the rests by which the task is made slow.
     """
 
     def __init__(self) -> None:

@@ -42,10 +42,7 @@ class HandRun:
     """The run directory, locked for the life of the leader."""
 
     def __init__(self, assignment: TaskAssignment, *, goes_on: bool = False) -> None:
-        """Make the directory, or take it over; with `goes_on` in the midst of the run that it is of. A
-        `RunInUseError` says that another leader or a launch holds it, a `RunError` that the run has
-        succeeded without it.
-        """
+        """Make the directory, or take it over; with `goes_on` in the midst of the run that it is of."""
         now = datetime.now().astimezone()
         run = f"{assignment.run_id}-{now:%Y%m%d-%H%M%S}"
         self.files = RunFiles(assignment.run_dir or default_runs_dir() / run)
@@ -149,9 +146,8 @@ class HandRun:
             write_record(path, by_clock(status, time.monotonic()))
 
     def close(self, error: BaseException | None, step: int | None = None) -> str:
-        """Record the end of the leader's program, which is the run's and every participant's; return the
-        run's last line. `step` is the newest that the leader has made: the others may have told of it in
-        vain.
+        """Record the end of the leader's program, which is the run's; return the run's last line. The
+        leader may have made a newer `step` than the others have told of.
         """
         code = failure.exit_code(error) if error else 0
         state = (

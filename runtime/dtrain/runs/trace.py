@@ -33,7 +33,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="t
     """The first line of each attempt.
 
     Attributes:
-        wall_s: seconds since 1970 at the same moment; relates the clocks of several machines.
+        wall_s: seconds since 1970 at `at_s`; relates the clocks of several machines.
     """
 
     task: str

@@ -39,9 +39,8 @@ class BatchCut:
         return min(size, self.parts) if self.even else ceil(size / max(1, ceil(size / self.parts)))
 
     def pieces(self, batch: int) -> tuple[int, ...]:
-        """Return the parts of begun batches that take the place of a batch; empty if it is one of the stream.
-
-        The place is that of the first one's batch, of which no more parts are left than a batch has.
+        """Return the parts of begun batches that take the place of a batch; empty if it is one of the
+        stream. The place is that of the first one's batch.
         """
         for first in range(1, len(self.rest), *self.rest[:1]):
             if self.rest[first] // self.rest[0] == batch:
@@ -63,10 +62,9 @@ class Dealt(NamedTuple):
 
     Attributes:
         parts: into how many each batch is cut; 0 where nothing was dealt yet.
-        due: the parts before it that are not settled, ascending.
+        due: the parts before `next` that are not settled, ascending.
         even: how batches are cut, as in `BatchCut`: with backups parts are even, and a step is made of any
             of them; else of all parts of one batch.
-        rest: as in `BatchCut`.
     """
 
     parts: int = 0

@@ -52,7 +52,6 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
         first_step: the version at which this generation began.
         origin: the version at which the optimizer began; its own steps (schedules, Adam's corrections) count
             from there. Below 0 if that was in another run.
-        rolled_back_steps: versions that were made in this run and lost again with a server.
     """
 
     first_step: int = 0
@@ -123,12 +122,7 @@ class FitState(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "FitState":
-        """Read what a manifest holds; one of another tool has nothing of it.
-
-        Raises:
-            CheckpointError: another version of dtrain wrote it.
-            CheckpointDamagedError: it does not have this form.
-        """
+        """Read what a manifest holds; a `CheckpointError` names another version of dtrain, or the damage."""
         found = data.get("format", FORMAT)
         if type(found) is int and found != FORMAT:
             raise CheckpointError(

@@ -32,7 +32,6 @@ class VariableSpec:
     Attributes:
         name: unique within the model, for example ``dense/kernel``.
         trainable: False for moving averages, lookup tables and the like, which no optimizer touches.
-        sparse: the variable is a table; a step reads some of its rows, and only their gradients travel.
     """
 
     name: str

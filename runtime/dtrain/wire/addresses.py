@@ -168,20 +168,20 @@ Lookup = Callable[[str], Sequence[str]]
 """The IP addresses that a ``host:port`` stands for on this host; none if the name cannot be looked up."""
 
 
-class Listening(NamedTuple):
+class ListeningPlace(NamedTuple):
     """A ``host:port`` where a task listens, and `why`, for its user, if it is not the one that others use."""
 
     address: str
     why: str | None = None
 
 
-def place_to_listen(assignment: TaskAssignment) -> Listening:
+def place_to_listen(assignment: TaskAssignment) -> ListeningPlace:
     cluster, task = assignment.cluster, assignment.task
     others = [address for each in cluster.tasks() if each != task and (address := cluster.address(each))]
     return listening(assignment.address, others, assignment.bind, _addresses)
 
 
-def listening(address: str, others: Sequence[str], bind: str | None, lookup: Lookup) -> Listening:
+def listening(address: str, others: Sequence[str], bind: str | None, lookup: Lookup) -> ListeningPlace:
     """Return where a task listens that is reached at `address`, and whose peers are at `others`.
 
     `bind` is the host, or ``host:port``, that the user wants; None: as the address says.
@@ -190,15 +190,15 @@ def listening(address: str, others: Sequence[str], bind: str | None, lookup: Loo
     if bind is not None:
         has_port = bind.rpartition(":")[2].isdecimal() and not (bind.count(":") > 1 and "]" not in bind)
         wanted = bind if has_port else f"{bind}:{port}"
-        return Listening(wanted, f"listens at {wanted} (--bind); others reach it at {address}")
+        return ListeningPlace(wanted, f"listens at {wanted} (--bind); others reach it at {address}")
     if _is_number(host) or not _all_loopback(lookup(address)):
-        return Listening(address)
+        return ListeningPlace(address)
     hosts = {other.rpartition(":")[0] for other in others} - {host}
     away = sorted(other for other in hosts if not _all_loopback(lookup(f"{other}:{port}")))
     if not away:
-        return Listening(address)
+        return ListeningPlace(address)
     wanted = f"{ALL_INTERFACES}:{port}"
-    return Listening(
+    return ListeningPlace(
         wanted,
         f"listens on every interface, port {port}: {host} means {lookup(address)[0]} here, where {away[0]} "
         "would not reach it; --bind ADDRESS says otherwise",

@@ -49,10 +49,8 @@ def connect(
     transport: Transport = Transport.AUTO,
     tell: Tell = lambda reason: None,
 ) -> Channel:
-    """Open a connection to `peer` at `address`, which may take `timeout_s` to accept it, and then to answer.
-    `tell` is called with the reason while it is not reached, and with None when it is. Raises a
-    `WaitTimeoutError` if no process answers, and a `PeerRefusedError` if the server refuses this task, or
-    there is no way for ``local``.
+    """Open a connection to `peer` at `address`, which may take `timeout_s` to accept it, and then to
+    answer. `tell` is called with the reason while it is not reached, and with None when it is.
     """
     on_this_host = transport != Transport.GRPC and is_loopback(address) and not shared_memory.shortage
     channel = _met(peer, address, credentials, timeout_s, tell) if on_this_host else None
@@ -122,9 +120,8 @@ def _met(peer: str, address: str, credentials: Credentials, timeout_s: float, te
 
 
 def arrays_to_send(transport: Transport, described: Sequence[tuple[str, int]]) -> list[Array]:
-    """Return new arrays of zeros, one of each (dtype, elements), for data that is sent again and again.
-
-    They lie in shared memory where that may save copies, so that a peer on this host reads them in place.
+    """Return new arrays of zeros, one of each (dtype, elements), for data that is sent again and again,
+    in shared memory where a peer on this host may read them in place.
     """
     nbytes = sum(DTYPE_BYTES[dtype] * size for dtype, size in described)
     if transport != Transport.GRPC and nbytes > SMALL_BYTES:
@@ -197,7 +194,6 @@ class LeaderFinder:
         self.task = candidates[0]
 
     def connect(self, timeout_s: float) -> Channel:
-        """Connect to `task`, which becomes the next one if it refuses or is not reached (`PeerError`)."""
         try:
             channel = self._connect(self.task, min(timeout_s, ATTEMPT_S))
         except PeerError:

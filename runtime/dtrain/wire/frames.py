@@ -92,9 +92,8 @@ def padded(nbytes: int) -> int:
 def encode(
     message: AnyMessage, blocks: Sequence[Array] = (), payload: "Payload | None" = None
 ) -> Iterator[bytes]:
-    """Cut a message into chunks. The blocks must not change before the last chunk has been taken.
-
-    `payload` holds the same blocks, where many get them.
+    """Cut a message into chunks; the blocks, of which several receivers may share the `payload`, must not
+    change.
     """
     chunks = payload.chunks() if payload is not None else (_chunk(*place) for place in _places(blocks))
     header = _encode((message, described(blocks)))

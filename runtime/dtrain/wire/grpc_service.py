@@ -46,11 +46,7 @@ _CALLS_WAITING = 256
 
 
 class GrpcCaller:
-    """One connection. Large blocks are cut into chunks while they are sent; until then they are being read.
-
-    Attributes:
-        heard: whether it has sent anything, so that the handler may know it.
-    """
+    """One connection, which may have `heard` nothing yet. Large blocks are read until they have been sent."""
 
     def __init__(self, hello: Hello) -> None:
         self.hello = hello
@@ -164,7 +160,7 @@ class GrpcService:
     def _answers(self, caller: GrpcCaller, requests: Iterator[bytes]) -> Iterator[bytes]:
         decoder = FrameDecoder(self._handler.limits(caller.hello))
         traffic = self._traffic
-        receiving, sending = Turn(traffic, traffic.receiving), Turn(traffic, traffic.sending)
+        receiving, sending = TransferTurn(traffic, traffic.receiving), TransferTurn(traffic, traffic.sending)
         try:
             for chunk in requests:
                 caller.heard = True
@@ -217,7 +213,7 @@ class Traffic:
     moved: int = 0
 
 
-class Turn:
+class TransferTurn:
     """The right to be the one large transfer in one direction, or to have waited long enough for it
     (`taken`).
     """

@@ -57,9 +57,8 @@ def only_version(version: int = PROTOCOL_VERSION) -> Hello:
 
 
 def refused(packet: bytes, error: PeerRefusedError) -> Greeting:
-    """Return the answer to a client that is refused after its last packet.
-
-    A client of another version gets this one's version, in a form that all versions read.
+    """Return the answer to a client that is refused after its last packet, in a form that all versions
+    read.
     """
     with contextlib.suppress(PeerRefusedError):
         said = read_greeting(packet)
@@ -99,10 +98,7 @@ def refusal(expected: Hello, hello: Hello) -> str | None:
 
 
 class Door:
-    """The server's end of the handshake; one for each service. Threads share it.
-
-    The messages of its errors are for the peer; what a stranger must not learn goes to the server's log.
-    """
+    """The server's end of the handshake; one for each service. Threads share it."""
 
     def __init__(self, credentials: Credentials, refuse: Callable[[Hello], str | None]) -> None:
         self._keyring = keyring = credentials.keyring

@@ -47,9 +47,8 @@ class Peer:
         greeting: Callable[[], Iterable[AnyMessage]] | None = None,
         note: Callable[[AnyEvent], None] | None = None,
     ) -> None:
-        """Remember how to connect; `open`, or the first question, does it. A server that is away, or breaks
-        connections, for `patience_s` is lost. A `greeting` is sent first on every connection, in place of
-        what is unanswered.
+        """Remember how to connect. A server that is away, or breaks connections, for `patience_s` is
+        lost. A `greeting` is sent first on every connection, in place of what is unanswered.
         """
         self.name = name
         self.channel: Channel | None = None
@@ -109,9 +108,8 @@ class Peer:
                 channel.send(message, blocks)
 
     def receive(self, into: Sequence[Array] = (), deadline: float | None = None) -> Frame:
-        """Wait for the next message, as `Channel.receive`. A `PeerLostError` also says that the patience is
-        over, that the peer was aborted, or that the connection broke and there is nothing to be sent
-        again.
+        """Wait for the next message, as `Channel.receive`. A `PeerLostError` also says that the patience
+        is over, or that the connection broke and there is nothing to be sent again.
         """
         self._waits = True
         try:

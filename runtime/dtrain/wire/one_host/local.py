@@ -44,8 +44,8 @@ class LocalChannel:
     def __init__(
         self, peer: str, name: str, credentials: Credentials, timeout_s: float = HELLO_LIMIT_S
     ) -> None:
-        """Connect and shake hands; raise a `PeerLostError` if no server of that name is here or answers, and
-        a `PeerRefusedError` if it is another user's, or does not want this task.
+        """Connect and shake hands; raise a `PeerLostError` if no such server is here or answers, and a
+        `PeerRefusedError` if it is another user's, or does not want this task.
         """
         self.peer = peer
         self._aborted: str | None = None

@@ -195,10 +195,7 @@ class Keyring:
             return self._keys[salt]
 
     def named(self, *told: str) -> str:
-        """Return a name of 32 hexadecimal digits that only owners of a secret made by dtrain can compute.
-
-        Of a person's secret it says nothing.
-        """
+        """Return a name of 32 hexadecimal digits that only owners of a secret made by dtrain can compute."""
         secret = self._secret if self._secret is not None and is_random(self._secret) else ""
         return hmac.digest(secret.encode(), "\0".join(told).encode(), "sha256").hex()[:32]
 

@@ -46,10 +46,7 @@ _BY_TIME = (9, 10)
 
 @dataclass(frozen=True)
 class Certificate:
-    """TlsMaterial that has been checked, and what its certificate says.
-
-    Its `hosts` are DNS names; its times are in seconds since 1970.
-    """
+    """TlsMaterial that has been checked, and what its certificate says; times are in seconds since 1970."""
 
     material: TlsMaterial
     hosts: tuple[str, ...]
@@ -83,7 +80,6 @@ class Certificates:
     def __init__(
         self, source: CertificateFiles | TlsMaterial, warn: Callable[[str], None] = lambda text: None
     ) -> None:
-        """Read and check it, or raise a `SpecError`; `warn` is told of new files that cannot be used."""
         self._source = source
         self._warn = warn
         self._lock = threading.Lock()
@@ -110,9 +106,7 @@ def _own_clock() -> str:
 
 
 def checked(material: TlsMaterial, where: str) -> Certificate:
-    """Raise a `SpecError`, which says `where` they are from, unless the certificate, key and authorities fit
-    each other.
-    """
+    """Raise a `SpecError` unless the certificate, key and authorities from `where` fit each other."""
     try:
         said = _rehearsed(material)
     except ssl.SSLCertVerificationError as error:
@@ -273,9 +267,7 @@ _EXPIRED, _HOST_MISMATCH, _ADDRESS_MISMATCH = 10, 62, 64
 
 
 def tls_obstacle(connection: socket.socket, own: Certificate, name: str) -> str | None:
-    """Return why no TLS connection can be made of an open one, which is used up and has a timeout; None if
-    one was made.
-    """
+    """Return why no TLS connection can be made of an open one, which is used up; None if one was made."""
     tls = context(own.material, server=False)
     tls.check_hostname = True
     tls.set_alpn_protocols(["h2"])
@@ -299,9 +291,7 @@ def tls_obstacle(connection: socket.socket, own: Certificate, name: str) -> str 
 
 
 class ServerEnd:
-    """The serving end's context, made again where files were replaced. A connection that does not block
-    raises `waits`.
-    """
+    """The serving end's context. A connection that does not block raises `waits` where it needs more."""
 
     waits = (*WAITS, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -325,9 +315,7 @@ class ServerEnd:
 
 
 def client_end(connection: socket.socket, tls: Tls, peer: str, host: str) -> ssl.SSLSocket:
-    """Return a connection with TLS; an `OSError` says that there is none, or that the certificate is not the
-    peer's.
-    """
+    """Return a connection with TLS, in which the server's certificate is the peer's; else an `OSError`."""
     made = context(tls.certificates.current().material, server=False)
     made.check_hostname = True
     return made.wrap_socket(connection, server_hostname=tls.server_name(peer) or host)
