@@ -126,7 +126,6 @@ def _ranged(kind: Any) -> tuple[Any, float | None]:
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
-    """Return the words that a type chooses from, an enum or a `Literal`; none for any other."""
     if isinstance(kind, EnumType):
         return tuple(map(str, kind.__members__.values()))
     return get_args(kind) if get_origin(kind) is Literal else ()

@@ -191,7 +191,6 @@ class Roster:
         return incarnation, message.leaving or anew or before not in (MemberState.LIVE, MemberState.EXPECTED)
 
     def expire(self, now: float) -> list[str]:
-        """Let leases run out; return the tasks that are lost since the last call."""
         lost = self.membership.expire(now)
         for task in lost:
             self._sort(task)

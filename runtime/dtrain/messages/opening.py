@@ -106,7 +106,7 @@ class Proof(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Proven(Message, frozen=True, gc=False, kw_only=True):
-    """Server to client: the answer to a first proof that is right; now the server has proven itself."""
+    """Server to client: the server has proven itself."""
 
     proof: bytes
 

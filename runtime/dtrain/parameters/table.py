@@ -84,7 +84,6 @@ class Table:
         return rows
 
     def mismatch(self, ids: Array, rows: Array) -> str | None:
-        """Return why two blocks are no gradient of this table; None if they are."""
         if rows.dtype != self.values.dtype or rows.size != ids.size * self._row_size:
             expected = f"{self.values.dtype} rows of {self._row_size} elements"
             return f"{self.shard.name}: {rows.size} elements of {rows.dtype} for {ids.size} {expected}"

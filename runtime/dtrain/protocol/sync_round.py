@@ -238,7 +238,6 @@ class SyncDecision:
         self.members_changed(self.live)
 
     def awaited(self) -> tuple[Collection[int], list[int]]:
-        """Return the live ranks that owe a contribution, and the servers that lack one which ps:0 holds."""
         lacking = [server for server, count in enumerate(self._lacking) if count > 0]
         if self._owing or lacking:
             return self._owing.keys(), lacking

@@ -72,7 +72,6 @@ def _show_as_python_does(error: BaseException) -> None:
 
 
 def record(error: BaseException, assignment: TaskAssignment) -> None:
-    """Write a `FailureRecord` to the attempt's folder, if there is one and `error` is a failure."""
     if assignment.run_dir is None or exit_code(error) == 0:
         return
     with _undisturbed():
@@ -243,7 +242,6 @@ def shortened(text: str, limit: int) -> str:
 
 
 def headline(error: BaseException) -> str:
-    """Return ``ValueError: bad batch``, with the remedy where it is known."""
     words = _words(error)
     hint = _hint(error)
     return f"{words}; {hint}" if hint else words

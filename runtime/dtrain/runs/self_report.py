@@ -61,9 +61,7 @@ class Announcements:
     def look(
         self, now_s: float, unreached: Mapping[str, Unreached], waiting: tuple[str, float] | None
     ) -> Iterator[str]:
-        """Yield the lines that are due about servers that are not reached, and about the tasks that are
-        waited for, and since when.
-        """
+        """Yield the lines that are due about servers not reached, and tasks waited for since a time."""
         for server in [server for server in self._unreached if server not in unreached]:
             del self._unreached[server]
             yield f"{server} is there"

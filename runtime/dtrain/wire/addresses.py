@@ -87,7 +87,6 @@ def silence(address: str, *, tls: bool) -> str:
 
 
 def wait_for_name(address: str, timeout_s: float, tell: Tell) -> None:
-    """Wait until the host of an address can be resolved; the name of a new machine may be published late."""
     reason = _outlasts(partial(name_obstacle, address), timeout_s, tell)
     if reason is not None:
         raise SpecError(f"cannot listen at {address}: {reason}; looked for {timeout_s:g} s (wait.start_s)")

@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # they load ssl, which a task without TLS does not need
 
 
 def open_channel(peer: str, address: str, tls: "Tls | None") -> grpc.Channel:
-    """Return a channel to a server, with the certificate that this task has now."""
     if tls is None or not tls.covers(address):
         return grpc.insecure_channel(address, options=CLIENT)
     material = tls.certificates.current().material
@@ -23,7 +22,6 @@ def open_channel(peer: str, address: str, tls: "Tls | None") -> grpc.Channel:
 
 
 def add_port(server: grpc.Server, address: str, tls: "Tls | None") -> bool:
-    """Bind the address of a server; return whether that was possible."""
     try:
         if tls is None or not tls.covers(address):
             return bool(server.add_insecure_port(address))

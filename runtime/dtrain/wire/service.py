@@ -25,7 +25,7 @@ class TaskService:
     def __init__(
         self, handler: Handler, assignment: TaskAssignment, credentials: Credentials, transport: Transport
     ) -> None:
-        """Start; raise a `SpecError` if the task has no address, may not listen there, or cannot bind it."""
+        """Start; raise a `SpecError` if the task cannot or may not listen at its address."""
         from dtrain.wire.grpc_service import GrpcService  # 5 MB, for who opens a port
 
         self.listening = place_to_listen(assignment)
@@ -80,10 +80,7 @@ class SideBySide:
 
 
 def _refuse_strangers(assignment: TaskAssignment, address: str) -> None:
-    """Raise unless connections are authenticated, if other hosts can connect.
-
-    No other place checks this for tasks that are no parameter servers.
-    """
+    """Raise unless connections are authenticated, if other hosts can connect."""
     trusted = assignment.secret is not None or assignment.spec.security.insecure
     if not (trusted or is_loopback(address)):
         raise SpecError(

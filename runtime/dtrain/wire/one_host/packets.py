@@ -112,7 +112,6 @@ class PacketSocket:
         return self._announced_number(memory), [address(block) - start for block in blocks]
 
     def _announced_number(self, memory: SharedMemory) -> int:
-        """Return the number by which the peer knows a memory; that of a freed memory is used again."""
         known = [reference() for reference in self._announced]
         if memory in known:
             return 1 + known.index(memory)
@@ -232,7 +231,6 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _layout(kinds: Kinds) -> _Layout:
-    """Return the layout of blocks of these kinds, cached: a peer sends the same few again and again."""
     check(kinds, _NO_LIMITS)
     sizes = [DTYPE_BYTES[dtype] * size for dtype, size in kinds]
     offsets = accumulate(map(padded, sizes), initial=0)

@@ -246,7 +246,6 @@ def tls_of(assignment: TaskAssignment, warn: Callable[[str], None]) -> Tls | Non
 
 
 def _source(assignment: TaskAssignment) -> CertificateFiles | TlsMaterial | None:
-    """Return where the certificate comes from: named files, a launcher, or mounted files."""
     section = assignment.spec.security.of_task(
         assignment.task.role, JOINED if assignment.joined else assignment.task.index
     )
