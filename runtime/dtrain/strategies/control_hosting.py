@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from dtrain.cluster import Role, TaskId
 from dtrain.config import ClusterTraining
 from dtrain.config.choices import Transport
-from dtrain.control.interface import Action, Steps
+from dtrain.control.interface import Action
 from dtrain.control.machine import ControlPlane
+from dtrain.control.roster import Steps
 from dtrain.messages import Lineage, Refusal
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.membership import LEASE_S, MemberState
