@@ -21,7 +21,7 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.machine import ParameterServer
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy
+from dtrain.strategies.parameter_server.strategy import ServersStrategy
 from dtrain.wire.channel import Caller, Channel, MemoryChannel
 from dtrain.wire.connecting import Connector
 from dtrain.wire.security.credentials import Credentials
@@ -63,7 +63,7 @@ class InMemoryConnector(Connector):
         return through_link(channel, self._assignment.spec.simulate, str(self._assignment.task))
 
 
-class Joined(ParameterServerStrategy):
+class Joined(ServersStrategy):
     """A strategy whose connections stay in this process."""
 
     def __init__(self, assignment: TaskAssignment, cluster: "InMemoryCluster") -> None:

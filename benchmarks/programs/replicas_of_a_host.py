@@ -32,7 +32,7 @@ from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Rules
 from dtrain.state.batch_cut import Dealt
 from dtrain.variables import VariableSpec
-from dtrain.wire.one_host.synchronization import Bells, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 SMALL_BYTES = 64 * 1024
 TURNS = 100
@@ -49,18 +49,18 @@ class Replica:
 
     def __init__(self, rank: int, shared: "Shared", words: argparse.Namespace) -> None:
         self.rank, self.count, self.shared, self.words = rank, words.replicas, shared, words
-        bells = {name: Bells(ends[rank]) for name, ends in shared.ends.items()}
+        doorbells = {name: Doorbells(ends[rank]) for name, ends in shared.ends.items()}
         for ends in shared.ends.values():
             for other, sockets in ends.items():
                 for each in sockets.values() if other != rank else ():
                     each.close()
-        self.calls = Calls(shared.calls, bells["calls"], rank, range(self.count), same_site)
-        self.drivers = {name: self._driver(name, bells[name]) for name in shared.arenas}
+        self.calls = Calls(shared.calls, doorbells["calls"], rank, range(self.count), same_site)
+        self.drivers = {name: self._driver(name, doorbells[name]) for name in shared.arenas}
 
-    def _driver(self, name: str, bells: Bells) -> CollectiveDriver:
+    def _driver(self, name: str, doorbells: Doorbells) -> CollectiveDriver:
         store = self.shared.arenas[name].store(optimizers.serialize(RULES[name.split()[0]]), max_steps=10**6)
         dealer = PartDealer.of(Dealt(self.count), whole=True)
-        driver = CollectiveDriver(self.shared.arenas[name], bells, self.rank, store, dealer, Rules())
+        driver = CollectiveDriver(self.shared.arenas[name], doorbells, self.rank, store, dealer, Rules())
         if name.endswith("without copies"):
             driver._memory.put_aside = lambda number, block: None
         return driver

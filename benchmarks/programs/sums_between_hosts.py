@@ -19,10 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_chain, ring, segment_length
+from dtrain.collectives.between_hosts.all_reduce import (
+    ElementRange,
+    Terms,
+    ordered_chain,
+    ring,
+    segment_length,
+)
 from dtrain.messages import Hello
 from dtrain.roles.collective.between_hosts.links import Ways
-from dtrain.roles.collective.between_hosts.reduction import Sum, exchange
+from dtrain.roles.collective.between_hosts.reduction import HostSum, exchange
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 
@@ -43,7 +49,7 @@ class Host:
         self.mean = np.zeros(elements, np.float32)
         self.ports: list[int] = []
         tasks = {other: f"worker:{other}" for other in range(count)}
-        self._ways = {way: Ways(tasks, way, self._open, self._listener.take) for way in SCHEDULES}
+        self._ways = {way: Ways(tasks, way, self._open, self._listener.accept) for way in SCHEDULES}
         self._step = 0
 
     def _open(self, task: str, name: str, timeout_s: float) -> Any:
@@ -54,9 +60,9 @@ class Host:
         """Make the mean."""
         self._step += 1
         parts = {host: (host,) for host in range(self.count)}
-        span, length = Span(0, self.elements), segment_length(4)
+        span, length = ElementRange(0, self.elements), segment_length(4)
         flows = SCHEDULES[way](range(self.count), self.place, parts, span, length)
-        which, deadline = Sum(self._step, 0, 0, self.elements), time.monotonic() + PATIENCE_S
+        which, deadline = HostSum(self._step, 0, 0, self.elements), time.monotonic() + PATIENCE_S
         terms = Terms({self.place: self.gradient}, self.count)
         exchange(which, flows, terms, self.mean, self._ways[way], deadline)
         self._ways[way].flush(deadline)

@@ -103,17 +103,17 @@ def main() -> NoReturn:
         code = error.code if sys.stdout is stdout else 0
     except DtrainError as error:
         # What is wrong in a spec begins with its place, as editors expect it.
-        _say(str(error) if isinstance(error, SpecError) else f"dtrain: {error}")
+        _print(str(error) if isinstance(error, SpecError) else f"dtrain: {error}")
         code = error.exit_code
     except click.ClickException as error:
         _show(error)
         code = error.exit_code
     except UnicodeEncodeError as error:  # of a name of a file: runs are recorded as JSON
-        _say(f"dtrain: {error.object!r:.300}: expected a name in UTF-8; rename it, or choose another")
+        _print(f"dtrain: {error.object!r:.300}: expected a name in UTF-8; rename it, or choose another")
         code = 2
     except OSError as error:
         unnamed = "the output cannot be written" if error.errno in _OF_OUTPUT else "the system"
-        _say(f"dtrain: {error.filename or unnamed}: {error.strerror or error}")
+        _print(f"dtrain: {error.filename or unnamed}: {error.strerror or error}")
         code = 1
     except (click.Abort, KeyboardInterrupt):
         code = 130
@@ -130,10 +130,10 @@ def _show(error: click.ClickException) -> None:
     path = "dtrain" if context is None else context.command_path  # click's parser of options knows no context
     message = error.format_message()
     end = "" if message.endswith((".", "?", "?)")) else "."
-    _say(f"{path}: {message}{end} See `{path} --help`.")
+    _print(f"{path}: {message}{end} See `{path} --help`.")
 
 
-def _say(message: str) -> None:
+def _print(message: str) -> None:
     from dtrain.formats.remote_files import masked  # not above: the room is large
     from dtrain.process.plain_text import plain
 

@@ -34,9 +34,9 @@ from dtrain.strategies.interface import Leader as Leader
 from dtrain.strategies.interface import Replica as Replica
 from dtrain.strategies.interface import Strategy as Strategy
 from dtrain.strategies.interface import Training as Training
-from dtrain.strategies.mirrored import Mirrored as _Mirrored
+from dtrain.strategies.mirrored import MirroredThreads as _Mirrored
 from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored as _MultiWorkerMirrored
-from dtrain.strategies.parameter_server.strategy import ParameterServerStrategy as _InACluster
+from dtrain.strategies.parameter_server.strategy import ServersStrategy as _InACluster
 from dtrain.strategies.replicas.options import CommunicationOptions as _CommunicationOptions
 from dtrain.strategies.replicas.variable import Variable as Variable
 from dtrain.training.functions import from_function as from_function

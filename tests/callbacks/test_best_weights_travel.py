@@ -23,10 +23,12 @@ def test_the_next_leader_goes_back_to_the_weights_of_the_best_epoch():
         model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
         model.compile("sgd", "mse")
         model.fit(X, 3 * X, batch_size=4, epochs=4, shuffle=False, verbose=0, callbacks=[stop, Worse()])
-    heir = dt.callbacks.EarlyStopping("loss", restore_best_weights=True, patience=1)
-    heir.set_state(plain_data.decode(plain_data.encode(stop.get_state())))
-    assert (heir.best_epoch, heir.best) == (stop.best_epoch, stop.best) == (1, stop.best)
-    assert len(heir.best_weights) == 2
-    for mine, theirs, spoiled in zip(heir.best_weights, stop.best_weights, model.get_weights(), strict=True):
+    successor = dt.callbacks.EarlyStopping("loss", restore_best_weights=True, patience=1)
+    successor.set_state(plain_data.decode(plain_data.encode(stop.get_state())))
+    assert (successor.best_epoch, successor.best) == (stop.best_epoch, stop.best) == (1, stop.best)
+    assert len(successor.best_weights) == 2
+    for mine, theirs, spoiled in zip(
+        successor.best_weights, stop.best_weights, model.get_weights(), strict=True
+    ):
         assert np.array_equal(mine, theirs)
         assert not np.array_equal(mine, spoiled)

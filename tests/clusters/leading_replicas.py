@@ -47,7 +47,7 @@ def let_newcomers_in(deaths):
 
     def contributes(driver, *told):
         until_s = time.monotonic() + 60
-        while driver.version == 29 and not driver._bells.offered and time.monotonic() < until_s:
+        while driver.version == 29 and not driver._doorbells.offered and time.monotonic() < until_s:
             time.sleep(0.02)
         before = set(driver.members)
         outcome = contribute(driver, *told)

@@ -83,9 +83,9 @@ def test_a_leader_that_dies_at_a_moment_of_its_own_changes_nothing(launcher, cal
     assert found == calm
     tasks = tasks_of(report_of(launch.run_dir))
     assert {name for name, task in tasks.items() if task["restarts"]} == dead
-    heir = min(set(REPLICAS) - dead)
-    assert tasks[heir]["leads"]
-    assert f"{heir} | dtrain: fit: the leader has died; this task leads" in launch.out
+    successor = min(set(REPLICAS) - dead)
+    assert tasks[successor]["leads"]
+    assert f"{successor} | dtrain: fit: the leader has died; this task leads" in launch.out
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from clusters.test_cluster_hosts import MORE, over_hosts  # noqa: F401  (a fixtu
 from strategies.shipped import mirrored
 
 from dtrain.config import MirroredSection
-from dtrain.strategies.mirrored import Mirrored
+from dtrain.strategies.mirrored import MirroredThreads
 
 
 def test_a_loop_has_the_bits_of_threads_wherever_its_tasks_are(over_hosts):  # noqa: F811
@@ -35,7 +35,7 @@ def test_a_task_that_dies_ends_the_loop_of_all_others_and_is_named(over_hosts): 
 def test_fit_normalizes_over_the_replicas_of_all_hosts(over_hosts):  # noqa: F811
     run = over_hosts(0, 1, 1)
     run.start_all(program=normalized.__file__)
-    expected = normalized.run(Mirrored(MirroredSection(replicas=3, deterministic=True)))
+    expected = normalized.run(MirroredThreads(MirroredSection(replicas=3, deterministic=True)))
     for task, command in run.commands.items():
         assert command.end() == 0, f"{task}: {command.err}"
         assert command.out.splitlines()[-1] == expected, task

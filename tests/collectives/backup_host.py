@@ -11,16 +11,16 @@ import numpy as np
 from collectives.drawn_scenes import POINTS, RULES, TINY, WITH_TABLES
 from collectives.scene import Scene, TearingMemory, train
 from collectives.served import Served
-from collectives.virtual_host import NEVER, Killed, Life, VirtualBells, VirtualClock, VirtualHost
+from collectives.virtual_host import NEVER, Killed, Life, VirtualClock, VirtualDoorbells, VirtualHost
 
-from dtrain.collectives.backups import BackupRules, Standing
+from dtrain.collectives.backups import BackupFit, BackupRules
 from dtrain.config.choices import Weighting
 from dtrain.learning import optimizers
 from dtrain.parameters.means import mean
 from dtrain.roles.collective.arena import ArenaShape
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.roles.collective.rules import LOOK_S, Rules, Waits
-from dtrain.roles.collective.shared_records import StandingRecord
+from dtrain.roles.collective.shared_records import FitRecord
 
 ENOUGH = 300_000
 SPARE = 1
@@ -60,7 +60,7 @@ class VirtualLocks:
         self.life = life
         self.held = life.host.held
 
-    def take(self, number):
+    def acquire(self, number):
         self.life.passes("lock")
         if not self.is_free(number) or self.held.get(number) is self.life:
             return False
@@ -80,7 +80,7 @@ class VirtualLocks:
             del self.held[number]
 
 
-class BackupBells(VirtualBells):
+class BackupDoorbells(VirtualDoorbells):
     """Bells with waits that end soon by themselves."""
 
     def wait(self, timeout_s):
@@ -119,7 +119,7 @@ class Parts:
     def count(self, sums, version, given):
         return sums + msgspec.msgpack.encode([float(np.frombuffer(each.totals)[1]) for each in given])
 
-    def adopt(self, standing):
+    def adopt(self, fit):
         pass
 
 
@@ -128,7 +128,7 @@ class BackupLife(Life):
 
     def __init__(self, host, rank, dies, joins=False):
         super().__init__(host, rank, dies, joins)
-        self.bells = BackupBells(self)
+        self.doorbells = BackupDoorbells(self)
         self.frozen = False
 
     def live(self):
@@ -138,7 +138,7 @@ class BackupLife(Life):
         store = arena.store(optimizers.serialize(scene.optimizer), max_steps=scene.steps)
         driver = BackupDriver(
             arena,
-            self.bells,
+            self.doorbells,
             VirtualLocks(self),
             self.rank,
             store,
@@ -146,7 +146,7 @@ class BackupLife(Life):
             scene.rules,
             Parts(),
             Told(self, store),
-            linked=[] if self.joins else list(self.bells.ends),
+            linked=[] if self.joins else list(self.doorbells.ends),
             joins=self.joins,
             waits=Waits(clock=VirtualClock()),
         )
@@ -156,9 +156,9 @@ class BackupLife(Life):
 
     def hand_out(self):
         for other in [each for each in self.host.lives if each.alive and each is not self]:
-            self.bells.connect(other, offered=True)
+            self.doorbells.connect(other, offered=True)
             self.passes("word")
-            other.bells.connect(self, offered=True)
+            other.doorbells.connect(self, offered=True)
 
     # What `train` needs of a driver
 
@@ -217,16 +217,16 @@ class BackupHost(VirtualHost):
         for life in self.lives:
             for other in self.lives:
                 if other is not life:
-                    life.bells.connect(other)
-        standing = Standing([None] * scene.shape.parts, leader=0)
+                    life.doorbells.connect(other)
+        fit = BackupFit([None] * scene.shape.parts, leader=0)
         for rank in range(scene.replicas):
-            standing.enter(rank)
-        self.quiet(lambda: self.arena.record.write(standing))
+            fit.enter(rank)
+        self.quiet(lambda: self.arena.record.write(fit))
 
     def view(self):
         """Return the arena as one process maps it, which reads and writes the record by itself."""
         arena = copy(self.arena)
-        arena.record = record = StandingRecord(arena.board.record, arena.record.places)
+        arena.record = record = FitRecord(arena.board.record, arena.record.places)
         write = record.write
 
         def remember(now):
@@ -303,10 +303,10 @@ def judge(host, seen):
     assert len(parts) == len(set(parts)), f"a part counts twice: {decisions}"
     assert all(len(each) == scene.parts for each in decisions.values())
     host.quiet(lambda: None)
-    standing = host.view().record.read()
-    assert (standing.version, standing.counted) == (scene.steps, None)
+    fit = host.view().record.read()
+    assert (fit.version, fit.counted) == (scene.steps, None)
     if scene.retry and not scene.poisoned:
-        dealt = standing.dealt(scene.parts)
+        dealt = fit.dealt(scene.parts)
         empty = {
             number * scene.parts + place for (number, place), count in scene.examples.items() if not count
         }
@@ -332,7 +332,7 @@ def drawn(seed):
         for rank in chance.sample(range(replicas), backups):
             stopped[rank] = (
                 chance.randint(1, steps),
-                chance.choice(("wait", "word", "in gradient", "bell", "lock")),
+                chance.choice(("wait", "word", "in gradient", "doorbell", "lock")),
             )
     cells = [(number, part) for number in range(steps) for part in range(parts)]
     scene = BackupScene(

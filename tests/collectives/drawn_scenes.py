@@ -30,7 +30,7 @@ POINTS = {
     "update": 3,
     "before gradient": 2,
     "in gradient": 2,
-    "bell": 9,
+    "doorbell": 9,
     "wait": 5,
 }
 """By the points at which a process may die, about how many of it a round has."""

@@ -15,7 +15,7 @@ from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
 from dtrain.state.batch_cut import Dealt
-from dtrain.wire.one_host.synchronization import Bells, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 POINTS = ("before gradient", "in gradient", "put aside", "update", "word")
 
@@ -81,14 +81,14 @@ def live(scene, arena, ends, rank, writing):
             if other != rank:
                 for each in sockets.values():
                     each.close()
-        told = pickle.dumps(take_part(scene, arena, Bells(ends[rank]), rank))
+        told = pickle.dumps(take_part(scene, arena, Doorbells(ends[rank]), rank))
     except BaseException:
         told = pickle.dumps(traceback.format_exc())
     os.write(writing, told)
     os._exit(0)
 
 
-def take_part(scene, arena, bells, rank):
+def take_part(scene, arena, doorbells, rank):
     """Train as one rank; return what it saw."""
     death = scene.deaths.get(rank)
     passed = 0
@@ -109,7 +109,7 @@ def take_part(scene, arena, bells, rank):
         arena.board.__init__(words, scene.replicas, scene.parts)
     store = arena.store(optimizers.serialize(scene.optimizer), max_steps=scene.steps)
     dealer = PartDealer.of(Dealt(scene.parts), whole=True)
-    driver = CollectiveDriver(arena, bells, rank, store, dealer, scene.rules, waits=Waits(patience_s=20))
+    driver = CollectiveDriver(arena, doorbells, rank, store, dealer, scene.rules, waits=Waits(patience_s=20))
     tear(driver, may_die)
     return train(scene, driver, may_die)
 

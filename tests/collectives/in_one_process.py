@@ -2,7 +2,7 @@
 
 from collections import defaultdict, deque
 
-from dtrain.collectives.between_hosts.all_reduce import Send, carry_out
+from dtrain.collectives.between_hosts.all_reduce import SendBlock, carry_out
 
 
 def run(flows, terms, means, random):
@@ -22,7 +22,7 @@ def run(flows, terms, means, random):
         step = waiting[index] = next(steps, False)
         if step is False:
             del waiting[index]
-        elif isinstance(step, Send):
+        elif isinstance(step, SendBlock):
             ways[step.way].extend(step.block.tolist())
             sent[host] += step.block.nbytes
             assert step.way.source == host

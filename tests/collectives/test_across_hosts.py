@@ -16,7 +16,7 @@ import pytest
 from collectives.scene import Scene, twin
 from row_by_row import every_row
 
-from dtrain.collectives.between_hosts.follower import Promise
+from dtrain.collectives.between_hosts.follower import Vote
 from dtrain.config.choices import TooFew, Weighting
 from dtrain.learning import optimizers
 from dtrain.messages import Hello
@@ -24,13 +24,19 @@ from dtrain.messages.replicas import Seat
 from dtrain.process.secret import new_secret
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.between_hosts.agreement import OF_THREADS, SPEAKS, Hosts, Speaker, Voice
+from dtrain.roles.collective.between_hosts.agreement import (
+    OF_THREADS,
+    SPEAKS,
+    AgreementMember,
+    HostProxy,
+    Hosts,
+)
 from dtrain.roles.collective.calls import CallLog
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.state.batch_cut import Dealt
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
-from dtrain.wire.one_host.synchronization import Bells, Locks, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, Locks, pairs
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 
@@ -54,7 +60,7 @@ def start(scene, hosts, deaths):
         arena = Arena.make(shape)
         arena.fill(scene.initial())
         arena.begin(ranks)
-        arena.promise_first(Promise.first(host, seats))
+        arena.vote_first(Vote.first(host, seats))
         arenas.append(arena)
         log = CallLog.make(scene.parts)
         ends = pairs(ranks)
@@ -101,10 +107,10 @@ def take_part(scene, hosts, host, rank, memory, sockets, meeting, death):
     ports[rank] = int(listener.address.rpartition(":")[2])
     speaks = rank == hosts[host][0]
     locks = Locks(arena.fd)
-    assert not speaks or locks.take(SPEAKS)
+    assert not speaks or locks.acquire(SPEAKS)
     barrier.wait(PATIENCE_S)
-    heard, bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    bells = Bells({**sockets, OF_THREADS: heard})
+    heard, doorbell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    doorbells = Doorbells({**sockets, OF_THREADS: heard})
 
     def open_(task, name, timeout_s):
         address = f"127.0.0.1:{ports[int(task.partition(':')[2])]}"
@@ -112,25 +118,25 @@ def take_part(scene, hosts, host, rank, memory, sockets, meeting, death):
 
     holds = scene.rules.too_few != TooFew.SHRINK
     needed = scene.rules.needed(scene.parts, scene.parts) if holds else 0
-    known = Hosts(open_, listener.take, lease_s=20.0, patience_s=PATIENCE_S, needed=needed)
+    known = Hosts(open_, listener.accept, lease_s=20.0, patience_s=PATIENCE_S, needed=needed)
     about = {"weighting": scene.rules.weighting, "deterministic": True, "calls": log}
 
     def speak(number, book):
-        return Speaker(arena, known, rank, bells.ring, bell, number=number, book=book, **about)
+        return HostProxy(arena, known, rank, doorbells.ring, doorbell, number=number, book=book, **about)
 
-    if death is not None and death[0] in {"promise", "no promise"}:
-        die_with(arena.promise, *death)
-    across = Voice(arena, locks, rank, speak, speaks=speaks)
+    if death is not None and death[0] in {"vote", "no promise"}:
+        die_with(arena.vote, *death)
+    across = AgreementMember(arena, locks, rank, speak, speaks=speaks)
     store = arena.store(optimizers.serialize(scene.optimizer), max_steps=scene.steps)
     dealer = PartDealer.of(Dealt(scene.parts), whole=True)
     waits = Waits(patience_s=PATIENCE_S)
-    driver = CollectiveDriver(arena, bells, rank, store, dealer, scene.rules, waits=waits, across=across)
+    driver = CollectiveDriver(arena, doorbells, rank, store, dealer, scene.rules, waits=waits, across=across)
 
     def may_die(point, torn=None):
         if death is not None and (driver.round + 1, point) == death:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    seen = scene.train(driver, may_die, StepCalls(log, driver, bells, waits))
+    seen = scene.train(driver, may_die, StepCalls(log, driver, doorbells, waits))
     across.close()
     listener.stop()
     return seen
@@ -140,11 +146,11 @@ def die_with(record, kind, count):
     """Die as a promise is to be written that often, or has been, before anything follows from it."""
     write = record.write
 
-    def counted(promise):
+    def counted(vote):
         nonlocal count
         count -= 1
-        if count or kind == "promise":
-            write(promise)
+        if count or kind == "vote":
+            write(vote)
         if not count:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -207,7 +213,7 @@ def test_it_speaks_in_the_same_words_whatever_was_promised_last(seed):
     """On two hosts of three replicas the one that speaks dies as it has promised something, and so may the next."""
     random = Random(seed)
     victims = random.sample([(0, 1, 3), (0, 3, 4), (0, 3), (0,), (3,), (0, 1, 3, 4)], 1)[0]
-    kinds = "promise", "no promise"
+    kinds = "vote", "no promise"
     deaths = {rank: (random.choice(kinds), random.randrange(1, 14)) for rank in victims}
     scene = Scene(replicas=6, parts=6, certain=False)
     check(scene, [[0, 1, 2], [3, 4, 5]], deaths, set(range(6)) - set(victims))

@@ -8,16 +8,16 @@ from dtrain.collectives.between_hosts.agent import Agent
 from dtrain.collectives.between_hosts.follower import (
     UNRECORDED,
     Apply,
-    Begin,
-    Compute,
+    BeginAttempt,
+    ComputeParts,
     Following,
-    Hold,
+    HoldStep,
     LeftBehind,
-    Promise,
+    Vote,
     may_go_on,
     next_term,
 )
-from dtrain.collectives.between_hosts.leader import TRIES, Leading
+from dtrain.collectives.between_hosts.leader import TRIES, LeadingHost
 from dtrain.messages.replicas import Direction, PartFacts, Seat
 
 HOSTS = (0, 1, 2)
@@ -29,7 +29,7 @@ def seats(host):
 
 
 def promised(host, hosts=HOSTS):
-    return Promise.first(host, {each: tuple(seats(each)) for each in hosts})
+    return Vote.first(host, {each: tuple(seats(each)) for each in hosts})
 
 
 def facts(part):
@@ -70,14 +70,14 @@ def test_terms_grow_and_no_two_hosts_share_one():
 
 def test_a_host_computes_begins_and_applies_as_the_leader_directs():
     host = Following(promised(1))
-    assert host.heard(directed()) == [Compute((1,))]
+    assert host.heard(directed()) == [ComputeParts((1,))]
     assert host.heard(directed()) == []
     host.complete(facts(1))
     told = directed(attempt=7, parts=(facts(0), facts(1), facts(2)), seats={1: tuple(seats(1))})
-    assert host.heard(told) == [Begin(0, 7, HOSTS, told.due, told.parts, told.seats)]
+    assert host.heard(told) == [BeginAttempt(0, 7, HOSTS, told.due, told.parts, told.seats)]
     host.has_mean(7)
     assert (host.state.attempt, host.state.has_mean, host.state.step) == (7, True, 0)
-    assert host.heard(directed(step=1)) == [Apply(0, told.parts), Compute((1,))]
+    assert host.heard(directed(step=1)) == [Apply(0, told.parts), ComputeParts((1,))]
     assert (host.state.attempt, host.state.has_mean, host.state.step) == (-1, False, 1)
 
 
@@ -100,7 +100,7 @@ def test_a_host_that_has_answered_a_new_leader_applies_nothing_for_the_former_on
     assert host.heard(Direction(term=SECOND, membership=1, hosts=HOSTS)) == []
     assert host.heard(directed(step=1)) == []
     assert host.state.term == SECOND
-    assert host.heard(directed(step=1, term=SECOND)) == [Apply(0, ()), Compute((2,))]
+    assert host.heard(directed(step=1, term=SECOND)) == [Apply(0, ()), ComputeParts((2,))]
 
 
 def test_a_question_changes_no_membership_and_a_leader_that_was_left_behind_is_not_answered():
@@ -123,7 +123,7 @@ def follower(host, until_s, **changes):
     made = Agent(promised(host), 3, 5.0, 0.0)
     for second in range(until_s + 1):
         made.received(0, directed(**changes), float(second))
-        made.take(float(second))
+        made.drain(float(second))
     return made
 
 
@@ -131,7 +131,7 @@ def ended(made, now, *hosts):
     """What is to be done as hosts are found to have ended."""
     for host in hosts:
         made.gone(host)
-    return made.take(now)[1]
+    return made.drain(now)[1]
 
 
 def test_the_last_host_goes_on_if_it_was_in_contact_up_to_the_end_of_all_others():
@@ -145,21 +145,21 @@ def test_the_last_host_goes_on_if_it_was_in_contact_up_to_the_end_of_all_others(
 def test_a_host_ends_where_others_may_have_gone_on_without_it_before_their_end(silent):
     made = follower(2, 6, silent=silent)
     assert ended(made, 6.1 if silent else 11.0, 0, 1) == [LeftBehind()]
-    assert made.promise.left_behind
+    assert made.vote.left_behind
 
 
 def test_more_than_half_go_on_without_a_host_that_ended_out_of_contact():
     made = follower(1, 0)
     assert ended(made, 5.0, 0) == []
     made.received(2, state(2, membership=1), 5.0)
-    made.take(5.0)
+    made.drain(5.0)
     assert (made.hosts, made.left_behind) == ((1, 2), False)
 
 
 def test_another_replica_knows_with_whom_its_host_has_had_no_contact():
     made = follower(2, 0)
-    made.take(5.0)
-    other = Agent(made.promise.spoken_by(2), 3, 5.0, 5.0)
+    made.drain(5.0)
+    other = Agent(made.vote.spoken_by(2), 3, 5.0, 5.0)
     assert ended(other, 5.1, 0, 1) == [LeftBehind()]
 
 
@@ -167,10 +167,10 @@ def test_a_host_that_is_dropped_is_told_at_once_and_whenever_it_is_heard_of():
     made = follower(1, 0)
     without = directed(membership=2, hosts=(0, 1))
     made.received(0, without, 0.2)
-    assert (2, without) in made.take(0.2)[0]
-    assert 2 not in dict(made.take(0.3)[0])
+    assert (2, without) in made.drain(0.2)[0]
+    assert 2 not in dict(made.drain(0.3)[0])
     made.received(2, state(2), 0.4)
-    assert (2, without) in made.take(0.4)[0]
+    assert (2, without) in made.drain(0.4)[0]
 
 
 def test_a_host_hears_that_it_was_left_behind_from_one_that_it_had_itself_dropped():
@@ -183,7 +183,7 @@ def test_a_host_hears_that_it_was_left_behind_from_one_that_it_had_itself_droppe
     dropped = Agent(promised(0), 3, 5.0, 0.0)
     dropped.received(1, directed(term=SECOND, hosts=(0, 1)), 0.1)
     dropped.received(2, directed(term=next_term(SECOND, 2), hosts=(1, 2)), 0.2)
-    assert LeftBehind() in dropped.take(0.2)[1]
+    assert LeftBehind() in dropped.drain(0.2)[1]
 
 
 def test_a_leader_that_woke_up_late_leaves_nobody_behind_who_goes_on_under_another_one():
@@ -217,7 +217,7 @@ def test_a_leader_that_was_deposed_is_not_followed_again_by_what_comes_late():
     made.received(0, directed(attempt=9), 0.3)
     assert made.leader == 1
     made.received(7, state(7, hosts=(7,)), 0.4)
-    assert (7, later) in made.take(0.4)[0]
+    assert (7, later) in made.drain(0.4)[0]
 
 
 def test_a_host_has_a_mean_only_with_all_records_that_the_attempt_needs():
@@ -259,7 +259,7 @@ def test_a_host_is_left_behind_by_a_later_leader_of_as_many_changes_of_membershi
 
 def leader(host, former, *states, silent=(), gone=()):
     own = next(state for state in states if state.host == host)
-    made = Leading(host, SECOND, own, 3, former)
+    made = LeadingHost(host, SECOND, own, 3, former)
     for other in silent:
         made.silent(other)
     for other in gone:
@@ -347,7 +347,7 @@ def asked_in(rank, host):
 def holding(*states):
     """The first leader, of hosts of which two are left where three replicas are needed."""
     two = [state(host, hosts=(0, 1)) for host in (0, 1)]
-    made = Leading(0, SECOND, two[0], 3, 0, needed=3)
+    made = LeadingHost(0, SECOND, two[0], 3, 0, needed=3)
     for each in states or two:
         made.heard(each)
     return made
@@ -404,14 +404,14 @@ def test_a_step_whose_parts_were_dealt_is_finished_by_those_who_are_left(dealt, 
 def test_a_host_tells_its_replica_that_a_step_is_held_and_the_leader_that_it_was_dealt():
     host = Following(promised(1))
     host.joining(0, joining=True)
-    assert host.heard(directed(due={}, held=2)) == [Hold(0, 2)]
+    assert host.heard(directed(due={}, held=2)) == [HoldStep(0, 2)]
     assert host.heard(directed(due={}, held=2)) == []
     assert (host.state.dealt, host.state.joining) == (False, True)
-    assert host.heard(directed()) == [Hold(0, -1), Compute((1,))]
+    assert host.heard(directed()) == [HoldStep(0, -1), ComputeParts((1,))]
     assert host.state.dealt
     host.heard(directed(attempt=7, void=True))
     host.has_mean(7)
-    assert host.heard(directed(step=1, held=2, due={})) == [Apply(0, (), True), Hold(1, 2)]
+    assert host.heard(directed(step=1, held=2, due={})) == [Apply(0, (), True), HoldStep(1, 2)]
     assert (host.state.dealt, host.state.joining) == (False, False)
     host.joining(0, joining=True)
     assert not host.state.joining
@@ -420,34 +420,34 @@ def test_a_host_tells_its_replica_that_a_step_is_held_and_the_leader_that_it_was
 def test_another_replica_goes_on_from_all_that_was_promised():
     mates = (Seat(rank=1, task="worker:1", address="here"), Seat(rank=5, task="worker:5", address="there"))
     known = {host: tuple(seats(host)) for host in HOSTS} | {1: mates}
-    host = Agent(Promise.first(1, known), 3, 5.0, 0.0)
+    host = Agent(Vote.first(1, known), 3, 5.0, 0.0)
     host.gone(2)
     told = directed(membership=1, attempt=7, parts=(facts(0), facts(1)), seats={**known, 1: mates})
     host.received(0, told, 0.1)
-    host.take(0.1)
+    host.drain(0.1)
     host.has_mean(7)
-    host.take(0.2)
-    promised = host.promise
+    host.drain(0.2)
+    promised = host.vote
     assert (promised.term, promised.membership, promised.gone) == (FIRST, 1, (2,))
     other = Agent(promised.spoken_by(5), 3, 5.0, 0.3)
-    ((leader, state),) = other.take(0.3)[0]
+    ((leader, state),) = other.drain(0.3)[0]
     assert (leader, state.term, state.membership, state.attempt, state.has_mean) == (0, FIRST, 1, 7, True)
     assert state.seats == mates[1:]
-    assert other.promise == msgspec.structs.replace(promised, seats=promised.seats | {1: mates[1:]})
+    assert other.vote == msgspec.structs.replace(promised, seats=promised.seats | {1: mates[1:]})
     host.received(0, directed(membership=2, hosts=(0,)), 0.4)
-    host.take(0.4)
-    again = Agent(host.promise.spoken_by(5), 3, 5.0, 0.5)
-    assert again.take(0.5) == ([], [LeftBehind()])
+    host.drain(0.4)
+    again = Agent(host.vote.spoken_by(5), 3, 5.0, 0.5)
+    assert again.drain(0.5) == ([], [LeftBehind()])
 
 
 def test_failures_with_replicas_that_have_ended_leave_nobody_behind():
     """Each attempt fails as another replica of host 2 dies; with one replica the same leaves host 2 behind."""
-    for speakers, hosts in ((range(2, 9), HOSTS), ([2] * 7, (0, 1))):
+    for proxies, hosts in ((range(2, 9), HOSTS), ([2] * 7, (0, 1))):
         made = leader(0, 0, state(0, arrived=UNRECORDED), state(1), state(2))
         for host in HOSTS:
             made.heard(state(host, parts=(facts(host),), arrived=UNRECORDED))
-        for number, speaker in enumerate(speakers):
-            seat = Seat(rank=speaker, task=f"worker:{speaker}", address="")
+        for number, proxy in enumerate(proxies):
+            seat = Seat(rank=proxy, task=f"worker:{proxy}", address="")
             for host in HOSTS:
                 attempt = {"attempt": made.direction.attempt, "parts": (facts(host),), "arrived": UNRECORDED}
                 failed = {"failed": True, "blamed": 2} if host == 1 and number else {}

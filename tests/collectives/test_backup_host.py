@@ -9,8 +9,8 @@ import pytest
 from collectives.backup_host import broken_rule
 from collectives.test_virtual_host import restores_nothing
 
-from dtrain.collectives.backups import Standing
-from dtrain.roles.collective.backup_step import DECISION, SharedStanding
+from dtrain.collectives.backups import BackupFit
+from dtrain.roles.collective.backup_step import DECISION, SharedFit
 
 FIRST, LAST = map(int, os.environ.get("DTRAIN_SEEDS", "0:40").split(":"))
 
@@ -22,7 +22,7 @@ def test_every_seed_keeps_the_rules_and_comes_to_its_end(fifth):
         assert broken is None, broken
 
 
-TAKE, LOSE = SharedStanding.take, Standing.lose
+TAKE, LOSE = SharedFit.acquire, BackupFit.lose
 
 
 def takes_a_slice_that_another_has(shared, number):
@@ -35,29 +35,29 @@ def changes_the_standing_meanwhile(shared, number):
     return TAKE(shared, number) or number == DECISION
 
 
-def takes_any_round_for_this_one(shared, standing):
+def takes_any_round_for_this_one(shared, fit):
     """Count gradients that are complete, but of an earlier version."""
-    return {place for place, used in enumerate(standing.places) if used and shared._board.ready[place]}
+    return {place for place, used in enumerate(fit.places) if used and shared._board.ready[place]}
 
 
-def settles_whatever_is_late(standing, place, rules):
+def settles_whatever_is_late(fit, place, rules):
     """Settle a late part, though it is to be computed again."""
-    standing.places[place] = None
+    fit.places[place] = None
 
 
-def forgets_parts_of_the_dead(standing, rank, complete):
+def forgets_parts_of_the_dead(fit, rank, complete):
     """Do not deal the parts of a dead replica again."""
-    due = list(standing.due)
-    LOSE(standing, rank, complete)
-    standing.due = due
+    due = list(fit.due)
+    LOSE(fit, rank, complete)
+    fit.due = due
 
 
 PLANTED = {
-    "a slice of another": (SharedStanding, "take", takes_a_slice_that_another_has),
-    "two change the standing": (SharedStanding, "take", changes_the_standing_meanwhile),
-    "an old gradient counts": (SharedStanding, "complete", takes_any_round_for_this_one),
-    "late parts are settled": (Standing, "late", settles_whatever_is_late),
-    "parts of the dead": (Standing, "lose", forgets_parts_of_the_dead),
+    "a slice of another": (SharedFit, "acquire", takes_a_slice_that_another_has),
+    "two change the standing": (SharedFit, "acquire", changes_the_standing_meanwhile),
+    "an old gradient counts": (SharedFit, "complete", takes_any_round_for_this_one),
+    "late parts are settled": (BackupFit, "late", settles_whatever_is_late),
+    "parts of the dead": (BackupFit, "lose", forgets_parts_of_the_dead),
 }
 
 

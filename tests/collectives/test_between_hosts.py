@@ -8,7 +8,7 @@ from collectives.in_one_process import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_chain, ring, slices
+from dtrain.collectives.between_hosts.all_reduce import ElementRange, Terms, ordered_chain, ring, slices
 from dtrain.parameters.means import mean
 
 
@@ -105,5 +105,5 @@ def test_a_ring_moves_the_fewest_bytes_and_a_chain_twice_the_slice_at_a_middle_h
 
 
 def test_slices_are_even_and_hold_each_element_once():
-    assert slices(10, 4) == [Span(0, 2), Span(2, 5), Span(5, 7), Span(7, 10)]
-    assert slices(1, 3) == [Span(0, 0), Span(0, 0), Span(0, 1)]
+    assert slices(10, 4) == [ElementRange(0, 2), ElementRange(2, 5), ElementRange(5, 7), ElementRange(7, 10)]
+    assert slices(1, 3) == [ElementRange(0, 0), ElementRange(0, 0), ElementRange(0, 1)]

@@ -14,12 +14,12 @@ def values(number):
 
 def test_calls_of_any_shape_are_read_as_they_were_given_and_an_heir_adds_to_them():
     mine = CallLog.make(3)
-    heir = CallLog(mine._memory, 3)
+    successor = CallLog(mine._memory, 3)
     for number in range(3):
         mine.give(1, 7, GivenCall(b"x" * 100 * number, values(number)))
-    assert (heir.made(1, 7), heir.made(0, 7), heir.made(1, 8)) == (3, 0, 0)
-    heir.give(1, 7, GivenCall(b"last", values(3)))
-    for log in (mine, heir):
+    assert (successor.made(1, 7), successor.made(0, 7), successor.made(1, 8)) == (3, 0, 0)
+    successor.give(1, 7, GivenCall(b"last", values(3)))
+    for log in (mine, successor):
         for number in (3, 0, 2, 1):
             call = log.read(1, 7, number)
             assert call.said == (b"last" if number == 3 else b"x" * 100 * number)
@@ -38,7 +38,7 @@ def test_a_new_round_begins_with_no_calls():
 
 
 def test_too_much_for_a_step_is_refused_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(calls, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(calls, "PART_BYTES", 4096)
     log = CallLog.make(2)
     log.give(0, 1, GivenCall(b"", [np.ones(300)]))
     with pytest.raises(InputError, match=r"take more than 4096 bytes; expected"):

@@ -11,7 +11,7 @@ import pytest
 from dtrain.errors import CallsDifferError
 from dtrain.roles.collective.calls import RESULTS, CallMemory, Calls
 from dtrain.roles.collective.rules import Waits
-from dtrain.wire.one_host.synchronization import Bells, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 SIZES = (1, 1000, 8192, 8193, 100_000)
 
@@ -34,7 +34,7 @@ def together(ranks, program):
                 if other != rank:
                     for each in sockets.values():
                         each.close()
-            calls = Calls(memory, Bells(ends[rank]), rank, range(ranks), check, Waits(patience_s=20))
+            calls = Calls(memory, Doorbells(ends[rank]), rank, range(ranks), check, Waits(patience_s=20))
             try:
                 told = pickle.dumps(program(rank, calls))
             except BaseException:
@@ -163,7 +163,7 @@ def test_a_replica_that_is_not_there_is_named_while_it_is_waited_for():
                 calls.all_reduce(b"x", [np.ones(1)])
             except TimeoutError as error:
                 return str(named[0]), str(error)[:60]
-        return calls._bells.wait(10) and calls._bells.wait(10)
+        return calls._doorbells.wait(10) and calls._doorbells.wait(10)
 
     told, _ = together(2, program)
     assert told == ("replica 1, call 1", "waited 0.2 s for replica 1, call 1; expected it within that ")

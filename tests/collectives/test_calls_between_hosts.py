@@ -10,7 +10,7 @@ from collectives.test_calls import check, summed, value
 from dtrain.errors import CallsDifferError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
 from dtrain.process.secret import new_secret
-from dtrain.roles.collective.between_hosts.calls import CallsBetweenHosts, Way
+from dtrain.roles.collective.between_hosts.calls import CallsBetweenHosts, StreamPair
 from dtrain.roles.collective.rules import Waits
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
@@ -40,14 +40,14 @@ class Tasks:
             for one, other in pairs
         }
         come = {
-            (one, other): self.listeners[one].take(names[other], "calls", float("inf"))
+            (one, other): self.listeners[one].accept(names[other], "calls", float("inf"))
             for one, other in pairs
         }
         waits = Waits(names.__getitem__, self.waited.append, patience_s)
         self.calls = []
         for rank in range(count):
             others = [other for other in range(count) if other != rank]
-            ways = {other: Way(to[rank, other], come[rank, other]) for other in others}
+            ways = {other: StreamPair(to[rank, other], come[rank, other]) for other in others}
             self.calls.append(CallsBetweenHosts(ways, rank, check, waits))
 
     def together(self, program):

@@ -14,11 +14,11 @@ from dtrain.parameters.store import Change
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.driver import CollectiveDriver
-from dtrain.roles.collective.round import Membership
+from dtrain.roles.collective.round import HostMembership
 from dtrain.roles.collective.rules import Rules
 from dtrain.state.batch_cut import Dealt
 from dtrain.variables import VariableSpec
-from dtrain.wire.one_host.synchronization import Bells, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 PARTS, STEPS, TIMEOUT_S = 2, 4, 30.0
 FIRST = np.arange(6, dtype=np.float32)
@@ -57,14 +57,14 @@ class Replicas:
         self.arena = Arena.make(ArenaShape(plan(variables, servers=1), optimizers.serialize(SLOW), PARTS, 3))
         self.arena.fill({"w": FIRST})
         self.arena.begin(range(ranks))
-        self.bells = {rank: Bells(ends) for rank, ends in pairs(range(ranks)).items()}
+        self.doorbells = {rank: Doorbells(ends) for rank, ends in pairs(range(ranks)).items()}
 
     def driver(self, rank, **more):
         store = self.arena.store(optimizers.serialize(SLOW), 0, STEPS)
         dealer = PartDealer.of(Dealt(PARTS), whole=True)
         orders = Orders(self.told, store)
-        bells = self.bells[rank]
-        return CollectiveDriver(self.arena, bells, rank, store, dealer, self.rules, orders=orders, **more)
+        doorbells = self.doorbells[rank]
+        return CollectiveDriver(self.arena, doorbells, rank, store, dealer, self.rules, orders=orders, **more)
 
     def members(self, number):
         return ranks_in(self.arena.board.members[number % 2])
@@ -171,9 +171,9 @@ def test_a_replica_that_is_admitted_goes_on_with_the_batch_of_all_others():
     drivers = [replicas.driver(0), replicas.driver(1)]
     ended(in_threads(*(lambda driver=driver: step(driver) for driver in drivers)))
     ends = pairs(range(3))
-    replicas.bells[2] = Bells(ends[2])
+    replicas.doorbells[2] = Doorbells(ends[2])
     for rank in (0, 1):
-        replicas.bells[rank].offer(2, ends[rank][2])
+        replicas.doorbells[rank].offer(2, ends[rank][2])
     ended(in_threads(*(lambda driver=driver: step(driver) for driver in drivers)))
     assert replicas.arena.board.admitted[2] == 3
     newcomer = replicas.driver(2, from_round=3)
@@ -185,10 +185,10 @@ def test_a_replica_that_is_admitted_goes_on_with_the_batch_of_all_others():
 def test_no_replica_becomes_a_member_before_every_live_member_can_wake_it():
     """A member that cannot wake it would let it wait for ever."""
     replicas, ends = Replicas(), pairs(range(3))
-    views = [Membership(replicas.arena.board, replicas.bells[rank], rank) for rank in (0, 1)]
+    views = [HostMembership(replicas.arena.board, replicas.doorbells[rank], rank) for rank in (0, 1)]
     found = []
     for rank, view in enumerate(views):
-        replicas.bells[rank].offer(2, ends[rank][2])
+        replicas.doorbells[rank].offer(2, ends[rank][2])
         view.publish()
         views[0].prepare(2, (0, 1))
         found.append(replicas.members(2))

@@ -9,7 +9,7 @@ from collectives.test_orders import FIRST, PARTS, STEPS, Replicas, ended, expect
 from dtrain.config.choices import TooFew
 from dtrain.errors import TooFewReplicasError
 from dtrain.roles.collective.rules import Rules
-from dtrain.wire.one_host.synchronization import Bells, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 
 def after_a_death(rule, timeout_s=20.0):
@@ -45,8 +45,8 @@ def test_with_wait_they_go_on_when_another_has_come():
     replicas, survivor = after_a_death(TooFew.WAIT)
     threads = in_threads(lambda: train(survivor))
     ends = pairs(range(2))
-    replicas.bells[1] = Bells(ends[1])
-    replicas.bells[0].offer(1, ends[0][1])
+    replicas.doorbells[1] = Doorbells(ends[1])
+    replicas.doorbells[0].offer(1, ends[0][1])
     deadline = time.monotonic() + 20
     while replicas.arena.board.admitted[1] != 3 or 1 not in replicas.members(3):
         assert time.monotonic() < deadline

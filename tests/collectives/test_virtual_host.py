@@ -12,7 +12,7 @@ from collectives.scene import Scene, judge
 from collectives.virtual_host import VirtualHost, broken_rule
 
 from dtrain.collectives.board import count, counted
-from dtrain.collectives.step import ARRIVE, Compute, Step
+from dtrain.collectives.step import ARRIVE, Compute, SharedStep
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.rules import Waits
 
@@ -55,7 +55,7 @@ def does_not_wait(step, dead):
     return action if isinstance(action, Compute) or action is ARRIVE else None
 
 
-WAITS = Step._await_gradients
+WAITS = SharedStep._await_gradients
 
 
 def puts_aside_again(board, of_round, number, blocks, memory):
@@ -94,12 +94,12 @@ PLANTED = {
         "dtrain.roles.collective.arena.Arena.put_tally",
         keeps_for_another_round,
     ),
-    "nobody inherits": ("dtrain.collectives.step.heir", lambda order, place, dead: order[place]),
+    "nobody inherits": ("dtrain.collectives.step.successor", lambda order, place, dead: order[place]),
     "puts no rows back": (
         "dtrain.collectives.update.RowUpdate.put_back",
         lambda table, block, places: None,
     ),
-    "does not wait": ("dtrain.collectives.step.Step._await_gradients", does_not_wait),
+    "does not wait": ("dtrain.collectives.step.SharedStep._await_gradients", does_not_wait),
 }
 
 

@@ -39,7 +39,7 @@ def alive(net):
 
 
 def run_on(net, until_s):
-    net.run(until_s, lambda: all(node.version >= STEPS or node.promise.left_behind for node in alive(net)))
+    net.run(until_s, lambda: all(node.version >= STEPS or node.vote.left_behind for node in alive(net)))
 
 
 def finished(net, nodes):
@@ -47,7 +47,7 @@ def finished(net, nodes):
         assert node.applied == list(range(node.first, STEPS)), (
             node.number,
             node.agent and node.agent.stands,
-            node.promise,
+            node.vote,
         )
     assert len({node.weights.tobytes() for node in nodes}) <= 1, "all have the same bits"
 
@@ -69,7 +69,7 @@ def with_mates(random, most=4):
     return [[next(ranks) for _ in range(count)] for count in counts]
 
 
-def end_speakers(net, random, until_s, ends):
+def end_proxies(net, random, until_s, ends):
     """Replicas that speak end, between two events or in the midst of what follows from one."""
     for _ in range(ends):
         number, at = random.choice(list(net.nodes)), random.uniform(0, until_s)
@@ -99,14 +99,14 @@ def whole_hosts_that_die_with_their_speakers(seed):
     ranks = with_mates(random, 5)
     net = Net(seed, ranks, 2 * STEPS, random.choice((ring, ordered_chain)))
     net.silent_s = math.inf
-    end_speakers(net, random, 1.0, random.randrange(2 * len(ranks)))
+    end_proxies(net, random, 1.0, random.randrange(2 * len(ranks)))
     for _ in range(random.randrange(4)):
         number = random.randrange(len(ranks))
         net.later(random.uniform(0, 1.0), net.enter, number, random.choice([*ranks[number], net.parts + 1]))
     net.run(1.0, lambda: False)
     net.run(30.0, lambda: all(node.version >= net.steps for node in alive(net)))
     for node in alive(net):
-        assert node.version == net.steps, (node.number, node.promise)
+        assert node.version == net.steps, (node.number, node.vote)
     assert len({node.weights.tobytes() for node in alive(net)}) <= 1
 
 
@@ -115,7 +115,7 @@ def speakers_that_die_while_links_are_cut(seed):
     random = Random(seed)
     ranks = with_mates(random, 5)
     net = Net(seed, ranks, STEPS, random.choice((ring, ordered_chain)))
-    end_speakers(net, random, 2.0, random.randrange(2 * len(ranks)))
+    end_proxies(net, random, 2.0, random.randrange(2 * len(ranks)))
     fail(net, random)
     for rank in random.sample(range(net.parts), random.randrange(net.parts)):
         net.later(random.uniform(0.5, 2.0), net.start_again, rank, "again")
@@ -157,11 +157,11 @@ def come_back(net, random, likely):
             if random.random() < likely:
                 net.later(died_s + random.uniform(0.05, 0.3), net.start_again, rank, "again")
     net.run(0.9, lambda: False)
-    net.run(60.0, lambda: all(node.version >= net.steps or node.promise.left_behind for node in alive(net)))
-    ended = [node for node in alive(net) if not node.promise.left_behind]
+    net.run(60.0, lambda: all(node.version >= net.steps or node.vote.left_behind for node in alive(net)))
+    ended = [node for node in alive(net) if not node.vote.left_behind]
     assert ended
     for node in ended:
-        assert node.version == net.steps, (node.number, node.promise)
+        assert node.version == net.steps, (node.number, node.vote)
     assert len({node.weights.tobytes() for node in ended}) == 1
 
 
@@ -223,7 +223,7 @@ def hosts_that_are_silent_and_live(seed):
         net.later(at, net.sever, links, for_s)
     net.run(100.0, lambda: not alive(net))
     for node in net.nodes.values():
-        assert node.dead, (node.number, node.version, node.agent and node.agent.stands, node.promise)
+        assert node.dead, (node.number, node.version, node.agent and node.agent.stands, node.vote)
     done = [node for node in net.nodes.values() if node.version == net.steps]
     assert done or faults > 1, "somebody finishes"
     if net.schedule is ordered_chain:

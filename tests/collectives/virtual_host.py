@@ -35,8 +35,8 @@ class VirtualClock:
         return 0.0
 
 
-class VirtualBells:
-    """One process's ends; see `Bells`. What comes waits in a queue for each socket, that is, for each process."""
+class VirtualDoorbells:
+    """One process's ends; see `Doorbells`. What comes waits in a queue for each socket, that is, for each process."""
 
     def __init__(self, life):
         self.life = life
@@ -61,8 +61,8 @@ class VirtualBells:
     def ring(self):
         for rank, other in list(self.ends.items()):
             if rank not in self.dead:
-                self.life.passes("bell")
-                other.hear(self.life, "bell")
+                self.life.passes("doorbell")
+                other.hear(self.life, "doorbell")
 
     def wait(self, timeout_s):
         self.life.passes("wait")
@@ -120,7 +120,7 @@ class Life:
         self.driver = None
         self.seen = None
         self.tally = None
-        self.bells = VirtualBells(self)
+        self.doorbells = VirtualDoorbells(self)
         self.turn = threading.Semaphore(0)
         self.thread = threading.Thread(target=self.run, daemon=True)
 
@@ -145,7 +145,7 @@ class Life:
         orders.tally = orders.tally.holding(arena.tally(from_round))
         self.driver = CollectiveDriver(
             arena,
-            self.bells,
+            self.doorbells,
             self.rank,
             store,
             dealer,
@@ -175,8 +175,8 @@ class Life:
             if number > before and all(board.fin[each] >= number - 1 for each in range(len(of_round))):
                 members = ranks_in(board.members[number % 2])
                 if self.rank in members:
-                    for rank in set(self.bells.ends) - set(members):
-                        del self.bells.ends[rank]
+                    for rank in set(self.doorbells.ends) - set(members):
+                        del self.doorbells.ends[rank]
                     return number
                 before = number
             if not any(other.alive and not other.is_waiting for other in self.host.lives):
@@ -191,10 +191,10 @@ class Life:
         board = self.host.arena.board
         members = {*ranks_in(board.members[0]), *ranks_in(board.members[1])}
         for other in [each for each in self.host.lives if each.alive and each is not self]:
-            if other.rank in members and other.rank not in self.bells.ends:
-                self.bells.connect(other)
+            if other.rank in members and other.rank not in self.doorbells.ends:
+                self.doorbells.connect(other)
                 self.passes("word")
-                other.bells.connect(self, offered=True)
+                other.doorbells.connect(self, offered=True)
 
     def passes(self, point, torn=None):
         """Let others go on, or be dead from here on, with this memory half written."""
@@ -220,8 +220,8 @@ class Life:
         self.host.switch(self)
 
     def hear(self, other, what):
-        if other in self.bells.queues:
-            self.bells.queues[other].append(what)
+        if other in self.doorbells.queues:
+            self.doorbells.queues[other].append(what)
             self.asleep = False
 
 
@@ -255,7 +255,7 @@ class VirtualHost:
         for life in self.lives:
             for other in self.lives:
                 if other is not life:
-                    life.bells.connect(other)
+                    life.doorbells.connect(other)
 
     def run(self):
         """Run all to their end; return what the survivors have seen, by rank."""

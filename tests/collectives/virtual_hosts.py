@@ -14,8 +14,14 @@ from random import Random
 import numpy as np
 
 from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
-from dtrain.collectives.between_hosts.all_reduce import Send, Span, Terms, carry_out, ordered_chain
-from dtrain.collectives.between_hosts.follower import Apply, Begin, Compute, Promise
+from dtrain.collectives.between_hosts.all_reduce import (
+    ElementRange,
+    SendBlock,
+    Terms,
+    carry_out,
+    ordered_chain,
+)
+from dtrain.collectives.between_hosts.follower import Apply, BeginAttempt, ComputeParts, Vote
 from dtrain.messages.replicas import PartFacts, Seat
 
 ELEMENTS, LENGTH = 7, 2
@@ -51,7 +57,7 @@ class Node:
         self.mean, self.whole, self.group = None, False, None
         self.dead, self.doomed, self.stopped_until = False, False, 0.0
         self.ending = False
-        self.promise = Promise.first(number, seats, step, **told)
+        self.vote = Vote.first(number, seats, step, **told)
         self.speaks()
 
     @property
@@ -61,17 +67,17 @@ class Node:
 
     def speaks(self):
         """The next heir goes on from what is in memory; without one that lives the host has ended."""
-        heir = next((seat for seat in self.promise.heirs if seat in self.live), None)
-        if heir is None:
+        successor = next((seat for seat in self.vote.successors if seat in self.live), None)
+        if successor is None:
             self.net.kill(self.number)
             return
-        self.speaker = heir
-        self.known = {number: set(seats) for number, seats in self.promise.seats.items()}
+        self.proxy = successor
+        self.known = {number: set(seats) for number, seats in self.vote.seats.items()}
         self.heard_seats = None
-        self.live.sort(key=lambda seat: seat != heir)
+        self.live.sort(key=lambda seat: seat != successor)
         self.sum = self.ways = None
-        about = self.promise.spoken_by(heir.rank), self.net.parts, LEASE_S, self.net.now
-        self.agent = Agent(*about, needed=self.net.needed, commits=self.at < self.promise.step)
+        about = self.vote.spoken_by(successor.rank), self.net.parts, LEASE_S, self.net.now
+        self.agent = Agent(*about, needed=self.net.needed, commits=self.at < self.vote.step)
         self.agent.seated(self.live)
         for part in self.gradients:
             self.net.later(self.net.random.choice((0.0, 0.03)), self.tell, part)
@@ -87,8 +93,8 @@ class Node:
         if self.dead or self.agent is None:
             return
         self.agent.arrive(self.agent.step)
-        messages, actions = self.agent.take(self.net.now)
-        self.promise = self.agent.promise
+        messages, actions = self.agent.drain(self.net.now)
+        self.vote = self.agent.vote
         if self.agent.seats is not self.heard_seats:  # each direction brings other ones
             self.heard_seats = self.agent.seats
             for number, seats in self.heard_seats.items():
@@ -102,24 +108,24 @@ class Node:
             each()
         if dies:
             self.doomed = False
-            self.net.end(self.number, self.speaker)
+            self.net.end(self.number, self.proxy)
         elif actions:
             self.wake()
         else:
             self.welcome(self.agent.step)
-        if self.net.ends and not self.ending and (self.version >= self.net.steps or self.promise.left_behind):
+        if self.net.ends and not self.ending and (self.version >= self.net.steps or self.vote.left_behind):
             self.ending = True
             self.net.later(self.net.random.uniform(0.01, 0.4), self.net.leave, self)
 
     def carry_out(self, action):
         match action:
-            case Compute(parts):
+            case ComputeParts(parts):
                 for part in parts:
                     if part not in self.gradients:
                         later = self.net.random.uniform(0.001, 0.05)
                         self.net.later(later, self.computed, self.agent.step, part)
-            case Begin():
-                assert action.seats[self.number][0] == self.speaker, "a sum of the replica that speaks"
+            case BeginAttempt():
+                assert action.seats[self.number][0] == self.proxy, "a sum of the replica that speaks"
                 self.sum = Exchange(self, action)
             case Apply(step, parts, void):
                 assert [facts.part for facts in parts] == ([] if void else list(range(self.net.parts)))
@@ -137,7 +143,7 @@ class Node:
 
     def complete(self, part):
         if self.agent.step == self.at:
-            self.agent.complete(PartFacts(part=part, examples=1, finite=True, rank=self.promise.host))
+            self.agent.complete(PartFacts(part=part, examples=1, finite=True, rank=self.vote.host))
 
     def apply(self, step, void):
         assert self.applied == list(range(self.first, step)), "every step once, in order"
@@ -170,8 +176,8 @@ class Node:
 
     def stream(self, way):
         """A stream between two replicas, as this host knows them by the attempt for which it was opened."""
-        attempt, speakers = self.ways
-        return way, attempt, speakers[way.source], speakers[way.target]
+        attempt, proxies = self.ways
+        return way, attempt, proxies[way.source], proxies[way.target]
 
     def tick(self):
         if self.net.waits(self, self.tick):
@@ -198,7 +204,7 @@ class Exchange:
         assert [facts.part for facts in begin.parts] == list(range(net.parts)), "all parts, in order"
         node.mean = mean = np.full(ELEMENTS, np.nan, np.float32)
         terms = Terms({part: node.gradients[part] for part in own}, net.parts)
-        flows = net.schedule(begin.hosts, node.number, begin.parts_of, Span(0, ELEMENTS), LENGTH)
+        flows = net.schedule(begin.hosts, node.number, begin.parts_of, ElementRange(0, ELEMENTS), LENGTH)
         self.running = {at: carry_out(flow, terms, mean) for at, flow in enumerate(flows)}
         self.waiting = {}
         for at in list(self.running):
@@ -207,7 +213,7 @@ class Exchange:
 
     def go_on(self, at):
         for step in self.running[at]:
-            if isinstance(step, Send):
+            if isinstance(step, SendBlock):
                 self.node.net.stream(self, step.way, step.block.tolist())
                 continue
             self.waiting[at] = step
@@ -352,12 +358,12 @@ class Net:
     def end(self, number, seat=None):
         """One replica of a host ends, by default the one that speaks; the next one hears of that."""
         node = self.nodes[number]
-        seat = seat or node.speaker
+        seat = seat or node.proxy
         if node.dead or seat not in node.live:
             return
         node.live.remove(seat)
         self.tell_of_end(number, seat)
-        if seat == node.speaker:
+        if seat == node.proxy:
             node.agent, node.sum = None, None
             self.later(self.random.uniform(0.001, 0.1), self.take_over, node)
         elif node.agent is not None:
@@ -401,7 +407,7 @@ class Net:
 
     def start_again(self, rank, address):
         """A replica of a host that is dead asks the leader to let it in, until it takes part or is told not to."""
-        there = [node for node in self.nodes.values() if not (node.dead or node.promise.left_behind)]
+        there = [node for node in self.nodes.values() if not (node.dead or node.vote.left_behind)]
         if any(seat.rank == rank and seat.address == address for node in there for seat in node.live):
             return
         for node in there:
@@ -427,7 +433,7 @@ class Net:
         self.cut -= links
         for node in list(self.nodes.values()):
             if node.dead:
-                self.tell_of_end(node.number, node.speaker)
+                self.tell_of_end(node.number, node.proxy)
 
     def stop(self, number, for_s):
         """All processes of a host stand still; what comes meanwhile waits, in its order."""
@@ -445,5 +451,5 @@ class Net:
             return
         ranks = [seat.rank for seat in node.live]
         self.kill(node.number)
-        for rank in ranks if node.promise.left_behind else ():
+        for rank in ranks if node.vote.left_behind else ():
             self.later(self.random.uniform(0.05, 0.5), self.start_again, rank, f"at {next(self.addresses)}")

@@ -10,7 +10,7 @@ from row_by_row import every_row
 
 import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
-from dtrain.strategies.mirrored import CentralStorage, Mirrored
+from dtrain.strategies.mirrored import CentralStorage, MirroredThreads
 
 CENTRAL = load_json("m3_central_storage.json")
 CENTRAL_ARRAYS = load_npz("m3_central_storage.npz")
@@ -46,7 +46,7 @@ def agrees(strategy, case):
 
 @every_row("case", MIRRORED, ids=named("id"))
 def test_mirrored(case):
-    agrees(Mirrored(MirroredSection(replicas=case["replicas"])), case)
+    agrees(MirroredThreads(MirroredSection(replicas=case["replicas"])), case)
 
 
 @every_row("case", STORED, ids=named("id"))
@@ -55,7 +55,7 @@ def test_central_storage(case):
     agrees(central, case | {"arrays": CENTRAL_ARRAYS})
 
 
-@every_row("kind", [(Mirrored, MirroredSection), (CentralStorage, CentralStorageSection)])
+@every_row("kind", [(MirroredThreads, MirroredSection), (CentralStorage, CentralStorageSection)])
 @every_row("name", tutorial.FITTED)
 def test_the_tutorial(name, kind):
     strategy, section = kind
@@ -68,7 +68,7 @@ def test_the_tutorial(name, kind):
 @every_row("extra", BATCHES, ids=lambda extra: f"{extra['examples']} over {extra['replicas']}")
 def test_one_batch(extra):
     case = extra | {"input_shape": fits.ARRAYS["data/x"].shape[1:], "loss": "mse", "metrics": ["mae"]}
-    with Mirrored(MirroredSection(replicas=extra["replicas"])).scope():
+    with MirroredThreads(MirroredSection(replicas=extra["replicas"])).scope():
         model = fits.model_of(case)
     for what, value in fits.one_batch(extra, model).items():
         np.testing.assert_allclose(value, np.float32(extra[what]), rtol=1e-4, atol=1e-5, err_msg=what)
@@ -141,7 +141,7 @@ def test_what_is_made_outside_the_scope(extra):
     data = chance.normal(size=(16, 4)).astype(np.float32), chance.normal(size=(16, 1)).astype(np.float32)
 
     def mirrored():
-        return Mirrored(MirroredSection(replicas=extra["replicas"]))
+        return MirroredThreads(MirroredSection(replicas=extra["replicas"]))
 
     if "error" in extra:
         with pytest.raises(ERRORS[extra["error"]["class"]]):

@@ -20,14 +20,19 @@ from dtrain.data import (
 )
 from dtrain.data.examples import decode_example
 from dtrain.errors import InputError
-from dtrain.formats.tfrecord import crc32c
+from dtrain.formats.tfrecord import masked_crc32c
 
 
-def test_crc32c_of_the_standards_test_vectors():
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
-    assert crc32c(b"\xff" * 32) == 0x62A8AB43
-    assert crc32c(b"") == 0
+def masked(crc):
+    """The mask of a record's checksum, as TensorFlow's core/lib/hash/crc32c.h has it."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+
+
+def test_checksums_are_masked_crc32c_of_the_standards_test_vectors():
+    assert masked_crc32c(b"123456789") == masked(0xE3069283)
+    assert masked_crc32c(bytes(32)) == masked(0x8A9136AA)
+    assert masked_crc32c(b"\xff" * 32) == masked(0x62A8AB43)
+    assert masked_crc32c(b"") == masked(0)
 
 
 def test_lines_and_patterns(tmp_path):

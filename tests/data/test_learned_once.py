@@ -99,7 +99,7 @@ class Leader:
     def begin(self):
         return self.leads
 
-    def tell(self, key, state):
+    def send(self, key, state):
         self.told[key] = state
 
     def ask(self, key, who, wait_s):

@@ -16,10 +16,10 @@ import msgspec
 
 from dtrain.config import choices
 from dtrain.messages import AnyMessage, Challenge, Opening, Proof, Proven
-from dtrain.messages.replicas import Direction, HostState, Record, StepCall, Welcome
+from dtrain.messages.replicas import Direction, HostState, LedgerRecord, StepCall, Welcome
 
 FROZEN = Path(__file__).parent / "protocol.json"
-BETWEEN_HOSTS = (HostState, Direction, Record, StepCall, Welcome)
+BETWEEN_HOSTS = (HostState, Direction, LedgerRecord, StepCall, Welcome)
 
 
 def described() -> dict[str, list[str]]:

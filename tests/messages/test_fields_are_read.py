@@ -49,7 +49,7 @@ def obey(message: Control, stop: bool) -> None:
 
 def test_reads_are_found_by_annotations_tests_cases_and_assignments():
     text = """
-Question = Pull | Lookup
+Question = Pull | LookupRows
 answers: list[HeartbeatReply] = []
 
 def ask(message: Question, other: object, replies: Sequence[Reply]) -> None:
@@ -67,7 +67,7 @@ def ask(message: Question, other: object, replies: Sequence[Reply]) -> None:
     read = fields_read([text], set(KINDS))
     assert read >= {
         ("Pull", "wait_s"),
-        ("Lookup", "wait_s"),
+        ("LookupRows", "wait_s"),
         ("Reply", "version"),
         ("HeartbeatReply", "heard_of"),
         ("Values", "ticket"),

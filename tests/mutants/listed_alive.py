@@ -76,7 +76,7 @@ LIVED = [
 HARMLESS = [
     bug(
         "roles/worker/machine.py",
-        "Replica.push",
+        "ReplicaMachine.push",
         "self.sequence + 1",
         "self.sequence + (type(self.phase) is not Draining)",
         harmless="a replica that may push is ready, so it is not draining",

@@ -29,5 +29,5 @@ FOUND = [
     ),
     bug("data/prefetching/processes.py", "_help", "die_with_parent(parent)"),
     bug(JOINING, "Interleaved.iterate", "taken < self._block", "True"),
-    bug(JOINING, "Concatenated._place", "beyond < 0", "beyond <= 0"),
+    bug(JOINING, "Concatenated._locate", "beyond < 0", "beyond <= 0"),
 ]

@@ -10,7 +10,7 @@ MULTI_WORKER = "strategies/multi_worker_mirrored"
 AGREEING = [
     bug(
         f"{BETWEEN_HOSTS}/leading.py",
-        "Leading.welcome",
+        "LeadingHost.welcome",
         "frozenset(new) if informed else frozenset()",
         "frozenset(new)",
         says="a new host begins before all others know of it",
@@ -29,7 +29,7 @@ AGREEING = [
     ),
     bug(
         "roles/collective/round.py",
-        "Membership._newcomer",
+        "HostMembership._newcomer",
         "for rank in live:\n    waiting &= self._board.offered[rank]",
     ),
     bug(
@@ -47,7 +47,7 @@ AGREEING = [
     ),
     bug(
         f"{MULTI_WORKER}/membership.py",
-        "Absence.is_over",
+        "LeaderElection.is_over",
         "found[-1].step - state.lineage.first_step",
         "found[-1].step",
     ),

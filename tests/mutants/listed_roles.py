@@ -131,7 +131,7 @@ SERVER = [
     ),
     bug(STORE, "Store.apply", "self._take_effect(step + 1)", "self._take_effect(step)"),
     bug(STORE, "Store._keep_dense", "*"),
-    bug("parameters/table.py", "Table.update", "self.snapshot.keep(gradient.ids)"),
+    bug("parameters/table.py", "Table.update", "self.snapshot.save_rows(gradient.ids)"),
     bug(
         "roles/parameter_server/questions.py",
         "Snapshots.keeps",
@@ -185,13 +185,13 @@ LEADER = [
     ),
     bug(
         KEEPING,
-        "Keeping.look",
+        "Keeping.poll",
         "[Save(Reason.LAST, self.term, self.step, at_least=self.max_steps)]",
         "[Conclude(), Save(Reason.LAST, self.term, self.step, at_least=self.max_steps)]",
         says="conclude before save_cut",
     ),
     bug(KEEPING, "Keeping.begin", "return [Save(Reason.START, 0, version)]", "return self._next_term()"),
-    bug(KEEPING, "Keeping.look", "at_least=self.max_steps"),
+    bug(KEEPING, "Keeping.poll", "at_least=self.max_steps"),
     bug(CHIEF, "Cut.accept", "*", "return True"),
     bug(CHIEF, "Cut.whole", "*", "return True"),
     bug(
@@ -203,14 +203,14 @@ LEADER = [
 ]
 
 REPLICA = [
-    bug(WORKER, "Replica._begin_again", "self.unanswered", "False"),
+    bug(WORKER, "ReplicaMachine._begin_again", "self.unanswered", "False"),
     bug(
         WORKER,
-        "Replica._settle",
+        "ReplicaMachine._settle",
         "[s for s, v in enumerate(self.versions) if v < newest]",
         "[]",
     ),
-    bug(WORKER, "Replica._close", "self.saves", "True", says="CLOSING -> FINISHED at once"),
+    bug(WORKER, "ReplicaMachine._close", "self.saves", "True", says="CLOSING -> FINISHED at once"),
     bug(
         WORKER,
         "_together",
@@ -220,7 +220,7 @@ REPLICA = [
     ),
     bug(
         "wire/peer.py",
-        "Peer._take",
+        "Peer._adopt",
         "channel.send(*self._asked)",
         says="what is unanswered is not said again (once: the last line of ReplicaDriver._reconnect)",
     ),

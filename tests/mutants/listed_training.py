@@ -25,7 +25,7 @@ TRAINING = [
     ),
     bug(
         PIPELINES,
-        "PartsOfPipelines._place",
+        "PartsOfPipelines._locate",
         "past * self._lengths[pipeline] + (turn + later) * self._share + place",
         "(turn + later) * self._share + place",
     ),

@@ -29,7 +29,7 @@ FOUND = [
     ),
     bug(
         PROOF,
-        "_told",
+        "_transcript",
         "(PROTOCOL_VERSION, salt, client_nonce, server_nonce, client, server)",
         "(PROTOCOL_VERSION, salt, client_nonce, server_nonce, client)",
     ),

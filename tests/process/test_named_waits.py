@@ -31,7 +31,7 @@ def test_a_store_of_code_that_another_process_holds_is_given_up_with_its_pid(hel
     monkeypatch.setattr(run_folders, "LOCK_S", 0.0)
     monkeypatch.setattr("dtrain.process.file_lock.SAID_AFTER_S", -1.0)
     monkeypatch.setattr(run_folders, "code_store", lambda: held.parent)
-    there = run_folders.SentCode().take(WantCode("d"), held.parent)
+    there = run_folders.SentCode().receive(WantCode("d"), held.parent)
     assert there.work is None
     for text in (f"process {os.getpid()}", str(held.parent), "stop that process, or wait"):
         assert text in there.problem

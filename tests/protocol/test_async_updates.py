@@ -137,7 +137,7 @@ def test_who_is_refused_and_for_whom_all_wait_is_what_a_look_at_every_clock_says
     gate = TicketGate(0, max_steps, warmup, bound, leader=leader)
     live = set(range(5))
     for kind, rank in events:
-        before = gate.standing, [refused(gate, other) for other in range(5)]
+        before = gate.fingerprint, [refused(gate, other) for other in range(5)]
         if kind == "request":
             has, why = rank in gate.holders, refused(gate, rank)
             live.add(rank)
@@ -156,7 +156,7 @@ def test_who_is_refused_and_for_whom_all_wait_is_what_a_look_at_every_clock_says
         assert gate.awaited(live) >= set().union(*filter(None, without))
         if None not in without:
             assert gate.awaited(live) == set().union(*without)
-        if gate.standing == before[0]:
+        if gate.fingerprint == before[0]:
             others = live - gate.holders - {rank}
             freed = [
                 other for other in others if before[1][other] is not None and refused(gate, other) is None

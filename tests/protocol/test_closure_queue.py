@@ -11,25 +11,25 @@ def test_closures_are_handed_out_in_their_order():
     queue = ClosureQueue()
     for name in "abc":
         queue.put(name)
-    assert [queue.take(worker) for worker in (7, 8, 9)] == [(1, "a"), (2, "b"), (3, "c")]
-    assert queue.take(10) is None
+    assert [queue.assign(worker) for worker in (7, 8, 9)] == [(1, "a"), (2, "b"), (3, "c")]
+    assert queue.assign(10) is None
 
 
 def test_the_closure_of_a_lost_worker_is_the_next_one():
     queue = ClosureQueue()
     for name in "ab":
         queue.put(name)
-    queue.take(7)
+    queue.assign(7)
     queue.lost(7)
-    assert queue.take(8) == (1, "a")
+    assert queue.assign(8) == (1, "a")
 
 
 def test_the_first_report_counts_from_whichever_worker():
     queue = ClosureQueue()
     queue.put("a")
-    queue.take(7)
+    queue.assign(7)
     queue.lost(7)
-    queue.take(8)
+    queue.assign(8)
     assert queue.finished(9, 1) == "a"  # the first worker, on another connection
     assert queue.finished(8, 1) is None
     assert queue.empty
@@ -38,19 +38,19 @@ def test_the_first_report_counts_from_whichever_worker():
 def test_a_closure_that_runs_elsewhere_is_not_handed_out_again():
     queue = ClosureQueue()
     queue.put("a")
-    queue.take(7)
+    queue.assign(7)
     queue.lost(7)
-    queue.take(8)
+    queue.assign(8)
     queue.lost(7)
-    assert queue.take(9) is None
+    assert queue.assign(9) is None
 
 
 def test_an_error_cancels_what_no_worker_has_begun_and_is_taken_once():
     queue = ClosureQueue()
     for name in "abcd":
         queue.put(name)
-    queue.take(7)
-    queue.take(8)
+    queue.assign(7)
+    queue.assign(8)
     assert queue.failed(7, 1) == ("a", ["c", "d"])
     assert queue.failed(8, 2) == ("b", [])
     assert queue.take_error() == "a"
@@ -64,7 +64,7 @@ def test_settled_is_the_first_that_has_not_ended():
     for name in "abc":
         queue.put(name)
     for worker in (7, 8, 9):
-        queue.take(worker)
+        queue.assign(worker)
     queue.finished(8, 2)
     assert queue.settled == 1
     queue.finished(7, 1)
@@ -90,7 +90,7 @@ def test_every_closure_ends_exactly_once_whatever_happens(seed):
             assert queue.put(scheduled) == scheduled
         elif act < 0.6:
             idle = [worker for worker in workers if worker not in running]
-            if idle and (taken := queue.take(chance.choice(idle))) is not None:
+            if idle and (taken := queue.assign(chance.choice(idle))) is not None:
                 running[next(w for w in idle if w in queue._runs)] = taken[0]
         elif act < 0.85 and running:
             worker = chance.choice(list(running))
@@ -117,6 +117,6 @@ def test_every_closure_ends_exactly_once_whatever_happens(seed):
         for worker in list(running):
             if (work := queue.finished(worker, running.pop(worker))) is not None:
                 ended.append(work)
-        if (taken := queue.take(-2)) is not None:
+        if (taken := queue.assign(-2)) is not None:
             ended.append(queue.finished(-2, taken[0]))
     assert sorted(ended) == list(range(1, scheduled + 1))

@@ -10,7 +10,7 @@ from dtrain.cluster import TaskId
 from dtrain.control.interface import Send
 from dtrain.messages import Conclude, HeartbeatReply, Push
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.worker.machine import Ready, Replica
+from dtrain.roles.worker.machine import ReplicaMachine, ValuesReady
 
 
 class Play:
@@ -47,7 +47,7 @@ class Play:
             return
         self.lives[task] += 1
         self._beat(task, incarnation=0)
-        self.machines[task] = Replica(
+        self.machines[task] = ReplicaMachine(
             len(self.hand.servers),
             1,
             self.incarnations[task],
@@ -126,7 +126,7 @@ class Play:
         machine = self.machines[task]
         for server, message in outgoing:
             self.under_way[task, self.lives[task], server].append(message)
-        if isinstance(machine.phase, Ready) and not machine.held:
+        if isinstance(machine.phase, ValuesReady) and not machine.held:
             self._say(task, machine.push())
 
     def to_the_end(self):

@@ -3,7 +3,7 @@
 from dtrain.config import CheckpointSection
 from dtrain.errors import PeerLostError, WaitTimeoutError
 from dtrain.messages import HeartbeatReply
-from dtrain.roles.chief.machine import BeginTerm, CheckpointSchedule, Keeping, Note, TermWatch
+from dtrain.roles.chief.machine import BeginTerm, CheckpointSchedule, Keeping, TermWatch, WriteEvent
 
 LAST_STEP = 40
 PATIENCE_S = 30.0
@@ -44,7 +44,7 @@ class History:
 
     def look(self, after_s=1.0):
         self.now += after_s
-        return self.machine.look(self.now)
+        return self.machine.poll(self.now)
 
     def ask(self, request):
         return self.machine.ask(request, self.now)
@@ -54,8 +54,8 @@ class History:
 
     def noted(self, actions):
         """What is to be done besides keeping events in the trace."""
-        self.events += [str(action.event) for action in actions if isinstance(action, Note)]
-        return [action for action in actions if not isinstance(action, Note)]
+        self.events += [str(action.event) for action in actions if isinstance(action, WriteEvent)]
+        return [action for action in actions if not isinstance(action, WriteEvent)]
 
     def fails(self, action, error):
         return self.machine.failed(action, error, self.now)

@@ -5,7 +5,7 @@ from dtrain.messages import (
     Values,
     Verdict,
 )
-from dtrain.roles.worker.machine import Ready, Replica
+from dtrain.roles.worker.machine import ReplicaMachine, ValuesReady
 
 MAX = 10
 
@@ -14,7 +14,7 @@ class Talk:
     """A replica and what it has said so far."""
 
     def __init__(self, servers=2, sync=True, **more):
-        self.machine = Replica(servers, generation=1, incarnation=3, plan_hash="p", sync=sync, **more)
+        self.machine = ReplicaMachine(servers, generation=1, incarnation=3, plan_hash="p", sync=sync, **more)
         self.said = list(self.machine.start())
 
     def hear(self, server, message):
@@ -41,7 +41,7 @@ def ready(servers=2, version=0, term=0, **more):
     talk = Talk(servers, **more)
     for server in range(servers):
         talk.values(server, version, term=term)
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     return talk
 
 

@@ -9,13 +9,13 @@ import pytest
 from dtrain.config import RunSpec, SecuritySection
 from dtrain.config.choices import Transport
 from dtrain.errors import PeerRefusedError, WaitTimeoutError
-from dtrain.messages import Join, NotReady, Place, Refusal, RefusalKind
+from dtrain.messages import Join, JoinPlace, NotReady, Refusal, RefusalKind
 from dtrain.process.requests import JoinRequest
 from dtrain.roles import joining
 
 WORKERS = ["127.0.0.1:4001", "127.0.0.1:4002"]
 CLUSTER = {"chief": ["127.0.0.1:4000"], "worker": WORKERS}
-PLACE = Place(run_id="r-1", launched=True, cluster=CLUSTER, spec=RunSpec(), index=2)
+PLACE = JoinPlace(run_id="r-1", launched=True, cluster=CLUSTER, spec=RunSpec(), index=2)
 NOT_LEADING = Refusal(reason="chief:0 does not lead", kind=RefusalKind.NOT_LEADING)
 
 

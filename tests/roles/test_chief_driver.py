@@ -6,7 +6,7 @@ import pytest
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Farewell, Marked, Refusal, Rows, Snapshot, SnapshotReply, SnapshotRows
-from dtrain.roles.chief.driver import Leader
+from dtrain.roles.chief.driver import LeaderDriver
 from dtrain.roles.chief.machine import ANSWER_WAIT_S, Cut
 from dtrain.state.fit_state import FitState
 from dtrain.wire.frames import Frame
@@ -58,7 +58,7 @@ def leader(*lines):
             raise line
         return line
 
-    return Leader(2, connect, 1.0)
+    return LeaderDriver(2, connect, 1.0)
 
 
 def versions(chief, cut=None):

@@ -8,12 +8,12 @@ from roles.test_worker_driver import Line, Silent, reply, values
 
 from dtrain.errors import PeerLostError
 from dtrain.learning import optimizers
-from dtrain.messages import Lookup, Refusal, Snapshot, SnapshotRows, Verdict
+from dtrain.messages import LookupRows, Refusal, Snapshot, SnapshotRows, Verdict
 from dtrain.parameters import placement
 from dtrain.parameters.compression import CompressedPacking, Compression
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Replica
+from dtrain.roles.worker.machine import ReplicaMachine
 
 CONFIGS = ("bf16", "fp16")
 THIRD = np.float32(1 / 3)
@@ -109,9 +109,9 @@ def test_rows_of_a_table_travel_in_sixteen_bits_but_to_the_leader(compression):
     made = loaded(compression=compression, updates="async")
     half = Compression.of(compression).half
     [short] = look_up(made, [1, 4])[0].blocks
-    [whole] = made.say("chief:0", Lookup(generation=1, tables=(0,), wait_s=5.0, term=5), [np.array([1, 4])])[
-        0
-    ].blocks
+    [whole] = made.say(
+        "chief:0", LookupRows(generation=1, tables=(0,), wait_s=5.0, term=5), [np.array([1, 4])]
+    )[0].blocks
     assert (short.dtype.name, whole.dtype.name) == (half.dtype, "float32")
     assert np.array_equal(short, half.narrow(whole))
     head = [np.ones(1, np.float32)] if compression == "fp16" else []
@@ -130,7 +130,7 @@ def test_a_push_is_repeated_to_the_bit(config):
     lines, plan = iter([old, new]), placement.plan(VARIABLES, 1)
     weights, gradients, packing = memories(plan, config)
     ways = {"connect_s": 1.0, "patience_s": 5.0, "packing": packing}
-    machine = Replica(1, 1, 1, plan.hash, sync=True)
+    machine = ReplicaMachine(1, 1, 1, plan.hash, sync=True)
     replica = ReplicaDriver(
         machine, weights, gradients, lambda server, timeout_s: next(lines), Silent(), **ways
     )

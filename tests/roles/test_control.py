@@ -37,7 +37,7 @@ def control():
         term=1,
     )
     steps = made.steps_of(message, TRAINING)
-    standing = SimpleNamespace(
+    progress = SimpleNamespace(
         generation=1,
         term=1,
         lineage=Lineage(),
@@ -49,7 +49,7 @@ def control():
         held_back=False,
         failed=None,
     )
-    made.begin(standing, TRAINING, 0.0)
+    made.begin(progress, TRAINING, 0.0)
     return made
 
 
@@ -60,7 +60,7 @@ def test_the_leader_hosts_it_where_there_are_no_servers_and_else_the_first_serve
 
 
 def test_it_deals_the_parts_by_rank_and_decides_when_the_batch_is_complete(control):
-    steps = control.standing.steps
+    steps = control.progress.steps
     assert [steps.permit(rank) for rank in (0, 1)] == [(True, 0), (True, 1)]
     pushes = [
         Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="", part=part, term=1)
@@ -74,7 +74,7 @@ def test_it_deals_the_parts_by_rank_and_decides_when_the_batch_is_complete(contr
 
 
 def test_the_part_of_a_member_whose_lease_is_over_is_dealt_to_one_that_lives(control):
-    steps = control.standing.steps
+    steps = control.progress.steps
     for task in ("worker:0", "worker:1"):
         beat(control, task, 0.0)
     assert [steps.permit(rank) for rank in (0, 1)] == [(True, 0), (True, 1)]

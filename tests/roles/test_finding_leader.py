@@ -69,15 +69,15 @@ def short(monkeypatch):
 def test_a_lease_goes_to_the_next_leader(short):
     """One that is there and does not lead yet sends it on; the lease lasts."""
     dies = Server(alive(3), alive(3), PeerLostError("lost"))
-    heir = Server(NOT_LEADING, NOT_LEADING, alive(3), alive(4))
-    cluster = Cluster(chief_0=dies, worker_0=Server(NOT_LEADING), worker_1=heir)
+    successor = Server(NOT_LEADING, NOT_LEADING, alive(3), alive(4))
+    cluster = Cluster(chief_0=dies, worker_0=Server(NOT_LEADING), worker_1=successor)
     finder = LeaderFinder(TASKS, cluster.connect)
     link = HeartbeatLink(
         "the leader", finder.connect, Someone(), connect_s=5.0, patience_s=60.0, on_not_leading=finder.go_on
     )
     dies.until_beats(3)
     del cluster.servers["chief:0"]
-    heir.until_beats(5)
+    successor.until_beats(5)
     link.close()
     assert link.failure is None
     assert link.incarnation == 4
@@ -87,8 +87,8 @@ def test_a_lease_goes_to_the_next_leader(short):
 
 
 def test_a_task_that_comes_late_looks_for_the_leader(short):
-    heir = Server(alive(1))
-    cluster = Cluster(worker_0=Server(NOT_LEADING), worker_1=heir)
+    successor = Server(alive(1))
+    cluster = Cluster(worker_0=Server(NOT_LEADING), worker_1=successor)
     finder = LeaderFinder(TASKS, cluster.connect)
     link = HeartbeatLink(
         "the leader", finder.connect, Someone(), connect_s=20.0, patience_s=60.0, on_not_leading=finder.go_on

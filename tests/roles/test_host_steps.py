@@ -9,13 +9,13 @@ from multiprocessing.connection import wait
 import numpy as np
 import pytest
 
-from dtrain.collectives.between_hosts.follower import Apply, Compute, Promise
+from dtrain.collectives.between_hosts.follower import Apply, ComputeParts, Vote
 from dtrain.errors import PeerLostError
 from dtrain.messages import Hello
 from dtrain.messages.replicas import PartFacts, Seat
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.host_steps import HostSteps
-from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction
+from dtrain.roles.collective.between_hosts.reduction import HostReduction, MeanTerms
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 
@@ -55,25 +55,27 @@ class Replica:
         self.gradients = [[np.zeros(ELEMENTS, np.float32), np.zeros(3)] for _ in range(PARTS)]
         self.mean = np.zeros(ELEMENTS, np.float32)
         means = {0: self.mean}
-        self.reduction = Reduction(host, self.gradients, means, [True, False], deterministic=deterministic)
+        self.reduction = HostReduction(
+            host, self.gradients, means, [True, False], deterministic=deterministic
+        )
 
     def open(self, task, name, timeout_s):
         address = self.addresses[int(task.partition(":")[2])]
         return open_stream(task, address, name, self.own, timeout_s)
 
     def reduce(self, begin, ways, deadline):
-        self.reduction.run(begin, Counted(tuple(range(PARTS)), PARTS, None), ways, deadline)
+        self.reduction.run(begin, MeanTerms(tuple(range(PARTS)), PARTS, None), ways, deadline)
 
     def train(self):
         seats = {
             host: (Seat(rank=host, task=f"worker:{host}", address=""),) for host in range(len(self.addresses))
         }
         steps = HostSteps(
-            Promise.first(self.host, seats),
+            Vote.first(self.host, seats),
             PARTS,
             self.reduce,
             self.open,
-            self.listener.take,
+            self.listener.accept,
             lease_s=self.lease_s,
             patience_s=PATIENCE_S,
         )
@@ -87,7 +89,7 @@ class Replica:
         made = 0
         while made < STEPS:
             match steps.next(time.monotonic() + PATIENCE_S):
-                case Compute(parts):
+                case ComputeParts(parts):
                     for part in parts:
                         self.compute(part, made)
                         steps.complete(PartFacts(part=part, examples=1, finite=True, rank=self.host))
@@ -207,8 +209,8 @@ def test_nothing_is_sent_of_a_promise_that_is_not_kept():
     seats = {host: (Seat(rank=host, task=f"worker:{host}", address=""),) for host in range(2)}
     sent = Sent()
 
-    def keep(promise):
-        if promise.term:
+    def keep(vote):
+        if vote.term:
             raise MemoryError("no room")
 
     def take(tasks, name, deadline, given_up):
@@ -218,7 +220,7 @@ def test_nothing_is_sent_of_a_promise_that_is_not_kept():
 
     times = {"lease_s": LEASE_S, "patience_s": PATIENCE_S}
     steps = HostSteps(
-        Promise.first(0, seats), 2, lambda *words: None, lambda *words: sent, take, keep=keep, **times
+        Vote.first(0, seats), 2, lambda *words: None, lambda *words: sent, take, keep=keep, **times
     )
     with pytest.raises(MemoryError, match="no room"):
         steps.next(time.monotonic() + PATIENCE_S)

@@ -6,7 +6,7 @@ from roles.by_hand import TASKS, Hand, only
 
 from dtrain.cluster import JOINING, TaskId
 from dtrain.config import CheckpointSection, RunSpec, SecuritySection
-from dtrain.messages import Farewell, Heartbeat, Join, NotReady, Place, Pull, Refusal, Values, Verdict
+from dtrain.messages import Farewell, Heartbeat, Join, JoinPlace, NotReady, Pull, Refusal, Values, Verdict
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.joining import admission_by
@@ -136,7 +136,7 @@ def test_a_place_says_what_a_worker_needs_with_the_leaders_training_and_no_secre
     hand = open_to_all(max_steps=7)
     hand.initialise()
     place = ask(hand)
-    assert isinstance(place, Place)
+    assert isinstance(place, JoinPlace)
     assert (place.run_id, place.launched, place.cluster) == ("r-1", False, hand.cluster.to_dict())
     assert (place.spec.name, place.spec.training) == ("digits", hand.servers[0].control.training)
     assert (place.spec.security, place.spec.checkpoint) == (SecuritySection(), CheckpointSection())

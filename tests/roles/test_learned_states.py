@@ -30,8 +30,8 @@ class Host:
         return {each.caller: each.message for each in actions if isinstance(each, Send)}
 
     def begin(self, generation):
-        standing = SimpleNamespace(generation=generation, term=1, lineage=Lineage(), steps=None, failed=None)
-        return self.sent(self.plane.begin(standing, TRAINING, 0.0))
+        progress = SimpleNamespace(generation=generation, term=1, lineage=Lineage(), steps=None, failed=None)
+        return self.sent(self.plane.begin(progress, TRAINING, 0.0))
 
 
 @pytest.fixture

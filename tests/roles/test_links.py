@@ -12,12 +12,12 @@ import pytest
 
 from dtrain.errors import PeerGoneError, PeerLostError
 from dtrain.messages import Hello
-from dtrain.messages.replicas import Direction, HostState, Record, Seat
+from dtrain.messages.replicas import Direction, HostState, LedgerRecord, Seat
 from dtrain.process.clock import SYSTEM
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.calls import CallsToSend
 from dtrain.roles.collective.between_hosts.links import Links
-from dtrain.roles.collective.between_hosts.records import Recorded, Records
+from dtrain.roles.collective.between_hosts.records import Records, StoredRecord
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 
@@ -52,7 +52,7 @@ class Host:
         def open_(task, name, timeout_s):
             return open_stream(task, addresses[1 - number], name, own, timeout_s)
 
-        self.links = links_of(number, open_, self.listener.take, self.heard.put, self.records)
+        self.links = links_of(number, open_, self.listener.accept, self.heard.put, self.records)
 
     def hears(self):
         """Return what is new: the newest message is said again on each stream that is opened."""
@@ -88,10 +88,10 @@ def test_a_host_that_was_dropped_is_heard_and_answered_and_sent_nothing_else(two
     dropped, other = two
     dropped.links.send(1, state(0))
     assert other.hears() == (0, state(0))
-    other.links.keep([])
+    other.links.retain([])
     dropped.links.send(1, state(1))
     assert other.hears() == (0, state(1))
-    other.records.add(Recorded(Record(position=1, step=0, whole=True, nbytes=1), b"0"))
+    other.records.add(StoredRecord(LedgerRecord(position=1, step=0, whole=True, nbytes=1), b"0"))
     other.links.send_unsent()
     for step in (3, 4):
         other.links.send(0, without(step))

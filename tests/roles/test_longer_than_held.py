@@ -17,7 +17,7 @@ from dtrain.messages import (
     Alteration,
     Initialised,
     Load,
-    Lookup,
+    LookupRows,
     Push,
     Refusal,
     RefusalKind,
@@ -121,8 +121,8 @@ def test_a_question_for_many_rows_waits_for_the_variables_too(serve):
     hand = Hand(variables=LARGE)
     handler, connect = serve(hand)
     worker = connect("worker:0")
-    worker.send(Lookup(generation=1, tables=(0,), wait_s=LIMIT_S, term=1), [np.arange(300_000)])
-    assert handler.heard.get(timeout=LIMIT_S) is Lookup
+    worker.send(LookupRows(generation=1, tables=(0,), wait_s=LIMIT_S, term=1), [np.arange(300_000)])
+    assert handler.heard.get(timeout=LIMIT_S) is LookupRows
     told(connect("chief:0"), hand.initialisation(term=2), hand.blocks())
     answer = worker.receive().message
     assert (type(answer), answer.term) == (Values, 2)

@@ -62,7 +62,7 @@ def process(hand, incarnation=5):
     orders = OrderDriver(
         len(hand.servers), 1, incarnation, lambda task, timeout_s: Line(hand, task.index), 1.0
     )
-    orders.look()
+    orders.poll()
     orders.ask_for_rows()
     return orders
 
@@ -300,7 +300,7 @@ def test_an_order_after_a_new_term_goes_to_no_machine_that_may_be_gone(beats, an
         return lines[-1]
 
     orders = OrderDriver(2, 1, 5, connect, 1.0)
-    orders.look()
+    orders.poll()
     orders.ask_for_rows()
     for line in lines:
         line.gone = line.server == 1

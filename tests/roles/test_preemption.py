@@ -24,7 +24,7 @@ class Course:
         self.now += TICK_S
         self.waited_s += wait_s * slices
         self.slices += slices
-        return self.preemption.look(self.waited_s, self.slices, self.now)
+        return self.preemption.update(self.waited_s, self.slices, self.now)
 
     def until(self, interrupts, wait_s):
         """Seconds until it is so."""
@@ -79,9 +79,9 @@ threading.Thread(target=over.wait).start()
 policy = serving.ThreadPolicy(0.0)
 threading.Thread(target=over.wait).start()
 found = [policies()]
-policy.look(0.0)
+policy.update(0.0)
 for serving._accounts, now in ((ACCOUNTS, 1.0), (ACCOUNTS, 10.0)):
-    policy.look(now)
+    policy.update(now)
     found.append(policies())
 over.set()
 print(found)

@@ -15,8 +15,8 @@ from collectives.test_row_update import ROWS, RULES, VARIABLES, WIDTH, Drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrain.collectives.between_hosts.all_reduce import Way
-from dtrain.collectives.between_hosts.follower import Begin
+from dtrain.collectives.between_hosts.all_reduce import Route
+from dtrain.collectives.between_hosts.follower import BeginAttempt
 from dtrain.collectives.update import Contributions
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, TrainingError, WaitTimeoutError
 from dtrain.learning import optimizers
@@ -26,7 +26,7 @@ from dtrain.parameters.means import mean
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.links import Ways
-from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction, RowExchange
+from dtrain.roles.collective.between_hosts.reduction import HostReduction, MeanTerms, RowExchange
 from dtrain.variables import VariableSpec
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
@@ -51,7 +51,7 @@ class Streams:
                 listener = self.listeners[tasks.index(task)]
                 return open_stream(task, listener.address, name, own[host], timeout_s)
 
-            return Ways(dict(enumerate(tasks)), "1", open_, self.listeners[host].take)
+            return Ways(dict(enumerate(tasks)), "1", open_, self.listeners[host].accept)
 
         self.ways = [ways(host) for host in range(count)]
 
@@ -76,7 +76,9 @@ def streams():
 
 
 def begun(step, held, attempt=0):
-    return Begin(step, attempt, tuple(sorted(held)), {host: tuple(held[host]) for host in held}, (), {})
+    return BeginAttempt(
+        step, attempt, tuple(sorted(held)), {host: tuple(held[host]) for host in held}, (), {}
+    )
 
 
 def soon(seconds=PATIENCE_S):
@@ -107,7 +109,7 @@ def test_any_ids_at_any_hosts_give_the_bits_of_a_server_everywhere(
     hosts = Streams(3)
     try:
         arenas = [Arena(shape, np.zeros(shape.starts()[-1], np.uint8), [0] * 1000) for _ in hosts.ways]
-        reductions = [Reduction.of(arena, host, deterministic=True) for host, arena in enumerate(arenas)]
+        reductions = [HostReduction.of(arena, host, deterministic=True) for host, arena in enumerate(arenas)]
         stores = []
         for arena in arenas:
             arena.fill(scene.initial())
@@ -128,7 +130,7 @@ def test_any_ids_at_any_hosts_give_the_bits_of_a_server_everywhere(
                         version, part, arena.values.variables, arena.gradients[part].variables, rows
                     )
                     arena.rows.put(part, rows)
-            what = begun(version, held), Counted(tuple(places), given.count, weights)
+            what = begun(version, held), MeanTerms(tuple(places), given.count, weights)
 
             def summed(host, what=what):
                 reductions[host].run(*what, hosts.ways[host], soon())
@@ -170,7 +172,7 @@ def taken(arena):
 def receives(arena, hosts, *blocks, seconds=PATIENCE_S):
     """Have host 0 receive the list of part 1 from host 1, which sends these blocks."""
     for block in blocks:
-        hosts.ways[1].outgoing(Way(1, 0, "rows"), soon()).send(block)
+        hosts.ways[1].outgoing(Route(1, 0, "rows"), soon()).send(block)
     held = {0: [0], 1: [1]}
     RowExchange(0, arena.rows, 2).receive(begun(3, held, attempt=7), held, hosts.ways[0], soon(seconds))
 
@@ -257,7 +259,7 @@ def test_a_machine_without_memory_for_a_list_ends_its_run_and_not_the_attempt(st
 
 def test_a_host_that_is_lost_among_its_lists_ends_the_wait_for_them(streams):
     arena, hosts = of_table(), streams(2)
-    out = hosts.ways[1].outgoing(Way(1, 0, "rows"), soon())
+    out = hosts.ways[1].outgoing(Route(1, 0, "rows"), soon())
     out.send(head(3, 7, 1, 4))
     out.send(ALL[:4])
     out.flush(soon())

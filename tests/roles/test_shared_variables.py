@@ -69,7 +69,7 @@ def step(access, number):
         }
         access.alter(Alteration.GRADIENT, gradients, "sgd", config)
         access.alter(Alteration.ADD, {SUM: np.asarray(scale, np.int64)})
-    return int(access.look([SUM])[0])
+    return int(access.read([SUM])[0])
 
 
 @every_row("count", [1, 2, 3])
@@ -87,7 +87,7 @@ def test_updates_are_those_of_one_process(count, partitioner):
                 "b": np.arange(3, dtype=np.float32) * scale,
             }
             MOMENTUM.apply(values, gradients, slots, 2 * number + scale - 3)
-    w, b, total = access.look([W, B, SUM])
+    w, b, total = access.read([W, B, SUM])
     np.testing.assert_array_equal(w, values["w"])
     np.testing.assert_array_equal(b, values["b"])
     assert (int(total), access.iterations) == (15, {"sgd": 10})
@@ -113,7 +113,7 @@ def test_closures_of_workers_that_die_anywhere_are_applied_once(seed):
         finally:
             servers.left = None
         open_numbers.remove(number)
-    assert int(coordinator.look([SUM])[0]) == 3 * closures
+    assert int(coordinator.read([SUM])[0]) == 3 * closures
     assert [each.held.iterations for each in servers.answers] == [{"sgd": 2 * closures}] * count
 
 
@@ -126,7 +126,7 @@ def test_a_repeated_addition_answers_what_it_answered_first():
     assert int(other.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 2
     access.within(1, 1)
     assert int(access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 1
-    assert int(access.look([SUM])[0]) == 2
+    assert int(access.read([SUM])[0]) == 2
 
 
 def test_a_closure_that_has_ended_changes_nothing_any_more():
@@ -137,7 +137,7 @@ def test_a_closure_that_has_ended_changes_nothing_any_more():
     access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
     with pytest.raises(PeerRefusedError, match="closure 1 has ended"):
         late.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
-    assert int(access.look([SUM])[0]) == 1
+    assert int(access.read([SUM])[0]) == 1
 
 
 def test_what_the_coordinator_says_again_on_a_new_connection_is_done_once():
@@ -146,14 +146,14 @@ def test_what_the_coordinator_says_again_on_a_new_connection_is_done_once():
     repeats = Access(lambda questions: asked.append(questions) or servers.ask(questions), access.plan, 1)
     repeats.alter(Alteration.ADD, {SUM: np.asarray(5, np.int64)})
     servers.ask(asked[0])
-    assert int(access.look([SUM])[0]) == 5
+    assert int(access.read([SUM])[0]) == 5
 
 
 def test_a_server_that_was_started_again_says_that_it_has_lost_the_variables():
     servers, access = begun(2)
     servers.answers[1] = SharedAnswers(1, 2)
     with pytest.raises(PeerLostError, match="ps:1 has lost the variables"):
-        access.look([SUM, W, B])
+        access.read([SUM, W, B])
 
 
 def test_a_later_coordinator_begins_anew_and_the_earlier_one_is_refused():
@@ -161,7 +161,7 @@ def test_a_later_coordinator_begins_anew_and_the_earlier_one_is_refused():
     access.alter(Alteration.ADD, {SUM: np.asarray(5, np.int64)})
     later = Access(servers.ask, access.plan, 2)
     later.share({name: np.asarray(value) for name, value in FIRST.items()})
-    assert int(later.look([SUM])[0]) == 0
+    assert int(later.read([SUM])[0]) == 0
     with pytest.raises(PeerRefusedError, match="a later process of the coordinator"):
         access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
 
@@ -175,6 +175,6 @@ def test_what_does_not_fit_is_refused_and_changes_nothing():
     with pytest.raises(PeerRefusedError, match="expected blocks"):
         access.alter(Alteration.ASSIGN, {B: np.zeros(3, np.float64)})
     with pytest.raises(InputError, match="does not lie on this server"):
-        held.look([99])
+        held.read([99])
     assert held.iterations == {}
-    np.testing.assert_array_equal(access.look([B])[0], FIRST["b"])
+    np.testing.assert_array_equal(access.read([B])[0], FIRST["b"])

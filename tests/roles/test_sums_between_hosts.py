@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dtrain.collectives.between_hosts.all_reduce import Span, Terms, ordered_chain, ring, slices
+from dtrain.collectives.between_hosts.all_reduce import ElementRange, Terms, ordered_chain, ring, slices
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.between_hosts.links import Ways
-from dtrain.roles.collective.between_hosts.reduction import Sum, exchange
+from dtrain.roles.collective.between_hosts.reduction import HostSum, exchange
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 
@@ -50,7 +50,7 @@ class Hosts:
             return open_stream(task, self.listeners[task].address, name, self.credentials[own], timeout_s)
 
         tasks = {other: self.tasks[other, lane] for other in range(self.count)}
-        return Ways(tasks, f"1.0 {lane}", open_, self.listeners[own].take)
+        return Ways(tasks, f"1.0 {lane}", open_, self.listeners[own].accept)
 
     def run(self, schedule, which, held, gradients, deadline):
         """Have every task of every host carry its lane out; the errors by (host, lane)."""
@@ -113,7 +113,7 @@ def test_step_after_step_has_the_mean_at_every_host(hosts, count, lanes):
     parts = sum(map(len, held.values()))
     for step, schedule in enumerate([ring, ordered_chain, ordered_chain, ring]):
         gradients = [block + step for block in drawn(parts)]
-        errors = made.run(schedule, Sum(step, 0, 0, ELEMENTS), held, gradients, soon())
+        errors = made.run(schedule, HostSum(step, 0, 0, ELEMENTS), held, gradients, soon())
         assert not any(errors.values())
         expected = gradients[0].copy()
         for block in gradients[1:]:
@@ -127,10 +127,10 @@ def test_step_after_step_has_the_mean_at_every_host(hosts, count, lanes):
 
 def test_a_host_that_does_not_come_ends_the_sum_at_its_deadline_with_its_name(hosts):
     made = hosts(2, 1)
-    flows = ordered_chain(range(2), 1, {0: [0], 1: [1]}, Span(0, ELEMENTS), LENGTH)
+    flows = ordered_chain(range(2), 1, {0: [0], 1: [1]}, ElementRange(0, ELEMENTS), LENGTH)
     with pytest.raises(WaitTimeoutError, match="worker:0 has not opened its stream"):
         exchange(
-            Sum(1, 0, 0, ELEMENTS),
+            HostSum(1, 0, 0, ELEMENTS),
             flows,
             Terms({1: drawn(1)[0]}, 2),
             made.means[1],
@@ -142,7 +142,7 @@ def test_a_host_that_does_not_come_ends_the_sum_at_its_deadline_with_its_name(ho
 @pytest.mark.parametrize("schedule", [ring, ordered_chain])
 def test_a_host_that_is_lost_in_the_midst_ends_the_sum_everywhere(hosts, schedule):
     made, held = hosts(3, 1), {0: [0], 1: [1], 2: [2]}
-    made.run(schedule, Sum(0, 0, 0, ELEMENTS), held, drawn(3), soon())
+    made.run(schedule, HostSum(0, 0, 0, ELEMENTS), held, drawn(3), soon())
 
     class Dies(Terms):
         def add(self, *words, **more):
@@ -151,10 +151,10 @@ def test_a_host_that_is_lost_in_the_midst_ends_the_sum_everywhere(hosts, schedul
 
     def carried(host):
         terms = (Dies if host == 1 else Terms)({host: drawn(3)[host]}, 3)
-        flows = schedule(range(3), host, held, Span(0, ELEMENTS), LENGTH)
+        flows = schedule(range(3), host, held, ElementRange(0, ELEMENTS), LENGTH)
         ways = made.ways[host, 0]
         try:
-            exchange(Sum(1, 0, 0, ELEMENTS), flows, terms, made.means[host], ways, soon())
+            exchange(HostSum(1, 0, 0, ELEMENTS), flows, terms, made.means[host], ways, soon())
         except PeerLostError as error:
             ways.abort(str(error))
             return str(error)
@@ -169,11 +169,11 @@ def test_a_host_that_is_lost_in_the_midst_ends_the_sum_everywhere(hosts, schedul
 def test_another_thread_ends_a_sum_with_a_reason(hosts):
     made = hosts(2, 1)
     timer = threading.Timer(SHORT_S, made.ways[0, 0].abort, ["worker:1 is lost"])
-    flows = ring(range(2), 0, {0: [0], 1: [1]}, Span(0, ELEMENTS), LENGTH)
+    flows = ring(range(2), 0, {0: [0], 1: [1]}, ElementRange(0, ELEMENTS), LENGTH)
     timer.start()
     with pytest.raises(PeerLostError, match="worker:1 is lost"):
         exchange(
-            Sum(1, 0, 0, ELEMENTS),
+            HostSum(1, 0, 0, ELEMENTS),
             flows,
             Terms({0: drawn(1)[0]}, 2),
             made.means[0],
@@ -185,7 +185,7 @@ def test_another_thread_ends_a_sum_with_a_reason(hosts):
 
 def test_two_hosts_that_mean_different_sums_say_so(hosts):
     made, held = hosts(2, 1), {0: [0], 1: [1]}
-    which = {0: Sum(3, 0, 0, ELEMENTS), 1: Sum(4, 1, 0, ELEMENTS)}
+    which = {0: HostSum(3, 0, 0, ELEMENTS), 1: HostSum(4, 1, 0, ELEMENTS)}
     errors = made.run(ring, which, held, drawn(2), soon())
     said = [str(error) for error in errors.values()]
     assert any("Sum(step=3, attempt=0, block=0" in text and "step=4, attempt=1" in text for text in said), (

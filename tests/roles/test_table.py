@@ -154,7 +154,7 @@ def test_an_image_stays_as_it_was_while_everything_changes(data):
                 st.lists(st.none() | st.sets(st.integers(0, ROWS - 1), min_size=1), max_size=3)
             ):
                 chosen = np.arange(ROWS) if ids is None else np.array(sorted(ids))
-                image.keep_all() if ids is None else image.keep(chosen)
+                image.keep_all() if ids is None else image.save_rows(chosen)
                 for array in arrays.values():
                     array[chosen] += 1
             for _ in range(data.draw(st.integers(1, 2))):

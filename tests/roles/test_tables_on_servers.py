@@ -17,7 +17,7 @@ from dtrain.messages import (
     Initialised,
     Load,
     Loaded,
-    Lookup,
+    LookupRows,
     NotReady,
     Push,
     Refusal,
@@ -31,7 +31,7 @@ from dtrain.messages import (
 from dtrain.parameters import placement
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Finished, Ready, Replica
+from dtrain.roles.worker.machine import Finished, ReplicaMachine, ValuesReady
 from dtrain.variables import VariableSpec
 from dtrain.wire.frames import Frame
 
@@ -76,7 +76,7 @@ def push(made, task, ids, sequence=1, base=0, value=1.0, **more):
 
 def look_up(made, ids, term=5):
     return made.say(
-        "worker:0", Lookup(generation=1, tables=(0,), wait_s=5.0, term=term), [np.array(ids, np.int64)]
+        "worker:0", LookupRows(generation=1, tables=(0,), wait_s=5.0, term=term), [np.array(ids, np.int64)]
     )
 
 
@@ -117,7 +117,7 @@ def test_what_does_not_belong_is_refused():
         assert isinstance(only(look_up(made, ids)), Refusal)
         assert "does not fit" in only(push(made, "worker:0", ids)).reason
     assert isinstance(
-        only(made.say("worker:0", Lookup(generation=1, tables=(0,), wait_s=5.0, term=5))), Refusal
+        only(made.say("worker:0", LookupRows(generation=1, tables=(0,), wait_s=5.0, term=5))), Refusal
     ), "ids are missing"
     assert isinstance(only(made.say("chief:0", SnapshotRows(part=0, array="", start=0, stop=1))), Refusal), (
         "there was no snapshot"
@@ -220,13 +220,13 @@ class TableLine(Line):
 
     def receive(self, into=(), deadline=None):
         message, blocks = self.sent[-1]
-        if isinstance(message, Lookup) and not self.answers:
+        if isinstance(message, LookupRows) and not self.answers:
             return Frame(Rows(), [np.repeat(np.array(ids, np.float32), 2) for ids in blocks])
         return super().receive(into, deadline)
 
 
 def driver(*lines):
-    machine, lines = Replica(2, 1, 7, PLAN.hash, sync=True), iter(lines)
+    machine, lines = ReplicaMachine(2, 1, 7, PLAN.hash, sync=True), iter(lines)
     memories = ReplicaMemory(PLAN), ReplicaMemory(PLAN)
     return ReplicaDriver(
         machine, *memories, lambda server, timeout_s: next(lines), Silent(), connect_s=1, patience_s=9
@@ -244,10 +244,10 @@ def test_rows_come_from_the_servers_that_have_them_each_asked_once():
     found = replica.tables["table"][[[5, 0], [5, 1]]]
     assert found[..., 0].tolist() == [[2, 0], [2, 1]], "rows 3 to 5 are rows 0 to 2 of the second shard"
     assert [line.sent[-1] for line in lines] == [
-        (Lookup(generation=1, tables=(0,), wait_s=5.0, term=5), [[0, 1]]),
-        (Lookup(generation=1, tables=(0,), wait_s=5.0, term=5), [[2]]),
+        (LookupRows(generation=1, tables=(0,), wait_s=5.0, term=5), [[0, 1]]),
+        (LookupRows(generation=1, tables=(0,), wait_s=5.0, term=5), [[2]]),
     ]
-    assert isinstance(replica.machine.phase, Ready)
+    assert isinstance(replica.machine.phase, ValuesReady)
     replica.row_gradients["table"] = SparseRows(np.array([1, 3]), np.ones((2, 2), np.float32))
     for line in lines:
         line.answers.append((Reply(verdict=Verdict.ACCEPTED, version=1), 0))
@@ -264,7 +264,7 @@ def test_a_new_term_while_rows_are_looked_up_makes_the_step_void():
     second.answers = [values(term=8)]
     assert replica.tables["table"][1].tolist() == [1, 1], "rows of the new term"
     assert replica.overtaken
-    assert (type(replica.machine.phase), replica.machine.term) == (Ready, 8)
+    assert (type(replica.machine.phase), replica.machine.term) == (ValuesReady, 8)
 
 
 def test_after_the_end_rows_can_be_read_until_they_are_gone():
@@ -285,11 +285,11 @@ def test_after_the_end_rows_can_be_read_until_they_are_gone():
 def test_a_lookup_goes_on_after_a_server_is_not_ready():
     talk = ready(term=5)
     assert list(talk.machine.look_up({1: (0, 2)})) == [
-        (1, Lookup(generation=1, tables=(0, 2), wait_s=5.0, term=5))
+        (1, LookupRows(generation=1, tables=(0, 2), wait_s=5.0, term=5))
     ]
     assert talk.hear(1, NotReady(reason="not yet")) == [
-        (1, Lookup(generation=1, tables=(0, 2), wait_s=5.0, term=5))
+        (1, LookupRows(generation=1, tables=(0, 2), wait_s=5.0, term=5))
     ]
     assert talk.hear(1, Rows()) == []
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     assert all(isinstance(message, Push) for _, message in talk.push())

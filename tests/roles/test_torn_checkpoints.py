@@ -12,7 +12,7 @@ from dtrain.errors import CheckpointError
 from dtrain.learning import optimizers
 from dtrain.messages import SnapshotReply
 from dtrain.parameters import placement
-from dtrain.roles.chief.driver import Leader
+from dtrain.roles.chief.driver import LeaderDriver
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import fresh, restored
 from dtrain.state.batch_cut import UNCUT, Dealt
@@ -137,7 +137,7 @@ class Line:
 def test_what_one_server_alone_contains_is_repaired_or_passed_over(tmp_path):
     save(tmp_path, *TORN)
     hand = Hand(servers=2, updates="async", variables=VARIABLES, max_steps=MAX)
-    Leader(2, lambda task, _: Line(hand, task.index), 1.0).initialise(
+    LeaderDriver(2, lambda task, _: Line(hand, task.index), 1.0).initialise(
         restored(tmp_path, TWO, asked()).going_on(UNCUT, MAX, sync=False), hand.training, 1, "d"
     )
     assert [hand.version(0), hand.version(1)] == [7, 6]

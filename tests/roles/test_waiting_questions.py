@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from roles.by_hand import TASKS, Hand
 
 from dtrain.learning import optimizers
-from dtrain.messages import Conclude, Control, Farewell, Hold, Lookup, Mark, Pull, Reply, Snapshot
+from dtrain.messages import Conclude, Control, Farewell, Hold, LookupRows, Mark, Pull, Reply, Snapshot
 from dtrain.roles.parameter_server.questions import Questions
 
 
@@ -49,7 +49,7 @@ class Run:
         )
 
     def lookup(self, task, number):
-        return self.hand.say(task, Lookup(generation=1, tables=(), wait_s=2.0), caller=f"{task} looks up")
+        return self.hand.say(task, LookupRows(generation=1, tables=(), wait_s=2.0), caller=f"{task} looks up")
 
     def push(self, task, number):
         if self.hand.servers[0].held is None:

@@ -15,7 +15,7 @@ from dtrain.messages import (
     Verdict,
 )
 from dtrain.protocol.contributions import Outcome
-from dtrain.roles.worker.machine import Closing, Finished, Pulling, Pushing, Ready
+from dtrain.roles.worker.machine import Closing, Finished, Pulling, Pushing, ValuesReady
 
 
 def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version():
@@ -28,7 +28,7 @@ def test_it_asks_the_first_server_and_then_the_others_for_at_least_its_version()
     assert talk.values(2, 4) == []
     assert talk.phase is Pulling
     assert talk.values(1, 4) == []
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     assert talk.machine.global_step == 4
 
 
@@ -41,7 +41,7 @@ def test_in_sync_whoever_is_behind_is_asked_again_until_all_show_one_version():
     )
     talk.values(0, 5)
     talk.values(1, 5)
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
 
 
 def test_while_the_first_server_makes_it_wait_the_others_values_may_be_assigned_anew():
@@ -54,14 +54,14 @@ def test_while_the_first_server_makes_it_wait_the_others_values_may_be_assigned_
     assert talk.values(0, 5) == [(1, Pull(generation=1, at_least=5, wait_s=5.0))]
     assert talk.phase is Pulling
     assert talk.values(1, 5) == []
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
 
 
 def test_in_async_each_server_has_a_version_of_its_own():
     talk = Talk(sync=False)
     assert talk.values(0, 4) == [(1, Pull(generation=1, at_least=0, wait_s=5.0))]
     talk.values(1, 7)
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     assert [message.base_version for _, message in talk.push()] == [4, 7]
 
 
@@ -75,7 +75,7 @@ def test_a_push_goes_to_every_server_and_its_answers_are_the_next_values():
     assert talk.reply(1, 5, accepted=1) == []
     assert talk.phase is Pushing
     assert talk.reply(0, 5, accepted=1) == []
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     assert talk.machine.outcome == Outcome(Verdict.ACCEPTED, 0, 1, 0)
     assert talk.push()[0] == (0, Push(generation=1, incarnation=3, sequence=2, base_version=5, plan_hash="p"))
 
@@ -93,7 +93,7 @@ def test_stale_somewhere_is_stale_and_the_server_behind_is_asked():
     assert talk.machine.outcome == Outcome(Verdict.STALE, 0, 0, 1)
     talk.values(0, 6)
     talk.values(1, 6)
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
 
 
 def test_the_gravest_verdict_and_the_largest_staleness_count():
@@ -110,7 +110,7 @@ def test_with_quotas_pending_contributions_are_counted_up_and_the_values_stay():
         assert [message.ordinal for _, message in talk.push()] == [ordinal] * 2
         talk.reply(0, 4, Verdict.PENDING)
         talk.reply(1, 4, Verdict.PENDING)
-        assert (talk.phase, talk.machine.global_step) == (Ready, 4)
+        assert (talk.phase, talk.machine.global_step) == (ValuesReady, 4)
     talk.push()
     talk.reply(0, 5, accepted=3)
     talk.reply(1, 5, accepted=3)
@@ -133,7 +133,7 @@ def test_refused_gradients_are_skipped_or_fail_by_the_policy():
         talk = ready(servers=1, nan_policy=policy)
         talk.push(finite=False)
         talk.reply(0, 0, Verdict.REFUSED, reason="the gradient of worker:1 holds NaN")
-        assert talk.phase is Ready
+        assert talk.phase is ValuesReady
         assert talk.machine.outcome.reason == "the gradient of worker:1 holds NaN"
     talk = ready(servers=1, nan_policy="fail")
     talk.push(finite=False)
@@ -151,7 +151,7 @@ def test_without_a_ticket_it_asks_for_one_and_then_for_what_has_aged_meanwhile()
     assert talk.values(0, 5, ticket=False) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))]
     assert talk.values(0, 6) == [(1, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))]
     talk.values(1, 8)
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     assert talk.machine.versions == [6, 8]
 
 
@@ -188,12 +188,12 @@ def test_a_leader_that_does_not_train_waits_for_the_versions_that_it_names():
     talk = Talk(trains=False, saves=True)
     assert talk.values(0, 3, ticket=False) == [(1, Pull(generation=1, at_least=3, wait_s=5.0))]
     talk.values(1, 3)
-    assert talk.phase is Ready, "it looks at the first values"
+    assert talk.phase is ValuesReady, "it looks at the first values"
     assert list(talk.machine.wait_for(6)) == [(0, Pull(generation=1, at_least=6, wait_s=5.0))]
     assert talk.values(0, 5, ticket=False) == [(0, Pull(generation=1, at_least=6, wait_s=5.0))]
     assert talk.values(0, 6, ticket=False) == [(1, Pull(generation=1, at_least=6, wait_s=5.0))]
     talk.values(1, 6)
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     assert list(talk.machine.wait_for(MAX + 5)) == [(0, Pull(generation=1, at_least=MAX, wait_s=5.0))]
     assert talk.values(0, MAX, ticket=False) == [(1, Pull(generation=1, at_least=MAX, wait_s=5.0))]
     talk.values(1, MAX)
@@ -249,7 +249,7 @@ def test_in_a_later_term_it_begins_again_when_everything_it_asked_for_is_answere
     assert talk.machine.outcome.verdict is Verdict.VOID
     assert talk.values(0, 3, term=8) == [(1, Pull(generation=1, at_least=3, wait_s=5.0, term=8))]
     talk.values(1, 3, term=8)
-    assert (talk.phase, talk.machine.versions) == (Ready, [3, 3])
+    assert (talk.phase, talk.machine.versions) == (ValuesReady, [3, 3])
     assert talk.push()[0] == (
         0,
         Push(generation=1, incarnation=3, sequence=2, base_version=3, plan_hash="p", term=8),
@@ -271,5 +271,5 @@ def test_who_waits_for_the_last_step_to_be_saved_may_be_needed_again():
     talk.reply(0, MAX, accepted=1)
     assert later(talk, 0) == [(0, Pull(generation=1, at_least=0, wait_s=5.0, term=8))]
     talk.values(0, 3, term=8)
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     assert talk.machine.outcome.verdict is Verdict.VOID

@@ -6,7 +6,7 @@ from dtrain.messages import (
     Pull,
     Verdict,
 )
-from dtrain.roles.worker.machine import Finished, Ready
+from dtrain.roles.worker.machine import Finished, ValuesReady
 
 
 def asynchronous(version=0, **more):
@@ -14,7 +14,7 @@ def asynchronous(version=0, **more):
     talk = Talk(sync=False, **more)
     talk.values(0, version)
     talk.values(1, version)
-    assert talk.phase is Ready
+    assert talk.phase is ValuesReady
     return talk
 
 
@@ -42,7 +42,7 @@ def test_a_repair_is_computed_after_the_last_step():
     talk.push()
     talk.reply(0, MAX, ticket=True, part=4, repairs=True)
     talk.reply(1, MAX)
-    assert (talk.phase, talk.machine.repairs, talk.machine.turn.part) == (Ready, True, 4)
+    assert (talk.phase, talk.machine.repairs, talk.machine.turn.part) == (ValuesReady, True, 4)
     assert [push.part for _, push in talk.push()] == [4, 4]
     talk.reply(1, MAX)
     assert talk.reply(0, MAX, ticket=False) == [(0, Pull(generation=1, at_least=MAX, wait_s=5.0, answered=2))]
@@ -67,7 +67,7 @@ def test_where_ps_0_judges_alone_the_others_are_sent_what_it_accepts():
     [(server, passed_on)] = talk.reply(0, 1, accepted=1)
     assert (server, passed_on.sequence, passed_on.part) == (1, push.sequence, push.part)
     talk.reply(1, 1, accepted=1)
-    assert (talk.phase, talk.machine.outcome.verdict) == (Ready, Verdict.ACCEPTED)
+    assert (talk.phase, talk.machine.outcome.verdict) == (ValuesReady, Verdict.ACCEPTED)
 
 
 def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only():
@@ -77,4 +77,8 @@ def test_where_ps_0_finds_a_gradient_too_stale_the_others_give_their_values_only
         (1, Pull(generation=1, at_least=0, wait_s=5.0, answered=1))
     ]
     talk.values(1, 6)
-    assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (Ready, Verdict.STALE, [5, 6])
+    assert (talk.phase, talk.machine.outcome.verdict, talk.machine.versions) == (
+        ValuesReady,
+        Verdict.STALE,
+        [5, 6],
+    )

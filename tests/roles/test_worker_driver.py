@@ -13,7 +13,7 @@ from dtrain.messages import Pull, Push, Reply, Values, Verdict
 from dtrain.parameters import placement
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Ready, Replica
+from dtrain.roles.worker.machine import ReplicaMachine, ValuesReady
 from dtrain.runs.trace import NO_TRACE
 from dtrain.wire.frames import Frame
 
@@ -100,7 +100,7 @@ def driver(*lines, patience_s=5.0, servers=1, clock=None):
             raise line
         return line() if callable(line) else line
 
-    machine = Replica(servers, 1, 1, plan.hash, sync=True)
+    machine = ReplicaMachine(servers, 1, 1, plan.hash, sync=True)
     return ReplicaDriver(
         machine,
         ReplicaMemory(plan),
@@ -124,7 +124,7 @@ def test_gradients_go_out_of_memory_and_weights_come_into_it():
     assert message == Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash=PLAN.hash)
     assert blocks == [[0] * 4 + [7] * 3, [0, 0]]
     assert replica._weights.variables["bias"].tolist() == [2, 2, 2]
-    assert isinstance(replica.machine.phase, Ready)
+    assert isinstance(replica.machine.phase, ValuesReady)
 
 
 def test_a_gradient_that_is_not_finite_is_said_to_be_so():
@@ -197,7 +197,7 @@ def test_a_connection_that_lasted_gives_the_next_break_all_the_patience_again(cl
         clock=clock,
     )
     replica.start()
-    assert isinstance(replica.machine.phase, Ready)
+    assert isinstance(replica.machine.phase, ValuesReady)
 
 
 def test_after_giving_up_nothing_is_opened_and_nothing_waits():

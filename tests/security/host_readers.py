@@ -263,7 +263,7 @@ def read_orders(path: Path) -> None:
     )
     stand_ins = {
         "SignalInbox": lambda: SimpleNamespace(read=list),
-        "SentCode": lambda: SimpleNamespace(take=lambda order, run_dir: told.CodeThere(None)),
+        "SentCode": lambda: SimpleNamespace(receive=lambda order, run_dir: told.CodeThere(None)),
         "host": SimpleNamespace(
             unreachable=lambda addresses, timeout_s: {},
             hold=lambda order, held: told.Held([]),

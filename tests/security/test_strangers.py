@@ -22,7 +22,7 @@ from dtrain.wire.frames import Limits
 from dtrain.wire.grpc_channels import HELLO_KEY, MEET, METHOD_SERVICE, TALK
 from dtrain.wire.grpc_client import GrpcChannel
 from dtrain.wire.grpc_service import GrpcService
-from dtrain.wire.handshake import Door, encode_greeting, last_proof, refusal
+from dtrain.wire.handshake import ServerHandshake, encode_greeting, last_proof, refusal
 from dtrain.wire.one_host.local import LocalChannel, LocalService
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.security.proof import STRANGER
@@ -171,7 +171,7 @@ def test_the_server_s_own_log_has_the_details_in_few_lines(address, raw, capfd):
 
 
 def test_a_stranger_writes_neither_escapes_nor_lines_nor_much_into_the_log_of_a_run_without_a_secret(capfd):
-    door = Door(credentials("ps:0", None), Echo().refuse)
+    door = ServerHandshake(credentials("ps:0", None), Echo().refuse)
     own = credentials("worker:0", None, "\x1b]0;OWNED\x07\ndtrain: worker:0 has joined" + "x" * 3000)
 
     def ask(greeting):

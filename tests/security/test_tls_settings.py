@@ -124,7 +124,7 @@ def test_a_task_warns_once_a_day_from_four_fifths_of_its_certificate_s_life_on()
     life = CertificateLife()
     ends_s = 30 * DAY_S
     warned = [
-        (hour / 24, text) for hour in range(0, 32 * 24, 6) if (text := life.look(0.0, ends_s, hour * 3600.0))
+        (hour / 24, text) for hour in range(0, 32 * 24, 6) if (text := life.due(0.0, ends_s, hour * 3600.0))
     ]
     assert [day for day, _ in warned] == [24, 25, 26, 27, 28, 29, 30, 31]
     assert warned[0][1].startswith(

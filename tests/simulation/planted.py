@@ -14,7 +14,7 @@ from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.update_rules import AsyncRule
-from dtrain.roles.worker.machine import Replica
+from dtrain.roles.worker.machine import ReplicaMachine
 from dtrain.state.batch_cut import BatchCut, Dealt
 from dtrain.training.parts import PartsOfPipelines, Stream
 
@@ -99,14 +99,14 @@ def reads_a_row_of_the_part_before(set_attribute: SetAttribute) -> None:
 
 def begins_an_heir_s_pipeline_anew(set_attribute: SetAttribute) -> None:
     """A process reads a pipeline from its front, whichever batch it is asked for first."""
-    before = PartsOfPipelines._place
+    before = PartsOfPipelines._locate
 
     def place(self: PartsOfPipelines, number: int) -> tuple[Stream, int]:
         stream, position = before(self, number)
         first = vars(self).setdefault("_first", {}).setdefault(id(stream), position)
         return stream, max(0, position - first)
 
-    set_attribute(PartsOfPipelines, "_place", place)
+    set_attribute(PartsOfPipelines, "_locate", place)
 
 
 def cuts_as_the_present_cluster_would(set_attribute: SetAttribute) -> None:
@@ -150,18 +150,18 @@ def leaves_in_half_what_a_death_has_halved(set_attribute: SetAttribute) -> None:
 
 def lets_every_server_drop(set_attribute: SetAttribute) -> None:
     """Every server judges by its own count what is too stale, and is not asked in turn."""
-    made, begun = AsyncRule.__init__, Replica.__post_init__
+    made, begun = AsyncRule.__init__, ReplicaMachine.__post_init__
 
     def init(self: AsyncRule, store: Any, seen: Any, steps: Any, training: Any, **arguments: Any) -> None:
         made(self, store, seen, steps, training, **arguments)
         self.rule = StalenessRule(training.stale_gradients, training.max_staleness)
 
-    def begin(self: Replica) -> None:
+    def begin(self: ReplicaMachine) -> None:
         begun(self)
         self.first_judges = False
 
     set_attribute(AsyncRule, "__init__", init)
-    set_attribute(Replica, "__post_init__", begin)
+    set_attribute(ReplicaMachine, "__post_init__", begin)
 
 
 def takes_a_ticket_that_came_back(set_attribute: SetAttribute) -> None:

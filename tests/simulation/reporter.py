@@ -22,7 +22,7 @@ class VirtualTrace(Trace):
         self.heard(event)
         super().event(event)
 
-    def keep(self, line: Line) -> None:
+    def write(self, line: Line) -> None:
         if isinstance(line, Happened):
             self._network.say(f"{self._task} {line.what}")
         elif isinstance(line, Span):

@@ -63,9 +63,9 @@ class Fleet:
         if len(self.moments) - 1 in self.dies_at:
             with self.changed:
                 self.live.discard(rank)
-                heir = min(self.live, default=None)
-                if heir in self.trainings:
-                    self.trainings[heir].lead()
+                successor = min(self.live, default=None)
+                if successor in self.trainings:
+                    self.trainings[successor].lead()
                 self.changed.notify_all()
             raise Death(name)
 

@@ -11,17 +11,17 @@ from dtrain.cluster import TaskId
 from dtrain.errors import PeerLostError
 from dtrain.runs.files import RunFiles
 from dtrain.strategies.multi_worker_mirrored.membership import (
-    Absence,
     HasEndedError,
     HasToLeadError,
-    Meanwhile,
+    LeaderElection,
+    PeersState,
 )
 from dtrain.wire.connecting import LeaderFinder
 
 TASKS = [TaskId.parse(task) for task in ("chief:0", "worker:0", "worker:1", "worker:2")]
 
 
-NOBODY_TRAINS = Meanwhile()
+NOBODY_TRAINS = PeersState()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ class Open:
         pass
 
 
-def absence(there, own, members=(), folder=None, doings=NOBODY_TRAINS, lost=()):
+def election(there, own, members=(), folder=None, doings=NOBODY_TRAINS, lost=()):
     asked = []
 
     def connect(rank, timeout_s):
@@ -57,7 +57,7 @@ def absence(there, own, members=(), folder=None, doings=NOBODY_TRAINS, lost=()):
         raise PeerLostError("refused")
 
     finder = LeaderFinder(TASKS, lambda task, timeout_s: Open())
-    found = Absence(
+    found = LeaderElection(
         connect, finder, own, range(4), folder, lambda ranks: asked.append(ranks) or doings, lambda: lost
     )
     found.members, found.asked = members, asked
@@ -66,19 +66,19 @@ def absence(there, own, members=(), folder=None, doings=NOBODY_TRAINS, lost=()):
 
 
 def test_before_the_first_call_nobody_takes_its_place():
-    found, _ = absence({2, 3}, own=1)
-    assert found.look() is None
+    found, _ = election({2, 3}, own=1)
+    assert found.poll() is None
 
 
 def test_the_live_replica_of_lowest_rank_leads_and_knows_who_is_gone():
-    found, _ = absence({3}, own=1, members={0, 1, 2, 3})
+    found, _ = election({3}, own=1, members={0, 1, 2, 3})
     with pytest.raises(HasToLeadError) as caught:
-        found.look()
+        found.poll()
     assert caught.value.gone == {0, 2}
 
 
 def test_any_other_one_asks_that_one_next():
-    found, finder = absence({1}, own=3, members={0, 1, 2, 3})
+    found, finder = election({1}, own=3, members={0, 1, 2, 3})
 
     def refused(timeout_s):
         raise PeerLostError("refused")
@@ -89,7 +89,7 @@ def test_any_other_one_asks_that_one_next():
 
 
 def test_an_evaluator_that_reaches_no_leader_asks_no_replica():
-    found, finder = absence({1}, own=-1)
+    found, finder = election({1}, own=-1)
     found._connect = None  # it has no place to be asked at
 
     def refused(timeout_s):
@@ -102,9 +102,9 @@ def test_an_evaluator_that_reaches_no_leader_asks_no_replica():
 
 @pytest.mark.parametrize(("folder", "there"), [(None, set()), ("empty", set()), ("empty", {0})])
 def test_without_a_checkpoint_of_the_last_step_nothing_is_over(tmp_path, folder, there):
-    found, _ = absence(there, own=2, folder=folder and tmp_path)
+    found, _ = election(there, own=2, folder=folder and tmp_path)
     found.begin(1, 8)
-    assert found.look() == (0 if there else None)
+    assert found.poll() == (0 if there else None)
 
 
 def test_a_replica_that_comes_back_when_all_have_gone_finds_the_last_checkpoint(replica_run):
@@ -113,25 +113,25 @@ def test_a_replica_that_comes_back_when_all_have_gone_finds_the_last_checkpoint(
         *((2, steps, True), (2, steps + 1, False)),
         *((1, steps + 1, True), (3, steps, False)),
     ):
-        found, _ = absence(set(), own=2, folder=folder)
+        found, _ = election(set(), own=2, folder=folder)
         found.begin(number, last_step)
         if is_over:
             with pytest.raises(HasEndedError):
-                found.look()
+                found.poll()
         else:
-            assert found.look() is None
-    found, _ = absence({1}, own=2, folder=folder)
+            assert found.poll() is None
+    found, _ = election({1}, own=2, folder=folder)
     found.begin(1, steps)
-    assert found.look() == 1
+    assert found.poll() == 1
 
 
 @pytest.mark.parametrize(
     ("doings", "leads"),
-    [(Meanwhile(), True), (Meanwhile(trains=True), False), (Meanwhile(silent=frozenset({2})), False)],
+    [(PeersState(), True), (PeersState(trains=True), False), (PeersState(silent=frozenset({2})), False)],
     ids=["nobody trains", "one trains", "one that is silent may train"],
 )
 def test_the_first_task_leads_if_nobody_trains_any_more(doings, leads):
-    found, finder = absence({2}, own=0, doings=doings)
+    found, finder = election({2}, own=0, doings=doings)
     if leads:
         with pytest.raises(HasToLeadError):
             found.not_leading()
@@ -145,7 +145,7 @@ def test_the_first_task_leads_if_nobody_trains_any_more(doings, leads):
     ("lost", "leads"), [((), False), ({0}, False), ({1}, False), ({0, 1}, True)], ids=str
 )
 def test_another_task_does_once_all_before_it_are_lost_for_good(lost, leads):
-    found, _ = absence({3}, own=2, lost=lost)
+    found, _ = election({3}, own=2, lost=lost)
     if leads:
         with pytest.raises(HasToLeadError) as caught:
             found.not_leading()
@@ -157,14 +157,14 @@ def test_another_task_does_once_all_before_it_are_lost_for_good(lost, leads):
 
 def test_when_all_is_over_nobody_leads(replica_run):
     folder, steps = replica_run
-    found, _ = absence(set(), own=0, folder=folder)
+    found, _ = election(set(), own=0, folder=folder)
     found.begin(2, steps)
     with pytest.raises(HasEndedError):
         found.not_leading()
 
 
 def test_a_thread_beside_the_program_s_only_asks_the_next_one():
-    found, finder = absence(set(), own=0)
+    found, finder = election(set(), own=0)
     beside = threading.Thread(target=found.not_leading)
     beside.start()
     beside.join()

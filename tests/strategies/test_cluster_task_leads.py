@@ -75,12 +75,12 @@ def test_by_hand_it_goes_on_in_the_directory_of_the_one_that_died(made, tmp_path
 
 
 def test_by_hand_one_that_is_started_again_in_the_directory_of_its_heir_takes_part(made, tmp_path):
-    heir = HandRun(assigned(WORKER, run_dir=tmp_path))
+    successor = HandRun(assigned(WORKER, run_dir=tmp_path))
     task = made(assigned(CHIEF, run_dir=tmp_path))
     task.follow_another()
     assert not task.context.is_leader
     assert task.run_dir is None
-    heir.close(None)
+    successor.close(None)
 
 
 def test_by_hand_a_directory_that_another_run_holds_is_refused_to_a_leader(made, tmp_path, monkeypatch):

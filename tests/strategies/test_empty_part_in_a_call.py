@@ -28,7 +28,7 @@ class EndsBetweenLooks:
 
 
 def test_a_part_that_ends_without_examples_while_another_waits_is_no_other_program():
-    bells = SimpleNamespace(ring=lambda: None)
+    doorbells = SimpleNamespace(ring=lambda: None)
     clock = SimpleNamespace(now=lambda: 0.0)
     waits = SimpleNamespace(clock=clock, waiting=lambda what: None)
     driver = SimpleNamespace(
@@ -39,7 +39,7 @@ def test_a_part_that_ends_without_examples_while_another_waits_is_no_other_progr
         owners=lambda late, what: f"the owners of {late}, {what}",
         await_others=lambda since_s, what: None,
     )
-    calls = StepCalls(CallLog.make(2), driver, bells, waits)
+    calls = StepCalls(CallLog.make(2), driver, doorbells, waits)
     value = np.array([1.5, -2.0], np.float32)
     found = calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, value)
     np.testing.assert_array_equal(found, value)

@@ -7,12 +7,12 @@ import pytest
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.errors import LeftBehindError
 from dtrain.messages.replicas import Seat
-from dtrain.roles.collective.between_hosts.agreement import Voice
+from dtrain.roles.collective.between_hosts.agreement import AgreementMember
 from dtrain.state.batch_cut import UNCUT
 from dtrain.state.fit_state import FitState
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
 
-SPEAKER, OWN = 1, 2
+PROXY, OWN = 1, 2
 
 
 class NoLocks:
@@ -21,7 +21,7 @@ class NoLocks:
     def is_free(self, number):
         return True
 
-    def take(self, number):
+    def acquire(self, number):
         raise AssertionError("a replica that others do not know does not speak")
 
     def close(self):
@@ -33,20 +33,22 @@ class Host:
 
     def __init__(self, *, says_the_end):
         self.dead = set()
-        self.book = SimpleNamespace(look=lambda step: None, concluded=False, leader=SPEAKER)
-        heirs = (Seat(rank=SPEAKER, task=f"worker:{SPEAKER}", address="there"),)
+        self.book = SimpleNamespace(poll=lambda step: None, concluded=False, leader=PROXY)
+        successors = (Seat(rank=PROXY, task=f"worker:{PROXY}", address="there"),)
         arena = SimpleNamespace(
             board=SimpleNamespace(summed=[40]),
-            promise=SimpleNamespace(read=lambda: SimpleNamespace(heirs=heirs, over=False)),
-            address={SPEAKER: "there", OWN: "here"}.get,
+            vote=SimpleNamespace(read=lambda: SimpleNamespace(successors=successors, over=False)),
+            address={PROXY: "there", OWN: "here"}.get,
         )
-        self.voice = Voice(arena, NoLocks(), OWN, lambda number, book: None)
+        self.agreement_member = AgreementMember(arena, NoLocks(), OWN, lambda number, book: None)
 
         def wait(seconds):
             self.book.concluded = says_the_end
-            self.dead.add(SPEAKER)
+            self.dead.add(PROXY)
 
-        driver = SimpleNamespace(across=self.voice, look_across=lambda: self.voice.look(41, self.dead))
+        driver = SimpleNamespace(
+            across=self.agreement_member, look_across=lambda: self.agreement_member.poll(41, self.dead)
+        )
         dealer = SimpleNamespace(parts=2, even=True, cut=UNCUT)
         begun = FitState()
         state = SimpleNamespace(weights={}, dealer=dealer, begun=begun, global_step=40)
@@ -76,7 +78,7 @@ def host():
 
     yield make
     for each in hosts:
-        each.voice.close()
+        each.agreement_member.close()
 
 
 def test_the_end_that_a_speaker_wrote_before_it_ended_is_read(host):

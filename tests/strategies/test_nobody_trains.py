@@ -19,7 +19,7 @@ from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
 from dtrain.state.batch_cut import Dealt
 from dtrain.state.fit_state import FitState
-from dtrain.strategies.multi_worker_mirrored.membership import Meanwhile, OtherReplicas, meanwhile
+from dtrain.strategies.multi_worker_mirrored.membership import OtherReplicas, PeersState, meanwhile
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers, begin_here, enter, shape_of
 from dtrain.variables import VariableSpec
 from dtrain.wire.frames import Frame
@@ -44,7 +44,7 @@ def test_a_chief_that_follows_leads_once_the_one_that_led_is_gone(tmp_path, monk
 
     def ask_all(self, patience_s, *, waits):
         told.append(self)
-        return Meanwhile(trains=True)
+        return PeersState(trains=True)
 
     monkeypatch.setattr(OtherReplicas, "ask_all", ask_all)
     fleet = ReplicaFleet(tmp_path, 2)
@@ -119,14 +119,14 @@ NEW = NotReady(reason="this task does not lead")
 @every_row(
     "there, silent, found",
     [
-        ({1: NEW, 2: NEW}, (), Meanwhile()),
-        ({1: NEW, 2: entered(1, False)}, (), Meanwhile(trains=True)),
-        ({1: entered(0, True), 2: entered(0, True)}, (), Meanwhile(ended=1)),
-        ({1: entered(1, True), 2: entered(1, True)}, (), Meanwhile(trains=True, ended=1)),
-        ({1: NEW, 2: entered(1, True)}, (), Meanwhile(ended=1)),
-        ({2: entered(1, True)}, (), Meanwhile(ended=1)),
-        ({2: entered(1, True)}, (1,), Meanwhile(trains=True, ended=1, silent=frozenset({1}))),
-        ({2: NEW}, (1,), Meanwhile(silent=frozenset({1}))),
+        ({1: NEW, 2: NEW}, (), PeersState()),
+        ({1: NEW, 2: entered(1, False)}, (), PeersState(trains=True)),
+        ({1: entered(0, True), 2: entered(0, True)}, (), PeersState(ended=1)),
+        ({1: entered(1, True), 2: entered(1, True)}, (), PeersState(trains=True, ended=1)),
+        ({1: NEW, 2: entered(1, True)}, (), PeersState(ended=1)),
+        ({2: entered(1, True)}, (), PeersState(ended=1)),
+        ({2: entered(1, True)}, (1,), PeersState(trains=True, ended=1, silent=frozenset({1}))),
+        ({2: NEW}, (1,), PeersState(silent=frozenset({1}))),
     ],
     ids=[
         "nobody has trained",
@@ -150,7 +150,7 @@ def test_who_leads_when_others_are_asked(there, silent, found):
 
 class Descriptor:
     def __init__(self, descriptor):
-        self.take = lambda: os.dup(descriptor)
+        self.detach = lambda: os.dup(descriptor)
 
 
 class Dies:
@@ -170,8 +170,8 @@ class Dies:
         pass
 
 
-@pytest.mark.parametrize("takes_the_bell", [False, True])
-def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(takes_the_bell):
+@pytest.mark.parametrize("takes_the_doorbell", [False, True])
+def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(takes_the_doorbell):
     plan = placement.plan((VariableSpec("w", (3,), "float32"),), servers=1)
     state = FitState(max_steps=4, dealt=Dealt(2), optimizer=optimizers.serialize(dt.optimizers.SGD(0.1)))
     terms = msgspec.structs.replace(entered(0, False), state=state, joins=True)
@@ -182,7 +182,7 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
     leader = Answers(told, Over(generation=2))
 
     def connect(rank, timeout_s):
-        if takes_the_bell:
+        if takes_the_doorbell:
             return Dies()
         raise PeerLostError("refused")
 
@@ -190,4 +190,4 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
     leader.name = "chief:0"
     assert enter(Meeting(lambda task: None), peers, 1, plan, terms.state.optimizer, 1) is None
     member.shared.close()
-    member.shared.bells.close()
+    member.shared.doorbells.close()

@@ -47,7 +47,7 @@ def stop(*, in_round):
 def test_an_end_within_a_step_holds_when_all_have_arrived(replicas):
     """A replica that took itself to be finished before would never arrive, and all would wait for it."""
     replicas.leader.give(stop(in_round=True), None, VERSION)
-    replicas.other.look(VERSION)
+    replicas.other.poll(VERSION)
     assert replicas.last_step_of_other == 40
     assert not replicas.other.is_held(VERSION)
     replicas.other.heed(VERSION)
@@ -56,25 +56,25 @@ def test_an_end_within_a_step_holds_when_all_have_arrived(replicas):
 
 def test_a_replica_that_is_held_goes_on_to_the_round_of_an_order(replicas):
     replicas.leader.give(LeaderOrder(1, BEFORE.optimizer, VERSION, version=VERSION), None, VERSION)
-    replicas.other.look(VERSION)
+    replicas.other.poll(VERSION)
     assert replicas.other.is_held(VERSION)
     replicas.leader.give(
         LeaderOrder(2, BEFORE.optimizer, None, VERSION, VERSION, in_round=True), None, VERSION
     )
-    replicas.other.look(VERSION)
+    replicas.other.poll(VERSION)
     assert not replicas.other.is_held(VERSION)
     assert replicas.last_step_of_other == 40
 
 
 def test_an_end_at_rest_holds_at_once(replicas):
     replicas.leader.give(stop(in_round=False), None, VERSION)
-    replicas.other.look(VERSION)
+    replicas.other.poll(VERSION)
     assert replicas.last_step_of_other == VERSION
 
 
 def test_a_replica_that_leads_next_lets_the_order_hold(replicas):
     replicas.leader.give(stop(in_round=True), None, VERSION)
-    replicas.other.look(VERSION)
+    replicas.other.poll(VERSION)
     replicas.other._state.store.end_at = lambda end, version: None
     replicas.other.finish_earlier()
     assert replicas.last_step_of_other == VERSION
@@ -106,6 +106,6 @@ def test_a_newcomer_leaves_out_the_sums_of_an_epoch_whose_numbers_the_leader_has
     newcomer._state.tally = newcomer._state.tally.holding(told)
     assert newcomer._state.tally.open() == told
     replicas.leader.record({0: {"loss": 5.0}}, VERSION)
-    newcomer.look(VERSION)
+    newcomer.poll(VERSION)
     assert newcomer._state.tally.open() == told[1:]
     assert newcomer._state.tally.holding(told).open() == told[1:]

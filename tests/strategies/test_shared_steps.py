@@ -9,7 +9,7 @@ from row_by_row import every_row
 import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
 from dtrain.errors import NonFiniteGradientError
-from dtrain.strategies.mirrored import Mirrored
+from dtrain.strategies.mirrored import MirroredThreads
 
 EXAMPLES, BATCH = 24, 6
 chance = np.random.default_rng(7)
@@ -33,7 +33,7 @@ def model_of(strategy, act=None, optimizer="sgd"):
 
 
 def mirrored(**settings):
-    return Mirrored(MirroredSection(**settings))
+    return MirroredThreads(MirroredSection(**settings))
 
 
 def rank(step):
@@ -108,7 +108,7 @@ def test_a_part_that_is_not_finite_is_left_out_and_the_others_make_the_step(sect
         if rank(step) == 1 and step._replica.training.global_step == 1:
             step.x[:] = np.nan
 
-    model = model_of(Mirrored(section(replicas=3)), act)
+    model = model_of(MirroredThreads(section(replicas=3)), act)
     data = X.copy(), Y
     losses = model.fit(*data, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history["loss"]
     assert all(np.isfinite(losses))

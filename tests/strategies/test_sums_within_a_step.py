@@ -8,7 +8,7 @@ import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
 from dtrain.distribute import ReduceOp
 from dtrain.errors import CallsDifferError, ProgramError
-from dtrain.strategies.mirrored import CentralStorage, Mirrored
+from dtrain.strategies.mirrored import CentralStorage, MirroredThreads
 from dtrain.strategies.single import SingleStrategy
 
 chance = np.random.default_rng(3)
@@ -36,7 +36,9 @@ def fit(model):
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("kind", [(Mirrored, MirroredSection), (CentralStorage, CentralStorageSection)])
+@pytest.mark.parametrize(
+    "kind", [(MirroredThreads, MirroredSection), (CentralStorage, CentralStorageSection)]
+)
 def test_normalization_over_all_replicas_is_that_of_the_whole_batch(kind, replicas):
     """Batches of 9, 9 and 2, cut into 5 and 4, or 3 each, and 1 and 1: one part of three is empty."""
     strategy, section = kind
@@ -54,7 +56,7 @@ def test_where_replicas_do_not_meet_within_a_step_it_is_refused_in_a_sentence(tm
     expected = r"synchronized=True\) needs sums over all replicas within a step; expected a strategy whose"
     with pytest.raises(ProgramError, match=expected):
         InMemoryCluster(tmp_path, 2).run(normalized, fit)
-    with Mirrored(MirroredSection(replicas=3, backup_workers=1)).scope():
+    with MirroredThreads(MirroredSection(replicas=3, backup_workers=1)).scope():
         model = normalized()
     with pytest.raises(ProgramError, match=expected):
         fit(model)
@@ -68,7 +70,7 @@ def acting(act, **section):
             act(step._replica)
             return super().train_step(step)
 
-    with Mirrored(MirroredSection(**section)).scope():
+    with MirroredThreads(MirroredSection(**section)).scope():
         model = Acting([dt.layers.Flatten(input_shape=(6, 6, 2)), dt.layers.Dense(3)])
         model.compile("sgd", dt.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model

@@ -12,7 +12,7 @@ from replica_fleet import ReplicaFleet
 import dtrain as dt
 from dtrain.config import training_section
 from dtrain.errors import InputError
-from dtrain.strategies.mirrored import Mirrored
+from dtrain.strategies.mirrored import MirroredThreads
 
 STARTS = (0, 5, 5, 7)
 """The first pipeline has 5 examples, the second none, the third 2; they are one where there is one pipeline."""
@@ -88,7 +88,7 @@ def test_in_processes_that_reduce_among_themselves(tmp_path):
 
 @pytest.mark.parametrize("name", ["mirrored", "central_storage"])
 def test_in_one_process_of_which_all_replicas_share_a_pipeline(name):
-    strategy = Mirrored(training_section(strategy=name, replicas=3))
+    strategy = MirroredThreads(training_section(strategy=name, replicas=3))
     with strategy.scope():
         model = build()
     assert fit(model) == ONCE_AN_EPOCH
@@ -109,7 +109,7 @@ def test_a_part_that_is_found_to_be_empty_counts_with_gradient_0(data, counts, t
 
 
 def test_batches_in_turn_of_which_some_are_empty_are_the_parts_of_threads():
-    strategy = Mirrored(training_section(strategy="mirrored", replicas=3))
+    strategy = MirroredThreads(training_section(strategy="mirrored", replicas=3))
     with strategy.scope():
         model = build()
     assert fit(model, with_empty_batches, steps_per_epoch=3) == ONCE_AN_EPOCH

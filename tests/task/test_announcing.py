@@ -22,7 +22,7 @@ class Listener:
         while self.now_s < until_s:
             found = {"ps:0": Unreached("p:1", reason, since_s, self.now_s)} if reason else {}
             waiting = (whom, since_s) if whom else None
-            self.heard += [(self.now_s, text) for text in self.announcements.look(self.now_s, found, waiting)]
+            self.heard += [(self.now_s, text) for text in self.announcements.due(self.now_s, found, waiting)]
             self.now_s += 0.5
         return [text for _, text in self.heard]
 
@@ -74,8 +74,8 @@ def test_who_waits_at_every_step_says_so_as_rarely_as_in_one_wait():
 def test_a_server_that_nobody_tries_to_reach_any_more_is_not_told_of():
     announcements = Announcements()
     given_up = {"ps:0": Unreached("p:1", REFUSED, since_s=0.0, seen_s=2.0)}
-    assert list(announcements.look(2.0, given_up, None)) == [f"waits for ps:0 at p:1: {REFUSED}"]
-    assert list(announcements.look(1000.0, given_up, None)) == []
+    assert list(announcements.due(2.0, given_up, None)) == [f"waits for ps:0 at p:1: {REFUSED}"]
+    assert list(announcements.due(1000.0, given_up, None)) == []
 
 
 def test_a_task_says_who_it_is_and_where_it_listens():

@@ -38,7 +38,7 @@ def test_what_is_not_traced_is_called_as_it_is(tmp_path):
 def test_events_and_spans_have_their_times_and_fields(tmp_path):
     path = tmp_path / "attempt-0" / "trace.jsonl"
     trace = Trace(path, Clock())
-    trace.keep(HEADER)
+    trace.write(HEADER)
     assert trace.timed("compute", lambda x, *, y: x + y)(1, y=2) == 3
     trace.event(ConfigChanged(step=20, stops=False))
     trace.span("wait", 3.0, 4.5, "ps:0")
@@ -70,7 +70,7 @@ def test_a_call_that_fails_is_measured_and_fails(tmp_path):
 def test_a_line_that_a_kill_has_cut_off_is_left_out(tmp_path):
     path = tmp_path / "trace.jsonl"
     trace = Trace(path, Clock())
-    trace.keep(HEADER)
+    trace.write(HEADER)
     trace.span("wait", 1.0, 2.0)
     trace.flush()
     path.write_bytes(path.read_bytes()[:-9])

@@ -7,16 +7,16 @@ import pytest
 
 from dtrain.errors import PeerRefusedError
 from dtrain.wire.one_host.shared_memory import SharedMemory
-from dtrain.wire.one_host.synchronization import Bells, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 
 @pytest.fixture
 def two():
     ends = pairs([0, 1])
-    both = Bells(ends[0]), Bells(ends[1])
+    both = Doorbells(ends[0]), Doorbells(ends[1])
     yield both
-    for bells in both:
-        bells.close()
+    for doorbells in both:
+        doorbells.close()
 
 
 def test_a_bell_wakes_who_waits_and_is_heard_once(two):
@@ -56,7 +56,7 @@ def test_a_new_process_of_a_dead_rank_is_rung_once_it_is_taken_up(two):
     assert two[1].dead == {0}, "the old process may still be a member"
     two[1].take_up(0)
     assert (two[1].dead, two[1].offered) == (set(), set())
-    successor = Bells(anew[0])
+    successor = Doorbells(anew[0])
     successor.ring()
     assert two[1].wait(60.0)
     successor.close()
@@ -68,15 +68,15 @@ def test_a_child_of_the_dead_process_does_not_hide_its_death():
     victim = os.fork()
     if victim == 0:
         ends[1][0].close()
-        bells = Bells(ends[0])
+        doorbells = Doorbells(ends[0])
         child = os.fork()
         if child == 0:
             signal.pause()
         os.write(writing, str(child).encode())
         signal.pause()
-        bells.close()
+        doorbells.close()
     ends[0][1].close()
-    survivor = Bells(ends[1])
+    survivor = Doorbells(ends[1])
     child = int(os.read(reading, 20))
     os.kill(victim, signal.SIGKILL)
     assert survivor.wait(60.0)

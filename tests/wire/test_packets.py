@@ -93,7 +93,7 @@ class Lends(Echo):
 
     def received(self, caller, frame):
         for passed in frame.passed:
-            with open(passed.take(), "wb") as end:
+            with open(passed.detach(), "wb") as end:
                 end.write(b"from the server")
         reading, writing = os.pipe()
         os.write(writing, b"to be read")
@@ -113,7 +113,7 @@ def test_file_descriptors_travel_with_a_message_in_both_directions():
         frame = channel.receive()
         assert frame.message == PULL
         (passed,) = frame.passed
-        with open(passed.take(), "rb") as mine, open(reading, "rb") as given:
+        with open(passed.detach(), "rb") as mine, open(reading, "rb") as given:
             assert (mine.read(), given.read()) == (b"to be read", b"from the server")
     finally:
         channel.close()

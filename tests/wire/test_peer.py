@@ -126,9 +126,9 @@ def test_before_each_attempt_to_open_it_again_there_is_a_pause(to, clock):
 def test_what_is_told_is_said_once_and_not_at_all_without_a_connection(to):
     lost, new = Line(LOST), Line(ANSWER)
     peer = to(lost, new)
-    peer.tell(QUESTION)
+    peer.notify(QUESTION)
     peer.open(1.0)
-    peer.tell(QUESTION)
+    peer.notify(QUESTION)
     with pytest.raises(PeerLostError):
         peer.receive()
     peer.open(1.0)
@@ -195,7 +195,7 @@ def test_a_greeting_is_said_on_every_connection_instead(to):
     greeted = [Line(LOST), Line(ANSWER)]
     peer = to(*greeted, greeting=lambda: [Subscribe(generation=1, version=next(version))])
     assert peer.receive().message == ANSWER
-    peer.tell(Complete(generation=1, rank=0, incarnation=1, version=7, ordinal=0))
+    peer.notify(Complete(generation=1, rank=0, incarnation=1, version=7, ordinal=0))
     assert greeted[0].sent == [(Subscribe(generation=1, version=0),)]
     assert greeted[1].sent[0] == (Subscribe(generation=1, version=1),)
 

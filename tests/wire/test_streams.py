@@ -69,7 +69,7 @@ def pair(listen):
         out = open_stream(
             "worker:0", listener.address, name, theirs or credentials("worker:1"), PATIENCE_S, simulate
         )
-        come = listener.take("worker:1", name, soon())
+        come = listener.accept("worker:1", name, soon())
         closing.extend([out, come])
         return out, come
 
@@ -117,7 +117,7 @@ def test_streams_of_one_task_are_told_apart_by_name(listen):
     streams = {name: open_stream("worker:0", listener.address, name, own, PATIENCE_S) for name in ("a", "b")}
     for number, (name, stream) in enumerate(streams.items()):
         stream.send(np.array([number]))
-        come = listener.take("worker:1", name, soon())
+        come = listener.accept("worker:1", name, soon())
         assert received(come, np.zeros(1, np.int64)) == [number]
         come.close()
         stream.close()
@@ -130,7 +130,7 @@ def test_of_two_streams_of_one_name_the_later_one_is_taken(listen):
         for _ in range(2)
     )
     later.send(np.array([7]))
-    come = listener.take("worker:1", "sum", soon())
+    come = listener.accept("worker:1", "sum", soon())
     assert received(come, np.zeros(1, np.int64)) == [7]
     for stream in (first, later, come):
         stream.close()
@@ -142,9 +142,9 @@ def test_streams_that_nobody_takes_are_few(listen):
         open_stream("worker:0", listener.address, name, credentials("worker:1"), PATIENCE_S) for name in "abc"
     ]
     # Once the third one is there, the first one is dropped.
-    taken = [listener.take("worker:1", name, soon()) for name in "cb"]
+    taken = [listener.accept("worker:1", name, soon()) for name in "cb"]
     with pytest.raises(WaitTimeoutError, match="worker:1 has not opened its stream 'a' in time"):
-        listener.take("worker:1", "a", time.monotonic() + SHORT_S)
+        listener.accept("worker:1", "a", time.monotonic() + SHORT_S)
     for stream in (*opened, *taken):
         stream.close()
 
@@ -187,7 +187,7 @@ def test_with_tls_a_certificate_of_the_task_is_needed(listen, authority, named):
     with pytest.raises((PeerRefusedError, PeerLostError, WaitTimeoutError)):
         open_stream("worker:0", listener.address, "sum", theirs, 2.0)
     with pytest.raises(WaitTimeoutError):
-        listener.take("worker:1", "sum", time.monotonic() + SHORT_S)
+        listener.accept("worker:1", "sum", time.monotonic() + SHORT_S)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_listener_that_stops_ends_the_waits_for_streams(listen):
     timer = threading.Timer(SHORT_S, listener.stop)
     timer.start()
     with pytest.raises(PeerLostError, match="the streams of worker:1 are no longer waited for"):
-        listener.take("worker:1", "sum", soon())
+        listener.accept("worker:1", "sum", soon())
     timer.join()
 
 
@@ -323,7 +323,7 @@ def test_a_listener_on_every_interface_is_reached_by_both_families():
     listener = Listener("127.0.0.1:9", own, lambda hello: None, 8, bind="[::]:9")
     stream = open_stream("worker:0", listener.address, "sum", credentials("worker:1"), PATIENCE_S)
     stream.send(np.array([5]))
-    come = listener.take("worker:1", "sum", soon())
+    come = listener.accept("worker:1", "sum", soon())
     assert received(come, np.zeros(1, np.int64)) == [5]
     stream.close()
     come.close()

@@ -17,9 +17,9 @@ def test_a_turn_waits_as_long_as_something_moves_and_no_longer():
                 first.moved()
             return False
 
-    first.take()
+    first.acquire()
     second._lock = Lock()
-    second.take()
+    second.acquire()
     assert second.taken
     assert len(waits) == 3  # two in which something moved, one in which nothing did
 
@@ -27,9 +27,9 @@ def test_a_turn_waits_as_long_as_something_moves_and_no_longer():
 def test_whoever_gives_back_lets_the_next_one_in():
     traffic = Traffic()
     first, second = TransferTurn(traffic, traffic.sending), TransferTurn(traffic, traffic.sending)
-    first.take()
-    first.take()
-    waiting = threading.Thread(target=second.take)
+    first.acquire()
+    first.acquire()
+    waiting = threading.Thread(target=second.acquire)
     waiting.start()
     assert not second.taken
     first.give_back()
@@ -46,6 +46,6 @@ def test_only_the_holder_counts_as_moving():
     turn = TransferTurn(traffic, traffic.sending)
     turn.moved()
     assert traffic.moved == 0
-    turn.take()
+    turn.acquire()
     turn.moved()
     assert traffic.moved == 1

@@ -182,7 +182,7 @@ class ArrivingCheckpoint:
         self._checkpoints = checkpoints
         self._files: FetchedFiles | None = None
 
-    def take(self, part: MadePart | AllMade) -> list[str]:
+    def write(self, part: MadePart | AllMade) -> list[str]:
         """Write a part, or raise an `OSError`; after the last one return why the checkpoint is not there."""
         aside = self._checkpoints / _ASIDE
         if self._files is None:
@@ -190,7 +190,7 @@ class ArrivingCheckpoint:
             aside.mkdir(parents=True)
             self._files = FetchedFiles(aside, 2 * COPIED_BYTES_MAX)
         if isinstance(part, MadePart):
-            self._files.take(part)
+            self._files.write(part)
             return []
         problems = [*part.problems, *self._files.problems]
         self.drop()
@@ -263,7 +263,7 @@ class FetchedFiles:
     _apart: bool = False
     _file: BinaryIO | None = None
 
-    def take(self, part: MadePart) -> None:
+    def write(self, part: MadePart) -> None:
         self._taken_bytes += max(len(part.data), _BLOCK_BYTES)
         self._begun += part.path != self._name
         if self._taken_bytes > self.bytes_max or self._begun > FILES_MAX:

@@ -236,9 +236,9 @@ class HostAgent:
             self._made = made if order.step is None else checkpoint_parts(checkpoints, order.step)
         elif isinstance(order, MadePart | AllMade):
             assert self._arriving is not None, "BeginRun comes first"
-            if problems := self._arriving.take(order):
+            if problems := self._arriving.write(order):
                 raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
-        elif (answer := self._code.take(order, self._run_dir)) is not None:
+        elif (answer := self._code.receive(order, self._run_dir)) is not None:
             self._answers.send(answer)
 
     def _obey_about_host(self, order: PortOrder | AskClock | FindFile) -> None:

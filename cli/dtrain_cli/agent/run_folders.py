@@ -61,7 +61,7 @@ class SentCode:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
-    def take(self, order: WantCode | CodePart, run_dir: Path | None) -> CodeThere | None:
+    def receive(self, order: WantCode | CodePart, run_dir: Path | None) -> CodeThere | None:
         assert run_dir is not None, "BeginRun comes first"
         store = code_store()
         if isinstance(order, CodePart):

@@ -98,16 +98,16 @@ def chaos(
     if action == "slow":
         cost = target.slow(factor)
         how = "at full speed" if factor == 1 else f"{factor:g} times slower"
-        _say(f"{target.task} computes {how}{f': {cost}' if cost else ''}")
+        _print(f"{target.task} computes {how}{f': {cost}' if cost else ''}")
     else:
         target.signal(action)
-        _say(f"{target.task} {DONE[action]}")
+        _print(f"{target.task} {DONE[action]}")
     if for_s is not None:
         try:
             time.sleep(for_s)
         finally:
             target.slow(None) if action == "slow" else target.signal("resume")
-        _say(f"{target.task} {'computes as its spec says' if action == 'slow' else DONE['resume']}")
+        _print(f"{target.task} {'computes as its spec says' if action == 'slow' else DONE['resume']}")
 
 
 def _check_words(action: str, factor: float | None, for_s: float | None) -> None:
@@ -124,7 +124,7 @@ def _check_words(action: str, factor: float | None, for_s: float | None) -> None
         raise click.UsageError(f"--for belongs to pause and slow, not to {action}")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     click.echo(text, err=True)
 
 

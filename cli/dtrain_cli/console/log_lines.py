@@ -45,7 +45,7 @@ class LogTail:
         shown = []
         if size - self._offset > LAG_BYTES_MAX and (left_out := self._skip(size - LAG_BYTES_MAX // 2)):
             shown = [f"[{left_out} lines not shown; see {self.path}]"]
-        while not shown and size > self._offset and (data := self._take(_CHUNK_BYTES)):
+        while not shown and size > self._offset and (data := self._read(_CHUNK_BYTES)):
             ended, newline, rest = data.rpartition(b"\n")
             if newline:
                 shown = self._shown(bytes(self._partial + ended).split(b"\n"))
@@ -74,7 +74,7 @@ class LogTail:
         except OSError:
             return 0
 
-    def _take(self, count: int) -> bytes:
+    def _read(self, count: int) -> bytes:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
@@ -87,7 +87,7 @@ class LogTail:
     def _skip(self, until: int) -> int:
         """Leave lines out up to the first that begins after `until`; return how many."""
         left_out = 0
-        while self._offset < until and (data := self._take(1 << 20)):
+        while self._offset < until and (data := self._read(1 << 20)):
             if count := data.count(b"\n"):
                 left_out += count
                 self._partial.clear()

@@ -179,7 +179,7 @@ class Agents:
                     news += self._act(action)
                 news.append(AgentAnswer(host, answer))
             case Replaced() | Changed() | Appended() if member.clock is not None:
-                self._mirror.take(host, answer, member.clock)
+                self._mirror.write(host, answer, member.clock)
             case Failed(reason=reason):
                 member.why = f"{host}: {reason}"
                 news.append(AgentAnswer(host, answer))

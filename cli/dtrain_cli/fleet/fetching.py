@@ -41,7 +41,7 @@ def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInb
         for news in agents.turn(time.monotonic() + _TICK_S):
             match news:
                 case AgentAnswer(host=here, answer=MadePart() as part) if here == host:
-                    files.take(part)
+                    files.write(part)
                     deadline_s = time.monotonic() + SILENCE_S
                 case AgentAnswer(host=here, answer=AllMade(problems=problems)) if here == host:
                     files.problems += problems

@@ -30,7 +30,7 @@ class Locations:
         self.addresses: dict[str, str] = {}
         self.stranded: dict[TaskId, str] = {}
 
-    def place(self, cluster: ClusterSection, places: Places) -> None:
+    def assign(self, cluster: ClusterSection, places: Places) -> None:
         """Assign every task to a host; raise a `SpecError` if they have no room."""
         self._placed = place(cluster, self._hosts, places)
         self._folders = {f"{task.role}-{task.index}": task for task in self._placed}

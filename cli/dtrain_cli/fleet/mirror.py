@@ -70,7 +70,7 @@ class Mirror:
     def said(self, task: TaskId) -> Mapping[str, Any] | None:
         return self._said.get(f"tasks/{task.role}-{task.index}/status.json")
 
-    def take(self, host: str, news: FileNews, clock: HostClock) -> None:
+    def write(self, host: str, news: FileNews, clock: HostClock) -> None:
         """Write what an agent sends, unless its host may not write there, or has sent too much."""
         sizes = self.sizes.setdefault(host, {})
         nbytes = sum(sizes.values())
@@ -198,13 +198,13 @@ class SecondPlace:
         self.asked = host, saved[host]
         return host, Fetch(saved[host])
 
-    def take(self, host: str, part: MadePart | AllMade) -> str | None:
+    def write(self, host: str, part: MadePart | AllMade) -> str | None:
         """Write what has arrived; return why there is no copy if that is news."""
         asked_host, step = self.asked or (None, None)
         if host != asked_host or (isinstance(part, AllMade) and part.step != step):
             return None  # the launcher has not asked for it
         try:
-            problems = self._arriving.take(part)
+            problems = self._arriving.write(part)
         except OSError as error:
             self._arriving.drop()
             problems = [f"it cannot be written: {error.strerror}"]

@@ -116,7 +116,7 @@ class FleetTarget:
     def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
         """Log in to the hosts, send the code, hold ports, and try each pair, as `Preparation` does."""
         run = self._run
-        self._locations.place(cluster, run.spec.place)
+        self._locations.assign(cluster, run.spec.place)
         self._agents.wake_on(self._signals)
         self._preparation.log_in([host.host for host in run.hosts], run.spec.wait.start_s)
         self._send_addresses()  # an earlier launch of the run may have left others
@@ -323,7 +323,7 @@ class FleetTarget:
                 self._agents.alive.ended(TaskId.parse(answer.task), answer.attempt)
                 self._queued.append(answer)
             case MadePart() | AllMade() if self._second is not None:
-                if why := self._second.take(host, answer):
+                if why := self._second.write(host, answer):
                     self._report("no copy", host, why)
             case Held() if host in self._moving:
                 self._resume_moves(host, answer)

@@ -24,7 +24,7 @@ from dtrain.cluster.hosts import is_loopback
 from dtrain.config import MultiWorkerMirroredSection, RunSpec, SecuritySection, WaitSection, address_problem
 from dtrain.config.choices import TlsMode, Transport
 from dtrain.errors import DtrainError, PeerError, PeerRefusedError, RunError, SpecError
-from dtrain.messages import Place
+from dtrain.messages import JoinPlace
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment, secret_in_file
 from dtrain.process.private_variables import SECRET
@@ -229,7 +229,7 @@ def threads_beside(joining: Joining, environment: Mapping[str, str]) -> dict[str
     return limits_beside(environment, str(max(1, len(os.sched_getaffinity(0)) // training)))
 
 
-def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
+def _asked(request: JoinRequest, run: KnownRun | None = None) -> JoinPlace:
     """Return the answer of a server; `run` is the run if it is on this machine.
 
     Raise the error that the server has answered, or a `RunError` if the run ends meanwhile.
@@ -257,7 +257,7 @@ def _asked(request: JoinRequest, run: KnownRun | None = None) -> Place:
     return answer.place
 
 
-def _assignment(place: Place, request: JoinRequest, directory: Path) -> TaskAssignment:
+def _assignment(place: JoinPlace, request: JoinRequest, directory: Path) -> TaskAssignment:
     return TaskAssignment(
         task=TaskId(Role.WORKER, place.index),
         cluster=_cluster(place.cluster),
@@ -280,7 +280,7 @@ def _offer(run: KnownRun) -> JoinRecord | None:
     return read_record(run.files.join, JoinRecord)
 
 
-def _known_here(place: Place, runs_dir: Path) -> KnownRun | None:
+def _known_here(place: JoinPlace, runs_dir: Path) -> KnownRun | None:
     """Return the run if its launcher or leader is on this machine: its directory is the worker's as well."""
     for run in known_runs(runs_dir):
         with suppress(DtrainError, OSError):

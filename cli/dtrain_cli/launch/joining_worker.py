@@ -71,7 +71,7 @@ class JoiningWorker:
 
     def run(self) -> int:
         """Own the worker to its end; return the exit code."""
-        self._say(f"joins run {self._run}; its log is {self._life.launch.log}")
+        self._print(f"joins run {self._run}; its log is {self._life.launch.log}")
         self._start()
         while self._exit_code is None:
             events = self._target.events(time.monotonic() + TICK_S)
@@ -89,7 +89,7 @@ class JoiningWorker:
             self._show()
         if self._ended is None and (self._stop_signal is not None or self._exit_code == 0):
             how = "has left" if self._stop_signal is not None else "has trained to the end of"
-            self._say(self._message or f"{how} run {self._run}{self._at_step()}")
+            self._print(self._message or f"{how} run {self._run}{self._at_step()}")
         return self._exit_code
 
     def _start(self) -> None:
@@ -99,7 +99,7 @@ class JoiningWorker:
         try:
             self._life.handle = self._target.start(self._life.launch)
         except OSError as error:
-            self._say(f"cannot be started: {error.strerror} ({error.filename or 'fork'})")
+            self._print(f"cannot be started: {error.strerror} ({error.filename or 'fork'})")
             self._end(TaskState.FAILED, NOT_EXECUTED)
 
     def _react(self, event: Event, now_s: float) -> None:
@@ -109,7 +109,7 @@ class JoiningWorker:
             if self._stop_signal is not None or self._ended is not None:  # while it was being started
                 self._life.signal(signal.SIGTERM)
         elif isinstance(event, Refused):
-            self._say(event.reason)
+            self._print(event.reason)
             self._end(TaskState.FAILED, NOT_EXECUTED)
         elif isinstance(event, Exited):
             self._exited(event, now_s)
@@ -127,7 +127,7 @@ class JoiningWorker:
         run = read_sound(self._files.run, RunRecord)
         self._run_is_stopping = run is not None and run.state is RunState.STOPPING  # then no task was lost
         why = f"run {self._run} is being stopped" if self._run_is_stopping else signal_name(number)
-        self._say(f"{why}: leaves in order; a second signal kills at once")
+        self._print(f"{why}: leaves in order; a second signal kills at once")
         if self._life.state != TaskState.RESTARTING:
             self._write(TaskState.STOPPING)
         self._stop(TaskState.STOPPED, 128 + number, now_s)
@@ -163,12 +163,12 @@ class JoiningWorker:
         restart = outcomes.decide_restart(self._rule, end.status, used, ran_s, now_s, error_type)
         if message is None or restart is None:
             if message:
-                self._say(message)
+                self._print(message)
             self._end(TaskState.FAILED if message else TaskState.SUCCEEDED, code)
             return
         life.restart_s, life.restarts_used = restart.at_s, restart.count
         count = f"{restart.count} of {self._rule.max}"
-        self._say(f"{message}; restarting in {restart.at_s - now_s:g} s ({count})")
+        self._print(f"{message}; restarting in {restart.at_s - now_s:g} s ({count})")
         self._write(TaskState.RESTARTING)
 
     def _at_step(self) -> str:
@@ -188,15 +188,15 @@ class JoiningWorker:
             self._start()
         elif not self._trains and (at_step := self._at_step()):
             self._trains = True
-            self._say(f"trains; the run is{at_step}")
+            self._print(f"trains; the run is{at_step}")
 
     def _without_launcher(self, now_s: float) -> None:
         run = read_sound(self._files.run, RunRecord)
         if run is None or run.state in LIVE_RUN_STATES:
-            self._say(f"the launcher of run {self._run} has died, and its tasks with it")
+            self._print(f"the launcher of run {self._run} has died, and its tasks with it")
             self._end(TaskState.STOPPED, KILLED)
             return
-        self._say(f"run {self._run} has {run.state}, and this worker ends with it")
+        self._print(f"run {self._run} has {run.state}, and this worker ends with it")
         self._ended = run
         self._stop(TaskState(run.state), run.exit_code or 0, now_s)
 
@@ -217,7 +217,7 @@ class JoiningWorker:
             for block in self._output.blocks():
                 self._outlet.write_bytes(self._plain.text(block) if self._plain else block)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"dtrain: {self._life.task}: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -75,7 +75,7 @@ class Supervisor:
         self._next_status_s = 0.0
         self._changed = True
         self._ends = TaskEnds(self.spec, self._files.spec, plan.leader, self.foreign, self.lives)
-        self._standing: TaskPlaces | None = None
+        self._task_places: TaskPlaces | None = None
         self._patience = Patience(limits, self.lives, self.started_s, plan.spec)
         self._faults = FaultSchedule(plan.spec.simulate)
         self._hints = Hints(plan.spec, {} if journal.record.saved else self.lives)
@@ -425,7 +425,7 @@ class Supervisor:
         text, failure = late.text, launcher_failure(late.kind, late.text, late.code, 0.0)
         self._causes.append(failure)
         if late.tasks:
-            self._standing = TaskPlaces(self.lives.values(), late.tasks)
+            self._task_places = TaskPlaces(self.lives.values(), late.tasks)
             self._ask_for_stacks(late.tasks)
             text += "" if self.foreign else "; the tasks' stacks are in their logs"
         self._stop(RunStop(RunState.FAILED, late.code, now_s, self._limits.grace_s), text)
@@ -436,8 +436,8 @@ class Supervisor:
 
     def _conclude(self) -> RunOutcome:
         assert self._order is not None
-        if self._standing is not None:
-            self._causes[-1].standing = self._standing.lines()
+        if self._task_places is not None:
+            self._causes[-1].standing = self._task_places.lines()
         self._note_progress()
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state is RunState.SUCCEEDED else ():

@@ -68,8 +68,8 @@ class TaskEnds:
     @property
     def run_succeeded(self) -> bool:
         leader = self.leader
-        heirs = self.leader_changes and not self.stands_and_falls_with(leader)
-        return outcomes.has_succeeded(self._spec, leader, self._states, heirs)
+        successors = self.leader_changes and not self.stands_and_falls_with(leader)
+        return outcomes.has_succeeded(self._spec, leader, self._states, successors)
 
     def stands_and_falls_with(self, task: TaskId) -> bool:
         """Return whether the others end with a task: it is in a loop of the program's own.

@@ -251,7 +251,7 @@ class TaskPlaces:
     """The position of each task, and after the end the innermost lines of tasks asked for their stacks."""
 
     def __init__(self, lives: Iterable[TaskLife], asked: Iterable[TaskLife]) -> None:
-        self._places = {life.task: _place(life) for life in lives}
+        self._places = {life.task: _progress(life) for life in lives}
         self._stacks = {}
         for life in asked:
             log = life.launch.log
@@ -267,7 +267,7 @@ class TaskPlaces:
         return lines
 
 
-def _place(life: TaskLife) -> str:
+def _progress(life: TaskLife) -> str:
     status = life.status
     words = str(life.state)
     if status is not None and status.step is not None:

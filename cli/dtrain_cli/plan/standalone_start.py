@@ -87,7 +87,9 @@ class StandaloneStart:
         Raise a `SpecError` if nothing says which cluster, if what does is wrong or contradicts the command,
         or if strangers on a network could talk to its tasks.
         """
-        assignment = self._place(self.role, environment) if self.role else self._place_of_engine(environment)
+        assignment = (
+            self._assignment(self.role, environment) if self.role else self._place_of_engine(environment)
+        )
         spec = assignment.spec.secured(environment)
         secret = secret_in_file(spec.security) or said_secret(environment.get(SECRET))
         if not self.foreign:
@@ -96,7 +98,7 @@ class StandaloneStart:
         bind = checked_bind(self.bind, "--bind") or checked_bind(environment.get(BIND), BIND)
         return replace(assignment, spec=spec, run_dir=run_dir, secret=secret, bind=bind)
 
-    def _place(self, role: Role, environment: Mapping[str, str]) -> TaskAssignment:
+    def _assignment(self, role: Role, environment: Mapping[str, str]) -> TaskAssignment:
         words = [f"--job_name={role}", f"--task_index={self.index or 0}", *self.flags]
         assignment = self.with_spec(_by_hand(*flags)) if (flags := read_classic_flags(words)) else None
         assignment = assignment or self._by_spec(role) or self._by_environment(environment)

@@ -103,12 +103,12 @@ class ModelCheckpoint(MonitoringCallback):
             if value is None:
                 return
             if not self._improves(value):
-                self._say(epoch, f"{self.monitor} did not improve from {self.best:.5f}")
+                self._print(epoch, f"{self.monitor} did not improve from {self.best:.5f}")
                 return
             note = f"{self.monitor} improved from {self.best:.5f} to {value:.5f}, saving"
             self._best = value
         path = self._path(epoch, batch, logs)
-        self._say(epoch, f"{note} model to {path}")
+        self._print(epoch, f"{note} model to {path}")
         if self.save_weights_only:
             self.model.save_weights(path, overwrite=True)
         else:
@@ -123,7 +123,7 @@ class ModelCheckpoint(MonitoringCallback):
                 f"ModelCheckpoint: {self.filepath!r} names {error}; there are {', '.join(names)}"
             ) from None
 
-    def _say(self, epoch: int, text: str) -> None:
+    def _print(self, epoch: int, text: str) -> None:
         if self.verbose > 0:
             print(f"Epoch {epoch + 1}: {text}", flush=True)
 
@@ -220,7 +220,7 @@ class BackupAndRestore(StatefulCallback):
         folder = self._folder()
         self._leader.save(folder)
         if self._copies is not None:
-            self._copies.claim(folder, heir=True)
+            self._copies.claim(folder, successor=True)
             self._copies.upload(folder)
 
     def on_train_end(self, logs: Logs | None = None) -> None:

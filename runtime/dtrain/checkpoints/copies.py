@@ -70,13 +70,14 @@ class RemoteCopies:
                 masked(f"{who}: {url}: {error}; expected a URL such as s3://bucket/run")
             ) from None
 
-    def claim(self, directory: Path, *, heir: bool) -> None:
-        """Make the copies this directory's; an `heir`, which has no checkpoints yet, takes another's over.
+    def claim(self, directory: Path, *, successor: bool) -> None:
+        """Make the copies this directory's; an `successor`, which has no checkpoints yet, takes another's
+        over.
 
         For others, copies of another directory are a `CopiesTakenError`.
         """
         with self._explained("copy to"):
-            if self._are_of(directory, or_refuse=not heir):
+            if self._are_of(directory, or_refuse=not successor):
                 return
             own = _owner_file(directory)
             if not own.exists():

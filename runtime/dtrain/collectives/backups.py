@@ -1,6 +1,6 @@
 """The rules of steps that do not wait for every replica of a host: who computes what, what makes a version.
 
-The rule *Backups* (docs/design/collectives.md#backups). The standing of training lies in the memory of all.
+The rule *Backups* (docs/design/collectives.md#backups). The state of training lies in the memory of all.
 One process at a time changes it, which holds the lock on it; a version is made of the first N0 parts that
 are complete. The rules are those of parameter servers (`protocol.sync_round`): dealing is the same dealer's.
 """
@@ -50,7 +50,7 @@ class GradientSlot(msgspec.Struct, array_like=True, frozen=True):
     void: bool = False
 
 
-class Standing(msgspec.Struct, array_like=True):
+class BackupFit(msgspec.Struct, array_like=True):
     """How one call of `fit` stands.
 
     Attributes:

@@ -2,7 +2,8 @@
 
 The rule *Words* (docs/design/collectives.md#words):
 
-1. A word has one writer at a time: the process whose part or slice it is about, then its heir, who writes
+1. A word has one writer at a time: the process whose part or slice it is about, then its successor, who
+writes
    only after the end of that process is certain.
 2. A word only grows, or is written before another word that says that it counts.
 3. A word is eight aligned bytes, so that a reader sees it as it was before a write or after it.
@@ -30,7 +31,7 @@ LINE_WORDS = 8
 _BLOCK_BITS = 24
 
 
-class Words(Protocol):
+class SharedWords(Protocol):
     """Signed 64-bit numbers, `LINE_WORDS` to a line."""
 
     @overload
@@ -48,7 +49,7 @@ class Column:
 
     __slots__ = ("_all", "_first", "_words")
 
-    def __init__(self, words: Words, first: int, count: int) -> None:
+    def __init__(self, words: SharedWords, first: int, count: int) -> None:
         self._words = words
         self._first = first
         self._all = slice(first * LINE_WORDS, (first + count) * LINE_WORDS, LINE_WORDS)
@@ -68,8 +69,8 @@ class Board:
     """The words of one training, by their meaning. Rounds count from 1; every word is 0 at first.
 
     Attributes:
-        ready: by part, the round whose gradient of the part is complete. Written by its owner or heir, after
-            the three columns that describe the gradient.
+        ready: by part, the round whose gradient of the part is complete. Written by its owner or successor,
+            after the three columns that describe the gradient.
         examples: by part, of how many examples the gradient is the mean; 0: there is none.
         finite: by part, 1 if the gradient is free of NaN and infinity.
         computed_by: by part, the rank.
@@ -81,7 +82,7 @@ class Board:
         done: by slice, how many blocks of a round are updated; see `count`.
         fin: by slice, the round for which the slice is finished.
         members: by parity of a round, its members as a set of bits. It is written, as are the next two, by
-            the owner or heir of slice 0, before that slice is finished in the round before.
+            the owner or successor of slice 0, before that slice is finished in the round before.
         versions: by parity of a round, the version that the round starts from.
         batches: by parity of a round, how many batches had begun before it.
         offered: by rank, the ranks that wait to become members and that it can ring, as a set of bits.
@@ -95,12 +96,12 @@ class Board:
         gave_up: the round in which a replica has given up, as too few live; the others of its host do so too.
         void: the round that the leader ends without a version, so that what it has ordered holds before the
             batch is computed again. Written by the leader while it owes a part of that round.
-        record: which record is the newest: of the standing, where a step does not wait for all, or of what
+        record: which record is the newest: of the fit's state, where a step does not wait for all, or of what
             this host has promised, where there are several.
         locked_by: by the number of a lock, the rank that has taken it last.
     """
 
-    def __init__(self, words: Words, ranks: int, parts: int) -> None:
+    def __init__(self, words: SharedWords, ranks: int, parts: int) -> None:
         first = 0
 
         def column(count: int) -> Column:
@@ -165,7 +166,7 @@ class Ledger:
         entries: the newest of each name, as of the last `read` or `write`.
     """
 
-    def __init__(self, data: Array, words: Words, need: Callable[[int, int], None]) -> None:
+    def __init__(self, data: Array, words: SharedWords, need: Callable[[int, int], None]) -> None:
         """Lay it over memory of zeros, or over one that others use.
 
         Args:

@@ -1,13 +1,13 @@
-"""The machine of one step among the replicas of a host: words and the dead, to the next action; heirs.
+"""The machine of one step among the replicas of a host: words and the dead, to the next action; successors.
 
 The rule *One step* (docs/design/collectives.md#one-step). A round is an attempt at a step: it makes a
 version, or, where every gradient is refused or empty, passes its batch over.
 
-1. Part p of a round with members M belongs to M[p mod |M|], slice s to M[s]; both fall to heirs.
+1. Part p of a round with members M belongs to M[p mod |M|], slice s to M[s]; both fall to successors.
 2. A replica computes its parts and says so; then it waits until every part is complete, and every member has
    arrived or is dead. What stands on the board about the parts is then the same for all.
 3. It takes its slice through the phases of the round and waits, after each, until all slices are through.
-   Those of the dead are finished by their heirs. The last phase is the update, block by block (`work`).
+   Those of the dead are finished by their successors. The last phase is the update, block by block (`work`).
 
 Where there are several hosts, a replica computes of those parts that are due at its host, and waits until the
 mean over all hosts is here; what the board says of all parts has then been written for it.
@@ -16,11 +16,11 @@ A round that the leader makes void has no gradients: all arrive, and the batch i
 one.
 
 No replica writes a gradient of the next round before all slices are finished, or a slice before all
-gradients are complete. No message is exchanged but the bells that wake those who wait.
+gradients are complete. No message is exchanged but the doorbells that wake those who wait.
 
-The rule *Heirs* (docs/design/collectives.md#heirs): what belongs to a member falls to the next live one in
-the order of ranks, after the last to the first. A process whose socket is at its end is gone for good and has
-written its last word. So a replica that finds all before it gone is the only one that can find so.
+The rule *Successors* (docs/design/collectives.md#successors): what belongs to a member falls to the next live
+one in the order of ranks, after the last to the first. A process whose socket is at its end is gone for good
+and has written its last word. So a replica that finds all before it gone is the only one that can find so.
 """
 
 from collections.abc import Container, Sequence, Set
@@ -52,7 +52,7 @@ class Arrive:
 
 @dataclass(frozen=True, slots=True)
 class TakeStock:
-    """Read what the board says about the round, which is final now, and call `Step.go_through`."""
+    """Read what the board says about the round, which is final now, and call `SharedStep.go_through`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ ARRIVE = Arrive()
 TAKE_STOCK = TakeStock()
 
 
-class Step:
+class SharedStep:
     """One round as one member sees it."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Step:
         self._phases = [*phases, Phase.UPDATE]
 
     def owner(self, part: int, dead: Set[int]) -> int:
-        return heir(self._members, part % self._computing, dead)
+        return successor(self._members, part % self._computing, dead)
 
     def is_due(self, part: int) -> bool:
         """Return whether this host is to compute a part, as far as it knows."""
@@ -171,7 +171,7 @@ class Step:
     def _work(self, phase: Phase, dead: Set[int]) -> Action | None:
         number, members, through = self._number, self._members, self._columns[phase].read()
         self._open_slices = [each for each in self._open_slices if through[each] < number]
-        owners = {each: heir(members, each, dead) for each in self._open_slices}
+        owners = {each: successor(members, each, dead) for each in self._open_slices}
         mine = [each for each, owner in owners.items() if owner == self._rank]
         if mine:  # its own before those of others
             return WorkOn(phase, min(mine, key=lambda each: members[each] != self._rank))
@@ -180,7 +180,7 @@ class Step:
         return None
 
 
-def heir(order: Sequence[int], place: int, dead: Container[int]) -> int:
+def successor(order: Sequence[int], place: int, dead: Container[int]) -> int:
     """Return the rank that has what belongs to `order[place]`; one of `order` must be alive."""
     for turn in range(len(order)):
         rank = order[(place + turn) % len(order)]

@@ -13,9 +13,11 @@ The rule *Put aside* (docs/design/collectives.md#put-aside):
 
 1. Before a block is changed, it is put aside whole and the word `saved` counts it; when it is changed,
    `done` counts it.
-2. An heir begins at the first block that is not done. If that one was put aside, it may be half changed and
+2. A successor begins at the first block that is not done. If that one was put aside, it may be half changed
+and
    is restored first; if not, it is as it was, and what lies aside may be half written.
-3. What the word says lies aside is not written again before the block is done: an heir that has restored a
+3. What the word says lies aside is not written again before the block is done: a successor that has restored
+a
    block does not put it aside once more, for it may die in the midst of that.
 """
 

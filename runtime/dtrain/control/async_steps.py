@@ -76,10 +76,10 @@ class AsyncSteps:
         return self._too_few_since_s is not None
 
     @property
-    def standing(self) -> Hashable:
+    def fingerprint(self) -> Hashable:
         """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
         repairs = self.repairs is not None and bool(self.repairs.due)
-        return self.live, self.gate.standing, repairs, self.awaits_others
+        return self.live, self.gate.fingerprint, repairs, self.awaits_others
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
         """Return the ranks for which those without a ticket wait; servers apply gradients on arrival."""

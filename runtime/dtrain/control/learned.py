@@ -22,7 +22,7 @@ class LearnedStates:
     _waiting: dict[Caller, AskLearned] = field(default_factory=dict)
     _nbytes: int = 0
 
-    def tell(self, message: Learned) -> list[Send]:
+    def store(self, message: Learned) -> list[Send]:
         """Keep a state, and answer those who wait for it. One that is too large is kept as an empty one."""
         state = message.state
         before = len(self._states.get(message.key, b""))

@@ -16,7 +16,7 @@ from dtrain.config.choices import OnStale, TooFew
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.interface import Action, Caller, End, Note, Send
 from dtrain.control.learned import LearnedStates
-from dtrain.control.roster import Admission, Roster, Standing, Steps, obstacle
+from dtrain.control.roster import Admission, Roster, Steps, TermProgress, obstacle
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import (
     AnyMessage,
@@ -65,7 +65,7 @@ class ControlPlane:
     evaluators: int = 0
     wait: WaitSection = field(default_factory=WaitSection)
     roster: Roster = field(init=False)
-    standing: Standing | None = field(default=None, init=False)
+    progress: TermProgress | None = field(default=None, init=False)
     followers: list[Caller] = field(default_factory=list, init=False)
     admission: Admission = field(default_factory=Admission, init=False)
     learned: LearnedStates = field(default_factory=LearnedStates, init=False)
@@ -90,13 +90,13 @@ class ControlPlane:
         Every action and decision must be carried out before the next call.
         """
         if sender == JOINING:
-            return [Send(caller, self.admission.answer(message, self.roster, self.standing, self.training))]
+            return [Send(caller, self.admission.answer(message, self.roster, self.progress, self.training))]
         if reason := obstacle(message, sender, self.cluster):
             return [Send(caller, Refusal(reason=reason))]
         self.roster.let_join(sender)
-        return self.take(caller, sender, message, now)
+        return self.handle(caller, sender, message, now)
 
-    def take(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
+    def handle(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
         match message:
             case Complete():
                 return self._complete(sender, message)
@@ -114,7 +114,7 @@ class ControlPlane:
             case Learned():
                 return self._learned(caller, sender, message)
             case AskLearned():
-                fits = self.standing.generation if self.standing is not None else 0
+                fits = self.progress.generation if self.progress is not None else 0
                 return list(self.learned.ask(caller, message, fits, self.roster.farewell))
         return [Send(caller, Refusal(reason=f"{self.task} does not take {type(message).__name__} messages"))]
 
@@ -173,16 +173,16 @@ class ControlPlane:
             leader=leader,
         )
 
-    def begin(self, standing: Standing, training: ClusterTraining, now: float) -> list[Action]:
-        self.standing = standing
+    def begin(self, progress: TermProgress, training: ClusterTraining, now: float) -> list[Action]:
+        self.progress = progress
         self.training = training
         self._recorded = (0, 0)
         self.roster.rank(training.chief_trains)
-        return [*self.learned.passed(standing.generation), *self._members_changed(now)]
+        return [*self.learned.passed(progress.generation), *self._members_changed(now)]
 
     def give_up(self) -> None:
         """End the term: the leader finds that, and gives every server the newest checkpoint."""
-        self.standing = None
+        self.progress = None
 
     # Members
 
@@ -200,7 +200,7 @@ class ControlPlane:
         if message.moved_to is not None:
             self.book.learn(str(sender), message.moved_to, incarnation)
         moved = {} if message.book == self.book.digest else self.book.moved
-        reply = self.roster.report(sender, incarnation, self.standing, moved, now)
+        reply = self.roster.report(sender, incarnation, self.progress, moved, now)
         answers: list[Action] = [Send(caller, reply)]
         if self.hosts and incarnation != known_as:
             answers.append(Note(MemberJoined(member=str(sender), incarnation=incarnation)))
@@ -226,7 +226,7 @@ class ControlPlane:
         return self._members_changed(now)
 
     def _members_changed(self, now: float) -> list[Action]:
-        steps = self.standing.steps if self.standing is not None else None
+        steps = self.progress.steps if self.progress is not None else None
         if steps is None:
             return []
         return steps.members_changed(self.roster.live, self.roster.newcomers(), now)
@@ -234,15 +234,15 @@ class ControlPlane:
     # Decisions
 
     def _complete(self, sender: TaskId, message: Complete) -> list[Action]:
-        standing = self.standing
-        if standing is None or (standing.generation, standing.term) != (message.generation, message.term):
+        progress = self.progress
+        if progress is None or (progress.generation, progress.term) != (message.generation, message.term):
             return []
-        steps = standing.steps
+        steps = progress.steps
         return steps.complete(sender.index, message) if isinstance(steps, SyncSteps) else []
 
     def _subscribe(self, caller: Caller, message: Subscribe) -> list[Action]:
         self.followers.append(caller)
-        steps = self.standing.steps if self.standing is not None else None
+        steps = self.progress.steps if self.progress is not None else None
         if not isinstance(steps, SyncSteps):
             return []
         return [Send(caller, said) for said in steps.said_since(message)]
@@ -250,7 +250,7 @@ class ControlPlane:
     # The leader's account of epochs, and the end
 
     def _record(self, message: Record) -> NotReady | Recorded:
-        held = self.standing
+        held = self.progress
         if held is None or held.steps is None or held.generation != message.generation:
             return NotReady(reason=f"{self.task} does not hold generation {message.generation}")
         if message.epoch is None:
@@ -269,7 +269,7 @@ class ControlPlane:
     def _learned(self, caller: Caller, sender: TaskId, message: Learned) -> list[Action]:
         if sender not in (self.cluster.leader, self.task):  # the host itself may lead in the leader's place
             return [Send(caller, Refusal(reason=f"{sender} does not lead: it learns for itself alone"))]
-        return [*self.learned.tell(message), Send(caller, Learned(key=message.key))]
+        return [*self.learned.store(message), Send(caller, Learned(key=message.key))]
 
     def say_farewell(self) -> list[Action]:
         """Tell every task from now on that none will train any more: the leader's own task hosts this."""
@@ -282,7 +282,7 @@ class ControlPlane:
 
     def _end_training(self, leader: str) -> list[Action]:
         self.roster.farewell = True
-        held = self.standing
+        held = self.progress
         if held is not None and held.steps is not None and held.version < held.max_steps:
             reason = f"{leader} has ended training at step {held.version} of {held.max_steps}"
             held.steps.failed = Refusal(reason=reason, kind=RefusalKind.ENDED)
@@ -299,11 +299,11 @@ class ControlPlane:
         lost = self.roster.expire(now)
         rulings = self._members_changed(now) if lost else []
         rulings += [Note(MemberLost(member=task)) for task in lost if self.hosts]
-        steps = self.standing.steps if self.standing is not None else None
+        steps = self.progress.steps if self.progress is not None else None
         return rulings if steps is None else [*rulings, *steps.judge(now)]
 
     def end(self, now: float, connections: int) -> list[End]:
-        return self.roster.end(self.standing, now, connections)
+        return self.roster.end(self.progress, now, connections)
 
 
 def _dealer(dealt: Dealt, training: ServerSection, replicas: int) -> PartDealer:

@@ -32,12 +32,12 @@ from dtrain.messages import (
     Hold,
     Initialise,
     Join,
+    JoinPlace,
     Lineage,
     Load,
     Look,
     Mark,
     NotReady,
-    Place,
     Record,
     Refusal,
     Release,
@@ -56,7 +56,7 @@ NAMED = 8
 """How many of the replicas that are waited for are named; the others are counted."""
 
 
-class Standing(Protocol):
+class TermProgress(Protocol):
     """How training stands in one term, as the part of a task that holds arrays knows it."""
 
     term: int
@@ -206,7 +206,7 @@ class Roster:
             before.discard(rank)
 
     def report(
-        self, sender: TaskId, incarnation: int, held: Standing | None, moved: Moved, now: float
+        self, sender: TaskId, incarnation: int, held: TermProgress | None, moved: Moved, now: float
     ) -> HeartbeatReply:
         leads = sender == self.cluster.leader
         return HeartbeatReply(
@@ -235,7 +235,7 @@ class Roster:
             silent_s = now - self._heard_s.get(task, now)  # this task's own status is as of now
             yield replace(said, silent_s=silent_s, lost=self.membership.state(task) is MemberState.LOST)
 
-    def awaited(self, held: Standing | None) -> str | None:
+    def awaited(self, held: TermProgress | None) -> str | None:
         """Return the tasks without which a replica cannot go on, in words; None if there are none."""
         ended = held is not None and held.finished and not self.concluded(held.generation)
         if held is None or ended or held.held_back:
@@ -283,11 +283,11 @@ class Roster:
     def concluded(self, generation: int) -> bool:
         return self.farewell or self.concluded_generation >= generation
 
-    def latecomers(self, held: Standing | None) -> list[str]:
+    def latecomers(self, held: TermProgress | None) -> list[str]:
         """Return the tasks that have not come yet, after the last step, to learn what came of training."""
         return self._still_to_hear(held, MemberState.EXPECTED)
 
-    def _still_to_hear(self, held: Standing | None, *states: MemberState) -> list[str]:
+    def _still_to_hear(self, held: TermProgress | None, *states: MemberState) -> list[str]:
         if not self.farewell or held is None or held.version < held.max_steps:
             return []
         servers = {
@@ -297,7 +297,7 @@ class Roster:
             task for task in self.membership.tasks(*states) if task != self.leader and task not in servers
         ]
 
-    def end(self, held: Standing | None, now: float, connections: int) -> list[End]:
+    def end(self, held: TermProgress | None, now: float, connections: int) -> list[End]:
         """End the task when no other will talk to it any more: after the farewell, or long after the leader
         was lost.
         """
@@ -421,12 +421,12 @@ class Admission:
             task, so that only the leader, who comes with a term, knows which workers there have been.
     """
 
-    place: Place | None = None
+    place: JoinPlace | None = None
     take: Callable[[int], bool] | None = None
 
     def answer(
-        self, message: AnyMessage, roster: Roster, standing: Standing | None, training: ClusterTraining
-    ) -> Place | NotReady | Refusal:
+        self, message: AnyMessage, roster: Roster, progress: TermProgress | None, training: ClusterTraining
+    ) -> JoinPlace | NotReady | Refusal:
         place = self.place
         if place is None or not isinstance(message, Join):
             return Refusal(reason="a worker that has no index may only ask a server for one")
@@ -434,7 +434,7 @@ class Admission:
             return Refusal(reason=f"run {place.run_id} is over")
         if not roster.hosts:
             return place
-        if standing is None and self.take is None:
+        if progress is None and self.take is None:
             return NotReady(reason="training has not begun")
         if (index := roster.promise(self.take or (lambda index: True))) is None:
             return Refusal(reason=f"run {place.run_id} takes no more workers: {JOINED_MAX} have asked")

@@ -79,7 +79,7 @@ class SyncSteps:
         return False
 
     @property
-    def standing(self) -> Hashable:
+    def fingerprint(self) -> Hashable:
         """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
         return self.decision.version, self.shared_out
 
@@ -246,7 +246,7 @@ class SyncSteps:
             return []
         self.released.add(contribution)
         del self.pending[contribution]
-        return self._told(self._release(contribution), part)
+        return self._decision(self._release(contribution), part)
 
     def _release(self, contribution: Contribution) -> Release:
         return Release(
@@ -283,9 +283,9 @@ class SyncSteps:
         )
         self.last_commit = commit
         self._made(decided)
-        return self._told(commit)
+        return self._decision(commit)
 
-    def _told(self, decision: Commit | Release, part: int = NO_PART) -> list[Action]:
+    def _decision(self, decision: Commit | Release, part: int = NO_PART) -> list[Action]:
         """Return a decision as it goes to every server, the host's own last."""
         return [*(Send(follower, decision) for follower in self.followers), Decide(decision, part)]
 

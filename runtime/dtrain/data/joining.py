@@ -87,14 +87,14 @@ class Concatenated(Node):
         yield from self._second.iterate(iteration)
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        node, inner = self._place(index)
+        node, inner = self._locate(index)
         return node.element(inner, iteration)
 
     def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        node, inner = self._place(index)
+        node, inner = self._locate(index)
         return node.part(inner, iteration, rows)
 
-    def _place(self, index: int) -> tuple[Node, int]:
+    def _locate(self, index: int) -> tuple[Node, int]:
         beyond = index - self._first.cardinality
         return (self._first, index) if beyond < 0 else (self._second, beyond)
 

@@ -23,7 +23,7 @@ class Reordered(Derived):
 
     keeps_batches = True
 
-    def _place(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
+    def _locate(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
         """Return where in the source an element is."""
         raise NotImplementedError
 
@@ -32,10 +32,10 @@ class Reordered(Derived):
         raise NotImplementedError
 
     def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(*self._place(index, iteration))
+        return self._source.element(*self._locate(index, iteration))
 
     def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        return self._source.part(*self._place(index, iteration), rows)
+        return self._source.part(*self._locate(index, iteration), rows)
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         return concatenate([self._source.elements(*place) for place in self._places(indices, iteration)])
@@ -61,7 +61,7 @@ class Picked(Reordered):
         stop = None if self._limit is None else self._start + self._limit * self._stride
         return islice(self._source.iterate(iteration), self._start, stop, self._stride)
 
-    def _place(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
+    def _locate(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
         return index * self._stride + self._start, iteration
 
     def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
@@ -99,7 +99,7 @@ class Repeated(Reordered):
             if empty:
                 return
 
-    def _place(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
+    def _locate(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
         length = self._source.cardinality
         past, inner = (0, index) if length == INFINITE else divmod(index, length)
         return inner, (*iteration, past)
@@ -161,7 +161,7 @@ class Shuffled(Reordered):
             return super().iterate(iteration)
         return self._streamed(self._source.iterate(iteration), self._entropy(iteration))
 
-    def _place(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
+    def _locate(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
         return self._order(iteration).row(index), iteration
 
     def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:

@@ -2,7 +2,7 @@
 
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.replicas import contexts
-from dtrain.strategies.replicas.calls import Meeting
+from dtrain.strategies.replicas.calls import ThreadMeeting
 from dtrain.strategies.replicas.contexts import ReplicaContext
 from dtrain.strategies.replicas.variable import ALONE
 
@@ -17,7 +17,7 @@ def get_replica_context() -> ReplicaContext | None:
     """
     place = contexts.here()
     if place is None:
-        return ReplicaContext(ALONE, 0, Meeting([0]), get_strategy())
+        return ReplicaContext(ALONE, 0, ThreadMeeting([0]), get_strategy())
     return place if isinstance(place, ReplicaContext) else None
 
 

@@ -59,12 +59,12 @@ from dtrain.messages.opening import (
     Initialise,
     Initialised,
     Join,
+    JoinPlace,
     Opening,
-    Place,
     Proof,
     Proven,
 )
-from dtrain.messages.replicas import Bell, Enter, Entered, Over
+from dtrain.messages.replicas import Doorbell, Enter, Entered, Over
 from dtrain.messages.servers import (
     AskLearned,
     Commit,
@@ -82,7 +82,7 @@ from dtrain.messages.servers import (
     SnapshotRows,
     Subscribe,
 )
-from dtrain.messages.steps import Load, Loaded, Lookup, NotReady, Pull, Push, Reply, Rows, Values, Verdict
+from dtrain.messages.steps import Load, Loaded, LookupRows, NotReady, Pull, Push, Reply, Rows, Values, Verdict
 from dtrain.state.fit_state import FitState, Lineage, Row, Sums
 
 AnyMessage = (
@@ -91,7 +91,7 @@ AnyMessage = (
     | Initialised
     | Load
     | Loaded
-    | Lookup
+    | LookupRows
     | Rows
     | Pull
     | NotReady
@@ -118,7 +118,7 @@ AnyMessage = (
     | Conclude
     | Farewell
     | Join
-    | Place
+    | JoinPlace
     | Learned
     | AskLearned
     | Share
@@ -134,7 +134,7 @@ AnyMessage = (
     | Enter
     | Entered
     | Over
-    | Bell
+    | Doorbell
     | Refusal
 )
 
@@ -147,7 +147,6 @@ __all__ = [
     "AskLearned",
     "Attend",
     "Attended",
-    "Bell",
     "Challenge",
     "Closure",
     "Commit",
@@ -155,6 +154,7 @@ __all__ = [
     "Conclude",
     "Control",
     "Controlled",
+    "Doorbell",
     "Enter",
     "Entered",
     "Failure",
@@ -168,19 +168,19 @@ __all__ = [
     "Initialise",
     "Initialised",
     "Join",
+    "JoinPlace",
     "Learned",
     "Lineage",
     "Load",
     "Loaded",
     "Look",
-    "Lookup",
+    "LookupRows",
     "Mark",
     "Marked",
     "Message",
     "NotReady",
     "Opening",
     "Over",
-    "Place",
     "Proof",
     "Proven",
     "Pull",

@@ -115,7 +115,7 @@ class Join(Message, frozen=True, gc=False, kw_only=True):
     """A worker without an index to any server: it would like to join the run."""
 
 
-class Place(Message, frozen=True, gc=False, kw_only=True):
+class JoinPlace(Message, frozen=True, gc=False, kw_only=True):
     """Server to a worker that joins: what it must know to be a task of the run.
 
     Attributes:

@@ -126,7 +126,7 @@ class Welcome(Message, frozen=True, gc=False, kw_only=True):
     tally: tuple[tuple[int, Sums], ...]
 
 
-class Record(Message, frozen=True, gc=False, kw_only=True):
+class LedgerRecord(Message, frozen=True, gc=False, kw_only=True):
     """The leader to every host: entries that were written into its ledger; their bytes follow the message.
 
     Attributes:
@@ -158,13 +158,13 @@ class Enter(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Entered(Message, frozen=True, gc=False, kw_only=True):
-    """The answer to `Enter`: how training began, for every replica the same but for `bells`.
+    """The answer to `Enter`: how training began, for every replica the same but for `doorbells`.
 
-    The file descriptors of the memory that is shared come with it, then one socket for each of `bells`; to a
-    replica of another host none.
+    The file descriptors of the memory that is shared come with it, then one socket for each of `doorbells`;
+    to a replica of another host none.
 
     Attributes:
-        bells: the ranks to which the sockets lead.
+        doorbells: the ranks to which the sockets lead.
         joins: whether this replica comes later than others.
         seats: by host, its replicas; none where all share memory. The first one makes that memory.
     """
@@ -173,7 +173,7 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
     leader: int
     ranks: int = 0
     directory: str = ""
-    bells: tuple[int, ...] = ()
+    doorbells: tuple[int, ...] = ()
     concluded: bool = False
     joins: bool = False
     seats: dict[int, tuple[Seat, ...]] = msgspec.field(default_factory=dict)
@@ -185,7 +185,7 @@ class Over(Message, frozen=True, gc=False, kw_only=True):
     generation: int
 
 
-class Bell(Message, frozen=True, gc=False, kw_only=True):
+class Doorbell(Message, frozen=True, gc=False, kw_only=True):
     """Replica that would like to become a member to each member: a socket between the two comes with it."""
 
     generation: int

@@ -27,7 +27,7 @@ class Loaded(Message, frozen=True, gc=False, kw_only=True):
     """Server to leader: done."""
 
 
-class Lookup(Message, frozen=True, gc=False, kw_only=True):
+class LookupRows(Message, frozen=True, gc=False, kw_only=True):
     """Any task to server: rows of the tables with these numbers in the layout, within `wait_s`. Blocks: row
     numbers in each shard, ascending.
     """

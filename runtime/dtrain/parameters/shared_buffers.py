@@ -33,9 +33,9 @@ class SharedBufferAllocator(ReadBufferAllocator):
 
     keeps_spares = True  # making shared memory takes longer than a step
 
-    def take(self, values: Sequence[Array]) -> list[Array]:
+    def adopt(self, values: Sequence[Array]) -> list[Array]:
         if not self.lends(values):
-            return super().take(values)
+            return super().adopt(values)
         taken = self.another(values)
         for place, value in zip(taken, values, strict=True):
             np.copyto(place, value)

@@ -96,7 +96,7 @@ class Table:
         """Apply one update of the optimizer in place; ids ascend and occur once."""
         if self.snapshot is not None:
             if self.optimizer.touches_listed_rows_only:
-                self.snapshot.keep(gradient.ids)
+                self.snapshot.save_rows(gradient.ids)
             else:
                 self.snapshot.keep_all()
         self.optimizer.update_rows(

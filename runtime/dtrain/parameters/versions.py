@@ -24,7 +24,7 @@ from dtrain.types import Array, Arrays
 class BufferAllocator:
     """The memory of values: this process's own, which no other process reads."""
 
-    def take(self, values: Sequence[Array]) -> list[Array]:
+    def adopt(self, values: Sequence[Array]) -> list[Array]:
         """Return the same values in this allocator; arrays that cannot be written are copied."""
         return [value if value.flags.writeable else np.array(value) for value in values]
 
@@ -52,7 +52,7 @@ class VersionedBuffers:
 
     def __init__(self, values: Sequence[Array], allocator: BufferAllocator) -> None:
         self._allocator = allocator
-        self.newest = allocator.take(values)
+        self.newest = allocator.adopt(values)
         self._lends = allocator.lends(values)
         self.number = 1
         self._older: list[list[Array]] = []
@@ -103,7 +103,7 @@ class _Part:
     whole: Array | None = None
     whole_start: int = 0
 
-    def keep(self, ids: Array) -> None:
+    def save_rows(self, ids: Array) -> None:
         if self.whole is not None or self.position >= len(self.array):
             return
         if self.kept is None:
@@ -160,9 +160,9 @@ class CopyOnWriteSnapshot:
     def __init__(self, arrays: Arrays) -> None:
         self._parts = {name: _Part(array) for name, array in arrays.items()}
 
-    def keep(self, ids: Array) -> None:
+    def save_rows(self, ids: Array) -> None:
         for part in self._parts.values():
-            part.keep(ids)
+            part.save_rows(ids)
 
     def keep_all(self) -> None:
         for part in self._parts.values():

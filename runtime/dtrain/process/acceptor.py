@@ -120,7 +120,7 @@ class Acceptor:
                 if descriptor == self._listener.fileno():
                     self._accept()
                 elif (pending := self._pending.get(descriptor)) is not None:
-                    self._hear(pending)
+                    self._receive(pending)
             now_s = time.monotonic()
             for late in [each for each in self._pending.values() if each.until_s <= now_s]:
                 self._close(late)
@@ -155,7 +155,7 @@ class Acceptor:
             max(self._pending.values(), key=lambda each: number[each.source])
         )  # the first of the highest
 
-    def _hear(self, pending: _Pending) -> None:
+    def _receive(self, pending: _Pending) -> None:
         """Take what has come of a connection, which goes on waiting, is handed on, or closed."""
         try:
             next(pending.examination)

@@ -58,7 +58,7 @@ ORDER = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
 
 
 @dataclass(frozen=True)
-class Place:
+class EngineTask:
     """One task in its cluster, as an engine says.
 
     Attributes:
@@ -85,7 +85,7 @@ def place_by_number(
     addresses: Sequence[str],
     counts: ClusterSection | None,
     first: TaskId | None = None,
-) -> Place:
+) -> EngineTask:
     """Return the place of the task on host `number`: chief, servers, workers, evaluator, in this order.
 
     Args:
@@ -115,7 +115,7 @@ def place_by_number(
     for task, address in zip(tasks, addresses, strict=True):
         if task.role is not Role.EVALUATOR and len(addresses) > 1:
             jobs.setdefault(task.role, {})[task.index] = address
-    return Place(tasks[number], ClusterSpec(jobs), engine)
+    return EngineTask(tasks[number], ClusterSpec(jobs), engine)
 
 
 EXPECTED = (
@@ -129,7 +129,7 @@ def find_place(
     environment: Mapping[str, str],
     section: ClusterSection | None,
     own_host: Callable[[str | None], str],
-) -> Place | None:
+) -> EngineTask | None:
     """Return the place that an engine gives to this task; None where no engine says anything.
 
     Args:
@@ -166,7 +166,7 @@ POOLS = {
 }
 
 
-def vertex_place(environment: Mapping[str, str]) -> Place | None:
+def vertex_place(environment: Mapping[str, str]) -> EngineTask | None:
     """Return this task's place; None where no replica of Vertex AI has been started here.
 
     Raises:
@@ -180,7 +180,7 @@ def vertex_place(environment: Mapping[str, str]) -> Place | None:
     task = _pool_task(_vertex_field(found, "task"), addresses)
     alone = sum(map(len, addresses.values())) == 1
     serving = {} if alone else {role: each for role, each in addresses.items() if role is not Role.EVALUATOR}
-    return Place(task, ClusterSpec.from_lists(**serving), VERTEX)
+    return EngineTask(task, ClusterSpec.from_lists(**serving), VERTEX)
 
 
 def _vertex_field(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -224,7 +224,7 @@ SAGEMAKER = "SageMaker"
 PORT = 2222
 
 
-def sagemaker_place(environment: Mapping[str, str], counts: ClusterSection | None) -> Place | None:
+def sagemaker_place(environment: Mapping[str, str], counts: ClusterSection | None) -> EngineTask | None:
     """Return this task's place; None where SageMaker has not started it.
 
     Args:
@@ -262,7 +262,7 @@ JOBS = 400
 """How many jobs have different ports: together with the ports of a job they end at 60000."""
 
 
-def slurm_place(environment: Mapping[str, str], counts: ClusterSection | None) -> Place | None:
+def slurm_place(environment: Mapping[str, str], counts: ClusterSection | None) -> EngineTask | None:
     """Return this task's place; None where `srun` has not started it.
 
     Args:
@@ -357,7 +357,7 @@ ROLE = "DTRAIN_ROLE"
 KUBERNETES = "Kubernetes"
 
 
-def indexed_job_place(environment: Mapping[str, str], section: ClusterSection | None) -> Place | None:
+def indexed_job_place(environment: Mapping[str, str], section: ClusterSection | None) -> EngineTask | None:
     """Return this task's place; None outside of an Indexed Job.
 
     Args:
@@ -393,7 +393,7 @@ def indexed_job_place(environment: Mapping[str, str], section: ClusterSection | 
         raise SpecError(
             f"{ROLE} and {POD_INDEX} in the environment say {task}, and the spec has no address for it"
         )
-    return Place(task, cluster, KUBERNETES)
+    return EngineTask(task, cluster, KUBERNETES)
 
 
 NODE = "AWS_BATCH_JOB_NODE_INDEX"
@@ -407,7 +407,7 @@ def aws_batch_place(
     environment: Mapping[str, str],
     counts: ClusterSection | None,
     own_host: Callable[[str | None], str],
-) -> Place | None:
+) -> EngineTask | None:
     """Return this task's place; None outside of a multi-node parallel job.
 
     Args:

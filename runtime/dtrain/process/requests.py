@@ -8,7 +8,7 @@ import msgspec
 
 from dtrain.config import SecuritySection
 from dtrain.config.choices import Transport
-from dtrain.messages import Place
+from dtrain.messages import JoinPlace
 from dtrain.process.tls_material import TlsMaterial
 
 
@@ -45,7 +45,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The place, or why there is none: the class in `dtrain.errors`, and the message."""
 
-    place: Place | None = None
+    place: JoinPlace | None = None
     kind: str = "PeerError"
     error: str = ""
 

@@ -123,7 +123,7 @@ class TicketGate:
         return max(0, end - self.accepted - len(self.holders))
 
     @property
-    def standing(self) -> Hashable:
+    def fingerprint(self) -> Hashable:
         """Return all that a refusal depends on besides the rank's clock: while it is equal, it holds."""
         slowest = None if self.staleness_bound is None else self._slowest()
         return bool(self.left), self.warms_up, slowest

@@ -56,7 +56,7 @@ class ClosureQueue(Generic[Work]):
         self._waiting.append(self.scheduled)
         return self.scheduled
 
-    def take(self, worker: Worker) -> tuple[int, Work] | None:
+    def assign(self, worker: Worker) -> tuple[int, Work] | None:
         assert worker not in self._runs, "a worker runs one closure at a time"
         if not self._waiting:
             return None

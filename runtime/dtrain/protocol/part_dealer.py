@@ -86,7 +86,7 @@ class Lanes:
         """
         own = self._of.get(rank % self.replicas)
         if own:
-            return self._take(own[0]), following
+            return self._remove(own[0]), following
         number = next(owned_from(following, rank % self.replicas, self.lanes, self.replicas))
         lowest = self.first_waiting()
         near = number - (following if lowest == NONE_WAITS else lowest) < LEAD * self.lanes
@@ -98,7 +98,7 @@ class Lanes:
             return number, number + 1
         if lowest == NONE_WAITS:
             return following, following + 1
-        return self._take(self._to_help_with(lowest, live)), following
+        return self._remove(self._to_help_with(lowest, live)), following
 
     def _to_help_with(self, lowest: int, live: Container[int]) -> int:
         """Return the lowest waiting number that no live replica reads, else the lowest of all."""
@@ -109,7 +109,7 @@ class Lanes:
                 free.append(queue[place])
         return min(free, default=lowest)
 
-    def _take(self, number: int) -> int:
+    def _remove(self, number: int) -> int:
         self._of[self._owner(number)].remove(number)
         self.waiting -= 1
         return number

@@ -91,15 +91,15 @@ class ControlHandler:
         with self._lock:
             self._callers.discard(caller)
             self.control.disconnected(caller)
-            self._look()
+            self._end_if_alone()
 
     def _run(self) -> None:
         while not self.ended.wait(TICK_S):
             self.ask(lambda control, now: control.tick(now))
             with self._lock:
-                self._look()
+                self._end_if_alone()
 
-    def _look(self) -> None:
+    def _end_if_alone(self) -> None:
         """End if no other task is left that will talk to this one."""
         others = sum(caller.hello.task != self._hello.task for caller in self._callers)
         self._carry_out(self.control.end(self._clock.now(), others))

@@ -120,7 +120,7 @@ class HeartbeatLink:
             book=0 if self._book is None else self._book.digest,
         )
         if leaving:
-            self._peer.tell(beat)
+            self._peer.notify(beat)
             answer = self._peer.receive(deadline=asked_s + within_s).message
         else:
             answer = self._peer.ask(beat, asked_s + within_s).message
@@ -143,13 +143,13 @@ class HeartbeatLink:
 
     def _run(self) -> None:
         try:
-            self._keep()
+            self._loop()
         except Exception as error:  # else the waits of this task would never end, and not say why
             why = f"{type(error).__name__}: {error}"
             self._fail(PeerLostError(f"the watch over {self._peer.name} has ended by a fault: {why}"))
             raise
 
-    def _keep(self) -> None:
+    def _loop(self) -> None:
         last_heard_s = told_s = self._clock.now()
         while True:
             if not self.away:

@@ -13,7 +13,7 @@ from dtrain.config import CheckpointSection, RunSpec, SecuritySection
 from dtrain.config.choices import TlsMode
 from dtrain.control.roster import Admission
 from dtrain.errors import PeerRefusedError, WaitTimeoutError
-from dtrain.messages import Join, NotReady, Place, Refusal, RefusalKind
+from dtrain.messages import Join, JoinPlace, NotReady, Refusal, RefusalKind
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.requests import JoinRequest
 from dtrain.process.tensorflow import read_tf_config
@@ -41,12 +41,12 @@ def admission_by(assignment: TaskAssignment) -> Admission:
         checkpoint=CheckpointSection(),
     )
     cluster = assignment.cluster.to_dict()
-    place = Place(run_id=assignment.run_id, launched=assignment.launched, cluster=cluster, spec=spec)
+    place = JoinPlace(run_id=assignment.run_id, launched=assignment.launched, cluster=cluster, spec=spec)
     directory = assignment.run_dir if assignment.launched else None
     return Admission(place, None if directory is None else takes_folder(directory))
 
 
-def ask_for_place(request: JoinRequest, tell: Callable[[str], None]) -> Place:
+def ask_for_place(request: JoinRequest, tell: Callable[[str], None]) -> JoinPlace:
     """Ask a server what a worker must know that would like to join.
 
     Where replicas reduce among themselves any of them may lead: the next one is asked where one is gone, or
@@ -139,12 +139,12 @@ def _connected(
         raise WaitTimeoutError(f"what listens at {address} is no dtrain server{tls}") from None
 
 
-def _answered(channel: Channel, whom: str, waits: _Waits, *, others: bool) -> Place | None:
+def _answered(channel: Channel, whom: str, waits: _Waits, *, others: bool) -> JoinPlace | None:
     """Return the place that a server gives; None where it does not lead and others may be asked."""
     while True:
         channel.send(Join())
         match channel.receive(deadline=time.monotonic() + ANSWER_S).message:
-            case Place() as place:
+            case JoinPlace() as place:
                 return place
             case Refusal(reason=reason, kind=RefusalKind.NOT_LEADING) if others:
                 waits.wait(whom, reason)

@@ -43,7 +43,7 @@ class MemberLeft(TraceEvent, frozen=True, tag="member left"):
     member: str
 
 
-class Decided(TraceEvent, frozen=True, tag="decided"):
+class DecidedEvent(TraceEvent, frozen=True, tag="decided"):
     """The contributions of a synchronous step are chosen."""
 
     step: int
@@ -92,7 +92,7 @@ AnyEvent: TypeAlias = (
     | MemberJoined
     | MemberLost
     | MemberLeft
-    | Decided
+    | DecidedEvent
     | Disconnected
     | Reconnected
     | CutTaken

@@ -41,7 +41,7 @@ def show(error: BaseException) -> None:
         elif code is not None and not isinstance(code, int):
             print(text_of(code), file=sys.stderr)  # noqa: T201 - as the interpreter does
     elif isinstance(error, DtrainError):
-        print(f"{headline(error)}{_place(error)}", file=sys.stderr)  # noqa: T201
+        print(f"{headline(error)}{_user_line(error)}", file=sys.stderr)  # noqa: T201
     elif not isinstance(error, KeyboardInterrupt):
         _show_as_python_does(error)
 
@@ -125,7 +125,7 @@ def _cause(error: BaseException) -> tuple[FailureKind, str, str | None]:
     )
 
 
-def _place(error: DtrainError) -> str:
+def _user_line(error: DtrainError) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [(frame.filename, frame.lineno or 0) for frame in frames if is_theirs(frame.filename)]
     if not theirs:

@@ -17,13 +17,13 @@ def heed() -> None:
     if threading.current_thread() is threading.main_thread():
         with contextlib.suppress(OSError):
             if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-                signal.signal(signal.SIGUSR1, _hear)
+                signal.signal(signal.SIGUSR1, _on_signal)
 
 
 def heard() -> int:
     return _heard
 
 
-def _hear(_number: int, _frame: FrameType | None) -> None:
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
     global _heard
     _heard += 1

@@ -177,7 +177,7 @@ class Reporter(Account):
         if self._announcements is not None:
             reading_s = self.activity.reading_since_s
             named = (INPUT, reading_s) if reading_s else waiting and (self._whom(waiting[0]), waiting[1])
-            for text in self._announcements.look(now_s, dict(self._unreached), named):
+            for text in self._announcements.due(now_s, dict(self._unreached), named):
                 self.warn(text)
 
     def warn(self, text: str) -> None:
@@ -322,7 +322,7 @@ class Reporter(Account):
         if (valid := self.certificate()) is not None:
             begins_s, ends_s = valid
             self.status.certificate_ends = time_text(ends_s)
-            if text := self._certificate_life.look(begins_s, ends_s, time.time()):
+            if text := self._certificate_life.due(begins_s, ends_s, time.time()):
                 self.warn(text)
 
     def _read_order(self) -> None:
@@ -347,7 +347,7 @@ def _trace_of(assignment: TaskAssignment, status: TaskStatus) -> Trace:
         return Trace(None)
     files = RunFiles(assignment.run_dir)
     trace = Trace(files.trace(assignment.task, assignment.attempt))
-    trace.keep(
+    trace.write(
         Header(
             task=status.task,
             attempt=status.attempt,

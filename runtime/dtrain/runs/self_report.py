@@ -52,13 +52,13 @@ class _Announced:
 
 
 class Announcements:
-    """The choice of lines about a task's waits. One thread calls it; see `look`."""
+    """The choice of lines about a task's waits. One thread calls it; see `due`."""
 
     def __init__(self) -> None:
         self._unreached: dict[str, _Announced] = {}
         self._others: _Announced | None = None
 
-    def look(
+    def due(
         self, now_s: float, unreached: Mapping[str, Unreached], waiting: tuple[str, float] | None
     ) -> Iterator[str]:
         """Yield the lines that are due about servers not reached, and tasks waited for since a time."""
@@ -287,7 +287,7 @@ class CertificateLife:
     def __init__(self) -> None:
         self._warned_s = -math.inf
 
-    def look(self, begins_s: float, ends_s: float, now_s: float) -> str | None:
+    def due(self, begins_s: float, ends_s: float, now_s: float) -> str | None:
         if now_s < begins_s + WARNED_FROM * (ends_s - begins_s) or now_s - self._warned_s < DAY_S:
             return None
         self._warned_s = now_s

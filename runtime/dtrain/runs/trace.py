@@ -84,11 +84,11 @@ class Trace:
         if _log.isEnabledFor(logging.INFO):
             _log.info("%s", event)
         if self.on:
-            self.keep(Happened(at_s=self._clock(), what=event))
+            self.write(Happened(at_s=self._clock(), what=event))
 
     def span(self, name: str, begun_s: float, ended_s: float, whom: str | None = None) -> None:
         if self.on:
-            self.keep(Span(name=name, at_s=begun_s, for_s=ended_s - begun_s, whom=whom))
+            self.write(Span(name=name, at_s=begun_s, for_s=ended_s - begun_s, whom=whom))
 
     def timed(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
         """Return `function`, whose calls are spans of that name; itself where nothing is traced."""
@@ -122,10 +122,10 @@ class Trace:
                 file.write(data)
         self._written_bytes += len(data)
         if self._written_bytes >= BYTES_MAX and self.on:
-            self.keep(Ended(at_s=self._clock()))
+            self.write(Ended(at_s=self._clock()))
             self.on = False
 
-    def keep(self, line: Line) -> None:
+    def write(self, line: Line) -> None:
         """Keep a line; where none is written, a simulation prints it."""
         if self.on:
             self._lines.append(msgspec.json.encode(line) + b"\n")

@@ -11,7 +11,7 @@ from dtrain.learning import layers as known
 from dtrain.learning.graphs.graph import Graph, LayerStep, Slot
 from dtrain.learning.layers import Embedding, InputLayer, IntegerLookup, Layer, StringLookup
 from dtrain.saving import onnx_layers
-from dtrain.saving.onnx_graph import OnnxGraph, Use, integers
+from dtrain.saving.onnx_graph import OnnxGraph, OnnxUse, integers
 from dtrain.types import Arrays, Shape
 
 # What runtimes of 2024 and later read.
@@ -19,7 +19,7 @@ OPSET = 21
 ML_OPSET = 4
 IR_VERSION = 10
 
-Converter = Callable[[OnnxGraph, Use], str | list[str]]
+Converter = Callable[[OnnxGraph, OnnxUse], str | list[str]]
 
 UNCHANGED = (
     known.Dropout,
@@ -158,7 +158,7 @@ class _GraphWriter:
         arriving = [self._names[slot.step][slot.output] for slot in step.inputs]
         if not layer.any_dtype:
             arriving = [self._as_float(name) for name in arriving]
-        use = Use(
+        use = OnnxUse(
             layer,
             {weight.name: self._weights[name] for weight, name in step.weights},
             arriving,

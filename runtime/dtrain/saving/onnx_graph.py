@@ -41,7 +41,7 @@ class OnnxGraph:
 
 
 @dataclass(frozen=True)
-class Use:
+class OnnxUse:
     """One use of a layer; shapes are those of one example."""
 
     layer: Any

@@ -1,6 +1,6 @@
 """The layers of a network as operators of ONNX, family by family.
 
-A converter gets a `Use` of its layer and adds operators of opset 21 to an `OnnxGraph`. Arrays stay as
+A converter gets a `OnnxUse` of its layer and adds operators of opset 21 to an `OnnxGraph`. Arrays stay as
 dtrain has them, channels last; where ONNX wants them first, transpositions stand around the operator, and a
 runtime merges those that meet. Recurrent cells have their gates in another order and two rows of biases.
 Lookups are tables of the extension ``ai.onnx.ml``.
@@ -21,13 +21,13 @@ from dtrain.learning.core.activations import ActivationLike
 from dtrain.learning.layers import StringLookup
 from dtrain.learning.layers.normalization import along
 from dtrain.learning.layers.windows import Windows
-from dtrain.saving.onnx_graph import OnnxGraph, Use, integers, numbers
+from dtrain.saving.onnx_graph import OnnxGraph, OnnxUse, integers, numbers
 from dtrain.types import Array, Shape
 
-Converter = Callable[[OnnxGraph, Use], str]
+Converter = Callable[[OnnxGraph, OnnxUse], str]
 
 
-def convolution(graph: OnnxGraph, use: Use) -> str:
+def convolution(graph: OnnxGraph, use: OnnxUse) -> str:
     """Kernels are [...lengths, channels / groups, filters]."""
     layer = use.layer
     rank = use.layer.RANK
@@ -35,7 +35,7 @@ def convolution(graph: OnnxGraph, use: Use) -> str:
     return _convolved(graph, use, "Conv", kernel, _windows(use, layer.kernel_size), layer.groups)
 
 
-def depthwise(graph: OnnxGraph, use: Use) -> str:
+def depthwise(graph: OnnxGraph, use: OnnxUse) -> str:
     """Kernels are [height, width, channels, multiplier]; there are as many groups as channels."""
     kernel = use.weights["depthwise_kernel"]
     height, width, channels, multiplier = kernel.shape
@@ -43,7 +43,7 @@ def depthwise(graph: OnnxGraph, use: Use) -> str:
     return _convolved(graph, use, "Conv", kernel, _windows(use, use.layer.kernel_size), channels)
 
 
-def transposed(graph: OnnxGraph, use: Use) -> str:
+def transposed(graph: OnnxGraph, use: OnnxUse) -> str:
     """Kernels are [height, width, filters, channels]."""
     windows = _windows(use, use.layer.kernel_size)
     totals = [
@@ -61,7 +61,7 @@ def transposed(graph: OnnxGraph, use: Use) -> str:
 
 def pooling(kind: str) -> Converter:
 
-    def convert(graph: OnnxGraph, use: Use) -> str:
+    def convert(graph: OnnxGraph, use: OnnxUse) -> str:
         layer = use.layer
         strides = layer.pool_size if layer.strides is None else layer.strides
         windows = Windows.of(layer.RANK, use.label, layer.pool_size, strides, layer.padding)
@@ -76,7 +76,7 @@ def pooling(kind: str) -> Converter:
 
 def global_pooling(kind: str) -> Converter:
 
-    def convert(graph: OnnxGraph, use: Use) -> str:
+    def convert(graph: OnnxGraph, use: OnnxUse) -> str:
         return graph.operator(
             kind, use.x, integers(*range(1, use.rank - 1)), keepdims=int(use.layer.keepdims)
         )
@@ -92,13 +92,13 @@ def channels_last(graph: OnnxGraph, x: str, rank: int) -> str:
     return graph.operator("Transpose", x, perm=[0, *range(2, rank), 1])
 
 
-def _windows(use: Use, size: Any) -> Windows:
+def _windows(use: OnnxUse, size: Any) -> Windows:
     layer = use.layer
     return Windows.of(use.rank - 2, use.label, size, layer.strides, layer.padding, layer.dilation_rate)
 
 
 def _convolved(
-    graph: OnnxGraph, use: Use, kind: str, kernel: Array, windows: Windows, groups: int, **attributes: Any
+    graph: OnnxGraph, use: OnnxUse, kind: str, kernel: Array, windows: Windows, groups: int, **attributes: Any
 ) -> str:
     operands = [kernel, use.weights["bias"]] if use.layer.use_bias else [kernel]
     y = graph.operator(
@@ -114,7 +114,7 @@ def _convolved(
     return activated(graph, use, channels_last(graph, y, use.rank), use.layer.activation)
 
 
-def _margins(windows: Windows, use: Use) -> dict[str, Sequence[int]]:
+def _margins(windows: Windows, use: OnnxUse) -> dict[str, Sequence[int]]:
     """Return the attribute `pads`: the extent of padding before all axes, then after all."""
     lengths: Shape = use.shape[:-1]
     known = tuple(length for length in lengths if length is not None)
@@ -154,7 +154,7 @@ FUNCTIONS: dict[str, Callable[[OnnxGraph, str], str]] = {
 }
 
 
-def activated(graph: OnnxGraph, use: Use, x: str, activation: ActivationLike) -> str:
+def activated(graph: OnnxGraph, use: OnnxUse, x: str, activation: ActivationLike) -> str:
     """Raise a `SpecError` for an activation that is the program's own function."""
     function = activations.get(activation)
     if function is not activations.get(function.name if function.name in FUNCTIONS else None):
@@ -165,14 +165,14 @@ def activated(graph: OnnxGraph, use: Use, x: str, activation: ActivationLike) ->
     return FUNCTIONS[function.name](graph, x)
 
 
-def dense(graph: OnnxGraph, use: Use) -> str:
+def dense(graph: OnnxGraph, use: OnnxUse) -> str:
     z = graph.operator("MatMul", use.x, use.weights["kernel"])
     if use.layer.use_bias:
         z = graph.operator("Add", z, use.weights["bias"])
     return activated(graph, use, z, use.layer.activation)
 
 
-def relu(graph: OnnxGraph, use: Use) -> str:
+def relu(graph: OnnxGraph, use: OnnxUse) -> str:
     layer = use.layer
     threshold = numbers(use.layer.threshold)
     above = use.x if layer.max_value is None else graph.operator("Min", use.x, numbers(layer.max_value))
@@ -189,7 +189,7 @@ def folding(kind: str) -> Converter:
     return lambda graph, use: reduce(lambda a, b: graph.operator(kind, a, b), _aligned(graph, use))
 
 
-def _aligned(graph: OnnxGraph, use: Use) -> list[str]:
+def _aligned(graph: OnnxGraph, use: OnnxUse) -> list[str]:
     """Return the inputs with equally many axes; new ones stand behind the batch's."""
     rank = max(map(len, use.shapes))
     missing = [rank - len(shape) for shape in use.shapes]
@@ -199,18 +199,18 @@ def _aligned(graph: OnnxGraph, use: Use) -> list[str]:
     ]
 
 
-def repeat_vector(graph: OnnxGraph, use: Use) -> str:
+def repeat_vector(graph: OnnxGraph, use: OnnxUse) -> str:
     return graph.operator(
         "Expand", graph.operator("Unsqueeze", use.x, integers(1)), integers(1, use.layer.n, 1)
     )
 
 
-def zero_padding(graph: OnnxGraph, use: Use) -> str:
+def zero_padding(graph: OnnxGraph, use: OnnxUse) -> str:
     (top, bottom), (left, right) = use.layer.margins
     return graph.operator("Pad", use.x, integers(0, top, left, 0, 0, bottom, right, 0))
 
 
-def up_sampling(graph: OnnxGraph, use: Use) -> str:
+def up_sampling(graph: OnnxGraph, use: OnnxUse) -> str:
     size = use.layer.size
     height, width = (size, size) if isinstance(size, int) else size
     scales = numbers(1, height, width, 1)
@@ -225,13 +225,13 @@ def up_sampling(graph: OnnxGraph, use: Use) -> str:
     )
 
 
-def embedding(graph: OnnxGraph, use: Use) -> str:
+def embedding(graph: OnnxGraph, use: OnnxUse) -> str:
     return graph.operator(
         "Gather", use.weights["embeddings"], graph.operator("Cast", use.x, to=TensorProto.INT64)
     )
 
 
-def batch_normalization(graph: OnnxGraph, use: Use) -> str:
+def batch_normalization(graph: OnnxGraph, use: OnnxUse) -> str:
     layer = use.layer
     axes = use.layer.axes_of(use.layer.axis, use.rank)
     inverse = layer.inverse_deviation(use.weights["moving_variance"], use.rank)
@@ -241,7 +241,7 @@ def batch_normalization(graph: OnnxGraph, use: Use) -> str:
     return graph.operator("Add", y, along(use.weights["beta"], axes, use.rank)) if layer.center else y
 
 
-def layer_normalization(graph: OnnxGraph, use: Use) -> str:
+def layer_normalization(graph: OnnxGraph, use: OnnxUse) -> str:
     layer = use.layer
     axes = use.layer.axes_of(use.layer.axis, use.rank)
     centred = graph.operator("Sub", use.x, graph.operator("ReduceMean", use.x, integers(*axes)))
@@ -254,14 +254,14 @@ def layer_normalization(graph: OnnxGraph, use: Use) -> str:
     return graph.operator("Add", y, along(use.weights["beta"], axes, use.rank)) if layer.center else y
 
 
-def normalization(graph: OnnxGraph, use: Use) -> str:
+def normalization(graph: OnnxGraph, use: OnnxUse) -> str:
     mean, deviation = use.layer.mean_and_deviation(use.rank)
     if use.layer.invert:
         return graph.operator("Add", graph.operator("Mul", use.x, deviation), mean)
     return graph.operator("Div", graph.operator("Sub", use.x, mean), deviation)
 
 
-def rescaling(graph: OnnxGraph, use: Use) -> str:
+def rescaling(graph: OnnxGraph, use: OnnxUse) -> str:
     scaled = graph.operator("Mul", use.x, _float32(use.layer.scale))
     return graph.operator("Add", scaled, _float32(use.layer.offset))
 
@@ -283,11 +283,11 @@ _FUNCTIONS: dict[str, tuple[str, float, float]] = {
 }
 
 
-def simple_rnn(graph: OnnxGraph, use: Use) -> str | list[str]:
+def simple_rnn(graph: OnnxGraph, use: OnnxUse) -> str | list[str]:
     return _recurrent(graph, use, "RNN", [0], [use.layer.activation])
 
 
-def lstm(graph: OnnxGraph, use: Use) -> str | list[str]:
+def lstm(graph: OnnxGraph, use: OnnxUse) -> str | list[str]:
     """Reorder the gates i, f, c, o to ONNX's i, o, f, c."""
     layer = use.layer
     return _recurrent(
@@ -295,7 +295,7 @@ def lstm(graph: OnnxGraph, use: Use) -> str | list[str]:
     )
 
 
-def gru(graph: OnnxGraph, use: Use) -> str | list[str]:
+def gru(graph: OnnxGraph, use: OnnxUse) -> str | list[str]:
     """Keep the order of the gates, z, r, h, which is ONNX's."""
     layer = use.layer
     functions = [layer.recurrent_activation, layer.activation]
@@ -304,7 +304,7 @@ def gru(graph: OnnxGraph, use: Use) -> str | list[str]:
 
 def _recurrent(
     graph: OnnxGraph,
-    use: Use,
+    use: OnnxUse,
     kind: str,
     gates: Sequence[int],
     functions: Sequence[ActivationLike],
@@ -344,13 +344,13 @@ def _by_gate(array: Array, gates: Sequence[int]) -> Array:
     return np.concatenate([parts[gate] for gate in gates], axis=-1)[np.newaxis]
 
 
-def _biases(use: Use, gates: Sequence[int]) -> Array:
+def _biases(use: OnnxUse, gates: Sequence[int]) -> Array:
     bias = np.atleast_2d(use.weights["bias"])
     both = bias if len(bias) == 2 else np.concatenate([bias, np.zeros_like(bias)])
     return _by_gate(both, gates).reshape(1, -1)
 
 
-def _function(use: Use, activation: ActivationLike) -> tuple[str, float, float]:
+def _function(use: OnnxUse, activation: ActivationLike) -> tuple[str, float, float]:
     function = activations.get(activation)
     if function.name not in _FUNCTIONS or function is not activations.get(function.name):
         raise SpecError(
@@ -364,7 +364,7 @@ DOMAIN = "ai.onnx.ml"
 _NOWHERE = -1
 
 
-def lookup(graph: OnnxGraph, use: Use) -> str:
+def lookup(graph: OnnxGraph, use: OnnxUse) -> str:
     """Map tokens to integers or encodings, or back; raise a `SpecError` if ONNX has no form of it."""
     layer = use.layer
     strings = isinstance(use.layer, StringLookup)
@@ -400,7 +400,7 @@ def _translated(graph: OnnxGraph, x: str, keys: list[Any], values: list[Any], de
     return graph.operator("LabelEncoder", x, domain=DOMAIN, **attributes)
 
 
-def _encoded(graph: OnnxGraph, use: Use, ids: str) -> str:
+def _encoded(graph: OnnxGraph, use: OnnxUse, ids: str) -> str:
     """Return 0 and 1, or counts, over the vocabulary, summed over the last axis (one_hot: of length 1)."""
     layer = use.layer
     hits = graph.operator("Equal", graph.operator("Unsqueeze", ids, integers(-1)), np.arange(layer.depth))

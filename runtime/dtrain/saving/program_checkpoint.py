@@ -153,7 +153,7 @@ class Checkpoint:
             for key, variable in self._variables().items()
             if all(f"{name}/{slot}/{key}" in arrays for slot in kinds)
         }
-        ReplicaApplication.of(optimizer).take(known, steps)
+        ReplicaApplication.of(optimizer).restore(known, steps)
 
 
 class LoadStatus:

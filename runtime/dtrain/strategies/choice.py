@@ -251,8 +251,8 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
         return MultiWorkerMirrored(assignment, training)
     from dtrain.strategies.parameter_server import strategy
 
-    ParameterServerStrategy.register(strategy.ParameterServerStrategy)
-    return strategy.ParameterServerStrategy(assignment)
+    ParameterServerStrategy.register(strategy.ServersStrategy)
+    return strategy.ServersStrategy(assignment)
 
 
 WINDOW_S = 0.05

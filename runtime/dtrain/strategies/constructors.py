@@ -13,7 +13,7 @@ from dtrain.config.resolution import checked_wishes
 from dtrain.errors import SpecError
 from dtrain.strategies.choice import place_of, strategy_of_process
 from dtrain.strategies.interface import Strategy
-from dtrain.strategies.mirrored import CentralStorage, Mirrored, ThreadsSection, ThreadsStrategy
+from dtrain.strategies.mirrored import CentralStorage, MirroredThreads, ThreadsSection, ThreadsStrategy
 from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored
 from dtrain.strategies.replicas.options import CommunicationOptions
 from dtrain.strategies.single import SingleStrategy
@@ -73,7 +73,7 @@ class CentralStorageStrategy(Strategy):
         return _of(cls.__name__, CentralStorageSection, compute_devices, training)
 
 
-MirroredStrategy.register(Mirrored)
+MirroredStrategy.register(MirroredThreads)
 CentralStorageStrategy.register(CentralStorage)
 
 

@@ -26,7 +26,7 @@ LOOK_S = 0.02
 
 
 @dataclass
-class TrainingStanding:
+class FitProgress:
     """How a call of `fit` stands, for the control plane; `max_steps` may be lowered by the leader."""
 
     generation: int
@@ -85,7 +85,7 @@ class ControlHosting:
 
     def begin(self, state: FitHolder, directory: str, section: ClusterTraining) -> None:
         """Publish to all tasks how a training stands from now on, whose checkpoints are in `directory`."""
-        standing = TrainingStanding(
+        standing = FitProgress(
             state.begun.generation,
             state.begun.lineage,
             directory,

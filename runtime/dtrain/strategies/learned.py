@@ -52,7 +52,7 @@ class LeaderLearns:
         self._join()
         return self._leads()
 
-    def tell(self, key: str, state: bytes) -> None:
+    def send(self, key: str, state: bytes) -> None:
         """Send what was learned; one that is too large is sent as an empty one."""
         if len(state) > STATE_LIMIT_BYTES:
             self._reporter.warn(

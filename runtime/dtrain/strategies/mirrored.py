@@ -120,7 +120,7 @@ class ThreadsStrategy(Strategy):
             self._fits.reporter.close()
 
 
-class Mirrored(ThreadsStrategy):
+class MirroredThreads(ThreadsStrategy):
     """All threads take part in every update."""
 
 
@@ -135,7 +135,7 @@ def threads_strategy(
     assignment: TaskAssignment | None = None,
     place: "BesideEvaluator | None" = None,
 ) -> ThreadsStrategy:
-    kind = Mirrored if isinstance(training, MirroredSection) else CentralStorage
+    kind = MirroredThreads if isinstance(training, MirroredSection) else CentralStorage
     return kind(training, assignment, place)
 
 

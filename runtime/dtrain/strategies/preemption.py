@@ -15,7 +15,7 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.strategies.choice import get_strategy
-from dtrain.strategies.replicas.calls import Call, call_site
+from dtrain.strategies.replicas.calls import ReplicaCall, call_site
 from dtrain.strategies.replicas.reduction import ReduceOp
 
 EXIT_CODE = 42
@@ -67,7 +67,7 @@ class Notice:
         self._before: Any = signal.SIG_DFL
         self._listens = threading.current_thread() is threading.main_thread()
         if self._listens:
-            self._before = signal.signal(signal.SIGTERM, self._hear)
+            self._before = signal.signal(signal.SIGTERM, self._on_signal)
         if watcher is not None:
             threading.Thread(target=self._watch, args=(watcher,), name="termination", daemon=True).start()
 
@@ -79,11 +79,11 @@ class Notice:
     def close(self) -> None:
         """Give SIGTERM its former handler."""
         self._stopped.set()
-        if self._listens and signal.getsignal(signal.SIGTERM) == self._hear:
+        if self._listens and signal.getsignal(signal.SIGTERM) == self._on_signal:
             signal.signal(signal.SIGTERM, self._before)
         self._listens = False
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.heard:
             self._heard.set()
             return
@@ -102,7 +102,7 @@ RUNS = "total_run_calls"
 """The counter in a checkpoint that says after how many calls of `run` it was saved."""
 
 
-class Checkpoint(Protocol):
+class Savable(Protocol):
     """The objects that are saved; a `dt.train.Checkpoint` is one."""
 
     counters: dict[str, int]
@@ -115,7 +115,7 @@ class Checkpoint(Protocol):
 class Manager(Protocol):
     """The folder that they are saved in; a `dt.train.CheckpointManager` is one."""
 
-    checkpoint: Checkpoint
+    checkpoint: Savable
 
     def save(self) -> Any:
         """Save the objects."""
@@ -217,7 +217,7 @@ class PreemptionCheckpointHandler:
         own = np.array([self._notice.heard, over], np.int64)
         if self._group.peers is None:
             return self._notice.heard, over
-        call = Call("PreemptionCheckpointHandler.run", "", call_site())
+        call = ReplicaCall("PreemptionCheckpointHandler.run", "", call_site())
         of_replicas = [[own]] * self._group.replicas
         found = np.asarray(self._group.summed(call, ReduceOp.SUM, of_replicas)[0])
         return bool(found[0]), bool(found[1])

@@ -65,7 +65,7 @@ def main(request: DataRequest) -> int:
     except OSError as error:  # files have errors of dtrain's: this one is of the output
         return end_of_output(error)
     except DtrainError as error:
-        _say(error)
+        _print_error(error)
         return error.exit_code
     except MemoryError:
         print("dtrain: not enough memory", file=sys.stderr)
@@ -127,7 +127,7 @@ def _of_each(
         except DtrainError as error:
             failed.append({"file": shown(path), "message": str(error)})
             sys.stdout.flush()
-            _say(error)
+            _print_error(error)
         else:
             yield made
 
@@ -158,7 +158,7 @@ def _shape(field: Field) -> str:
     return f"({', '.join(lengths)}{',' if len(lengths) == 1 else ''})"
 
 
-def _say(error: DtrainError) -> None:
+def _print_error(error: DtrainError) -> None:
     print(plain(str(error) if isinstance(error, SpecError) else f"dtrain: {error}"), file=sys.stderr)
 
 

@@ -15,7 +15,7 @@ def main() -> int:
     request = read_join_request(sys.stdin.buffer.read())
     life_line.die_with_parent(request.parent)
     try:
-        answer = JoinAnswer(place=ask_for_place(request, _say))
+        answer = JoinAnswer(place=ask_for_place(request, _print))
     except DtrainError as error:
         answer = JoinAnswer(kind=type(error).__name__, error=str(error))
     except KeyboardInterrupt:
@@ -24,7 +24,7 @@ def main() -> int:
     return 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"dtrain: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 

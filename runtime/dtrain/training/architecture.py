@@ -22,7 +22,7 @@ from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.model_files import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.interface import Strategy
-from dtrain.strategies.replicas.contexts import Group, ReplicaContext, here
+from dtrain.strategies.replicas.contexts import ReplicaContext, ReplicaGroup, here
 from dtrain.strategies.replicas.variable import Variable, VariableAggregation
 from dtrain.strategies.shared import register_owner
 from dtrain.training.batches import Batches
@@ -144,7 +144,9 @@ class ModelVariables:
     replicas they are their mean, as TensorFlow's are.
     """
 
-    def __init__(self, group: Group, specs: tuple[VariableSpec, ...], values: Mapping[str, Array]) -> None:
+    def __init__(
+        self, group: ReplicaGroup, specs: tuple[VariableSpec, ...], values: Mapping[str, Array]
+    ) -> None:
         self.group = group
         self.by_name = {
             spec.name: Variable.of(
@@ -381,14 +383,14 @@ class Architecture:
         if shared is not None and shared.holds(self):
             shared.assign(self, {spec.name: np.asarray(values[spec.name]) for spec in self.created_variables})
             return
-        self._take(values)
+        self._set_values(values)
         for other, names, others in self._sharing():
-            other._take({**others, **{theirs: values[ours] for ours, theirs in names.items()}})
+            other._set_values({**others, **{theirs: values[ours] for ours, theirs in names.items()}})
         for layer in self.network.layers if self.has_layers else ():
             layer.used_by.add(self)
         self._hand_down(values)
 
-    def _take(self, values: dict[str, Array]) -> None:
+    def _set_values(self, values: dict[str, Array]) -> None:
         self._values = values
         if self._in_replicas is not None:
             self._in_replicas.bind(values)

@@ -2,7 +2,7 @@
 
 Where each pipeline is made by a function of an InputContext, pipelines are canonical. Their number is that
 of the first start, and the batch of a number is the same whichever replica computes it: what a lost or slow
-replica has left is the same in its heir, and the number of replicas may change while that of pipelines
+replica has left is the same in its successor, and the number of replicas may change while that of pipelines
 stays. Source: `num_canonical_nodes` of MosaicML's Streaming.
 """
 
@@ -279,10 +279,10 @@ class PartsOfPipelines:
         empty = self._pass - self._size if within >= self._pass - self._parts else 0
         if within >= self._size:
             return Part(None, self._parts, empty)
-        part = read(*self._place(number))
+        part = read(*self._locate(number))
         return part._replace(empty=empty, batch_size=part.batch_size // self._parts * (self._parts - empty))
 
-    def _place(self, number: int) -> tuple[Stream, int]:
+    def _locate(self, number: int) -> tuple[Stream, int]:
         """Return the pipeline of a batch, and the batch's number there."""
         past, within = divmod(number, self._pass)
         first, turn, batches = self._rounds[bisect_right(self._rounds, within, key=lambda each: each[0]) - 1]

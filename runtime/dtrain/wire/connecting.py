@@ -57,7 +57,7 @@ def connect(
     if channel is None:
         tls = credentials.tls if credentials.tls and credentials.tls.covers(address) else None
         if not on_this_host or tls:  # a name server that does not answer cannot be interrupted
-            look = tls.look(peer, address) if tls else None
+            look = tls.checker(peer, address) if tls else None
             in_own_thread(partial(reach, peer, address, timeout_s, tell, look), "connecting")
         tell(silence(address, tls=tls is not None))
         channel = _by_grpc(peer, address, credentials, timeout_s, transport)

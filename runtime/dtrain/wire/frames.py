@@ -64,7 +64,7 @@ class PassedDescriptor:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def take(self) -> int:
+    def detach(self) -> int:
         descriptor, self._descriptor = self._descriptor, -1
         return descriptor
 

@@ -35,7 +35,7 @@ from dtrain.wire.grpc_channels import (
     add_port,
     names_of,
 )
-from dtrain.wire.handshake import Door, encode_greeting
+from dtrain.wire.handshake import ServerHandshake, encode_greeting
 from dtrain.wire.interruptible import in_own_thread
 from dtrain.wire.security.credentials import Credentials
 
@@ -89,7 +89,7 @@ class GrpcService:
         if not share_port and (why := listening_obstacle(address)):
             raise SpecError(f"cannot listen at {address}: {why}")
         self._handler = handler
-        self._door = Door(credentials, handler.refuse)
+        self._handshake = ServerHandshake(credentials, handler.refuse)
         self._places = threading.BoundedSemaphore(connections)
         self._local_name = local_name
         self._traffic = Traffic()
@@ -123,7 +123,7 @@ class GrpcService:
     def _meet(self, _unread: Iterator[bytes], context: Any) -> bytes:
         """Answer an opening, or a first proof, without reading the request: a stranger's may never end."""
         try:
-            return encode_greeting(self._door.answer(_said(context), context.peer()))
+            return encode_greeting(self._handshake.answer(_said(context), context.peer()))
         except PeerRefusedError as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise
@@ -131,7 +131,7 @@ class GrpcService:
     def _talk(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Serve a connection. Nothing of it is read before its client has proven itself."""
         try:
-            caller = GrpcCaller(self._door.admit(_said(context), context.peer(), names_of(context)))
+            caller = GrpcCaller(self._handshake.admit(_said(context), context.peer(), names_of(context)))
         except PeerRefusedError as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise
@@ -167,12 +167,12 @@ class GrpcService:
                 decoder.limits = self._handler.limits(caller.hello)
                 frame = decoder.feed(chunk)
                 if decoder.pending_bytes >= LARGE_BYTES and self._handler.answers_at_once:
-                    receiving.take()
+                    receiving.acquire()
                 receiving.moved()
                 if frame is None:
                     continue
                 if receiving.taken:
-                    sending.take()
+                    sending.acquire()
                 answer = self._handler.received(caller, frame)
                 del frame
                 receiving.give_back()
@@ -224,7 +224,7 @@ class TransferTurn:
         self._held = False
         self.taken = False
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Wait for the turn as long as something moves; taking it twice is taking it once."""
         moved = -1
         while not self.taken:

@@ -97,7 +97,7 @@ def refusal(expected: Hello, hello: Hello) -> str | None:
     return None
 
 
-class Door:
+class ServerHandshake:
     """The server's end of the handshake; one for each service. Threads share it."""
 
     def __init__(self, credentials: Credentials, refuse: Callable[[Hello], str | None]) -> None:
@@ -124,7 +124,7 @@ class Door:
         except PeerRefusedError as error:
             raise self._stranger(peer, error) from None
 
-    def hear(
+    def receive_hello(
         self,
         receive: Callable[[], Generator[None, None, bytes]],
         send: Callable[[bytes], object],

@@ -79,7 +79,7 @@ class Peer:
         self._drop()
         self._asked = None
         if self._aborted is None:
-            self._take(self._connect(within_s))
+            self._adopt(self._connect(within_s))
         self._raise_if_aborted()
 
     def send(
@@ -101,7 +101,7 @@ class Peer:
         with contextlib.suppress(PeerLostError):  # `receive` hears it as well
             channel.send(message, blocks)
 
-    def tell(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
+    def notify(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         """Send something once, if there is a connection: it may be lost with it."""
         if (channel := self.channel) is not None:
             with contextlib.suppress(PeerLostError):
@@ -174,7 +174,7 @@ class Peer:
                 raise lost
             self._clock.sleep(pause_s)
             try:
-                self._take(self._connect(min(ATTEMPT_S, max(0.0, until_s - self._clock.now()))))
+                self._adopt(self._connect(min(ATTEMPT_S, max(0.0, until_s - self._clock.now()))))
                 break
             except (WaitTimeoutError, PeerLostError) as error:
                 pause_s = self._pause_s
@@ -183,7 +183,7 @@ class Peer:
         if self._note is not None and not first:
             self._note(Reconnected(peer=self.name, after_s=self._clock.now() - now_s))
 
-    def _take(self, channel: Channel) -> None:
+    def _adopt(self, channel: Channel) -> None:
         self._opened_s = self._clock.now()
         self.channel = channel
         if isinstance(channel, NoticesLoss):

@@ -31,7 +31,7 @@ from dtrain.process import acceptor
 from dtrain.process.acceptor import GREETING_LIMIT_BYTES, WAITS, Acceptor, Examination, when_ready
 from dtrain.types import Array
 from dtrain.wire.addresses import places_of, unresolved
-from dtrain.wire.handshake import Door, last_proof, read_greeting
+from dtrain.wire.handshake import ServerHandshake, last_proof, read_greeting
 from dtrain.wire.interruptible import LOOK_S, in_own_thread
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.slow_link import Line
@@ -341,12 +341,12 @@ class Listener:
         self._changed = threading.Condition()
         self._open: OrderedDict[tuple[str, str], Incoming] = OrderedDict()
         self._stopped = False
-        self._door = Door(credentials, refuse)
+        self._handshake = ServerHandshake(credentials, refuse)
         self._encryption = _encryption(credentials, own_address)
         wrap = self._encryption.wrap if self._encryption else None
         self._acceptor = Acceptor(self._socket, acceptor.STREAM_LIMITS, self._examine, wrap=wrap)
 
-    def take(
+    def accept(
         self,
         task: str | Collection[str],
         name: str,
@@ -395,7 +395,7 @@ class Listener:
         def send(greeting: bytes) -> None:
             connection.send(packed(greeting))
 
-        hello = yield from self._door.hear(receive, send, f"{place[0]}:{place[1]}", names)
+        hello = yield from self._handshake.receive_hello(receive, send, f"{place[0]}:{place[1]}", names)
         name = yield from receive()
         if len(name) > NAME_LIMIT_BYTES:
             raise PeerRefusedError(f"the name of a stream has {len(name)} bytes")

@@ -28,9 +28,9 @@ def sent(tmp_path, monkeypatch):
         archive = pack(folder, sorted(files))
         directory = run_folder("h1", run)
         directory.mkdir(parents=True, exist_ok=True)
-        there = SentCode().take(WantCode(archive.digest), directory)
+        there = SentCode().receive(WantCode(archive.digest), directory)
         if there.work is None:
-            there = SentCode().take(CodePart(archive.digest, archive.data, last=True), directory)
+            there = SentCode().receive(CodePart(archive.digest, archive.data, last=True), directory)
         assert there.problem is None
         return directory / "work"
 

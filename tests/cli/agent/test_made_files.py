@@ -33,7 +33,7 @@ def fetched(work, here):
         if isinstance(part, AllMade):
             files.problems += part.problems
         else:
-            files.take(part)
+            files.write(part)
     files.drop()
     return files
 
@@ -77,8 +77,8 @@ def test_a_file_of_the_code_is_never_replaced(work, here):
 )
 def test_no_name_leads_out_of_the_folder_whatever_an_agent_says(here, name):
     files = FetchedFiles(here)
-    files.take(MadePart(name, b"x", last=False))
-    files.take(MadePart(name, b"x", last=True))
+    files.write(MadePart(name, b"x", last=False))
+    files.write(MadePart(name, b"x", last=True))
     files.drop()
     assert files.names == []
     assert "is no name of a file below a folder" in files.problems[0]
@@ -89,7 +89,7 @@ def test_no_name_leads_out_of_the_folder_whatever_an_agent_says(here, name):
 def test_half_a_file_leaves_the_one_that_was_there(here):
     (here / "model").write_text("whole")
     files = FetchedFiles(here)
-    files.take(MadePart("model", b"ha", last=False))
+    files.write(MadePart("model", b"ha", last=False))
     files.drop()
     assert [path.read_text() for path in here.iterdir()] == ["whole"]
 
@@ -98,8 +98,8 @@ def test_what_cannot_be_written_is_said_once_and_the_rest_arrives(here):
     (here / "a").write_text("a file")
     files = FetchedFiles(here)
     for last in (False, True):
-        files.take(MadePart("a/b", b"x", last))
-    files.take(MadePart("c", b"x", last=True))
+        files.write(MadePart("a/b", b"x", last))
+    files.write(MadePart("c", b"x", last=True))
     assert files.names == ["c"]
     (problem,) = files.problems
     assert problem.startswith("a/b cannot be written: ")

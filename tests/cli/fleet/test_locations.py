@@ -16,7 +16,7 @@ def located(hosts=None, **counts):
     cluster = ClusterSection(**(counts or {"chief": 1, "ps": 2, "worker": 2, "evaluator": 1}))
     hosts = hosts or read_hosts("h1,h2,h3")
     locations = Locations(hosts)
-    locations.place(cluster, {})
+    locations.assign(cluster, {})
     names = [host.host for host in hosts]
     locations.addresses = {name: f"10.0.0.{number}" for number, name in enumerate(names, 1)}
     held = {
@@ -98,7 +98,7 @@ def test_an_address_that_only_its_own_host_reaches_is_refused_beside_others():
 def test_a_written_port_that_is_taken_is_named():
     cluster = ClusterSection(worker=("h1:2222", "h2:2222"))
     locations = Locations(read_hosts("h1,h2"))
-    locations.place(cluster, {})
+    locations.assign(cluster, {})
     locations.addresses = {"h1": "10.0.0.1", "h2": "10.0.0.2"}
     with pytest.raises(HostError, match=r"h2: port 2222, which cluster\.worker\.1 names, is taken"):
         locations.assign_ports(cluster, {"h1": [2222], "h2": [20001]})
@@ -108,7 +108,7 @@ def test_a_written_port_that_is_taken_is_named():
 def test_written_ports_are_left_to_their_tasks_by_those_that_take_any():
     cluster = ClusterSection(chief=1, ps=1, worker=("h1:2222", "h1:2223"))
     locations = Locations(read_hosts("h1"))
-    locations.place(cluster, {})
+    locations.assign(cluster, {})
     locations.addresses = {"h1": "10.0.0.1"}
     addresses = locations.assign_ports(cluster, {"h1": [2222, 2223, 20001, 20002]})
     assert [addresses.address(task) for task in (CHIEF, PS0, WORKER0, WORKER1)] == [

@@ -55,7 +55,7 @@ def fleet(tmp_path):
         target = FleetTarget(run, None, SimpleNamespace(read=list), lambda text: None)
         names = [host.host for host in hosts]
         target._agents = Agents(names)
-        target._locations.place(CLUSTER, {})
+        target._locations.assign(CLUSTER, {})
         target._locations.addresses = {name: f"10.0.0.{name[1:]}" for name in names}
         held = {"h1": [2001], "h2": [2002, 2003]}
         target._locations.assign_ports(CLUSTER, held)

@@ -31,7 +31,7 @@ def save(folder, step):
 def copied(place, host, step):
     """Have a step copied as a whole; what the user is told."""
     assert place.due({"h1": step}) == ("h1", Fetch(step))
-    return [told for part in checkpoint_parts(host, step) if (told := place.take("h1", part))]
+    return [told for part in checkpoint_parts(host, step) if (told := place.write("h1", part))]
 
 
 def there(files):
@@ -56,7 +56,7 @@ def test_a_host_that_is_lost_in_the_midst_leaves_the_copy_before(host, files):
         save(host, step)
     copied(place, host, 5)
     place.due({"h1": 12})
-    place.take("h1", next(checkpoint_parts(host, 12)))
+    place.write("h1", next(checkpoint_parts(host, 12)))
     place.forget("h1")
     assert there(files) == ["ckpt-5"]
     assert place.step == files.newest_step == 5
@@ -96,10 +96,10 @@ def test_what_nobody_has_asked_for_is_not_written(host, files):
     save(host, 5)
     parts = list(checkpoint_parts(host, 5))
     for part in parts:
-        place.take("h1", part)
+        place.write("h1", part)
     assert place.due({"h1": 7}) == ("h1", Fetch(7))
     for part in parts:
-        place.take("h2", part)
-    place.take("h1", parts[-1])
+        place.write("h2", part)
+    place.write("h1", parts[-1])
     assert files.newest_step is None
     assert place.asked == ("h1", 7)

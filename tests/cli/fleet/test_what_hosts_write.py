@@ -38,7 +38,7 @@ def arriving(here, run_dir, **made):
     """Fetch files as the end of a run does; names have `__` for a slash."""
     files = FetchedFiles(here, second=run_dir / "fetched", brought=earlier(here))
     for name, text in made.items():
-        files.take(MadePart(name.replace("__", "/"), text.encode(), last=True))
+        files.write(MadePart(name.replace("__", "/"), text.encode(), last=True))
     files.drop()
     remember(here, files.brought)
     return files
@@ -103,9 +103,9 @@ def test_a_record_of_fetches_that_others_may_write_is_not_believed(here, tmp_pat
 
 def test_a_file_that_appears_while_another_arrives_stays(here):
     files = FetchedFiles(here)
-    files.take(MadePart("model", b"of the", last=False))
+    files.write(MadePart("model", b"of the", last=False))
     (here / "model").write_text("the user's")
-    files.take(MadePart("model", b" host", last=True))
+    files.write(MadePart("model", b" host", last=True))
     assert [path.read_text() for path in here.iterdir()] == ["the user's"]
     assert files.problems == ["model cannot be written: a file is there that no fetch has brought"]
 
@@ -123,7 +123,7 @@ def test_a_host_fills_neither_the_disk_nor_the_patience(here, monkeypatch, parts
     monkeypatch.setattr(copies, "FILES_MAX", 8)
     files = FetchedFiles(here, bytes_max=100_000)
     for part in parts:
-        files.take(part)
+        files.write(part)
     assert files.full
     assert files.problems[-1] == "more than 8 files or 0 MiB have come; the rest stays where it is"
     assert len(files.problems) <= 9
@@ -136,8 +136,8 @@ def test_descriptors_are_closed_whatever_arrives(here):
     before = len(list(Path("/proc/self/fd").iterdir()))
     files = FetchedFiles(here)
     for name in ("a/b/c", "file/d", "file", "../x", "a/b"):
-        files.take(MadePart(name, b"x", last=False))
-        files.take(MadePart(name, b"x", last=True))
+        files.write(MadePart(name, b"x", last=False))
+        files.write(MadePart(name, b"x", last=True))
     files.drop()
     assert files.names == ["a/b/c"]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
@@ -152,7 +152,7 @@ def test_what_the_agent_sends_is_what_is_fetched_over_an_earlier_fetch(here, tmp
         files = FetchedFiles(here, second=tmp_path / "run" / "fetched", brought=earlier(here))
         for part in made_parts(work):
             if isinstance(part, MadePart):
-                files.take(part)
+                files.write(part)
         remember(here, files.brought)
         assert (here / "model").read_text() == text
     assert apart_text(tmp_path / "run" / "fetched") is None
@@ -162,7 +162,7 @@ def test_what_the_agent_sends_is_what_is_fetched_over_an_earlier_fetch(here, tmp
 def locations():
     """A chief and a server on h1, two workers on h2."""
     locations = Locations(read_hosts("h1:2,h2:2"))
-    locations.place(ClusterSection(chief=1, worker=2, ps=1, evaluator=0), {})
+    locations.assign(ClusterSection(chief=1, worker=2, ps=1, evaluator=0), {})
     assert locations.tasks_of("h2") == [TaskId.parse("worker:0"), TaskId.parse("worker:1")]
     return locations
 
@@ -182,7 +182,7 @@ def test_a_host_writes_files_of_its_own_tasks_and_the_leaders_those_of_the_run(l
 
 def test_without_servers_every_host_with_a_replica_may_come_to_lead():
     locations = Locations(read_hosts("h1:2,h2:1,h3:1"))
-    locations.place(ClusterSection(chief=1, worker=1, ps=0, evaluator=1), {Role.WORKER: "h2"})
+    locations.assign(ClusterSection(chief=1, worker=1, ps=0, evaluator=1), {Role.WORKER: "h2"})
     hosts = ("h1", "h2", "h3")
     assert [locations.may_write(host, "metrics.jsonl") for host in hosts] == [True, True, False]
     status = "tasks/worker-0/status.json"
@@ -195,10 +195,10 @@ def test_a_host_has_no_word_about_tasks_of_others(tmp_path):
     hosts = read_hosts("h1:1,h2:2")
     run = FleetRun("run", RunSpec(cluster=cluster), hosts, workload, RunFiles(tmp_path), {}, "d", None)
     target = FleetTarget(run, None, SimpleNamespace(read=list), lambda text: None)
-    target._locations.place(cluster, {})
+    target._locations.assign(cluster, {})
     log = "tasks/chief-0/attempt-0/output.log"
     for host in ("h2", "h1"):
-        target._mirror.take(host, Appended(log, host.encode()), CLOCK)
+        target._mirror.write(host, Appended(log, host.encode()), CLOCK)
         target._handle_answer(host, Exited("chief:0", 0, 1, 0))
     target._handle_answer("h1", Exited("nonsense", 0, 1, 0))
     assert (tmp_path / log).read_bytes() == b"h1"
@@ -212,7 +212,7 @@ def test_no_agent_replaces_the_launchers_spec_but_its_training(tmp_path):
     copies = Mirror(tmp_path, lambda *_: True)
     wished = MultiWorkerMirroredSection()
     told = RunSpec(name="other", python="/x/evil", environment={"LD_PRELOAD": "/x/evil"}, training=wished)
-    copies.take("h1", Replaced("spec.json", msgspec.json.encode(told)), CLOCK)
+    copies.write("h1", Replaced("spec.json", msgspec.json.encode(told)), CLOCK)
     for data in (b"{", b"[]", b'{"training": 7}', b'{"python": 7}'):
         with pytest.raises(ValueError, match=r"JSON|truncated|Expected"):
             Replaced("spec.json", data)
@@ -227,21 +227,21 @@ def test_a_hosts_logs_and_records_have_bounds(tmp_path, monkeypatch):
     copies = Mirror(tmp_path, lambda *_: True)
     log = tmp_path / "tasks/ps-0/attempt-0/output.log"
     for _ in range(20):
-        copies.take("h1", Appended(str(log.relative_to(tmp_path)), b"x" * 99 + b"\n"), CLOCK)
+        copies.write("h1", Appended(str(log.relative_to(tmp_path)), b"x" * 99 + b"\n"), CLOCK)
     assert log.read_bytes().count(b"\n") == 12
     assert log.read_text().splitlines()[-1].startswith("dtrain: no more output of this host is copied")
-    copies.take("h1", Appended("metrics.jsonl", b"{}\n"), CLOCK)
+    copies.write("h1", Appended("metrics.jsonl", b"{}\n"), CLOCK)
     assert not (tmp_path / "metrics.jsonl").exists()
     said = msgspec.json.encode(TaskStatus("ps:0", 1, "h1", step=1))
-    copies.take("h1", Replaced("tasks/ps-0/status.json", said), CLOCK)  # what is small still comes
+    copies.write("h1", Replaced("tasks/ps-0/status.json", said), CLOCK)  # what is small still comes
     assert json.loads((tmp_path / "tasks/ps-0/status.json").read_text())["step"] == 1
     failure = msgspec.json.encode(FailureRecord("ps:0", "boom"))
     for number in range(20):
-        copies.take("h2", Replaced(f"tasks/ps-0/attempt-{number}/failure.json", failure), CLOCK)
+        copies.write("h2", Replaced(f"tasks/ps-0/attempt-{number}/failure.json", failure), CLOCK)
     assert len(list(tmp_path.glob("tasks/ps-0/attempt-*/failure.json"))) == 6
     status = "tasks/ps-1/status.json"
-    copies.take("h3", Replaced(status, said), CLOCK)
+    copies.write("h3", Replaced(status, said), CLOCK)
     for number in range(20):
         fields = {f"field{number}": "x" * 100_000, "message": "x" * 100_000 * number, "step": number}
-        copies.take("h3", Changed(status, fields), CLOCK)
+        copies.write("h3", Changed(status, fields), CLOCK)
     assert (tmp_path / status).stat().st_size <= mirror.RECORD_BYTES_MAX

@@ -184,7 +184,7 @@ def launch(options: LaunchOptions) -> int:
                 mirror.drain(FAREWELL_S)
             elif ending.state == RunState.FAILED:
                 kubectl.suspend()
-        _tell(options, run, files, journal, console, ending)
+        _report(options, run, files, journal, console, ending)
         return ending.exit_code
 
 
@@ -214,7 +214,7 @@ def _apply(kubectl: Kubectl, objects: list[dict[str, object]]) -> None:
         raise RunError(f"{refused}; nothing of the run is left but its disk") from None
 
 
-def _tell(
+def _report(
     options: LaunchOptions,
     run: KubernetesRun,
     files: RunFiles,

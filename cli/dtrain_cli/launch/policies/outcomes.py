@@ -57,19 +57,19 @@ def leader_changes(spec: RunSpec, foreign: bool) -> bool:
 
 
 def has_succeeded(
-    spec: RunSpec, leader: TaskId, states: Mapping[TaskId, TaskState], heirs: bool = False
+    spec: RunSpec, leader: TaskId, states: Mapping[TaskId, TaskState], successors: bool = False
 ) -> bool:
     """Return whether every task on which success depends has succeeded.
 
-    Where the leader has heirs, and it was lost when no other replica had anything left to do, one of these
-    that has come to a good end is enough.
+    Where the leader has successors, and it was lost when no other replica had anything left to do, one of
+    these that has come to a good end is enough.
     """
     workers = {task for task in states if task.role is Role.WORKER}
     if spec.success == Success.ALL_WORKERS and any(states[task] != TaskState.SUCCEEDED for task in workers):
         return False
     if states.get(leader) == TaskState.SUCCEEDED:
         return True
-    if not heirs:
+    if not successors:
         return False
     replicas = [state for task, state in states.items() if task.trains]
     return all(state in ENDED for state in replicas) and TaskState.SUCCEEDED in replicas
@@ -79,10 +79,10 @@ def survives_without(
     spec: RunSpec, leader: TaskId, lost: TaskId, states: Mapping[TaskId, TaskState], foreign: bool
 ) -> bool:
     """Return whether the run goes on although `lost`, which is in `states` already, has failed for good."""
-    heirs, training = leader_changes(spec, foreign), spec.training
-    if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, heirs):
+    successors, training = leader_changes(spec, foreign), spec.training
+    if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, successors):
         return True  # what dies after the leader's success changes nothing
-    may_go = lost.trains if heirs else lost.role is Role.WORKER and lost != leader
+    may_go = lost.trains if successors else lost.role is Role.WORKER and lost != leader
     if foreign or not may_go:
         return False
     all_workers = spec.success == Success.ALL_WORKERS and lost.role is Role.WORKER

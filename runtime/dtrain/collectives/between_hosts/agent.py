@@ -17,14 +17,14 @@ from dtrain.collectives.between_hosts.follower import (
     UNRECORDED,
     Action,
     Apply,
-    Begin,
+    BeginAttempt,
     Following,
     LeftBehind,
-    Promise,
+    Vote,
     leader_of,
     next_term,
 )
-from dtrain.collectives.between_hosts.leader import Leading
+from dtrain.collectives.between_hosts.leader import LeadingHost
 from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
 
 BEAT_S = 0.25
@@ -39,7 +39,7 @@ class Agent:
 
     def __init__(
         self,
-        promise: Promise,
+        vote: Vote,
         parts: int,
         lease_s: float,
         now: float,
@@ -51,32 +51,32 @@ class Agent:
         """Begin, or go on where another replica of this host has ended.
 
         Args:
-            promise: of this host; all hosts have the same variables, those of its step.
+            vote: of this host; all hosts have the same variables, those of its step.
             parts: how many each step has.
             lease_s: the time without a message after which a host is silent.
             commits: whether the commit of the step before is not in the memory of this host yet.
         """
-        self.host = promise.host
-        self.leader = leader_of(promise.term) if promise.term else min(promise.hosts)
-        self.left_behind = promise.left_behind
-        self._following = Following(promise)
-        self._leading: Leading | None = None
+        self.host = vote.host
+        self.leader = leader_of(vote.term) if vote.term else min(vote.hosts)
+        self.left_behind = vote.left_behind
+        self._following = Following(vote)
+        self._leading: LeadingHost | None = None
         self._parts = parts
         self._alone, self._needed = alone, needed
         self._lease_s = lease_s
-        self._gone, self._silent = set(promise.gone), set(promise.silent)
-        self._heard_s = dict.fromkeys(promise.hosts, now)
-        self._contact_s = self._heard_s | dict.fromkeys(promise.gone, math.inf)
-        self._contact_s |= dict.fromkeys(promise.silent, -math.inf)
+        self._gone, self._silent = set(vote.gone), set(vote.silent)
+        self._heard_s = dict.fromkeys(vote.hosts, now)
+        self._contact_s = self._heard_s | dict.fromkeys(vote.gone, math.inf)
+        self._contact_s |= dict.fromkeys(vote.silent, -math.inf)
         self._again_s: dict[int, float] = {}
         self._sent: dict[int, tuple[HostState | Direction, float]] = {}
         self._strangers: set[int] = set()
         self._directed: Direction | None = None
-        self._seats: Mapping[int, tuple[Seat, ...]] = promise.seats
+        self._seats: Mapping[int, tuple[Seat, ...]] = vote.seats
         self._asked: dict[int, int] = {}
         self._actions: list[Action] = [LeftBehind()] if self.left_behind else []
         if commits:
-            self._actions.append(Apply(promise.step - 1, promise.before, promise.before_void))
+            self._actions.append(Apply(vote.step - 1, vote.before, vote.before_void))
         if self.host == self.leader:
             self._lead(now)
 
@@ -85,9 +85,9 @@ class Agent:
         return self._following.step
 
     @property
-    def promise(self) -> Promise:
-        """The promise that `take` has made by what it returned, to be kept before that is sent or done."""
-        following = self._following.promise
+    def vote(self) -> Vote:
+        """The vote that `drain` has made by what it returned, to be kept before that is sent or done."""
+        following = self._following.vote
         return msgspec.structs.replace(
             following,
             seats={**self._seats, **following.seats},
@@ -202,23 +202,23 @@ class Agent:
             return True
         return now - self._again_s.setdefault(sender, now) >= BEAT_S
 
-    def take(self, now: float) -> tuple[list[tuple[int, HostState | Direction]], list[Action]]:
+    def drain(self, now: float) -> tuple[list[tuple[int, HostState | Direction]], list[Action]]:
         """Return what is to be sent now, as (host, message), and what is to be done; call it after each event
         and at least each `BEAT_S`.
         """
         sent: list[tuple[int, HostState | Direction]] = []
         if not self.left_behind:
-            self._look(now)
+            self._check_leases(now)
             self._hear_itself(now)
             if self._leading is not None and self._leading.stands and self._leading.without <= self._gone:
                 self.left_behind = True  # no host is left that knows how far they went
                 self._actions.append(LeftBehind())
         if not self.left_behind:
-            self._say(now, sent)
+            self._queue_states(now, sent)
         actions, self._actions = self._actions, []
         return sent, actions
 
-    def _say(self, now: float, sent: list[tuple[int, HostState | Direction]]) -> None:
+    def _queue_states(self, now: float, sent: list[tuple[int, HostState | Direction]]) -> None:
         if self._directed is not None:
             sent += [(stranger, self._directed) for stranger in self._strangers]
         self._strangers.clear()
@@ -229,7 +229,7 @@ class Agent:
             if other != self.host and other not in self._gone:
                 self._send(other, self._leading.direction, now, sent)
 
-    def _look(self, now: float) -> None:
+    def _check_leases(self, now: float) -> None:
         hosts = self._following.hosts
         for host in sorted({*hosts, *self._gone} - {self.host}):
             silent = now - self._contact_s.setdefault(host, now + COMES_S) >= self._lease_s
@@ -257,7 +257,7 @@ class Agent:
         state = self._following.state
         term = next_term(state.term, self.host)
         about = self.host, term, state, self._parts, self.leader
-        self._leading = Leading(*about, alone=self._alone, needed=self._needed)
+        self._leading = LeadingHost(*about, alone=self._alone, needed=self._needed)
         for host in self._gone:
             self._lose(host)
         for host in state.hosts:
@@ -289,8 +289,8 @@ class Agent:
         for action in self._following.heard(told):
             if isinstance(action, LeftBehind):
                 self.left_behind = True
-            if isinstance(action, Begin):
-                self._actions = [each for each in self._actions if not isinstance(each, Begin)]
+            if isinstance(action, BeginAttempt):
+                self._actions = [each for each in self._actions if not isinstance(each, BeginAttempt)]
             self._actions.append(action)
         self._strangers |= before - set(self._following.hosts)
         if self._leading is not None and self._following.term > self._leading.direction.term:

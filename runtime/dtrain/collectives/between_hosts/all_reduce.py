@@ -33,25 +33,27 @@ more processor time on loopback; it and its gradient fit in a core's own cache.
 """
 
 
-class Span(NamedTuple):
+class ElementRange(NamedTuple):
     """Elements of a flat array, from `start` to before `stop`."""
 
     start: int
     stop: int
 
 
-def slices(elements: int, count: int) -> Sequence[Span]:
+def slices(elements: int, count: int) -> Sequence[ElementRange]:
     """Return `count` slices of nearly the same length, which together are all elements; some may be empty."""
     cuts = [elements * index // count for index in range(count + 1)]
-    return [Span(start, stop) for start, stop in itertools.pairwise(cuts)]
+    return [ElementRange(start, stop) for start, stop in itertools.pairwise(cuts)]
 
 
-def segments(span: Span, length: int) -> Sequence[Span]:
+def segments(span: ElementRange, length: int) -> Sequence[ElementRange]:
     """Return the pieces of a slice, each of `length` elements except the last one."""
-    return [Span(start, min(start + length, span.stop)) for start in range(span.start, span.stop, length)]
+    return [
+        ElementRange(start, min(start + length, span.stop)) for start in range(span.start, span.stop, length)
+    ]
 
 
-def whole(span: Span) -> Sequence[Span]:
+def whole(span: ElementRange) -> Sequence[ElementRange]:
     return [span] if span.stop > span.start else []
 
 
@@ -63,7 +65,7 @@ PartsOf = Mapping[int, Sequence[int]]
 """By the number of each host, the parts whose gradients it has, ascending."""
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """One direction from a host to another one, on which segments keep their order.
 
     Attributes:
@@ -85,10 +87,10 @@ class Act(NamedTuple):
         divide: whether it then has all parts, and is divided.
     """
 
-    span: Span
-    receive: Way | None
+    span: ElementRange
+    receive: Route | None
     add: Sequence[int]
-    send: Way | None
+    send: Route | None
     divide: bool
 
 
@@ -99,7 +101,7 @@ Flow = Sequence[Act]
 RING_LABEL = "ring"
 
 
-def ring(hosts: Sequence[int], host: int, parts: PartsOf, span: Span, length: int) -> Sequence[Flow]:
+def ring(hosts: Sequence[int], host: int, parts: PartsOf, span: ElementRange, length: int) -> Sequence[Flow]:
     """Return what one host does for a slice.
 
     Args:
@@ -109,12 +111,13 @@ def ring(hosts: Sequence[int], host: int, parts: PartsOf, span: Span, length: in
     count, place = len(hosts), hosts.index(host)
     own = parts[host]
     chunks = [
-        Span(span.start + start, span.start + stop) for start, stop in slices(span.stop - span.start, count)
+        ElementRange(span.start + start, span.start + stop)
+        for start, stop in slices(span.stop - span.start, count)
     ]
     if count == 1:
         return [[Act(each, None, own, None, divide=True) for each in segments(span, length)]]
-    right = Way(host, hosts[(place + 1) % count], RING_LABEL)
-    left = Way(hosts[place - 1], host, RING_LABEL)
+    right = Route(host, hosts[(place + 1) % count], RING_LABEL)
+    left = Route(hosts[place - 1], host, RING_LABEL)
     # What is only sent, or only received, needs no segments: they would cost a wake-up each.
     begun = whole(chunks[place]) if len(own) == 1 else segments(chunks[place], length)
     acts = [Act(each, None, own, right, divide=False) for each in begun]
@@ -143,12 +146,14 @@ def way_back(hosts: Sequence[int], parts: PartsOf) -> Sequence[int]:
     return list(dict.fromkeys([*backwards, *hosts]))
 
 
-def ordered_chain(hosts: Sequence[int], host: int, parts: PartsOf, span: Span, length: int) -> Sequence[Flow]:
+def ordered_chain(
+    hosts: Sequence[int], host: int, parts: PartsOf, span: ElementRange, length: int
+) -> Sequence[Flow]:
     """Return what one host does for a slice, as `ring`. At least one host has a part."""
     pieces = segments(span, length)  # what is only sent, or only received, needs none: see `ring`
     chain, back = legs(parts), way_back(hosts, parts)
-    back_ways = [Way(one, other, f"mean {at}") for at, (one, other) in enumerate(pairwise(back))]
-    on_ways = [Way(one, other, f"sum {at}") for at, ((one, _), (other, _)) in enumerate(pairwise(chain))]
+    back_ways = [Route(one, other, f"mean {at}") for at, (one, other) in enumerate(pairwise(back))]
+    on_ways = [Route(one, other, f"sum {at}") for at, ((one, _), (other, _)) in enumerate(pairwise(chain))]
     flows: list[Flow] = []
     for at, (holder, held) in enumerate(chain):
         if holder == host:
@@ -169,13 +174,13 @@ BROADCAST_LABEL = "values"
 
 
 def broadcast(
-    hosts: Sequence[int], host: int, holder: int, part: int, span: Span, length: int
+    hosts: Sequence[int], host: int, holder: int, part: int, span: ElementRange, length: int
 ) -> Sequence[Flow]:
     """Return what one host does for the array of a part that `holder` has, as `ring`."""
     count = len(hosts)
     distance = (hosts.index(host) - hosts.index(holder)) % count
-    right = Way(host, hosts[(hosts.index(host) + 1) % count], BROADCAST_LABEL)
-    left = Way(hosts[hosts.index(host) - 1], host, BROADCAST_LABEL)
+    right = Route(host, hosts[(hosts.index(host) + 1) % count], BROADCAST_LABEL)
+    left = Route(hosts[hosts.index(host) - 1], host, BROADCAST_LABEL)
     last = distance == count - 1
     if distance == 0:
         return [[Act(each, None, (part,), right, divide=False) for each in whole(span)]] if not last else []
@@ -200,7 +205,7 @@ class Terms:
         self._weights = weights
         self._divisor = count if weights is None else sum(weights.values())
 
-    def add(self, total: Array, span: Span, parts: Sequence[int], *, begin: bool) -> None:
+    def add(self, total: Array, span: ElementRange, parts: Sequence[int], *, begin: bool) -> None:
         """Add the gradients of `parts` in this order to `total`; `begin`: `total` holds nothing yet."""
         terms = [self._term(part, span, total) for part in parts]
         if begin and len(terms) > 1:
@@ -210,11 +215,11 @@ class Terms:
         for term in terms[min(2, len(terms)) if begin else 0 :]:
             np.add(total, term, out=total)
 
-    def _term(self, part: int, span: Span, total: Array) -> Array:
+    def _term(self, part: int, span: ElementRange, total: Array) -> Array:
         term = self._blocks[part][span.start : span.stop]
         return term if self._weights is None else term * total.dtype.type(self._weights[part])
 
-    def only(self, span: Span, parts: Sequence[int]) -> Array | None:
+    def only(self, span: ElementRange, parts: Sequence[int]) -> Array | None:
         """Return the sum of the gradients of `parts` if it needs no addition, else None."""
         if len(parts) != 1 or self._weights is not None:
             return None
@@ -228,18 +233,18 @@ class Terms:
 class Receive(NamedTuple):
     """The caller is to fill `block` with what comes next on a way, before it asks for the next step."""
 
-    way: Way
+    way: Route
     block: Array
 
 
-class Send(NamedTuple):
+class SendBlock(NamedTuple):
     """The caller is to send `block` on a way, now or later; it stays as it is until it has arrived."""
 
-    way: Way
+    way: Route
     block: Array
 
 
-def carry_out(flow: Flow, terms: Terms, mean: Array) -> Iterator[Receive | Send]:
+def carry_out(flow: Flow, terms: Terms, mean: Array) -> Iterator[Receive | SendBlock]:
     """Carry out the acts of a flow, and yield what the caller has to send and to receive.
 
     A segment of `mean` is written again only after its last content has arrived at another host, as what is
@@ -253,13 +258,13 @@ def carry_out(flow: Flow, terms: Terms, mean: Array) -> Iterator[Receive | Send]
         if act.receive is not None:
             yield Receive(act.receive, block)
         elif not act.divide and act.send is not None and (own := terms.only(act.span, act.add)) is not None:
-            yield Send(act.send, own)
+            yield SendBlock(act.send, own)
             continue
         terms.add(block, act.span, act.add, begin=act.receive is None)
         if act.divide:
             terms.divide(block)
         if act.send is not None:
-            yield Send(act.send, block)
+            yield SendBlock(act.send, block)
 
 
 _WORDS = 3

@@ -1,4 +1,4 @@
-"""The machine of one host that follows: what it says and promises, and when it may go on without others.
+"""The machine of one host that follows: what it says and votes, and when it may go on without others.
 
 The rule *Commit* (docs/design/collectives.md#commit):
 
@@ -11,14 +11,15 @@ The rule *Commit* (docs/design/collectives.md#commit):
 6. An attempt that another replica of this host has begun, or that names another one, has failed here, unless
    its mean is here already: the streams of the replica that speaks now are not among its own.
 
-The rule *Speakers* (docs/design/collectives.md#speakers):
+The rule *Proxies* (docs/design/collectives.md#proxies):
 
-1. The replica that speaks for a host writes its promise into the memory of the host before anything is sent,
+1. The replica that speaks for a host writes its vote into the memory of the host before anything is sent,
    or done, that follows from it.
-2. If it ends, one of the `heirs` goes on from there: it takes the lock that the kernel takes back from a
+2. If it ends, one of the `successors` goes on from there: it takes the lock that the kernel takes back from a
    process that has ended, so that never two speak. For the other hosts it is the same host, of which nothing
    was heard for a moment.
-3. An heir is known to all hosts: they have begun an attempt that names it, and that was committed since. So a
+3. A successor is known to all hosts: they have begun an attempt that names it, and that was committed since.
+So a
    host of which every known replica has ended never speaks again.
 
 A host is *gone* when all its processes have certainly ended, which is final, and the asking host was in
@@ -39,12 +40,12 @@ import msgspec
 from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
 
 
-class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+class Vote(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """One host's.
 
     Attributes:
         hosts: of the newest membership that it has heard of.
-        heirs: the replicas of this host that may speak for it.
+        successors: the replicas of this host that may speak for it.
         gone: the hosts that have certainly ended.
         silent: the hosts with which this one had no contact for a lease, or up to their end.
         attempt: the newest that was begun; -1: none of this step.
@@ -61,7 +62,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     host: int
     hosts: tuple[int, ...]
     seats: dict[int, tuple[Seat, ...]]
-    heirs: tuple[Seat, ...] = ()
+    successors: tuple[Seat, ...] = ()
     step: int = 0
     term: int = 0
     membership: int = 0
@@ -84,19 +85,19 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     def first(
         cls, host: int, seats: dict[int, tuple[Seat, ...]], step: int = 0, term: int = 0, membership: int = 0
     ) -> Self:
-        """Return the promise of a host that begins; all hosts know these replicas."""
+        """Return the vote of a host that begins; all hosts know these replicas."""
         return cls(
             host=host,
             hosts=tuple(sorted(seats)),
             seats=seats,
-            heirs=seats[host],
+            successors=seats[host],
             step=step,
             term=term,
             membership=membership,
         )
 
     def spoken_by(self, rank: int) -> Self:
-        """Return the same promise for the replica that speaks after another has ended."""
+        """Return the same vote for the replica that speaks after another has ended."""
         own = self.seats[self.host]
         left = sorted(own if own[0].rank == rank else own[1:], key=lambda seat: seat.rank != rank)
         return msgspec.structs.replace(self, seats={**self.seats, self.host: tuple(left)})
@@ -109,14 +110,14 @@ _UNKNOWN = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Compute:
+class ComputeParts:
     """Compute the gradients of those of these parts that are not there yet."""
 
     parts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginAttempt:
     """Give up the attempt that is under way, if any, and begin this one."""
 
     step: int
@@ -138,7 +139,7 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class HoldStep:
     """Wait with this step for more replicas: so many live; -1: wait no more."""
 
     step: int
@@ -150,42 +151,42 @@ class LeftBehind:
     """End: the others go on without this host, and its variables are no longer theirs."""
 
 
-Action = Compute | Begin | Apply | Hold | LeftBehind
+Action = ComputeParts | BeginAttempt | Apply | HoldStep | LeftBehind
 
 
 class Following:
     """One host as it follows the leader."""
 
-    def __init__(self, promise: Promise) -> None:
-        self.host = promise.host
-        self.hosts = promise.hosts
-        self.step = promise.step
-        self.term = promise.term
-        self.membership = promise.membership
-        self._counted = promise.term, promise.membership  # as the leader of that term has told
-        self._seats = promise.seats[promise.host]
-        self._heirs, self._named = promise.heirs, promise.named
+    def __init__(self, vote: Vote) -> None:
+        self.host = vote.host
+        self.hosts = vote.hosts
+        self.step = vote.step
+        self.term = vote.term
+        self.membership = vote.membership
+        self._counted = vote.term, vote.membership  # as the leader of that term has told
+        self._seats = vote.seats[vote.host]
+        self._successors, self._named = vote.successors, vote.named
         self._parts: dict[int, PartFacts] = {}
         self._due: tuple[int, ...] = ()
-        self._agreed, self._void = promise.agreed, promise.void
-        self._before, self._before_void = promise.before, promise.before_void
-        self._attempt = promise.attempt
-        self._summed = promise.summed
-        self._failed = promise.attempt >= 0 and not promise.summed
+        self._agreed, self._void = vote.agreed, vote.void
+        self._before, self._before_void = vote.before, vote.before_void
+        self._attempt = vote.attempt
+        self._summed = vote.summed
+        self._failed = vote.attempt >= 0 and not vote.summed
         self._blamed = -1
-        self._written, self._needed = promise.written, promise.needed
+        self._written, self._needed = vote.written, vote.needed
         self._arrived, self._arrived_void = -1, False
-        self._dealt, self._joining = promise.dealt, False
-        self._held = _UNKNOWN if promise.term else -1
+        self._dealt, self._joining = vote.dealt, False
+        self._held = _UNKNOWN if vote.term else -1
 
     @property
-    def promise(self) -> Promise:
+    def vote(self) -> Vote:
         """All that another replica needs to go on, without other hosts and their replicas."""
-        return Promise(
+        return Vote(
             host=self.host,
             hosts=self.hosts,
             seats={self.host: self._seats},
-            heirs=self._heirs,
+            successors=self._successors,
             step=self.step,
             term=self.term,
             membership=self.membership,
@@ -279,7 +280,7 @@ class Following:
         due = told.due.get(self.host, ())
         if set(due) - self._parts.keys() and due != self._due:
             self._due = due
-            actions.append(Compute(due))
+            actions.append(ComputeParts(due))
         if told.attempt > self._attempt:
             actions += self._heard_of_attempt(told)
         return actions
@@ -294,17 +295,19 @@ class Following:
         self._blamed = -1
         if self._failed:
             return []
-        return [Begin(told.step, told.attempt, told.hosts, told.due, told.parts, told.seats, told.void)]
+        return [
+            BeginAttempt(told.step, told.attempt, told.hosts, told.due, told.parts, told.seats, told.void)
+        ]
 
     def _heard_of_hold(self, told: Direction) -> list[Action]:
         self._dealt = self._dealt or told.held < 0
         if told.held == self._held:
             return []
         self._held = told.held
-        return [Hold(told.step, told.held)]
+        return [HoldStep(told.step, told.held)]
 
     def _next(self) -> None:
-        self._heirs = self._named or self._heirs
+        self._successors = self._named or self._successors
         self._before, self._before_void = self._agreed, self._void
         self._agreed, self._void, self._named = (), False, ()
         self.step += 1

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dtrain.collectives.between_hosts.follower import UNRECORDED, first_attempt, may_go_on
-from dtrain.collectives.step import heir
+from dtrain.collectives.step import successor
 from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
 
 TRIES = 3
@@ -43,7 +43,7 @@ class _Attempt(NamedTuple):
     void: bool
 
 
-class Leading:
+class LeadingHost:
     """One leader, of one term.
 
     Attributes:
@@ -88,7 +88,7 @@ class Leading:
         self._host_of: Mapping[int, int] = {}
         self._attempt = first_attempt(term)
         self._begun: _Attempt | None = None
-        self._speakers: Mapping[int, tuple[Seat, ...]] = {}
+        self._proxies: Mapping[int, tuple[Seat, ...]] = {}
         self._failures: dict[frozenset[int], int] = {}
         self._new: set[int] = set()
         self._asking: dict[int, tuple[Seat, ...]] = {}
@@ -138,7 +138,7 @@ class Leading:
             self._silent.add(host)
             self._go_on()
             if self._step >= 0:
-                self._tell()
+                self._update_direction()
 
     def heard(self, state: HostState) -> None:
         self.deposed = self.deposed or state.term > self._term
@@ -152,7 +152,7 @@ class Leading:
             self._failures = {}  # of sums with the replica that spoke before
         self._go_on()
         if self._step >= 0 and known is not None and known.seats != state.seats:
-            self._tell()
+            self._update_direction()
 
     def _go_on(self) -> None:
         self.stands = None
@@ -219,7 +219,7 @@ class Leading:
             self._deal()
         self._begun = None
         self._failures = {}
-        self._tell()
+        self._update_direction()
 
     @property
     def _live(self) -> Mapping[int, Seat]:
@@ -268,7 +268,7 @@ class Leading:
         for part, host in self._due.items():
             if host in lost:
                 have = [other for other in sorted(self._hosts) if part in self._parts_of(other)]
-                rank = heir(self._order, part % len(self._order), dead)
+                rank = successor(self._order, part % len(self._order), dead)
                 self._due[part] = have[0] if have else self._host_of[rank]
 
     def _parts_of(self, host: int) -> dict[int, PartFacts]:
@@ -280,7 +280,7 @@ class Leading:
     def _next_attempt(self) -> None:
         self._attempt += 1
         self._begun = None
-        self._tell()
+        self._update_direction()
 
     def _advanced(self) -> bool:
         """Take the next possible decision; return whether there was one."""
@@ -303,7 +303,7 @@ class Leading:
             return False
         self._held = False
         self._deal()
-        self._tell()
+        self._update_direction()
         return True
 
     @property
@@ -324,12 +324,12 @@ class Leading:
             return False
         needed = own.arrived if own.arrived < UNRECORDED else -1
         seats = self._seats()
-        speakers = {host: seated[:1] for host, seated in seats.items()}
-        if speakers != self._speakers:  # streams are those of an attempt from step to step
+        proxies = {host: seated[:1] for host, seated in seats.items()}
+        if proxies != self._proxies:  # streams are those of an attempt from step to step
             self._attempt += 1
-            self._speakers = speakers
+            self._proxies = proxies
         self._begun = _Attempt(() if void else there, seats, needed, void)
-        self._tell()
+        self._update_direction()
         return True
 
     def _seats(self) -> dict[int, tuple[Seat, ...]]:
@@ -352,7 +352,7 @@ class Leading:
         self._next_attempt()
         return True
 
-    def _tell(self) -> None:
+    def _update_direction(self) -> None:
         begun = self._begun or _Attempt((), self._seats(), -1, void=False)
         self.direction = Direction(
             term=self._term,

@@ -36,7 +36,7 @@ class OverHosts(Protocol):
     def begin(self) -> bool:
         """Take part in the run, so that no task counts as lost meanwhile; return whether this one leads."""
 
-    def tell(self, key: str, state: bytes) -> None:
+    def send(self, key: str, state: bytes) -> None:
         """Leader: tell the others what it has learned."""
 
     def ask(self, key: str, who: str, wait_s: float) -> bytes:
@@ -69,7 +69,7 @@ def learned_once(who: str, what: str, learn: Callable[[], list[Any]]) -> list[An
         return _learned_on_this_host(key, who, learn)
     if way.begin():
         learned = _learned_on_this_host(key, who, learn)
-        way.tell(key, msgspec.json.encode(learned))
+        way.send(key, msgspec.json.encode(learned))
         return learned
     if not (state := way.ask(key, who, WAIT_S)):
         return _learned_on_this_host(key, who, learn)

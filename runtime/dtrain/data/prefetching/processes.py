@@ -85,7 +85,7 @@ class Helpers:
                 return
             end, started = threading.Event(), threading.Event()
             keeper = threading.Thread(
-                target=_keep, args=(self._compute, self._count, self._idle, started, end), daemon=True
+                target=_run_helpers, args=(self._compute, self._count, self._idle, started, end), daemon=True
             )
             keeper.name = "dtrain-map-helpers"
             keeper.start()
@@ -101,7 +101,9 @@ def _finish(end: threading.Event, keeper: threading.Thread) -> None:
         keeper.join(10.0)
 
 
-def _keep(compute: Compute, count: int, idle: Idle, started: threading.Event, end: threading.Event) -> None:
+def _run_helpers(
+    compute: Compute, count: int, idle: Idle, started: threading.Event, end: threading.Event
+) -> None:
     """Fork the helpers, and kill and reap them at the end. They die with this thread."""
     pids = []
     try:

@@ -207,7 +207,7 @@ class RemoteFile:
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         covering = together(ranges, GAP_BYTES, RANGE_BYTES_MAX)
-        self._look()
+        self._check_changed()
         cut = [pieces([each], PIECE_BYTES) for each in covering]
         data = iter(at_once([partial(self._piece, start, end) for each in cut for start, end in each]))
         return parts(ranges, covering, [b"".join(islice(data, len(each))) for each in cut])
@@ -236,7 +236,7 @@ class RemoteFile:
 
         return self._attempted(f"bytes {start} to {end} ", fetched)
 
-    def _look(self) -> None:
+    def _check_changed(self) -> None:
         now_s = time.monotonic()
         if not self._store.tells_changes and now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s

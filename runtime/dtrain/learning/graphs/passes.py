@@ -29,7 +29,7 @@ class ScratchPool:
         self._n_steps = n_steps
         self._free: list[Scratch] = []
 
-    def take(self) -> Scratch:
+    def acquire(self) -> Scratch:
         try:
             return self._free.pop()
         except IndexError:
@@ -54,7 +54,7 @@ class Pass:
         sums: StepSums | None,
     ) -> None:
         self._pool = pool
-        self._scratch: Scratch | None = pool.take()
+        self._scratch: Scratch | None = pool.acquire()
         self._graph = graph
         self._layers = [stand_ins.get(index, step.layer) for index, step in enumerate(graph.steps)]
         self._values: list[list[Array]] = []
@@ -131,7 +131,7 @@ class Pass:
             if not self._needed[index]:
                 continue
             places = collected.places(step, call)
-            dy = arrived.take(index)
+            dy = arrived.pop(index)
             if index in self._graph.activity_penalties:
                 [y] = self._values[index]
                 dy = np.array(dy)
@@ -164,7 +164,7 @@ class Arrived:
         elif gradient is not None:
             before += gradient
 
-    def take(self, step: int) -> Any:
+    def pop(self, step: int) -> Any:
         """Return the gradient by the outputs of a step; 0 for an output that was not read."""
         taken = self._gradients[step]
         self._gradients[step] = []

@@ -75,7 +75,7 @@ FAREWELL_S = 5.0
 RECONNECT_S = 10.0
 
 
-class Leader:
+class LeaderDriver:
     """The leader's connections to all servers, for one thread; only `abort` may come from another."""
 
     def __init__(
@@ -135,22 +135,22 @@ class Leader:
                     repairs=repairs if server == self.host else (),
                 )
                 own_slots = (slots[name][server][i] for name in slots for i in trainable)
-                peer.tell(message, [*values[server], *own_slots])
+                peer.notify(message, [*values[server], *own_slots])
             frames = [peer.receive() for peer in self._peers]
             answers = [_expect(Initialised, frame).message for frame in frames]
             for together in zip_longest(*parts):
                 pairs = zip(self._peers, together, strict=True)
                 asked = [(peer, part) for peer, part in pairs if part is not None]
                 for peer, (load, source) in asked:
-                    peer.tell(load, source())
+                    peer.notify(load, source())
                 for peer, _ in asked:
                     _expect(Loaded, peer.receive())
         return max(answer.given_up for answer in answers if isinstance(answer, Initialised))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         with self._asking():
-            self._say(server, question)
-            blocks = _expect(Rows, self._hear(server, question)).blocks
+            self._send(server, question)
+            blocks = _expect(Rows, self._receive(server, question)).blocks
         if len(blocks) != 1:
             raise PeerRefusedError(f"{server_name(server)} sent {len(blocks)} blocks of rows for one array")
         return blocks[0]
@@ -166,8 +166,8 @@ class Leader:
     def _ask(self, question: AnyMessage, kind: type[Answer]) -> list[Answer]:
         with self._asking():
             for server in range(len(self._peers)):
-                self._say(server, question)
-            frames = [self._hear(server, question) for server in range(len(self._peers))]
+                self._send(server, question)
+            frames = [self._receive(server, question) for server in range(len(self._peers))]
         answers = [cast(Answer, _expect(kind, frame).message) for frame in frames]
         for server, answer in enumerate(answers):
             check_numbers(server_name(server), answer)
@@ -177,8 +177,8 @@ class Leader:
         """Tell ps:0, which may have been started again, that the last step of a generation is saved."""
         question = Conclude(generation=generation, rows=dict(rows))
         with self._asking():
-            self._say(self.host, question)
-            frame = self._hear(self.host, question)
+            self._send(self.host, question)
+            frame = self._receive(self.host, question)
         _expect(Conclude, frame)
 
     @contextlib.contextmanager
@@ -190,22 +190,22 @@ class Leader:
         yield
         self._answers_open = False
 
-    def _say(self, server: int, question: AnyMessage) -> None:
+    def _send(self, server: int, question: AnyMessage) -> None:
         """Send a question; each one for a server's state has a number, by which its rows are asked for."""
         if isinstance(question, Snapshot):
             self._number[server] = next(self._numbers)
         if isinstance(question, Snapshot | SnapshotRows):
             question = msgspec.structs.replace(question, number=self._number[server])
-        self._peers[server].tell(question)
+        self._peers[server].notify(question)
 
-    def _hear(self, server: int, question: AnyMessage) -> Frame:
+    def _receive(self, server: int, question: AnyMessage) -> Frame:
         """Return a server's answer; after a broken connection, that to another question on a new one."""
         peer = self._peers[server]
         try:
             return peer.receive()
         except PeerLostError:
             peer.open(RECONNECT_S)
-        self._say(server, question)
+        self._send(server, question)
         return peer.receive()
 
     def reconnect(self) -> None:
@@ -221,7 +221,7 @@ class Leader:
         message = Farewell(rows={fit: dict(epochs) for fit, epochs in (rows or {}).items()})
         deadline = self._clock.now() + FAREWELL_S
         for peer in self._peers:
-            peer.tell(message)
+            peer.notify(message)
         for peer in self._peers:
             with contextlib.suppress(PeerError):  # a server that is gone needs no farewell
                 peer.receive(deadline=deadline)
@@ -295,7 +295,7 @@ def _blocks(source: Any, rows: slice) -> list[Array]:
 class KeeperParts:
     """The connections, settings and storage with which a leader works."""
 
-    leader: Leader
+    leader: LeaderDriver
     links: Sequence[HeartbeatLink]
     reporter: Reporter
     run_dir: Path
@@ -359,7 +359,7 @@ class Keeper(KeeperThread):
         super().begin(start, save=save)
 
     def attach(self) -> None:
-        self._hear()
+        self._receive()
         lineage = self._place.links[self._place.leader.host].reply.lineage
         last = lineage.first_step + self.asked.max_steps
         self._saver.state = self.asked.but(lineage=lineage, max_steps=last)
@@ -386,7 +386,7 @@ class Keeper(KeeperThread):
 
     # In the background
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         self._machine.answers = [link.answer for link in self._place.links]
         self._machine.own_step = self.own_step()
         self._machine.notices = {
@@ -394,17 +394,17 @@ class Keeper(KeeperThread):
         }
 
     def _newest_step(self) -> int:
-        self._hear()
+        self._receive()
         return self._machine.step
 
     def _away(self) -> Sequence[int]:
         return [server for server, link in enumerate(self._place.links) if link.away]
 
-    def _look(self) -> Sequence[Action]:
+    def _poll(self) -> Sequence[Action]:
         for link in self._place.links:
             if link.failure is not None:
                 return self._machine.failed(None, link.failure, self._clock.now())
-        return super()._look()
+        return super()._poll()
 
     def _do(self, action: Action) -> Sequence[Action]:
         match action:

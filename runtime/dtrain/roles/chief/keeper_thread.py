@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dtrain.errors import DtrainError
 from dtrain.process.clock import LOOK_S, SYSTEM, Clock, Event, Running
 from dtrain.process.file_lock import SAID_AFTER_S
-from dtrain.roles.chief.machine import Action, GiveUp, Keeping, Note, Reason, Request, Save, Tell, Warn
+from dtrain.roles.chief.machine import Action, GiveUp, Keeping, Reason, Request, Save, Tell, Warn, WriteEvent
 from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start
 from dtrain.runs import notices
@@ -48,7 +48,7 @@ class KeeperThread:
         self._start = start
         self._saver.state = state = start.state
         lost = state.lineage.rolled_back_steps
-        self._hear()
+        self._receive()
         self._carry_out(self._machine.begin(state.version, lost, save=save, now=self._clock.now()))
         self._start = None
         self._go_on()
@@ -105,17 +105,17 @@ class KeeperThread:
             while not machine.stopped and machine.failure is None:
                 self._wake.wait(machine.wait_s(now()))
                 self._wake.clear()
-                self._carry_out(self._look())
+                self._carry_out(self._poll())
         except Exception as error:  # else the program would wait for this thread for ever, and not know why
             reason = DtrainError(f"nothing can be saved any more: {type(error).__name__}: {error}")
             self._carry_out(machine.failed(None, reason, now()))
             raise
 
-    def _look(self) -> Sequence[Action]:
-        self._hear()
-        return self._machine.look(self._clock.now())
+    def _poll(self) -> Sequence[Action]:
+        self._receive()
+        return self._machine.poll(self._clock.now())
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         self._machine.own_step = 0, self._saver.step()
         self._machine.notices = range(1, notices.heard() + 1)
 
@@ -141,7 +141,7 @@ class KeeperThread:
                 self._awaited[request].set()
             case Warn(text):
                 self._warn(text)
-            case Note(happened):
+            case WriteEvent(happened):
                 self._trace.event(happened)
             case GiveUp(error):
                 self.on_failure(str(error))

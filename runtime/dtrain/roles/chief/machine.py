@@ -282,7 +282,7 @@ class Warn:
 
 
 @dataclass(frozen=True)
-class Note:
+class WriteEvent:
     """Write an event to the trace."""
 
     event: AnyEvent
@@ -295,7 +295,7 @@ class GiveUp:
     error: DtrainError
 
 
-Action = Save | Restore | BeginTerm | ConcludeFit | Tell | Warn | Note | GiveUp
+Action = Save | Restore | BeginTerm | ConcludeFit | Tell | Warn | WriteEvent | GiveUp
 GONE = (PeerLostError, WaitTimeoutError)
 """Errors of a server that may come back."""
 
@@ -376,7 +376,7 @@ class Keeping:
         self._requests.setdefault(request, now)
         return []
 
-    def look(self, now: float) -> list[Action]:
+    def poll(self, now: float) -> list[Action]:
         if self.stopped or self.failure is not None:
             return []
         lost = self.watch.lost(self.answers) if self.watch is not None else []
@@ -407,8 +407,11 @@ class Keeping:
     def saved(self, save: Save, reached: int | None, *, whole: bool, now: float) -> list[Action]:
         """Go on after a checkpoint of `reached`; None: ps:0 was not at the last step, none was written."""
         if reached is None:
-            return self._told(Request.FINISH, done=False)
-        return [Note(Saved(step=reached, why=save.reason.value)), *self._after(save, whole=whole, now=now)]
+            return self._answer(Request.FINISH, done=False)
+        return [
+            WriteEvent(Saved(step=reached, why=save.reason.value)),
+            *self._after(save, whole=whole, now=now),
+        ]
 
     def _after(self, save: Save, *, whole: bool, now: float) -> list[Action]:
         if save.reason is Reason.START:
@@ -420,12 +423,12 @@ class Keeping:
             return []
         self.schedule.saved(save.step, now)
         half = f"the checkpoint of step {save.step} has a batch on some servers only, which is dealt again"
-        told = [] if save.reason is Reason.NOTICE else self._told(Request.SAVE)
+        told = [] if save.reason is Reason.NOTICE else self._answer(Request.SAVE)
         return [*([] if whole else [Warn(half)]), *told]
 
     def concluded(self) -> list[Action]:
         self.stopped = True
-        return self._told(Request.FINISH)
+        return self._answer(Request.FINISH)
 
     def restored(self, version: int, rolled_back_steps: int) -> list[Action]:
         of_this = [
@@ -449,8 +452,8 @@ class Keeping:
             why = "the leader died while it assigned values"
         back = f"{why}: every server goes back from step {reached} to the checkpoint of step {given}"
         warning = [Warn(back)] if reached > given else []
-        begun = Note(TermBegun(term=self.watch.term, step=given))
-        return [begun, *warning, *self._told(Request.FINISH, done=False), *self._told(Request.GIVE_BACK)]
+        begun = WriteEvent(TermBegun(term=self.watch.term, step=given))
+        return [begun, *warning, *self._answer(Request.FINISH, done=False), *self._answer(Request.GIVE_BACK)]
 
     def failed(self, action: Action | None, error: DtrainError, now: float) -> list[Action]:
         """Go on after an action that failed; None: a server is gone for good."""
@@ -458,7 +461,7 @@ class Keeping:
             case Save(reason=Reason.SCHEDULE | Reason.REQUEST | Reason.NOTICE):
                 self.schedule.saved(action.step, now)
                 warning = [] if self.stopped else [Warn(f"no checkpoint of step {action.step}: {error}")]
-                return [*warning, *self._told(Request.SAVE)]
+                return [*warning, *self._answer(Request.SAVE)]
             case Save(reason=Reason.LAST) | ConcludeFit() if isinstance(error, (*GONE, PeerRefusedError)):
                 # A server that has died is seen by its lease; one that refuses for other reasons is given up.
                 if now - self._requests[Request.FINISH] < self.patience_s:
@@ -493,7 +496,7 @@ class Keeping:
         self.rolled_back_steps = rolled_back_steps
         self.schedule.saved(version, now)
 
-    def _told(self, request: Request, *, done: bool = True) -> list[Action]:
+    def _answer(self, request: Request, *, done: bool = True) -> list[Action]:
         return [Tell(request, done)] if self._requests.pop(request, None) is not None else []
 
 

@@ -23,7 +23,7 @@ class OrderDriver:
         term: in which the last order was given, or the one before it if that waits.
         waits: the servers had begun another term: the last order is given with `repeat_in`.
         torn: the values of an order of an earlier process of the leader have reached some servers only, as
-            `look` has seen.
+            `poll` has seen.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class OrderDriver:
         self.term = 0
         self.rows: Mapping[int, Row] = {}
 
-    def look(self) -> Holding:
+    def poll(self) -> Holding:
         order = self._order(None)
         self._give(order, ())
         self.torn = order.torn

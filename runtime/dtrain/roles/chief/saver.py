@@ -163,7 +163,7 @@ class Saver:
                 for shard in array.shards:
                     name = plan.variables[shard.variable].name
                     key = name if array.name == VALUES else checkpoints.slot_key(name, array.name)
-                    entry = Streamed(shard.dtype, shard.shape, pieces.take(shard.size))
+                    entry = Streamed(shard.dtype, shard.shape, pieces.read(shard.size))
                     entries[checkpoints.part_key(key, shard.row_start)] = entry
         return entries
 
@@ -212,7 +212,7 @@ class Pieces:
         self._blocks = blocks
         self._rest: Array = np.empty(0)
 
-    def take(self, size: int) -> Iterator[Array]:
+    def read(self, size: int) -> Iterator[Array]:
         """Yield the next `size` elements as flat arrays, views of the answers; ask for none earlier."""
         while size:
             if not self._rest.size:

@@ -339,7 +339,7 @@ def fetch_newest(section: CheckpointSection, directory: Path, warn: Callable[[st
     if remote is None:
         return
     begun = _holds_a_sound_one(directory, warn)
-    remote.claim(directory, heir=not begun)
+    remote.claim(directory, successor=not begun)
     if not begun and remote.fetch(directory, after=-1):
         if remote.warning:
             warn(remote.warning)

@@ -21,9 +21,9 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from dtrain.collectives.between_hosts.follower import Promise
+from dtrain.collectives.between_hosts.follower import Vote
 from dtrain.collectives.blocks import BLOCK_ELEMENTS, TableInGroup, sizes_without, tables_in
-from dtrain.collectives.board import LINE_WORDS, Board, Words, bits, lines
+from dtrain.collectives.board import LINE_WORDS, Board, SharedWords, bits, lines
 from dtrain.collectives.update import BlockUpdate, nbytes_aside, pieces_in
 from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import InputError, PeerRefusedError, SpecError
@@ -34,9 +34,9 @@ from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
 from dtrain.roles.collective.shared_records import (
+    FitRecord,
     GivenRows,
-    PromiseRecord,
-    StandingRecord,
+    VoteRecord,
     bytes_in,
     nbytes_of,
     put_bytes,
@@ -88,7 +88,7 @@ class ArenaShape(msgspec.Struct, frozen=True):
         squares = [("float64", pieces_in(groups))]
         sizes = sizes_without(groups, self.tables)
         means = [(group.dtype, size) for group, size in zip(groups, sizes, strict=True) if group.trainable]
-        # A promise has the sums of all parts of two steps.
+        # A vote has the sums of all parts of two steps.
         record_bytes = RECORD_BYTES + (2 * self.parts * self.sums_nbytes if self.several_hosts else 0)
         return [
             *board,
@@ -153,7 +153,7 @@ class Arena:
         self,
         shape: ArenaShape,
         data: Array,
-        words: Words,
+        words: SharedWords,
         fd: int = -1,
         rows: GrowingMemory | Array | None = None,
     ) -> None:
@@ -189,8 +189,8 @@ class Arena:
         self.means = {index: next(arrays) for index, group in enumerate(groups) if group.trainable}
         self._addresses = [next(arrays) for _ in range(shape.ranks if shape.several_hosts else 0)]
         places = list(arrays)
-        self.record = StandingRecord(self.board.record, places)
-        self.promise = PromiseRecord(self.board.record, places)
+        self.record = FitRecord(self.board.record, places)
+        self.vote = VoteRecord(self.board.record, places)
 
     @classmethod
     def make(cls, shape: ArenaShape) -> Self:
@@ -276,9 +276,9 @@ class Arena:
         self.board.batches[number % 2] = batches
         self.board.summed[0] = number - 1
 
-    def promise_first(self, promise: Promise) -> None:
-        self.promise.write(promise)
-        for seat in promise.heirs:
+    def vote_first(self, vote: Vote) -> None:
+        self.vote.write(vote)
+        for seat in vote.successors:
             self.put_address(seat.rank, seat.address)
 
     def put_address(self, rank: int, address: str) -> None:
@@ -311,7 +311,7 @@ class Arena:
         return msgspec.msgpack.decode(bytes_in(self._tallies[number % 2]), type=Open)
 
 
-def _words(memory: SharedMemory, shape: ArenaShape) -> Words:
+def _words(memory: SharedMemory, shape: ArenaShape) -> SharedWords:
     nbytes = lines(shape.ranks, shape.parts) * LINE_WORDS * 8
     return memoryview(memory)[:nbytes].cast("q")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from dtrain.collectives.backups import NOBODY, BackupRules, Standing
+from dtrain.collectives.backups import NOBODY, BackupFit, BackupRules
 from dtrain.config.choices import NanPolicy, TooFew
 from dtrain.errors import NonFiniteGradientError, TooFewReplicasError
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -24,11 +24,11 @@ from dtrain.roles.collective.backup_step import (
     LateOrders,
     Leadership,
     LockedStep,
-    SharedStanding,
+    SharedFit,
 )
 from dtrain.roles.collective.rules import LOOK_S, Awaited, Rules, Waits
 from dtrain.types import Array
-from dtrain.wire.one_host.synchronization import Bells, Locks
+from dtrain.wire.one_host.synchronization import Doorbells, Locks
 
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)
@@ -44,7 +44,7 @@ class BackupDriver:
     def __init__(
         self,
         arena: Arena,
-        bells: Bells,
+        doorbells: Doorbells,
         locks: Locks,
         rank: int,
         store: Store,
@@ -60,21 +60,21 @@ class BackupDriver:
         """Take part.
 
         Args:
-            linked: the ranks to which `bells` has an end.
+            linked: the ranks to which `doorbells` has an end.
             joins: whether this replica takes part later than others, or in the place of one that has died.
         """
         self.rank = rank
         self.values = arena.values
         self.store = store
         self._arena, self._board = arena, arena.board
-        self._bells, self._locks = bells, locks
+        self._doorbells, self._locks = doorbells, locks
         self._backups, self._rules = backups, rules
         self._account = account
         self._waits = waits or Waits()
-        self._shared = SharedStanding(arena, bells, locks, rank, account, orders, self._waits, linked)
+        self._shared = SharedFit(arena, doorbells, locks, rank, account, orders, self._waits, linked)
         self._memory = arena.block_update(store)
         self._step = LockedStep(arena, store, self._memory, self._shared, rank, rules.weighting)
-        self._base = self._standing.round
+        self._base = self._fit.round
         self._place = NO_PLACE
         self._looks_soon = False
         self.leadership = Leadership(self._shared, rank, self._waits)
@@ -83,14 +83,14 @@ class BackupDriver:
         self._shared.sync()
 
     @property
-    def _standing(self) -> Standing:
+    def _fit(self) -> BackupFit:
         return self._shared.now
 
     # The training loop's side
 
     @property
     def members(self) -> Sequence[int]:
-        return sorted(self._standing.members)
+        return sorted(self._fit.members)
 
     @property
     def dead(self) -> set[int]:
@@ -98,11 +98,11 @@ class BackupDriver:
 
     @property
     def version(self) -> int:
-        return self._standing.version
+        return self._fit.version
 
     @property
     def round(self) -> int:
-        return self._standing.round - 1
+        return self._fit.round - 1
 
     @property
     def finished(self) -> bool:
@@ -110,22 +110,22 @@ class BackupDriver:
 
     @property
     def made_by(self) -> Sequence[int]:
-        return self._standing.made_by
+        return self._fit.made_by
 
     def next_part(self) -> int:
         """Return the part to compute now; NO_PART if there is none, or a step is being made."""
-        standing = self._shared.sync()
-        self._base, self._place = standing.round, NO_PLACE
-        if self.finished or standing.counted is not None:
+        fit = self._shared.sync()
+        self._base, self._place = fit.round, NO_PLACE
+        if self.finished or fit.counted is not None:
             return NO_PART
-        if not self._open_places(standing) and self._may_give(standing):
+        if not self._open_places(fit) and self._may_give(fit):
             self._shared.surely(self._give)
-            standing = self._standing
-        open_places = self._open_places(standing)
-        if standing.counted is not None or not open_places:
+            fit = self._fit
+        open_places = self._open_places(fit)
+        if fit.counted is not None or not open_places:
             return NO_PART
-        self._base, self._place = standing.round, open_places[0]
-        return self._part_in(standing, self._place)
+        self._base, self._place = fit.round, open_places[0]
+        return self._part_in(fit, self._place)
 
     def place_of(self, part: int) -> int:
         """Return the place of the part that `next_part` returned last."""
@@ -157,11 +157,11 @@ class BackupDriver:
     def look_across(self) -> None:
         self._shared.sync()
         if self.dead:
-            self._shared.surely(lambda standing: False)
+            self._shared.surely(lambda fit: False)
 
     def close(self) -> None:
         self._locks.close()
-        self._bells.close()
+        self._doorbells.close()
 
     # The leader
 
@@ -173,18 +173,18 @@ class BackupDriver:
         self._shared.wait_for("the step under way", self._rests)
         try:
             yield
-            self._shared.keep()
+            self._shared.store()
         finally:
             self._shared.leave()
 
     def _rests(self) -> bool:
-        standing = self._shared.sync()
-        while standing.counted is not None and self._make(standing) is None:
-            standing = self._shared.sync()
-        return standing.counted is None and self._shared.rests()
+        fit = self._shared.sync()
+        while fit.counted is not None and self._make(fit) is None:
+            fit = self._shared.sync()
+        return fit.counted is None and self._shared.rests()
 
     @property
-    def cut(self) -> Callable[[], AbstractContextManager[Standing | None]]:
+    def cut(self) -> Callable[[], AbstractContextManager[BackupFit | None]]:
         return self._shared.cut
 
     # Waits
@@ -199,57 +199,55 @@ class BackupDriver:
         since_s = 0.0
         try:
             while True:
-                standing = self._shared.sync()
+                fit = self._shared.sync()
                 self._raise_if_failed()
-                if standing.round > self._base or self.finished:
+                if fit.round > self._base or self.finished:
                     return True
-                whom = self._make(standing) if standing.counted is not None else self._gather(standing)
+                whom = self._make(fit) if fit.counted is not None else self._gather(fit)
                 if whom is None:
-                    standing = self._shared.sync()  # for another part of the round, after the one given
-                    here = standing.round == self._base and standing.counted is None
-                    if here and any(place != self._place for place in self._open_places(standing)):
+                    fit = self._shared.sync()  # for another part of the round, after the one given
+                    here = fit.round == self._base and fit.counted is None
+                    if here and any(place != self._place for place in self._open_places(fit)):
                         return False
                     continue
                 if whom != awaited:
                     awaited, since_s = whom, self._waits.clock.now()
-                self._check_enough(standing, since_s)
-                self._waits.look(self._bells, since_s, whom, SOON_S if self._looks_soon else LOOK_S)
+                self._check_enough(fit, since_s)
+                self._waits.wait(self._doorbells, since_s, whom, SOON_S if self._looks_soon else LOOK_S)
         finally:
             if awaited is not None:
                 self._waits.waiting(None)
 
-    def _gather(self, standing: Standing) -> Awaited | None:
+    def _gather(self, fit: BackupFit) -> Awaited | None:
         """Decide, or take another part, or name those for whom this replica waits; None: look again."""
-        complete = self._shared.complete(standing)
+        complete = self._shared.complete(fit)
         self._looks_soon = True
         if len(complete) >= self._backups.parts:
             return (
                 None if self._shared.alone(self._decide) else self._awaited([self._shared.holder], "decision")
             )
-        if self.dead or self._may_give(standing):
+        if self.dead or self._may_give(fit):
             return None if self._shared.alone(self._give) else self._awaited([self._shared.holder], "deal")
         self._looks_soon = self._shared.hears_an_end
-        left = {used.rank for place, used in enumerate(standing.places) if used and place not in complete}
+        left = {used.rank for place, used in enumerate(fit.places) if used and place not in complete}
         return self._awaited(sorted(left - {self.rank}), "gradient")
 
-    def _make(self, standing: Standing) -> Awaited | None:
+    def _make(self, fit: BackupFit) -> Awaited | None:
         """Work on the step that is decided, or name those for whom this replica waits; None: look again."""
-        self._step.begin(standing)
+        self._step.begin(fit)
         self._looks_soon = True
         if self._step.work():
-            self._bells.ring()
+            self._doorbells.ring()
             return None
         if self._step.open() is None:
             return None if self._shared.alone(self._finish) else self._awaited([self._shared.holder], "end")
         return self._awaited(self._step.busy(), "update of its slice")
 
-    def _check_enough(self, standing: Standing, since_s: float) -> None:
-        rules, live = self._rules, len(standing.members)
-        by_the_dead = sum(
-            self._rank_in(standing, each) not in standing.members for each in self._shared.complete(standing)
-        )
+    def _check_enough(self, fit: BackupFit, since_s: float) -> None:
+        rules, live = self._rules, len(fit.members)
+        by_the_dead = sum(self._rank_in(fit, each) not in fit.members for each in self._shared.complete(fit))
         possible = by_the_dead + live * self._backups.quota(live)
-        if rules.too_few == TooFew.SHRINK or standing.counted is not None or possible >= self._backups.parts:
+        if rules.too_few == TooFew.SHRINK or fit.counted is not None or possible >= self._backups.parts:
             return
         waited_s = self._waits.clock.now() - since_s
         if rules.too_few == TooFew.FAIL or waited_s >= rules.too_few_timeout_s:
@@ -258,67 +256,65 @@ class BackupDriver:
                 f"{live} are left, for {waited_s:.1f} s (training.too_few: {rules.too_few})"
             )
 
-    def _open_places(self, standing: Standing) -> list[int]:
-        complete = self._shared.complete(standing)
-        return [place for place in standing.places_of(self.rank) if place not in complete]
+    def _open_places(self, fit: BackupFit) -> list[int]:
+        complete = self._shared.complete(fit)
+        return [place for place in fit.places_of(self.rank) if place not in complete]
 
-    def _may_give(self, standing: Standing) -> bool:
-        return standing.may_give(
-            self.rank, self._backups, self._shared.complete(standing), self.store.max_steps
-        )
+    def _may_give(self, fit: BackupFit) -> bool:
+        return fit.may_give(self.rank, self._backups, self._shared.complete(fit), self.store.max_steps)
 
     @staticmethod
-    def _rank_in(standing: Standing, place: int) -> int:
-        used = standing.places[place]
+    def _rank_in(fit: BackupFit, place: int) -> int:
+        used = fit.places[place]
         return NOBODY if used is None else used.rank
 
     @staticmethod
-    def _part_in(standing: Standing, place: int) -> int:
-        used = standing.places[place]
+    def _part_in(fit: BackupFit, place: int) -> int:
+        used = fit.places[place]
         return NO_PART if used is None else used.part
 
     # Changes of it
 
-    def _enter(self, standing: Standing) -> bool:
-        standing.enter(self.rank)
+    def _enter(self, fit: BackupFit) -> bool:
+        fit.enter(self.rank)
         return True
 
-    def _give(self, standing: Standing) -> bool:
-        return standing.give(self.rank, self._backups, self._shared.complete(standing), self.store.max_steps)
+    def _give(self, fit: BackupFit) -> bool:
+        return fit.give(self.rank, self._backups, self._shared.complete(fit), self.store.max_steps)
 
-    def _decide(self, standing: Standing) -> bool:
-        if standing.counted is not None or self.finished:
+    def _decide(self, fit: BackupFit) -> bool:
+        if fit.counted is not None or self.finished:
             return False
-        return standing.decide(self._shared.complete(standing), self._backups)
+        return fit.decide(self._shared.complete(fit), self._backups)
 
-    def _finish(self, standing: Standing) -> bool:
+    def _finish(self, fit: BackupFit) -> bool:
         """End the step unless another replica has ended it, and deal parts to all idle replicas."""
-        if standing.round != self._step.round or standing.counted is None:
+        if fit.round != self._step.round or fit.counted is None:
             return False
-        sums = self._step.sums(standing)
-        standing.sums = self._account.count(standing.sums, standing.version, sums)
-        standing.finish(self._shared.complete(standing), self._backups)
-        for rank in sorted(standing.members):
-            standing.give(rank, self._backups, (), self.store.max_steps)
+        sums = self._step.sums(fit)
+        fit.sums = self._account.count(fit.sums, fit.version, sums)
+        fit.finish(self._shared.complete(fit), self._backups)
+        for rank in sorted(fit.members):
+            fit.give(rank, self._backups, (), self.store.max_steps)
         return True
 
-    def _drop(self, part: int, finite: bool, standing: Standing) -> bool:
+    def _drop(self, part: int, finite: bool, fit: BackupFit) -> bool:
         place = self._place
-        if (self._rank_in(standing, place), self._part_in(standing, place)) != (self.rank, part):
+        if (self._rank_in(fit, place), self._part_in(fit, place)) != (self.rank, part):
             return False
-        if standing.round > self._base:
-            standing.late(place, self._backups)
+        if fit.round > self._base:
+            fit.late(place, self._backups)
         else:
-            standing.drop(place)
+            fit.drop(place)
             if not finite and self._rules.nan_policy == NanPolicy.FAIL:
-                standing.failed = self._not_finite(standing.version + 1)
+                fit.failed = self._not_finite(fit.version + 1)
         return True
 
-    def _late(self, part: int, standing: Standing) -> bool:
+    def _late(self, part: int, fit: BackupFit) -> bool:
         place = self._place
-        if (self._rank_in(standing, place), self._part_in(standing, place)) != (self.rank, part):
+        if (self._rank_in(fit, place), self._part_in(fit, place)) != (self.rank, part):
             return False
-        standing.late(place, self._backups)
+        fit.late(place, self._backups)
         return True
 
     # What came of a part
@@ -330,16 +326,16 @@ class BackupDriver:
         board.computed_by[place] = self.rank
         board.sums_nbytes[place] = self._arena.put_sums(place, sums)
         board.ready[place] = self._base
-        self._bells.ring()
+        self._doorbells.ring()
 
     def _outcome(self, part: int) -> Outcome:
-        standing = self._standing
-        counted = standing.contributed.get(self.rank, (0, 0))
+        fit = self._fit
+        counted = fit.contributed.get(self.rank, (0, 0))
         if part == NO_PART or counted[0] == self._base:
             return Outcome(Verdict.ACCEPTED, accepted=counted[1] if counted[0] == self._base else 0)
         if self.finished:
             return FINISHED
-        used = standing.places[self._place]
+        used = fit.places[self._place]
         again = used is not None and used.rank == self.rank and used.part == part
         void = again and used is not None and used.void
         if again and (void or not self._backups.retry):
@@ -347,8 +343,8 @@ class BackupDriver:
         return PENDING if void else Outcome(Verdict.STALE, stale=1)
 
     def _raise_if_failed(self) -> None:
-        if self._standing.failed:
-            raise NonFiniteGradientError(self._standing.failed)
+        if self._fit.failed:
+            raise NonFiniteGradientError(self._fit.failed)
 
     def _not_finite(self, step: int) -> str:
         return f"the gradient of {self._waits.name_of(self.rank)} for step {step} holds NaN or infinity"

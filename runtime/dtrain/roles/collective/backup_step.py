@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
-from dtrain.collectives.backups import NOBODY, Standing
+from dtrain.collectives.backups import NOBODY, BackupFit
 from dtrain.collectives.blocks import share
 from dtrain.collectives.step import Phase
 from dtrain.collectives.update import BlockUpdate, work
@@ -23,17 +23,17 @@ from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.round import Stock
 from dtrain.roles.collective.rules import Awaited, Orders, Waits
-from dtrain.roles.collective.shared_records import StandingRecord
-from dtrain.wire.one_host.synchronization import Bells, Locks
+from dtrain.roles.collective.shared_records import FitRecord
+from dtrain.wire.one_host.synchronization import Doorbells, Locks
 
 DECISION = 0
-"""The lock on the standing; the slices of a step have the next numbers."""
+"""The lock on the fit's state; the slices of a step have the next numbers."""
 LIFE = 1000
 """The lock of rank r on its own life has number LIFE + r; it lasts as long as the process takes part."""
 SOON_S = 0.002
-"""The pause before a lock of another process is tried again where no bell announces its release."""
-Change = Callable[[Standing], bool]
-"""Changes the standing, and returns whether it did."""
+"""The pause before a lock of another process is tried again where no doorbell announces its release."""
+Change = Callable[[BackupFit], bool]
+"""Changes the fit's state, and returns whether it did."""
 
 
 class LateOrders(Orders, Protocol):
@@ -45,22 +45,22 @@ class LateOrders(Orders, Protocol):
 
 
 class EpochAccount(Protocol):
-    """The sums of loss and metrics of epochs, as bytes in the standing."""
+    """The sums of loss and metrics of epochs, as bytes in the fit's state."""
 
     def count(self, sums: bytes, version: int, given: Sequence[Sums]) -> bytes:
         """Return the sums with those of the step that makes `version` + 1."""
 
-    def adopt(self, standing: Standing) -> None:
-        """Receive a standing that is new to this process."""
+    def adopt(self, fit: BackupFit) -> None:
+        """Receive a fit's state that is new to this process."""
 
 
-class SharedStanding:
-    """The standing, as this process knows it, and who of its members is gone."""
+class SharedFit:
+    """The fit's state, as this process knows it, and who of its members is gone."""
 
     def __init__(
         self,
         arena: Arena,
-        bells: Bells,
+        doorbells: Doorbells,
         locks: Locks,
         rank: int,
         account: EpochAccount,
@@ -69,28 +69,28 @@ class SharedStanding:
         linked: Sequence[int],
     ) -> None:
         self._arena, self._board, self._record = arena, arena.board, arena.record
-        self._bells, self._locks, self._rank = bells, locks, rank
+        self._doorbells, self._locks, self._rank = doorbells, locks, rank
         self._account, self._orders, self._waits = account, orders, waits
         self.now = self._record.read()
         self._linked = {other: self.now.members.get(other, 0) for other in linked}
         account.adopt(self.now)
-        self.wait_for("the end of its predecessor", partial(locks.take, LIFE + rank))
+        self.wait_for("the end of its predecessor", partial(locks.acquire, LIFE + rank))
 
     def rests(self) -> bool:
         """Take the lock and keep it, if no step is being made; return whether this process has it."""
-        if not self.take(DECISION):
+        if not self.acquire(DECISION):
             return False
         if self.sync().counted is None:
             return True
         self.leave()
         return False
 
-    def keep(self) -> None:
+    def store(self) -> None:
         self._tidy(self.now)
         self._write(self.now)
 
-    def take(self, number: int) -> bool:
-        taken = self._locks.take(number)
+    def acquire(self, number: int) -> bool:
+        taken = self._locks.acquire(number)
         if taken:
             self._board.locked_by[number] = self._rank
         return taken
@@ -100,7 +100,7 @@ class SharedStanding:
 
     @property
     def holder(self) -> int:
-        """The rank that has changed the standing last, or does."""
+        """The rank that has changed the fit's state last, or does."""
         return self._board.locked_by[DECISION]
 
     @property
@@ -110,7 +110,7 @@ class SharedStanding:
     @property
     def hears_an_end(self) -> bool:
         """Whether a socket of a member has ended whose locks may not be free yet."""
-        return any(rank in self.now.members and rank in self._bells.dead for rank in self._linked)
+        return any(rank in self.now.members and rank in self._doorbells.dead for rank in self._linked)
 
     def wait_for(self, what: str, is_there: Callable[[], bool]) -> None:
         """Wait for another process that has a lock. Raises a WaitTimeoutError if it lasts too long."""
@@ -118,19 +118,19 @@ class SharedStanding:
         while not is_there():
             since_s = self._waits.clock.now() if since_s is None else since_s
             whom = Awaited(self._waits.name_of, [self.holder], what)
-            self._waits.look(self._bells, since_s, whom, SOON_S)
+            self._waits.wait(self._doorbells, since_s, whom, SOON_S)
         if since_s is not None:
             self._waits.waiting(None)
 
-    def sync(self) -> Standing:
+    def sync(self) -> BackupFit:
         if self._record.has_changed:
             self.now = self._record.read()
             self._account.adopt(self.now)
-        if self._bells.offered:
+        if self._doorbells.offered:
             for rank, entered in self.now.members.items():
                 is_new = rank != self._rank and self._linked.get(rank) != entered
-                if is_new and rank in self._bells.offered:
-                    self._bells.take_up(rank)
+                if is_new and rank in self._doorbells.offered:
+                    self._doorbells.take_up(rank)
                     self._linked[rank] = entered
         self._orders.heed(self.now.version)
         return self.now
@@ -138,63 +138,61 @@ class SharedStanding:
     def _gone(self, rank: int) -> bool:
         """Return whether a member's process has ended; a socket may be its predecessor's, or be missing."""
         linked = self._linked.get(rank) == self.now.members.get(rank)
-        doubtful = rank in self._bells.dead or not linked
+        doubtful = rank in self._doorbells.dead or not linked
         return rank != self._rank and doubtful and self._locks.is_free(LIFE + rank)
 
     def alone(self, change: Change) -> bool:
-        """Change the standing unless another process has the lock; return whether this one had it."""
-        if not self.take(DECISION):
+        """Change the fit's state unless another process has the lock; return whether this one had it."""
+        if not self.acquire(DECISION):
             return False
         try:
-            standing = self.sync()
-            tidied = self._tidy(standing)
-            if change(standing) or tidied:
-                self._write(standing)
+            fit = self.sync()
+            tidied = self._tidy(fit)
+            if change(fit) or tidied:
+                self._write(fit)
         finally:
             self.leave()
         return True
 
     def leave(self) -> None:
         self._locks.release(DECISION)
-        self._bells.ring()
+        self._doorbells.ring()
 
     def surely(self, change: Change) -> None:
-        """Change the standing as soon as the lock on it is free."""
+        """Change the fit's state as soon as the lock on it is free."""
         self.wait_for("the standing", partial(self.alone, change))
 
-    def _write(self, standing: Standing) -> None:
-        self._record.write(standing)
-        self._account.adopt(standing)
+    def _write(self, fit: BackupFit) -> None:
+        self._record.write(fit)
+        self._account.adopt(fit)
 
-    def _tidy(self, standing: Standing) -> bool:
+    def _tidy(self, fit: BackupFit) -> bool:
         """Go on without the dead, and finish what a leader has ordered and may not have written."""
-        gone = [rank for rank in standing.members if self._gone(rank)]
+        gone = [rank for rank in fit.members if self._gone(rank)]
         for rank in gone:
-            standing.lose(rank, self.complete(standing))
+            fit.lose(rank, self.complete(fit))
         order = self._orders.unwritten
-        if standing.counted is not None or order <= standing.carried:
+        if fit.counted is not None or order <= fit.carried:
             return bool(gone)
         self._orders.carry_out()
-        standing.carried = order
-        standing.void()
+        fit.carried = order
+        fit.void()
         return True
 
-    def complete(self, standing: Standing) -> set[int]:
-        ready, number = self._board.ready, standing.round
-        return {
-            place for place, used in enumerate(standing.places) if used is not None and ready[place] == number
-        }
+    def complete(self, fit: BackupFit) -> set[int]:
+        ready, number = self._board.ready, fit.round
+        return {place for place, used in enumerate(fit.places) if used is not None and ready[place] == number}
 
     # For a checkpoint
 
     @contextmanager
-    def cut(self) -> Iterator[Standing | None]:
+    def cut(self) -> Iterator[BackupFit | None]:
         """Keep all replicas from making a step, for a thread that does not train; None: try again later."""
-        if not self._locks.take(DECISION):
+        if not self._locks.acquire(DECISION):
             yield None
             return
         try:
-            found = StandingRecord(self._board.record, self._arena.record.places).read()
+            found = FitRecord(self._board.record, self._arena.record.places).read()
             yield found if found.counted is None else None
         finally:
             self._locks.release(DECISION)
@@ -203,7 +201,7 @@ class SharedStanding:
 class Leadership:
     """Which replica leads, as one of them sees it."""
 
-    def __init__(self, shared: SharedStanding, rank: int, waits: Waits) -> None:
+    def __init__(self, shared: SharedFit, rank: int, waits: Waits) -> None:
         self._shared = shared
         self._rank = rank
         self._clock = waits.clock
@@ -211,8 +209,8 @@ class Leadership:
 
     @property
     def awaited(self) -> int:
-        standing = self._shared.now
-        return min(standing.members) if standing.leader == NOBODY else standing.leader
+        fit = self._shared.now
+        return min(fit.members) if fit.leader == NOBODY else fit.leader
 
     @property
     def is_due(self) -> bool:
@@ -227,13 +225,13 @@ class Leadership:
             self._vacant_since_s = now_s
         return self._rank == self.awaited or now_s - self._vacant_since_s >= LEASE_S
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Lead, unless another replica does meanwhile; return whether this one does."""
 
-        def lead(standing: Standing) -> bool:
-            if standing.leader != NOBODY:
+        def lead(fit: BackupFit) -> bool:
+            if fit.leader != NOBODY:
                 return False
-            standing.leader = self._rank
+            fit.leader = self._rank
             return True
 
         self._shared.surely(lead)
@@ -251,7 +249,7 @@ class LockedStep:
         arena: Arena,
         store: Store,
         memory: BlockUpdate,
-        shared: SharedStanding,
+        shared: SharedFit,
         rank: int,
         weighting: Weighting,
     ) -> None:
@@ -267,26 +265,22 @@ class LockedStep:
         self._phases: list[Phase] = []
         self._limits_found = False
 
-    def begin(self, standing: Standing) -> None:
+    def begin(self, fit: BackupFit) -> None:
         """Read which gradients count; they stay as they are until the step is over."""
-        counted = standing.counted
+        counted = fit.counted
         assert counted is not None, "the step is decided"
-        if self.round == standing.round:
+        if self.round == fit.round:
             return
-        self.round = standing.round
+        self.round = fit.round
         self._slices = min(len(counted), self._arena.shape.ranks)
-        self._memory.contributions = Stock(self._arena, counted).contributions(
-            self._weighting, standing.version
-        )
+        self._memory.contributions = Stock(self._arena, counted).contributions(self._weighting, fit.version)
         self._limits_found = self._store.optimizer.elementwise
         if self._limits_found:
             self._memory.limit(limited=False)
         self._phases = [Phase.UPDATE] if self._limits_found else [Phase.SQUARES, Phase.UPDATE]
 
-    def sums(self, standing: Standing) -> list[Sums]:
-        return [
-            part.sums for part in Stock(self._arena, standing.counted or ()).parts if part.sums is not None
-        ]
+    def sums(self, fit: BackupFit) -> list[Sums]:
+        return [part.sums for part in Stock(self._arena, fit.counted or ()).parts if part.sums is not None]
 
     def open(self) -> tuple[Phase, list[int]] | None:
         """Return the first phase that is not over, and its unfinished slices, this replica's own first."""
@@ -305,7 +299,7 @@ class LockedStep:
             return False
         phase, left = found
         for number in left:
-            if self._shared.take(number + 1):
+            if self._shared.acquire(number + 1):
                 try:
                     self._bring_through(phase, number)
                 finally:

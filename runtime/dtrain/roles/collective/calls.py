@@ -33,7 +33,7 @@ from dtrain.errors import InputError, PeerLostError
 from dtrain.roles.collective.rules import Awaited, Waits
 from dtrain.types import Array
 from dtrain.wire.one_host.shared_memory import GrowingMemory, address
-from dtrain.wire.one_host.synchronization import Bells
+from dtrain.wire.one_host.synchronization import Doorbells
 
 SMALL_BYTES = 32 * 1024
 """Up to this size every replica adds up all arrays itself."""
@@ -136,7 +136,7 @@ class Calls:
     def __init__(
         self,
         memory: CallMemory,
-        bells: Bells,
+        doorbells: Doorbells,
         rank: int,
         members: Sequence[int],
         check: Check,
@@ -153,7 +153,7 @@ class Calls:
         self.members = members
         self.count = count
         self._memory = memory
-        self._bells = bells
+        self._doorbells = doorbells
         self._rank = rank
         self._check = check
         self._waits = waits or Waits()
@@ -189,7 +189,7 @@ class Calls:
         given = self._give(self._known(said, arrays), arrays)
         found = [[np.array(array) for array in each] for each in given]
         self._memory.done[self._rank] = self.count
-        self._bells.ring()
+        self._doorbells.ring()
         return found
 
     def all_reduce(self, said: bytes, arrays: Sequence[Array], *, mean: bool = False) -> list[Array]:
@@ -224,7 +224,7 @@ class Calls:
                 block = slice(start, min(start + BLOCK_ELEMENTS, part.stop))
                 added_up(out.reshape(-1)[block], [flat[block] for flat in flats], mean=mean)
         self._memory.done[self._rank] = self.count
-        self._bells.ring()
+        self._doorbells.ring()
         self._await(self._memory.done, "sum of its slice")
         if number == RESULTS:
             return [np.array(each) for each in sums]
@@ -264,7 +264,7 @@ class Calls:
             memory.digest[turn] = known.digest
         memory.held[turn] = sum(1 << number for number, ref in self._results.items() if ref() is not None)
         memory.called[rank] = self.count
-        self._bells.ring()
+        self._doorbells.ring()
         self._await(memory.called, "call")
         parity = self.count % 2
         if all(memory.digest[2 * each + parity] == known.digest for each in self.members):
@@ -290,14 +290,14 @@ class Calls:
         count = self.count if count is None else count
         since_s: float | None = None
         while late := [rank for rank in self.members if column[rank] < count]:
-            gone = [rank for rank in late if rank in self._bells.dead]
+            gone = [rank for rank in late if rank in self._doorbells.dead]
             if gone and column[gone[0]] < count:
                 raise PeerLostError(
                     f"{self._waits.name_of(gone[0])} has ended in the midst of collective calls: its {what} "
                     f"(number {count}) will not come"
                 )
             since_s = self._waits.clock.now() if since_s is None else since_s
-            self._waits.look(self._bells, since_s, Awaited(self._waits.name_of, late, f"{what} {count}"))
+            self._waits.wait(self._doorbells, since_s, Awaited(self._waits.name_of, late, f"{what} {count}"))
         if since_s is not None:
             self._waits.waiting(None)
 
@@ -336,7 +336,7 @@ class GivenCall(NamedTuple):
 class CallLog:
     """The calls of every part of the newest round.
 
-    One process writes the calls of a part: its owner, then its heir. Those of a part that another host
+    One process writes the calls of a part: its owner, then its successor. Those of a part that another host
     computes the replica writes that speaks for this host. A call counts once the word of the part says so.
 
     Attributes:

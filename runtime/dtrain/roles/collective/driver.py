@@ -10,7 +10,7 @@ What is to be done `collectives.step.Step` decides. The rules are in docs/design
 from collections.abc import Mapping, Sequence
 
 from dtrain.collectives.board import count
-from dtrain.collectives.step import Arrive, Compute, Made, Step, TakeStock, WaitFor, WorkOn
+from dtrain.collectives.step import Arrive, Compute, Made, SharedStep, TakeStock, WaitFor, WorkOn
 from dtrain.config.choices import NanPolicy, TooFew
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -20,10 +20,10 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.round import Membership, PartGiven, Round
+from dtrain.roles.collective.round import HostMembership, PartGiven, Round
 from dtrain.roles.collective.rules import Across, Awaited, NoOrders, Orders, Rules, Shortage, Waits
 from dtrain.types import Array
-from dtrain.wire.one_host.synchronization import Bells
+from dtrain.wire.one_host.synchronization import Doorbells
 
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)
@@ -44,7 +44,7 @@ class CollectiveDriver:
     def __init__(
         self,
         arena: Arena,
-        bells: Bells,
+        doorbells: Doorbells,
         rank: int,
         store: Store,
         dealer: PartDealer,
@@ -69,11 +69,11 @@ class CollectiveDriver:
         self.made_by: list[int] = []
         self._arena = arena
         self._board = arena.board
-        self._bells = bells
+        self._doorbells = doorbells
         self._dealer = dealer
         self._rules = rules
         self._waits = waits or Waits()
-        self._membership = Membership(arena.board, bells, rank)
+        self._membership = HostMembership(arena.board, doorbells, rank)
         self._memory = arena.block_update(store)
         self._orders = orders or NoOrders()
         self._across = across
@@ -91,11 +91,11 @@ class CollectiveDriver:
 
     @property
     def dead(self) -> set[int]:
-        return set(self._bells.dead)
+        return set(self._doorbells.dead)
 
     @property
     def leader(self) -> int:
-        return next(rank for rank in self.members if rank not in self._bells.dead)
+        return next(rank for rank in self.members if rank not in self._doorbells.dead)
 
     @property
     def finished(self) -> bool:
@@ -106,7 +106,7 @@ class CollectiveDriver:
         TooFewReplicasError by the rule `too_few`.
         """
         self._await_enough()
-        action = self._step.next(self._bells.dead)
+        action = self._step.next(self._doorbells.dead)
         return self.number_of(action.part) if isinstance(action, Compute) else NO_PART
 
     def place_of(self, part: int) -> int:
@@ -167,13 +167,13 @@ class CollectiveDriver:
 
     def look_across(self) -> None:
         if self._across is not None:
-            self._across.look(self._now.number, self._bells.dead)
+            self._across.poll(self._now.number, self._doorbells.dead)
 
     def close(self) -> None:
         """Leave: the others go on without this replica."""
         if self._across is not None:
             self._across.close()
-        self._bells.close()
+        self._doorbells.close()
 
     # A round
 
@@ -182,24 +182,25 @@ class CollectiveDriver:
         return self._now
 
     def owes(self, place: int) -> bool:
-        return self._step.is_due(place) and self._step.owner(place, self._bells.dead) == self.rank
+        return self._step.is_due(place) and self._step.owner(place, self._doorbells.dead) == self.rank
 
     def owners(self, places: Sequence[int], what: str) -> Awaited:
         """Return who is to compute the parts of places, awaited for `what`; of other hosts, who speaks."""
-        here = {self._step.owner(each, self._bells.dead) for each in places if self._step.is_due(each)}
+        here = {self._step.owner(each, self._doorbells.dead) for each in places if self._step.is_due(each)}
         elsewhere = "" if all(map(self._step.is_due, places)) else self._awaited_elsewhere
         return Awaited(self._waits.name_of, sorted(here), what, elsewhere)
 
     def await_others(self, since_s: float, whom: Awaited | str) -> None:
-        """Look for what other hosts have done in this round; if there is nothing, wait for a bell or a death.
+        """Look for what other hosts have done in this round; if there is nothing, wait for a doorbell or a
+        death.
 
         Raises:
             PeerError: this host does not go on with the others.
             WaitTimeoutError: a wait that began at `since_s` has lasted too long.
         """
         across = self._across
-        if across is None or not across.look(self._now.number, self._bells.dead):
-            self._waits.look(self._bells, since_s, whom)
+        if across is None or not across.poll(self._now.number, self._doorbells.dead):
+            self._waits.wait(self._doorbells, since_s, whom)
 
     def number_of(self, place: int) -> int:
         return self._batch * self._dealer.parts + place
@@ -236,7 +237,7 @@ class CollectiveDriver:
         members = self._now.members
         self._membership.take_up(members, self._known)
         self._known = set(members)
-        self._step = Step(
+        self._step = SharedStep(
             self._board,
             self._now.number,
             members,
@@ -256,12 +257,12 @@ class CollectiveDriver:
             since_s = self._shortage.goes_on(number, self.version, needed, len(members))
             self._membership.publish()
             self._membership.add(number, members)
-            self._waits.look(self._bells, since_s, f"{needed - len(members)} more replicas")
+            self._waits.wait(self._doorbells, since_s, f"{needed - len(members)} more replicas")
         self._waits.waiting(None)
         self._shortage.ends()
         self._now.members = members
         self._begin_with_members()
-        self._bells.ring()
+        self._doorbells.ring()
 
     def _held(self) -> str | None:
         """Return whom a round waits for that is held over several hosts; None: it is not. Or give up."""
@@ -280,12 +281,12 @@ class CollectiveDriver:
         board.computed_by[place] = self.rank
         board.sums_nbytes[place] = self._arena.put_sums(place, sums)
         board.ready[place] = self.round + 1
-        if board.arrived[self.rank] > self.round:  # else the bell of the arrival follows
-            self._bells.ring()
+        if board.arrived[self.rank] > self.round:  # else the doorbell of the arrival follows
+            self._doorbells.ring()
 
     def _run(self) -> bool:
         """Do what there is to do; return whether the round is over. If not, there is a part to compute."""
-        dead = self._bells.dead
+        dead = self._doorbells.dead
         awaited: WaitFor | None = None
         since_s = 0.0
         try:
@@ -299,12 +300,12 @@ class CollectiveDriver:
                     case Arrive():
                         self._membership.publish()
                         self._board.arrived[self.rank] = self.round + 1
-                        self._bells.ring()
+                        self._doorbells.ring()
                     case TakeStock():
                         self._step.go_through(*self._now.take_stock(self._rules.weighting))
                     case WorkOn(phase, number):
                         self._now.work(phase, number)
-                        self._bells.ring()
+                        self._doorbells.ring()
                     case Compute():
                         return False
                     case Made():

@@ -2,7 +2,7 @@
 (docs/design/collectives.md#meeting).
 
 Every task has one, on its service. The leader gathers the replicas of a call of `fit`; later any task that
-takes part tells a newcomer how training began, and takes its bell.
+takes part tells a newcomer how training began, and takes its doorbell.
 """
 
 import os
@@ -15,11 +15,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from dtrain.cluster import TaskId
-from dtrain.messages import Bell, Enter, Entered, Hello, NotReady, Over, Refusal
+from dtrain.messages import Doorbell, Enter, Entered, Hello, NotReady, Over, Refusal
 from dtrain.messages.replicas import Seat
 from dtrain.wire.channel import Answer, Caller, PassesOn
 from dtrain.wire.frames import Frame, Limits
-from dtrain.wire.one_host.synchronization import Bells
+from dtrain.wire.one_host.synchronization import Doorbells
 
 LIMITS = Limits(1 << 16, 0)
 """Of the messages that come here; none has arrays."""
@@ -39,19 +39,19 @@ class HostsNow(Protocol):
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedResources:
     """The memory and sockets that the replicas of one call of `fit` share.
 
     Attributes:
         descriptors: of the arena, the ledger, the arena's rows of tables, and the memory of calls; for loops
             of the program's own, of the last alone. They are owned by this object.
-        standing: says which rank leads now, and whether it has ended this call of `fit`.
+        leadership: says which rank leads now, and whether it has ended this call of `fit`.
     """
 
     terms: Entered
     descriptors: tuple[int, ...]
-    bells: Bells
-    standing: Callable[[], tuple[int, bool]]
+    doorbells: Doorbells
+    leadership: Callable[[], tuple[int, bool]]
     hosts: HostsNow | None = None
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Meeting:
         self._rank_of = rank_of
         self._changed = threading.Condition()
         self._waiting: dict[int, _Waiting] = {}
-        self._shared: Shared | None = None
+        self._shared: SharedResources | None = None
         self._generation = 0
         self.gathers = False
 
@@ -99,35 +99,35 @@ class Meeting:
                 if wait(there, self._changed):
                     return {rank: self._waiting[rank].message for rank in sorted(there)}
 
-    def begin(self, shared: Shared, ends: Mapping[int, Mapping[int, socket.socket]]) -> None:
+    def begin(self, shared: SharedResources, ends: Mapping[int, Mapping[int, socket.socket]]) -> None:
         """Tell the gathered ranks that training begins; send the sockets `ends`, and close them here."""
         begin = {seat.rank for seats in shared.terms.seats.values() for seat in seats}
         with self._changed:
-            self._keep(shared)
+            self._store(shared)
             for rank, sockets in ends.items():
                 if (waiting := self._waiting.pop(rank, None)) is not None:
-                    self._tell(waiting.caller, shared, sockets, joins=False)
+                    self._send_terms(waiting.caller, shared, sockets, joins=False)
                 for each in sockets.values():
                     each.close()
             for rank, (caller, message) in list(self._waiting.items()):
                 if (
                     message.generation == shared.terms.state.generation
                 ):  # it is on another host, or has come since
-                    self._tell(caller, shared, {}, joins=rank not in begin)
+                    self._send_terms(caller, shared, {}, joins=rank not in begin)
                     del self._waiting[rank]
 
     # For every replica's program
 
-    def keep(self, shared: Shared) -> None:
+    def store(self, shared: SharedResources) -> None:
         with self._changed:
-            self._keep(shared)
+            self._store(shared)
 
     def forget(self) -> None:
         """Tell newcomers nothing more: the task ends."""
         with self._changed:
             self._drop()
 
-    def _keep(self, shared: Shared) -> None:
+    def _store(self, shared: SharedResources) -> None:
         self._drop()
         self._shared = shared
         self._generation = shared.terms.state.generation
@@ -138,12 +138,12 @@ class Meeting:
             self._shared = None
 
     @staticmethod
-    def _tell(
-        caller: Caller, shared: Shared, sockets: Mapping[int, socket.socket], *, joins: bool = True
+    def _send_terms(
+        caller: Caller, shared: SharedResources, sockets: Mapping[int, socket.socket], *, joins: bool = True
     ) -> None:
-        leader, concluded = shared.standing()
+        leader, concluded = shared.leadership()
         terms = msgspec.structs.replace(
-            shared.terms, bells=tuple(sockets), leader=leader, concluded=concluded, joins=joins
+            shared.terms, doorbells=tuple(sockets), leader=leader, concluded=concluded, joins=joins
         )
         if joins and shared.hosts is not None and (seats := shared.hosts.seats()):
             terms = msgspec.structs.replace(terms, seats={host: tuple(each) for host, each in seats.items()})
@@ -168,8 +168,8 @@ class Meeting:
                 caller.send(Refusal(reason=f"{sender} is no replica of this run"))
             elif isinstance(message, Enter):
                 self._enter(caller, rank, message)
-            elif isinstance(message, Bell):
-                self._take_bell(caller, rank, message, frame)
+            elif isinstance(message, Doorbell):
+                self._accept_doorbell(caller, rank, message, frame)
             else:
                 reason = f"replicas do not take {type(message).__name__} messages"
                 caller.send(Refusal(reason=reason))
@@ -182,21 +182,21 @@ class Meeting:
         elif shared is not None and shared.terms.state.generation == message.generation:
             if message.host and shared.hosts is not None and not isinstance(caller, PassesOn):
                 shared.hosts.ask_in(rank, message)
-            self._tell(caller, shared, {})
+            self._send_terms(caller, shared, {})
         elif not self.gathers:
             caller.send(NotReady(reason="this task does not lead"))
         else:
             self._waiting[rank] = _Waiting(caller, message)
             self._changed.notify_all()
 
-    def _take_bell(self, caller: Caller, rank: int, message: Bell, frame: Frame) -> None:
+    def _accept_doorbell(self, caller: Caller, rank: int, message: Doorbell, frame: Frame) -> None:
         shared = self._shared
         if shared is None or shared.terms.state.generation != message.generation:
             caller.send(Over(generation=self._generation))
         elif len(frame.passed) != 1 or message.rank != rank:
             caller.send(Refusal(reason=f"expected one socket from the replica of rank {rank}"))
         else:
-            shared.bells.offer(rank, socket.socket(fileno=frame.passed[0].take()))
+            shared.doorbells.offer(rank, socket.socket(fileno=frame.passed[0].detach()))
             caller.send(message)
 
     def disconnected(self, caller: Caller) -> None:
@@ -216,4 +216,4 @@ def _unlike(message: Enter, own: Enter) -> str | None:
 
 def descriptors_of(frame: Frame) -> Sequence[int]:
     """Return the descriptors that came with a message, which belong to the caller."""
-    return [each.take() for each in frame.passed]
+    return [each.detach() for each in frame.passed]

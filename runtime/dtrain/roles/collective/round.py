@@ -1,7 +1,8 @@
 """One round of one replica: its members, the gradients that are given, and the work on its slices.
 
-The rule *Members* (docs/design/collectives.md#members). The owner or heir of slice 0 writes who takes part in
-the next round. Where too few are left and the spec says to wait, the lowest live member adds those who come.
+The rule *Members* (docs/design/collectives.md#members). The owner or successor of slice 0 writes who takes
+part in the next round. Where too few are left and the spec says to wait, the lowest live member adds those
+who come.
 """
 
 from collections.abc import Sequence, Set
@@ -10,39 +11,39 @@ from typing import TypeVar
 
 from dtrain.collectives.blocks import share
 from dtrain.collectives.board import Board, bits, ranks_in
-from dtrain.collectives.step import Phase, heir
+from dtrain.collectives.step import Phase, successor
 from dtrain.collectives.update import BlockUpdate, Contributions, work
 from dtrain.config.choices import Weighting
 from dtrain.messages import Sums
 from dtrain.parameters.store import Store
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.rules import Orders
-from dtrain.wire.one_host.synchronization import Bells
+from dtrain.wire.one_host.synchronization import Doorbells
 
 
-class Membership:
+class HostMembership:
     """The members, as one of them sees and changes them."""
 
-    def __init__(self, board: Board, bells: Bells, rank: int) -> None:
+    def __init__(self, board: Board, doorbells: Doorbells, rank: int) -> None:
         self._board = board
-        self._bells = bells
+        self._doorbells = doorbells
         self._rank = rank
 
     def publish(self) -> None:
-        self._board.offered[self._rank] = bits(self._bells.offered)
+        self._board.offered[self._rank] = bits(self._doorbells.offered)
 
     def of(self, number: int) -> tuple[int, ...]:
         return ranks_in(self._board.members[number % 2])
 
     def prepare(self, number: int, members: Sequence[int]) -> None:
         """Write the members of round `number`: the live ones of the round before, and one that waits."""
-        live = [rank for rank in members if rank not in self._bells.dead]
+        live = [rank for rank in members if rank not in self._doorbells.dead]
         self._write(number, live, self._newcomer(members, live))
 
     def add(self, number: int, members: Sequence[int]) -> None:
         """Add to the members of a round that nobody has begun, if this replica is the lowest live one."""
-        if heir(members, 0, self._bells.dead) == self._rank:
-            live = [rank for rank in members if rank not in self._bells.dead]
+        if successor(members, 0, self._doorbells.dead) == self._rank:
+            live = [rank for rank in members if rank not in self._doorbells.dead]
             self._write(number, members, self._newcomer(members, live))
 
     def _newcomer(self, members: Sequence[int], live: Sequence[int]) -> list[int]:
@@ -64,7 +65,7 @@ class Membership:
     def take_up(self, members: Sequence[int], known: Set[int]) -> None:
         for rank in members:
             if rank not in known and rank != self._rank:
-                self._bells.take_up(rank)
+                self._doorbells.take_up(rank)
 
 
 _Anything = TypeVar("_Anything")
@@ -84,7 +85,7 @@ class Round:
         store: Store,
         memory: BlockUpdate,
         orders: Orders,
-        membership: Membership,
+        membership: HostMembership,
         *,
         number: int,
         places: Sequence[int],

@@ -11,10 +11,10 @@ from dtrain.messages import Sums
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.sync_round import quota
 from dtrain.state.fit_state import Open
-from dtrain.wire.one_host.synchronization import Bells
+from dtrain.wire.one_host.synchronization import Doorbells
 
 LOOK_S = 1.0
-"""A wait looks at the words at least this often, though no bell was heard."""
+"""A wait looks at the words at least this often, though no doorbell was heard."""
 PATIENCE_S = 600.0
 
 
@@ -73,7 +73,7 @@ class Book(Protocol):
 class Across(Protocol):
     """One replica's part in the agreement of its host with others."""
 
-    def look(self, number: int, dead: Set[int]) -> bool:
+    def poll(self, number: int, dead: Set[int]) -> bool:
         """Receive what other hosts have done; return whether the words of the board have changed. Raises a
         PeerError if this host does not go on with the others.
         """
@@ -98,7 +98,7 @@ class Across(Protocol):
     def welcome(self) -> None:
         """Send them the variables, which stay as they are until these hosts have them."""
 
-    def keep(self, book: Book) -> None: ...
+    def set_book(self, book: Book) -> None: ...
 
     def record(self, entries: Mapping[str, bytes]) -> None:
         """Send the other hosts what this replica has written into its ledger, where it leads."""
@@ -148,7 +148,9 @@ class Waits:
     patience_s: float = PATIENCE_S
     clock: Clock = SYSTEM
 
-    def look(self, bells: Bells, since_s: float, whom: Awaited | str, at_most_s: float = LOOK_S) -> None:
+    def wait(
+        self, doorbells: Doorbells, since_s: float, whom: Awaited | str, at_most_s: float = LOOK_S
+    ) -> None:
         """Wait for a notification or a death, or raise a WaitTimeoutError if that has lasted too long."""
         left_s = since_s + self.patience_s - self.clock.now()
         if left_s <= 0:
@@ -157,7 +159,7 @@ class Waits:
                 "tasks do, or end them, and the others go on"
             )
         self.waiting(whom)
-        bells.wait(min(left_s, at_most_s))
+        doorbells.wait(min(left_s, at_most_s))
 
 
 class Shortage:
@@ -177,7 +179,7 @@ class Shortage:
         waited_s = now_s - self._since_s
         is_over = rules.too_few == TooFew.FAIL or waited_s >= rules.too_few_timeout_s
         if is_over or self._board.gave_up[0] == number:
-            self._board.gave_up[0] = number  # else its mates might only find that it has ended
+            self._board.gave_up[0] = number  # else the other members might only find that it has ended
             raise TooFewReplicasError(
                 f"too few replicas: {needed} are needed for version {version + 1} and {live} are left, for "
                 f"{waited_s:.1f} s (training.too_few: {rules.too_few})"

@@ -1,11 +1,11 @@
-"""Records in the memory of all replicas of a host: how training stands, promises, and rows of tables.
+"""Records in the memory of all replicas of a host: how training stands, votes, and rows of tables.
 
 It is written to two places in turn, and a word names the valid one: a reader finds either the old record or
 the new one, never a mixture.
 
 There is room for every row of a table, of which pages are taken only as rows are written: what a batch
-touches decides how much memory it costs. The rule is that of the rest of a gradient: its part's owner or heir
-writes it before the word `ready`, and nobody changes it before the round is over.
+touches decides how much memory it costs. The rule is that of the rest of a gradient: its part's owner or
+successor writes it before the word `ready`, and nobody changes it before the round is over.
 
 Over several hosts there are as many places again, for the rows of all parts of a step: the replica that
 speaks for a host writes them before it says that it has the mean, and they stay until the step is applied.
@@ -18,9 +18,9 @@ from typing import ClassVar, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from dtrain.collectives.backups import Standing
-from dtrain.collectives.between_hosts.all_reduce import Span
-from dtrain.collectives.between_hosts.follower import Promise
+from dtrain.collectives.backups import BackupFit
+from dtrain.collectives.between_hosts.all_reduce import ElementRange
+from dtrain.collectives.between_hosts.follower import Vote
 from dtrain.collectives.blocks import TableInGroup, are_rows
 from dtrain.collectives.board import Column
 from dtrain.errors import InputError
@@ -29,7 +29,7 @@ from dtrain.types import Array
 
 _LENGTH_BYTES = 8
 _encoder = msgspec.msgpack.Encoder()
-_Kind = TypeVar("_Kind", Standing, Promise)
+_Kind = TypeVar("_Kind", BackupFit, Vote)
 
 
 def put_bytes(place: Array, told: bytes) -> None:
@@ -83,16 +83,16 @@ class _Record(Generic[_Kind]):
         self._words[0] = self.number = number
 
 
-class StandingRecord(_Record[Standing]):
-    """The standing of a training with backups."""
+class FitRecord(_Record[BackupFit]):
+    """The fit's state of a training with backups."""
 
-    _kind = Standing
+    _kind = BackupFit
 
 
-class PromiseRecord(_Record[Promise]):
-    """The promise of a host."""
+class VoteRecord(_Record[Vote]):
+    """The vote of a host."""
 
-    _kind = Promise
+    _kind = Vote
 
 
 _PAGE_BYTES = 4096
@@ -144,7 +144,7 @@ class GivenRows:
                 self._write(part, number, given.ids, given.rows)
 
     def _write(self, place: int, number: int, ids: Array, rows: Array) -> None:
-        whole = Span(0, len(ids))
+        whole = ElementRange(0, len(ids))
         if len(ids):
             self.room_for_ids(place, number, whole)[...] = ids
             self.room_for_rows(place, number, whole)[...] = rows.reshape(-1)
@@ -156,14 +156,14 @@ class GivenRows:
 
     # One list, piece by piece
 
-    def room_for_ids(self, place: int, number: int, span: Span) -> Array:
+    def room_for_ids(self, place: int, number: int, span: ElementRange) -> Array:
         """Return the memory of some ids of a table's list, and take its pages; see `need`."""
         at = place * len(self.tables) + number
         first = self._starts[2 * at] + ID_BYTES
         self._need(first + span.start * ID_BYTES, first + span.stop * ID_BYTES)
         return self._ids[at][1 + span.start : 1 + span.stop]
 
-    def room_for_rows(self, place: int, number: int, span: Span) -> Array:
+    def room_for_rows(self, place: int, number: int, span: ElementRange) -> Array:
         at, table = place * len(self.tables) + number, self.tables[number]
         first = self._starts[2 * at + 1]
         self._need(first + span.start * table.row_nbytes, first + span.stop * table.row_nbytes)

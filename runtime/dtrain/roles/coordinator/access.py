@@ -127,7 +127,7 @@ class Access:
         for answer, _ in self._ask([(server, message, each) for server, each in enumerate(blocks)]):
             _expect(Shared, answer)
 
-    def look(self, variables: Sequence[int]) -> list[Array]:
+    def read(self, variables: Sequence[int]) -> list[Array]:
         """Return the newest values of variables, by their numbers in the plan; the caller owns the arrays."""
         by_server = self._shards(variables)
         asked = [

@@ -230,7 +230,7 @@ class ClosureService:
         self._reporter.progress(self._finished)
 
     def _hand_out(self) -> None:
-        while self._takers and (taken := self._queue.take(self._takers[0])) is not None:
+        while self._takers and (taken := self._queue.assign(self._takers[0])) is not None:
             number, closure = taken
             message: AnyMessage = Closure(
                 number=number,
@@ -334,7 +334,7 @@ class Attendant:
             self._begin(attended)
         except DtrainError as error:
             why = Failure(kind=type(error).__name__, message=str(error), trace="")
-            self._peer.tell(TakeClosure(session=self._session, failure=why))
+            self._peer.notify(TakeClosure(session=self._session, failure=why))
             raise
         self._peer.send(TakeClosure(session=self._session))
 

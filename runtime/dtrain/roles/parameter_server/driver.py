@@ -32,7 +32,7 @@ from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.control_host import UNANSWERED
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.parameter_server.machine import ParameterServer
-from dtrain.runs.events import Decided
+from dtrain.runs.events import DecidedEvent
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Blocks
 from dtrain.wire.channel import Answer, Caller
@@ -237,7 +237,7 @@ class ServerHandler:
             actions = self.machine.go_on(action, self._now())
         if isinstance(action, Decide) and isinstance(action.message, Commit):
             ranks = tuple(rank for rank, _, _ in action.message.contributors)
-            self.reporter.trace.event(Decided(step=action.message.version + 1, ranks=ranks))
+            self.reporter.trace.event(DecidedEvent(step=action.message.version + 1, ranks=ranks))
         self._carry_out(actions)
 
     def _receive_traced(
@@ -289,7 +289,7 @@ class DecisionLink:
 
     def report(self, message: AnyMessage) -> None:
         """Send a report to the control host, now or on reconnecting."""
-        self._reports.tell(message)
+        self._reports.notify(message)
 
     def close(self) -> None:
         for peer in (self._commits, self._reports):

@@ -34,7 +34,7 @@ from dtrain.messages import (
     Initialised,
     Load,
     Look,
-    Lookup,
+    LookupRows,
     Mark,
     NotReady,
     Pull,
@@ -102,23 +102,23 @@ class ParameterServer:
         self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
     ) -> list[Action]:
         """Deal with one message. The returned actions must all be carried out before the next call."""
-        actions = self._take(caller, sender, message, blocks, now)
+        actions = self._handle(caller, sender, message, blocks, now)
         if self._questions.open or self._snapshots.waiting:
             actions += self._answers_after(message, now)
         return actions
 
-    def _take(
+    def _handle(
         self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
     ) -> list[Action]:
         if sender == JOINING:
             return self.control.receive(caller, sender, message, now)
         if sender.role is Role.WORKER and self.control.roster.let_join(sender):
             expected = self.control.expect(sender, message, now)
-            return expected + self._take(caller, sender, message, blocks, now)
+            return expected + self._handle(caller, sender, message, blocks, now)
         match message:
             case Push():
                 return self._push(caller, sender, message, blocks, now)
-            case Pull() | Lookup():
+            case Pull() | LookupRows():
                 return self._ask(caller, sender, message, blocks, now)
         if (why := obstacle(message, sender, self.cluster)) is not None:
             return [Send(caller, Refusal(reason=why))]
@@ -146,7 +146,7 @@ class ParameterServer:
                 return obey(caller, self.held, message, blocks, now)
             case Mark():
                 return [self._mark(caller, message, now)]
-        return self.control.take(caller, sender, message, now)
+        return self.control.handle(caller, sender, message, now)
 
     def go_on(self, later: Later, now: float) -> list[Action]:
         """Do what was left for later, now that all before it has been carried out."""

@@ -29,7 +29,7 @@ from dtrain.messages import (
     Conclude,
     Load,
     Loaded,
-    Lookup,
+    LookupRows,
     Mark,
     NotReady,
     Pull,
@@ -47,7 +47,7 @@ from dtrain.roles.parameter_server.term_state import TermState
 from dtrain.runs.events import CutTaken
 from dtrain.types import Blocks
 
-Question = Pull | Lookup | Snapshot
+Question = Pull | LookupRows | Snapshot
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PendingRequest:
 
 def table_answer(
     held: TermState | None,
-    message: Load | Lookup | SnapshotRows,
+    message: Load | LookupRows | SnapshotRows,
     blocks: Blocks,
     rank: int | None = None,
     whole: bool = True,
@@ -76,7 +76,7 @@ def table_answer(
             case Load():
                 held.store.table(message.table).load(message.array, message.start, message.stop, *blocks)
                 return Loaded(), ()
-            case Lookup():
+            case LookupRows():
                 rows = held.rule.rows_for(rank, message.tables, blocks)
                 rows = rows if whole else held.store.compressed_rows(message.tables, rows)
             case SnapshotRows():
@@ -188,7 +188,7 @@ class Questions:
         self._open_of: Counter[Caller] = Counter()
         self._look_at: list[int] = []
         self._deadlines: list[tuple[float, int]] = []
-        self._standing_then: Hashable = None
+        self._last_fingerprint: Hashable = None
         self._next_version = math.inf
         self._waits_for_more = False
 
@@ -222,7 +222,7 @@ class Questions:
                     answers.append(Note(self._snapshots.taken))
             else:
                 self._wait(number, request.message, held)
-        self._standing_then = self._standing(held) if len(self.open) > FEW else NOT_KNOWN
+        self._last_fingerprint = self._fingerprint(held) if len(self.open) > FEW else NOT_KNOWN
         self.wakes_at = -math.inf if self._waits_for_more else self._next_version
         return answers
 
@@ -241,20 +241,20 @@ class Questions:
         numbers, self._look_at = self._look_at, []
         while self._deadlines and self._deadlines[0][0] <= now:
             numbers.append(heapq.heappop(self._deadlines)[1])
-        if len(self.open) <= FEW or self._standing(held) != self._standing_then:
+        if len(self.open) <= FEW or self._fingerprint(held) != self._last_fingerprint:
             self._next_version = math.inf
             self._waits_for_more = False
             return list(self.open)
         return sorted(self.open.keys() & numbers)
 
-    def _standing(self, held: TermState | None) -> Hashable:
+    def _fingerprint(self, held: TermState | None) -> Hashable:
         """Return all, but for snapshots and deadlines, on which the answer to a question depends."""
         ended = self._roster.farewell, self._roster.concluded_generation
         if held is None:
             return ended
         steps = held.steps
         reached = held.version >= self._next_version, held.finished, held.held_back
-        permits = held.version if steps is None else steps.standing
+        permits = held.version if steps is None else steps.fingerprint
         return ended, held.generation, held.term, held.failed, reached, permits
 
     def _answer(self, request: PendingRequest, held: TermState | None, late: bool) -> Send | None:
@@ -285,7 +285,7 @@ class Questions:
         if isinstance(message, Snapshot):
             answer = self._snapshots.answer(held, message, late)
             return Send(request.caller, answer) if answer else None
-        if isinstance(message, Lookup):
+        if isinstance(message, LookupRows):
             rank, leads = roster.ranks.get(request.task), request.task == roster.leader
             return Send(request.caller, *table_answer(held, message, request.blocks, rank, whole=leads))
         if held.version < message.at_least and not late:

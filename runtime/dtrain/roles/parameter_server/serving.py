@@ -64,7 +64,7 @@ class Preemption:
     _waited_s: float = 0.0
     _slices: int | None = None
 
-    def look(self, waited_s: float, slices: int, now: float) -> bool:
+    def update(self, waited_s: float, slices: int, now: float) -> bool:
         """Return whether the server interrupts other threads from now on. It has waited `waited_s` for a
         core, ready to run, and got one `slices` times.
         """
@@ -94,13 +94,13 @@ class ThreadPolicy:
                 _set(os.SCHED_BATCH)
                 self._preemption = Preemption(since_s=now)
 
-    def look(self, now: float) -> None:
+    def update(self, now: float) -> None:
         """Choose the policy anew; to be called about twice a second."""
         if self._preemption is None:
             return
         accounts = list(_accounts())
         before = self._preemption.interrupts
-        interrupts = self._preemption.look(sum(a for a, _ in accounts), sum(b for _, b in accounts), now)
+        interrupts = self._preemption.update(sum(a for a, _ in accounts), sum(b for _, b in accounts), now)
         if interrupts != before:
             with contextlib.suppress(OSError):
                 _set(os.SCHED_OTHER if interrupts else os.SCHED_BATCH)
@@ -184,7 +184,7 @@ def _serve_until_the_end(
             held = handler.machine.held
             now_s = time.monotonic()
             if held is not None:
-                policy.look(now_s)
+                policy.update(now_s)
             if order.given_s is None:
                 continue
             if departure is None:

@@ -43,7 +43,7 @@ class SharedVariables:
         own = [number for number, shard in enumerate(plan.shards) if shard.server == server]
         self._shards = {number: plan.shards[number] for number in own}
         self._values: dict[int, Array] = {}
-        self._take(own, blocks, "the first values")
+        self._check(own, blocks, "the first values")
         self._values = {number: np.array(block) for number, block in zip(own, blocks, strict=True)}
         self.nbytes = sum(value.nbytes for value in self._values.values())
         self._slots: dict[tuple[int, str], Slots] = {}
@@ -52,7 +52,7 @@ class SharedVariables:
         self._made: dict[int, list[list[Array]]] = {}
         self._newest_outside = (-1, list[Array]())
 
-    def look(self, shards: Sequence[int]) -> list[Array]:
+    def read(self, shards: Sequence[int]) -> list[Array]:
         """Return the newest values, flat and read-only; the next change may overwrite them."""
         if missing := [number for number in shards if number not in self._values]:
             raise InputError(f"shard {missing[0]} does not lie on this server")
@@ -62,7 +62,7 @@ class SharedVariables:
         """Make a change once; return the new values of an assignment or addition. Raises an InputError if it
         does not fit, its closure has ended, or changes before it are missing.
         """
-        self._take(message.shards, blocks, f"a change of kind {message.kind}")
+        self._check(message.shards, blocks, f"a change of kind {message.kind}")
         if message.closure == 0:
             if message.number > self._newest_outside[0]:
                 self._newest_outside = message.number, self._change(message, blocks)
@@ -85,7 +85,7 @@ class SharedVariables:
             self._settled = settled
             self._made = {closure: made for closure, made in self._made.items() if closure >= settled}
 
-    def _take(self, shards: Sequence[int], blocks: Blocks, what: str) -> None:
+    def _check(self, shards: Sequence[int], blocks: Blocks, what: str) -> None:
         wanted = [self._shards.get(number) for number in shards]
         fits = len(blocks) == len(wanted) and all(
             shard is not None and block.dtype == shard.dtype and block.size == shard.size
@@ -146,7 +146,7 @@ class SharedAnswers:
             case Share():
                 return self._share(message, blocks), ()
             case Look():
-                return self._look(message)
+                return self._read(message)
             case Alter():
                 return self._alter(message, blocks)
 
@@ -165,11 +165,11 @@ class SharedAnswers:
             return Refusal(reason=f"the coordinator's plan and values do not fit together: {error}")
         return Shared()
 
-    def _look(self, message: Look) -> tuple[AnyMessage, Blocks]:
+    def _read(self, message: Look) -> tuple[AnyMessage, Blocks]:
         if isinstance(held := self._of(message.session), Refusal):
             return held, ()
         try:
-            return Shown(iterations=held.iterations), held.look(message.shards)
+            return Shown(iterations=held.iterations), held.read(message.shards)
         except InputError as error:
             return Refusal(reason=f"{self._name}: {error}"), ()
 

@@ -1,4 +1,5 @@
-"""Runs a `Replica`: one connection to each server, in the training loop's own thread. It decides nothing.
+"""Runs a `ReplicaMachine`: one connection to each server, in the training loop's own thread. It decides
+nothing.
 
 A connection that breaks is opened again and what was unanswered is said again, until the server has been away
 for too long; see `wire.peer`.
@@ -15,14 +16,14 @@ import numpy as np
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.messages import AnyMessage, Lookup, NotReady, Push, Rows, Sums, Verdict
+from dtrain.messages import AnyMessage, LookupRows, NotReady, Push, Rows, Sums, Verdict
 from dtrain.parameters.compression import Packing
 from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, ServedIds
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers
-from dtrain.roles.worker.machine import Draining, Finished, Outgoing, Pulling, Replica
+from dtrain.roles.worker.machine import Draining, Finished, Outgoing, Pulling, ReplicaMachine
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
@@ -32,7 +33,7 @@ from dtrain.wire.frames import Frame
 from dtrain.wire.peer import Peer
 
 VOID = Outcome(Verdict.VOID)
-WITH_BLOCKS = (Push, Lookup)
+WITH_BLOCKS = (Push, LookupRows)
 """What a replica says with blocks of its own."""
 
 
@@ -47,7 +48,7 @@ class ReplicaDriver:
 
     def __init__(
         self,
-        machine: Replica,
+        machine: ReplicaMachine,
         weights: ReplicaMemory,
         gradients: ReplicaMemory,
         connect: ConnectTask,
@@ -227,7 +228,7 @@ class ReplicaDriver:
 
     def _receive(self, server: int) -> Frame:
         self._reporter.waiting(self._names[server])
-        if type(self.machine.unanswered[server]) is Lookup:
+        if type(self.machine.unanswered[server]) is LookupRows:
             return self._peers[server].receive()
         frame = self._peers[server].receive(self._packing.offered[server])
         check_numbers(self._names[server], frame.message)

@@ -36,7 +36,7 @@ from dtrain.errors import DtrainError, NonFiniteGradientError, PeerRefusedError,
 from dtrain.messages import (
     AnyMessage,
     Conclude,
-    Lookup,
+    LookupRows,
     NotReady,
     Pull,
     Push,
@@ -72,7 +72,7 @@ class Pulling(Struct, frozen=True, gc=False):
     last: bool = False
 
 
-class Ready(Struct, frozen=True, gc=False):
+class ValuesReady(Struct, frozen=True, gc=False):
     """The values are there: a gradient may be computed."""
 
 
@@ -103,8 +103,8 @@ class Finished(Struct, frozen=True, gc=False):
     rows: Mapping[int, Row] = MappingProxyType({})
 
 
-Phase = Pulling | Ready | Pushing | Draining | Closing | Finished
-READY = Ready()
+Phase = Pulling | ValuesReady | Pushing | Draining | Closing | Finished
+READY = ValuesReady()
 
 
 class Permit(Enum):
@@ -115,7 +115,7 @@ class Permit(Enum):
     NONE = auto()
 
 
-class Turn(Struct, frozen=True, gc=False):
+class NextPart(Struct, frozen=True, gc=False):
     """The last word of ps:0 on what a replica computes next.
 
     Attributes:
@@ -134,7 +134,7 @@ SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, 
 
 
 @dataclass
-class Replica:
+class ReplicaMachine:
     """One replica of one generation.
 
     Attributes:
@@ -162,7 +162,7 @@ class Replica:
     host: int = 0
     term: int = 0
     phase: Phase = field(default_factory=Pulling)
-    turn: Turn = field(default_factory=Turn)
+    turn: NextPart = field(default_factory=NextPart)
     max_steps: int = 0
     first_step: int = 0
     versions: list[int] = field(default_factory=list)
@@ -223,7 +223,7 @@ class Replica:
             examples: 0 where the part has none: then there is no gradient.
             empty: how many parts of the batch have no examples.
         """
-        if type(self.phase) is not Ready:
+        if type(self.phase) is not ValuesReady:
             raise AssertionError(f"a replica that is {type(self.phase).__name__.lower()} has nothing to push")
         if self.turn.permit is Permit.HELD:
             raise AssertionError("a leader whose order is waited for may not push")
@@ -260,7 +260,9 @@ class Replica:
         return [
             self._repeat(
                 server,
-                Lookup(generation=self.generation, tables=numbers, wait_s=self.patience_s, term=self.term),
+                LookupRows(
+                    generation=self.generation, tables=numbers, wait_s=self.patience_s, term=self.term
+                ),
             )
             for server, numbers in tables.items()
         ]
@@ -286,7 +288,7 @@ class Replica:
                 return []
             case Values():
                 return self._values(server, message)
-            case Rows() if isinstance(asked, Lookup):
+            case Rows() if isinstance(asked, LookupRows):
                 return []
             case NotReady() if asked is not None:
                 again = isinstance(asked, Push)
@@ -338,7 +340,7 @@ class Replica:
         self.first_step = message.first_step
         if server == self.host:
             permit = Permit.GRANTED if message.ticket else Permit.HELD if message.held else Permit.NONE
-            self.turn = Turn(permit, message.part, message.repairs, message.settled)
+            self.turn = NextPart(permit, message.part, message.repairs, message.settled)
             self.cut = BatchCut(message.parts, message.even, message.rest)
             self.tally = message.tally
         if self.unanswered:
@@ -351,7 +353,7 @@ class Replica:
             self.versions[server] = reply.version
         if server == self.host:
             permit = Permit.GRANTED if reply.ticket else Permit.NONE
-            self.turn = Turn(permit, reply.part, reply.repairs, self.sync or self.servers == 1)
+            self.turn = NextPart(permit, reply.part, reply.repairs, self.sync or self.servers == 1)
             if reply.verdict is not Verdict.PENDING:
                 self.tally = reply.tally
             if reply.verdict is Verdict.FINISHED:

@@ -156,7 +156,7 @@ def encode(value: Any, what: str, refer: Callable[[Any], Reference | None] = lam
 
     `refer` returns what to send in the place of a value that does not travel itself; None: it does.
     """
-    return _encode(_told(value, what, refer, 0))
+    return _encode(_encoded(value, what, refer, 0))
 
 
 def decode(data: bytes, resolve: Callable[[Reference], Any]) -> Any:
@@ -173,7 +173,7 @@ def has_none(value: Any) -> bool:
     return value is None or any(map(has_none, parts))
 
 
-def _told(value: Any, what: str, refer: Callable[[Any], Reference | None], depth: int) -> Any:
+def _encoded(value: Any, what: str, refer: Callable[[Any], Reference | None], depth: int) -> Any:
     if depth > DEPTH_MAX:
         raise InputError(f"{what}: expected nests of at most {DEPTH_MAX} levels")
     if isinstance(value, np.generic):  # of which some are Python's numbers as well
@@ -188,12 +188,12 @@ def _told(value: Any, what: str, refer: Callable[[Any], Reference | None], depth
         return ["r", *reference]
     if isinstance(value, list | tuple):
         kind = "l" if isinstance(value, list) else "t"
-        return [kind, *[_told(part, what, refer, depth + 1) for part in value]]
+        return [kind, *[_encoded(part, what, refer, depth + 1) for part in value]]
     if isinstance(value, dict):
         return [
             "d",
             *[
-                [_told(key, what, refer, depth + 1), _told(part, what, refer, depth + 1)]
+                [_encoded(key, what, refer, depth + 1), _encoded(part, what, refer, depth + 1)]
                 for key, part in value.items()
             ],
         ]

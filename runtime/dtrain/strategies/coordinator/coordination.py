@@ -18,7 +18,7 @@ from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM
-from dtrain.roles.chief.driver import Leader
+from dtrain.roles.chief.driver import LeaderDriver
 from dtrain.roles.coordinator.access import Access, Answer, Question, Servers
 from dtrain.roles.coordinator.closures import Attendant, ClosureService
 from dtrain.roles.heartbeat import HeartbeatLink
@@ -116,7 +116,7 @@ class ClusterCoordination(Coordination):
         self._servers.close()
         if farewell:
             count = len(self._place.assignment.cluster.servers)
-            leader = Leader(count, self._place.connect, self._place.patience_s)
+            leader = LeaderDriver(count, self._place.connect, self._place.patience_s)
             leader.farewell({})
             leader.close()
 

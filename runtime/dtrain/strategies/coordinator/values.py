@@ -211,7 +211,7 @@ class ProgramValues(SharedValues):
         known = self._known.get((id(access), id(owner)))
         if known is not None and as_of is not None and known[0] == as_of:
             return known[1]
-        values = dict(zip(place.names, access.look(list(place.numbers.values())), strict=True))
+        values = dict(zip(place.names, access.read(list(place.numbers.values())), strict=True))
         if as_of is not None:
             self._known[id(access), id(owner)] = as_of, values
         return values
@@ -224,7 +224,7 @@ class ProgramValues(SharedValues):
         return dict(zip(values, new, strict=True))
 
     def read(self, owner: Owner, name: str) -> Array:
-        return self._access().look([self._places[id(owner)].numbers[name]])[0]
+        return self._access().read([self._places[id(owner)].numbers[name]])[0]
 
     def apply_to(self, optimizer: Any, pairs: Pairs) -> None:
         """Let an optimizer update variables once; each pair is a gradient and a variable."""
@@ -272,7 +272,7 @@ class ProgramValues(SharedValues):
         access = self._access()
         as_of = self._as_of()
         if as_of is None or self._counted.get(id(access)) != as_of:
-            access.look(())
+            access.read(())
             self._counted[id(access)] = as_of
         return access.iterations.get(self._key(optimizer), 0)
 

@@ -25,7 +25,7 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.strategies.in_process.machine import Given, NextStep, SharedSteps
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import Call, Meeting, call_site
+from dtrain.strategies.replicas.calls import ReplicaCall, ThreadMeeting, call_site
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.strategies.replicas.values import form, leaves, mapped
 from dtrain.types import Array
@@ -70,7 +70,7 @@ class SharedUpdate:
             self._changed.notify_all()
             self._changed.release()
         try:
-            self._take(rank, do, left)
+            self._apply_blocks(rank, do, left)
         finally:
             if self._shares:
                 self._changed.acquire()
@@ -86,7 +86,7 @@ class SharedUpdate:
         self._helping += 1
         self._changed.release()
         try:
-            self._take(rank, do, left)
+            self._apply_blocks(rank, do, left)
         finally:
             self._changed.acquire()
             self._work = None  # nothing is left of it
@@ -95,7 +95,7 @@ class SharedUpdate:
                 self._changed.notify_all()
         return True
 
-    def _take(self, rank: int, do: Work, left: Iterator[Any]) -> None:
+    def _apply_blocks(self, rank: int, do: Work, left: Iterator[Any]) -> None:
         memory = self._memory[rank]
         for block in left:  # the iterator of a list: each block goes to one thread
             do(memory, block)
@@ -120,7 +120,7 @@ class SharedTraining:
         self._replicas = replicas
         self._weighs_examples = section.weighting == Weighting.EXAMPLES
         self._failure: str | None = None
-        self._meeting = Meeting(range(replicas))
+        self._meeting = ThreadMeeting(range(replicas))
         self._met = self.steps.turns
         self._counted: frozenset[int] = frozenset()
         store = training.store
@@ -133,13 +133,13 @@ class SharedTraining:
             self._meeting.abort(TrainingError(reason))
             self.changed.notify_all()
 
-    def permit(self, rank: int) -> tuple[int, int, Meeting]:
+    def permit(self, rank: int) -> tuple[int, int, ThreadMeeting]:
         """Return the next part of a replica, or NO_PART; the newest version; and the meeting of its step."""
         with self.changed:
             self._let_step_end(rank)
             if self._met != self.steps.turns:
                 self._met = self.steps.turns
-                self._meeting = Meeting(range(self._replicas))
+                self._meeting = ThreadMeeting(range(self._replicas))
             part = self._permit(rank)
             if part == NO_PART:
                 self._meeting.leave(rank)
@@ -298,6 +298,8 @@ class ThreadReplica(LocalReplica):
             results = [reduction.reduced(op, each) for each in zip(*of_replicas, strict=True)]
             return [results] * len(of_replicas)
 
-        found = iter(self._meeting.call(self.rank, Call("all_reduce", what, call_site()), parts, decide))
+        found = iter(
+            self._meeting.call(self.rank, ReplicaCall("all_reduce", what, call_site()), parts, decide)
+        )
         result: Nest = mapped(lambda leaf: next(found), value)
         return result

@@ -13,7 +13,7 @@ from dtrain.parameters.store import Store
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.backup_driver import BackupDriver
-from dtrain.roles.collective.between_hosts.agreement import OF_THREADS, Hosts, Speaker, Voice
+from dtrain.roles.collective.between_hosts.agreement import OF_THREADS, AgreementMember, HostProxy, Hosts
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Across, Book, Rules, Waits
 from dtrain.runs.reporting import Reporter
@@ -77,7 +77,7 @@ def make_training(
         parts = _of_whole_batches(entry, state, store, order, section, rules, waits, hosts)
     training = (BackupTraining if of_backups else ReplicaTraining)(
         parts.driver,
-        entry.shared.bells,
+        entry.shared.doorbells,
         parts.calls,
         parts.book,
         state,
@@ -103,13 +103,13 @@ def _of_whole_batches(
     waits: Waits,
     hosts: HostWays | None,
 ) -> Parts:
-    arena, bells = entry.arena, entry.shared.bells
+    arena, doorbells = entry.arena, entry.shared.doorbells
     state.global_step = arena.board.versions[entry.from_round % 2]
     state.tally = state.tally.holding(arena.tally(entry.from_round))
     book = OrderBook(entry.ledger, state, order, entry.shared.terms.leader)
     driver = CollectiveDriver(
         arena,
-        bells,
+        doorbells,
         entry.rank,
         store,
         state.dealer,
@@ -119,7 +119,7 @@ def _of_whole_batches(
         waits=waits,
         across=across(hosts, entry, book, section, waits.patience_s, rules),
     )
-    return Parts(state, book, driver, StepCalls(entry.calls, driver, bells, waits))
+    return Parts(state, book, driver, StepCalls(entry.calls, driver, doorbells, waits))
 
 
 def _with_backups(
@@ -131,7 +131,7 @@ def _with_backups(
     rules: Rules,
     waits: Waits,
 ) -> Parts:
-    arena, bells, terms = entry.arena, entry.shared.bells, entry.shared.terms
+    arena, doorbells, terms = entry.arena, entry.shared.doorbells, entry.shared.terms
     state.global_step = arena.record.read().version
     book = BackupBook(entry.ledger, state, order, terms.leader)
     backups = BackupRules(
@@ -142,7 +142,7 @@ def _with_backups(
     )
     state.driver = driver = BackupDriver(
         arena,
-        bells,
+        doorbells,
         Locks(entry.shared.descriptors[0]),
         entry.rank,
         store,
@@ -150,7 +150,7 @@ def _with_backups(
         rules,
         EpochSums(state),
         book,
-        linked=sorted(bells.linked),
+        linked=sorted(doorbells.linked),
         joins=terms.joins,
         waits=waits,
     )
@@ -172,12 +172,12 @@ def across(
     """Return this replica's part in the agreement with other hosts; None: all tasks share memory."""
     if hosts is None:
         return None
-    terms, bells, arena = entry.shared.terms, entry.shared.bells, entry.arena
+    terms, doorbells, arena = entry.shared.terms, entry.shared.doorbells, entry.arena
     needed = rules.needed(arena.shape.parts, arena.shape.parts)
     hosts.learn(terms.seats)
-    heard, bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    bells.offer(OF_THREADS, heard)
-    bells.take_up(OF_THREADS)
+    heard, doorbell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    doorbells.offer(OF_THREADS, heard)
+    doorbells.take_up(OF_THREADS)
     known = Hosts(
         *hosts.named(terms.state.generation),
         lease_s=LEASE_S,
@@ -190,14 +190,14 @@ def across(
         welcome=partial(hosts.welcome, arena, terms.state.generation),
     )
 
-    def speak(number: int, written: Book) -> Speaker:
-        hosts.learn(arena.promise.read().seats)
-        return Speaker(
+    def speak(number: int, written: Book) -> HostProxy:
+        hosts.learn(arena.vote.read().seats)
+        return HostProxy(
             arena,
             known,
             entry.rank,
-            bells.ring,
-            bell,
+            doorbells.ring,
+            doorbell,
             number=number,
             book=written,
             weighting=section.weighting,
@@ -207,7 +207,7 @@ def across(
 
     assert entry.locks is not None, "several hosts have locks"
     about = arena, entry.locks, entry.rank, speak
-    made = hosts.voice = Voice(*about, number=entry.from_round, speaks=entry.speaks)
+    made = hosts.agreement_member = AgreementMember(*about, number=entry.from_round, speaks=entry.speaks)
     book.publish = made.record
-    made.keep(book)
+    made.set_book(book)
     return made

@@ -1,6 +1,6 @@
 """One task's part in a call of `fit` with backups: a step does not wait for every replica of the host.
 
-All of its state follows the standing in shared memory, so a replica that was late has the same sums of
+All of its state follows the fit's state in shared memory, so a replica that was late has the same sums of
 epochs, checkpoints and orders as the others.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dtrain.collectives.backups import Standing
+from dtrain.collectives.backups import BackupFit
 from dtrain.messages import Entered, SnapshotReply, Sums
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.tally import Tally
@@ -23,7 +23,7 @@ from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import ConfigChange
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining, SharedFitHolder
-from dtrain.wire.one_host.synchronization import Bells
+from dtrain.wire.one_host.synchronization import Doorbells
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class BackupTraining(ReplicaTraining):
 
     def _lead_if_due(self) -> None:
         due = self.leader is None and not self.book.concluded and self.backups.leadership.is_due
-        if due and self.backups.leadership.take():
+        if due and self.backups.leadership.acquire():
             self.book.lead(self.driver.rank, self.global_step)
             self.leader = self._lead(self)
 
@@ -85,7 +85,7 @@ class BackupLeader(ReplicaLeader):
                 book.carry_out()
         if values is not None:
             book.carried_out()
-        training.bells.ring()
+        training.doorbells.ring()
 
 
 _LOOK_S = 0.001
@@ -94,12 +94,12 @@ _opened = msgspec.msgpack.Decoder(Open)
 
 
 def sums_of(tally: Tally) -> bytes:
-    """Return the sums of epochs that have not ended, for the standing."""
+    """Return the sums of epochs that have not ended, for the fit's state."""
     return _encode(tally.open())
 
 
 class EpochSums:
-    """Keeps the tally and the step of `state` as the standing has them."""
+    """Keeps the tally and the step of `state` as the fit's state has them."""
 
     def __init__(self, state: FitHolder) -> None:
         self._state = state
@@ -111,11 +111,11 @@ class EpochSums:
             tally.add(version, each)
         return sums_of(tally)
 
-    def adopt(self, standing: Standing) -> None:
-        self._state.global_step = standing.version
-        if standing.sums != self._known:
-            self._known = standing.sums
-            self._state.tally = self._tally(standing.sums)
+    def adopt(self, fit: BackupFit) -> None:
+        self._state.global_step = fit.version
+        if fit.sums != self._known:
+            self._known = fit.sums
+            self._state.tally = self._tally(fit.sums)
 
     def _tally(self, sums: bytes) -> Tally:
         return self._state.tally.holding(_opened.decode(sums) if sums else ())
@@ -128,13 +128,13 @@ class BackupFitHolder(SharedFitHolder):
 
     def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
         while True:
-            with self._guard, self.driver.cut() as standing:
-                if standing is not None:
-                    sums: Any = _opened.decode(standing.sums) if standing.sums else ()
+            with self._guard, self.driver.cut() as fit:
+                if fit is not None:
+                    sums: Any = _opened.decode(fit.sums) if fit.sums else ()
                     reply = self.mark()
                     state = reply.state.but(
-                        version=standing.version,
-                        dealt=standing.dealt(self.dealer.parts),
+                        version=fit.version,
+                        dealt=fit.dealt(self.dealer.parts),
                         tally=sums,
                     )
                     reply = msgspec.structs.replace(reply, state=state)
@@ -161,7 +161,9 @@ class BackupBook(OrderBook):
 SPARE_PLACES = 2
 """The number of replicas, beyond those that began, that may compute at the same time."""
 HAND_OUT_S = 1.0
-"""The time for which a joining replica waits for members to take its bells; a stopped one does so later."""
+"""The time for which a joining replica waits for members to take its doorbells; a stopped one does so
+later.
+"""
 _TRIES = 100
 _AGAIN_S = 1.0
 
@@ -176,25 +178,27 @@ def places_of(parts: int, replicas: int) -> int:
     return max(parts, replicas) + SPARE_PLACES
 
 
-def first_standing(terms: Entered, members: Sequence[int], places: int) -> Standing:
+def first_fit(terms: Entered, members: Sequence[int], places: int) -> BackupFit:
     """Return how a call of `fit` stands as it begins with these members."""
     _, following, due, *_ = terms.state.dealt
-    standing = Standing(
-        [None] * places, following, list(due), version=terms.state.version, leader=terms.leader
-    )
-    standing.sums = msgspec.msgpack.encode(terms.state.tally)
+    fit = BackupFit([None] * places, following, list(due), version=terms.state.version, leader=terms.leader)
+    fit.sums = msgspec.msgpack.encode(terms.state.tally)
     for rank in members:
-        standing.enter(rank)
-    return standing
+        fit.enter(rank)
+    return fit
 
 
-def hand_out(bells: Bells, handed: Callable[[int], socket.socket | None], members: Sequence[int]) -> None:
-    """Hand each member one end of a socket, and keep the other in `bells`; a member may accept it late."""
+def hand_out(
+    doorbells: Doorbells, handed: Callable[[int], socket.socket | None], members: Sequence[int]
+) -> None:
+    """Hand each member one end of a socket, and keep the other in `doorbells`; a member may accept it
+    late.
+    """
 
     def hand(rank: int) -> None:
         for _ in range(_TRIES):
             if (end := handed(rank)) is not None:
-                bells.offer(rank, end)
+                doorbells.offer(rank, end)
                 return
             SYSTEM.sleep(_AGAIN_S)
 

@@ -9,9 +9,9 @@ from threading import Condition
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Enter, Entered, FitState, Refusal
-from dtrain.roles.collective.between_hosts.calls import CallsBetweenHosts, Way
+from dtrain.roles.collective.between_hosts.calls import CallsBetweenHosts, StreamPair
 from dtrain.roles.collective.calls import CallMemory, Calls
-from dtrain.roles.collective.meeting import Meeting, Shared, descriptors_of
+from dtrain.roles.collective.meeting import Meeting, SharedResources, descriptors_of
 from dtrain.roles.collective.rules import Waits
 from dtrain.state.batch_cut import Dealt
 from dtrain.strategies.interface import Strategy
@@ -19,7 +19,7 @@ from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers, asked
 from dtrain.strategies.replicas.calls import CollectiveCalls, PeerProcesses, check
 from dtrain.strategies.replicas.loops import Loops
-from dtrain.wire.one_host.synchronization import Bells, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 LOOPS = 0
 """Calls of `fit` are numbered from 1; this is the number of what is not one of them."""
@@ -27,7 +27,7 @@ LOOPS = 0
 
 def begin_calls(
     meeting: Meeting, rank: int, ranks: int, wait: Callable[[Mapping[int, str], Condition], bool]
-) -> tuple[CallMemory, Bells]:
+) -> tuple[CallMemory, Doorbells]:
     """Make the memory of the calls, as the leader, and let all others in.
 
     Raises:
@@ -37,13 +37,13 @@ def begin_calls(
     memory = CallMemory.make(ranks)
     meeting.gather(enter_message(), wait)
     ends = pairs(range(ranks))
-    bells = Bells(ends.pop(rank))
+    doorbells = Doorbells(ends.pop(rank))
     terms = terms_of_loops(rank, ranks)
-    meeting.begin(Shared(terms, (os.dup(memory.fd),), bells, lambda: (rank, False)), ends)
-    return memory, bells
+    meeting.begin(SharedResources(terms, (os.dup(memory.fd),), doorbells, lambda: (rank, False)), ends)
+    return memory, doorbells
 
 
-def enter_calls(peers: Peers, ranks: int) -> tuple[CallMemory, Bells]:
+def enter_calls(peers: Peers, ranks: int) -> tuple[CallMemory, Doorbells]:
     """Map the leader's memory; raise a `PeerError` if it is gone, or the others began without this task."""
     frame = asked(peers, enter_message())
     terms = frame.message
@@ -51,14 +51,14 @@ def enter_calls(peers: Peers, ranks: int) -> tuple[CallMemory, Bells]:
         said = terms.reason if isinstance(terms, Refusal) else f"answered {type(terms).__name__}"
         raise PeerRefusedError(f"{peers.leader.name}: {said}")
     memory_fd, *sockets = descriptors_of(frame)
-    pairs_of = zip(terms.bells, sockets, strict=True)
+    pairs_of = zip(terms.doorbells, sockets, strict=True)
     ends = {other: socket.socket(fileno=descriptor) for other, descriptor in pairs_of}
     if len(ends) < ranks - 1:
         for each in ends.values():
             each.close()
         os.close(memory_fd)
         raise late(peers.leader.name)
-    return CallMemory.received(memory_fd, ranks), Bells(ends)
+    return CallMemory.received(memory_fd, ranks), Doorbells(ends)
 
 
 def make_loops(strategy: Strategy, rank: int, ranks: int, meet: Callable[[], CollectiveCalls]) -> Loops:
@@ -105,10 +105,10 @@ def met(
     `wait` returns True when all are there; see `Meeting.gather`. Raises as `begin_calls` and `enter_calls`.
     """
     if hosts is None:
-        memory, bells = (
+        memory, doorbells = (
             begin_calls(meeting, rank, ranks, wait) if peers is None else enter_calls(peers, ranks)
         )
-        return Calls(memory, bells, rank, range(ranks), check, waits)
+        return Calls(memory, doorbells, rank, range(ranks), check, waits)
     if peers is None:
         return begin_over_hosts(meeting, hosts, rank, ranks, wait, waits)
     return enter_over_hosts(peers, hosts, rank, waits)
@@ -126,7 +126,7 @@ def begin_over_hosts(
     own = hosts.signed(enter_message())
     entered = {**meeting.gather(own, wait), rank: own}
     terms = hosts.seated(terms_of_loops(rank, ranks), entered)
-    meeting.begin(Shared(terms, (), Bells({}), lambda: (rank, False)), {})
+    meeting.begin(SharedResources(terms, (), Doorbells({}), lambda: (rank, False)), {})
     return _connected(hosts, terms, rank, waits)
 
 
@@ -158,4 +158,6 @@ def _connected(hosts: HostWays, terms: Entered, rank: int, waits: Waits) -> Call
             opened.callback(come[other].close)
         waits.waiting(None)
         opened.pop_all()
-    return CallsBetweenHosts({other: Way(to[other], come[other]) for other in tasks}, rank, check, waits)
+    return CallsBetweenHosts(
+        {other: StreamPair(to[other], come[other]) for other in tasks}, rank, check, waits
+    )

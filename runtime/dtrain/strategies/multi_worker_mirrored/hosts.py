@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import TRAINING_ROLES, TaskId
-from dtrain.collectives.between_hosts.follower import Promise
+from dtrain.collectives.between_hosts.follower import Vote
 from dtrain.errors import PeerError, PeerRefusedError
 from dtrain.messages import Enter, Entered, Hello
 from dtrain.messages.replicas import Seat, Welcome
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.between_hosts.agreement import SPEAKS, Speaker, Voice
+from dtrain.roles.collective.between_hosts.agreement import SPEAKS, AgreementMember, HostProxy
 from dtrain.roles.collective.between_hosts.links import Open, Take
 from dtrain.types import Array
 from dtrain.wire.addresses import place_to_listen
@@ -61,7 +61,9 @@ def seats_by_host(
 
 
 class HostWays:
-    """One task's listener for streams and its streams to other hosts; `voice` is its part of agreements."""
+    """One task's listener for streams and its streams to other hosts; `agreement_member` is its part of
+    agreements.
+    """
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class HostWays:
         warn: Callable[[str], None],
     ) -> None:
         """Listen at the task's address, or raise a `SpecError`; `warn` gets what cannot be reached."""
-        self.voice: Voice | None = None
+        self.agreement_member: AgreementMember | None = None
         self.name_of = name_of
         self._warn = warn
         self.identity = this_host()
@@ -100,22 +102,22 @@ class HostWays:
 
     def seats(self) -> Mapping[int, Sequence[Seat]]:
         """Return the replicas of each host; only the leading task is asked."""
-        speaker = self._speaker
-        return speaker.seats if speaker is not None else {}
+        proxy = self._proxy
+        return proxy.seats if proxy is not None else {}
 
     @property
-    def _speaker(self) -> Speaker | None:
-        return self.voice.speaker if self.voice is not None else None
+    def _proxy(self) -> HostProxy | None:
+        return self.agreement_member.proxy if self.agreement_member is not None else None
 
     def ask_in(self, rank: int, message: Enter) -> None:
         """Propose to the other hosts a replica whose host does not take part yet."""
-        speaker = self._speaker
-        if speaker is None:
+        proxy = self._proxy
+        if proxy is None:
             return
-        seats = [seat for seated in speaker.seats.values() for seat in seated]
+        seats = [seat for seated in proxy.seats.values() for seat in seated]
         if all(seat.rank == rank for seat in seats if seat.host == message.host):
             name = self.name_of(rank)
-            speaker.admit([Seat(rank=rank, task=name, address=message.streams, host=message.host)])
+            proxy.admit([Seat(rank=rank, task=name, address=message.streams, host=message.host)])
 
     def signed(self, message: Enter) -> Enter:
         """Return the message with this host and its address for streams."""
@@ -141,7 +143,7 @@ class HostWays:
         def take(
             task: str | Collection[str], name: str, deadline: float, given_up: Callable[[], str | None]
         ) -> Incoming:
-            stream = self._listener.take(task, f"{generation} {name}", deadline, given_up)
+            stream = self._listener.accept(task, f"{generation} {name}", deadline, given_up)
             self._receiving.append(stream)
             return stream
 
@@ -250,11 +252,11 @@ def _refuse(hello: Hello) -> str | None:
 
 
 def first_words(arena: Arena, terms: Entered, rank: int, joined: Welcome | None) -> Locks:
-    """Write a host's first promise, before its replicas are let in; return the locks of its speaker."""
+    """Write a host's first vote, before its replicas are let in; return the locks of its proxy."""
     locks = Locks(arena.fd)
-    taken = locks.take(SPEAKS)
+    taken = locks.acquire(SPEAKS)
     assert taken, "nobody else has this memory yet"
     host = next(host for host, seats in terms.seats.items() if rank in {seat.rank for seat in seats})
     step, term, membership = (0, 0, 0) if joined is None else (joined.step, joined.term, joined.membership)
-    arena.promise_first(Promise.first(host, terms.seats, step, term, membership))
+    arena.vote_first(Vote.first(host, terms.seats, step, term, membership))
     return locks

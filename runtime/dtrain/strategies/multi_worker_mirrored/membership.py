@@ -1,7 +1,7 @@
 """The other replicas of a run, outside of steps: who is awaited, who has come how far, and who leads.
 
 A leader that was started again asks whether the run has gone on without it. Outside of a call of `fit` no
-bell says that a leader cannot be reached, or does not lead; within one the end of a socket decides who
+doorbell says that a leader cannot be reached, or does not lead; within one the end of a socket decides who
 leads (see `ReplicaTraining`).
 """
 
@@ -22,7 +22,7 @@ from dtrain.runs.reporting import Reporter
 from dtrain.runs.states import TaskState
 from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
-from dtrain.strategies.multi_worker_mirrored.orders import standing_by
+from dtrain.strategies.multi_worker_mirrored.orders import leadership_by
 from dtrain.strategies.multi_worker_mirrored.rendezvous import SOCKET_ALONE, ledger_of, task_of
 from dtrain.wire.channel import Channel
 from dtrain.wire.connecting import Connector, LeaderFinder
@@ -34,7 +34,7 @@ _ANSWER_S = 5.0
 
 
 @dataclass(frozen=True)
-class Meanwhile:
+class PeersState:
     """The state of the other replicas as a leader is started again.
 
     Attributes:
@@ -62,14 +62,14 @@ def meanwhile(
     others: Iterable[int],
     own: int,
     may_live: Callable[[int], bool] = lambda rank: False,
-) -> Meanwhile:
+) -> PeersState:
     """Ask the replicas `others` how far they are, for the leader `own`, which was started again."""
     found: dict[int, _Found] = {}
     silent = set()
     for other in others:
         one = _under_way(connect, other)
         if one is not None and one.trains:
-            return Meanwhile(trains=True)
+            return PeersState(trains=True)
         if one is not None:
             found[other] = one
         elif may_live(other):
@@ -79,7 +79,7 @@ def meanwhile(
     # knows nothing of that call.
     knows_it = last.leader in found and found[last.leader].ended >= last.ended
     trains = last.leader != own and (knows_it or last.leader in silent)
-    return Meanwhile(trains, last.ended, frozenset(silent))
+    return PeersState(trains, last.ended, frozenset(silent))
 
 
 def _under_way(connect: Callable[[int, float], Channel], other: int) -> _Found | None:
@@ -104,7 +104,7 @@ def _under_way(connect: Callable[[int, float], Channel], other: int) -> _Found |
                     os.close(descriptor)
                 ledger = ledger_of(GrowingMemory.received(ledger_fd))
                 ledger.read()
-                leader, concluded = standing_by(ledger, terms.leader)()
+                leader, concluded = leadership_by(ledger, terms.leader)()
             return _Found(ended=terms.state.generation, leader=leader) if concluded else _Found(trains=True)
         if not isinstance(terms, Over) or terms.generation <= generation:
             return _Found(trains=isinstance(terms, Refusal))  # it gathers others for the next one
@@ -127,7 +127,7 @@ class HasEndedError(Exception):
     """The call of `fit` has ended, and all others have gone."""
 
 
-class Absence:
+class LeaderElection:
     """Decides who leads where the leader cannot be reached.
 
     A task of this host whose socket is not served has ended, or is being started again. `members` are the
@@ -141,7 +141,7 @@ class Absence:
         own: int,
         others: Collection[int],
         folder: Path | None,
-        doings: Callable[[Collection[int]], Meanwhile],
+        doings: Callable[[Collection[int]], PeersState],
         lost: Callable[[], Collection[int]],
     ) -> None:
         """Watch the tasks of other ranks.
@@ -177,7 +177,7 @@ class Absence:
         """Go on to the next task, as the one that was asked does not lead.
 
         Where all who have trained are gone, or the first leader never comes, the first of the tasks that are
-        not lost for good leads; raises as `look`.
+        not lost for good leads; raises as `poll`.
         """
         self._finder.go_on()
         if self._number == 0 or self._own < 0 or threading.get_ident() != self._thread:
@@ -200,13 +200,13 @@ class Absence:
                 return connect(timeout_s)
             except PeerError:
                 looks = self._own >= 0 and threading.get_ident() == self._thread
-                if looks and (rank := self.look()) is not None:
+                if looks and (rank := self.poll()) is not None:
                     self._finder.led_by_rank(rank)
                 raise
 
         return reach
 
-    def look(self) -> int | None:
+    def poll(self) -> int | None:
         """Return the rank that leads next; None: unknown, or the leader of before if it comes back.
 
         Raises:
@@ -291,10 +291,10 @@ class OtherReplicas:
         tasks = self._task.tasks_in(*states)
         return {rank for rank in self._ranks if self.name_of(rank) in tasks}
 
-    def ask(self, ranks: Collection[int]) -> Meanwhile:
+    def ask(self, ranks: Collection[int]) -> PeersState:
         return meanwhile(self.connect, sorted(ranks), self._task.context.rank, self._may_live)
 
-    def ask_all(self, patience_s: float, *, waits: bool = False) -> Meanwhile:
+    def ask_all(self, patience_s: float, *, waits: bool = False) -> PeersState:
         """Ask all that are not lost; on this host, or with `waits`, ask again while some are silent."""
         others = self._ranks - self.lost()
         found = self.ask(others)

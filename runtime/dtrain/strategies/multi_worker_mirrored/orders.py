@@ -60,7 +60,7 @@ class OrderBook:
         self._state = state
         self._ahead: LeaderOrder | None = None
         ledger.read()
-        self._take(ledger.entries, state.global_step, between=True)
+        self._apply(ledger.entries, state.global_step, between=True)
 
     @property
     def kept(self) -> Mapping[str, bytes]:
@@ -71,14 +71,14 @@ class OrderBook:
     def heed(self, version: int) -> None:
         news = self._ledger.read()
         if news:
-            self._take(news, version)
+            self._apply(news, version)
         self._take_ahead(version)
 
-    def look(self, version: int) -> None:
+    def poll(self, version: int) -> None:
         """Apply what is new, between two rounds; an order of a round stays ahead until `heed`."""
         news = self._ledger.read()
         if news:
-            self._take(news, version, between=True)
+            self._apply(news, version, between=True)
 
     def carry_out(self) -> None:
         self._carry_out(self._ledger.entries.get(VALUES, b""))
@@ -129,7 +129,7 @@ class OrderBook:
         """Write the rows of epochs that have ended."""
         self._write({f"{_ROW}{epoch}": _encode(row) for epoch, row in rows.items()}, version)
 
-    def keep(self, entries: Mapping[str, bytes]) -> None:
+    def store(self, entries: Mapping[str, bytes]) -> None:
         """Keep entries for the next leader, all or none."""
         self._put({f"{_KEPT}{name}": body for name, body in entries.items()})
 
@@ -142,7 +142,7 @@ class OrderBook:
 
     def _write(self, entries: Mapping[str, bytes], version: int) -> None:
         self._put(entries)
-        self._take(entries, version)
+        self._apply(entries, version)
 
     def _put(self, entries: Mapping[str, bytes]) -> None:
         self._ledger.write(entries)
@@ -152,7 +152,7 @@ class OrderBook:
 
     @property
     def entries(self) -> Mapping[str, bytes]:
-        self.look(self._state.global_step)  # another replica may have written them
+        self.poll(self._state.global_step)  # another replica may have written them
         return self._ledger.entries
 
     def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
@@ -161,7 +161,7 @@ class OrderBook:
         Values between two steps are written before others of this host can read that the next step begins.
         """
         version = self._state.global_step
-        self.look(version)
+        self.poll(version)
         gone = dict.fromkeys(self._ledger.entries, b"") if whole else {}
         news = {**gone, **entries}
         if news.get(ORDER):
@@ -170,11 +170,11 @@ class OrderBook:
                 self._let_hold(order, version)
                 self._carry_out(news.get(VALUES, b""))
         self._ledger.write(news)
-        self._take(news, version, between=True)
+        self._apply(news, version, between=True)
 
     # Every replica
 
-    def _take(self, news: Mapping[str, bytes], version: int, *, between: bool = False) -> None:
+    def _apply(self, news: Mapping[str, bytes], version: int, *, between: bool = False) -> None:
         tally = self._state.tally
         rows = {
             int(name.removeprefix(_ROW)): msgspec.msgpack.decode(body, type=Row)
@@ -205,15 +205,15 @@ class OrderBook:
         self.order = order
 
 
-def standing_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:
+def leadership_by(ledger: Ledger, first: int) -> Callable[[], tuple[int, bool]]:
     """Return what reads from the ledger, as last read, which rank leads and whether `fit` has ended."""
 
-    def standing() -> tuple[int, bool]:
+    def leadership() -> tuple[int, bool]:
         said = ledger.entries.get(LEADER)
         leader = first if said is None else msgspec.msgpack.decode(said, type=int)
         return leader, CONCLUDED in ledger.entries
 
-    return standing
+    return leadership
 
 
 def _bytes(value: Array) -> bytes:

@@ -18,21 +18,21 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.collectives.board import HEAD_BYTES, Ledger, ranks_in
 from dtrain.config.training_section import SPARE_RANKS
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
-from dtrain.messages import Bell, Enter, Entered, NotReady, Over, Refusal
+from dtrain.messages import Doorbell, Enter, Entered, NotReady, Over, Refusal
 from dtrain.messages.replicas import Welcome
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.calls import CallLog
-from dtrain.roles.collective.meeting import Meeting, Shared, descriptors_of
-from dtrain.strategies.multi_worker_mirrored.backups import first_standing, hand_out, has_backups, places_of
+from dtrain.roles.collective.meeting import Meeting, SharedResources, descriptors_of
+from dtrain.strategies.multi_worker_mirrored.backups import first_fit, hand_out, has_backups, places_of
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays, first_words
-from dtrain.strategies.multi_worker_mirrored.orders import CONCLUDED, standing_by
+from dtrain.strategies.multi_worker_mirrored.orders import CONCLUDED, leadership_by
 from dtrain.wire.channel import Channel, PassesOn
 from dtrain.wire.frames import Frame
 from dtrain.wire.one_host.shared_memory import GrowingMemory
-from dtrain.wire.one_host.synchronization import Bells, Locks, is_open, pairs
+from dtrain.wire.one_host.synchronization import Doorbells, Locks, is_open, pairs
 from dtrain.wire.peer import Peer
 
 LEDGER_BYTES = 1 << 20
@@ -41,7 +41,7 @@ COPIES = 8
 SOCKET_ALONE = "127.0.0.1:1"
 """The address of a task of this host that listens nowhere."""
 _LOOK_S = 0.02
-_BELL_S = 5.0
+_DOORBELL_S = 5.0
 
 
 class MembersGoneError(Exception):
@@ -59,7 +59,7 @@ class Entry:
         speaks: whether it speaks for its host at first, as it has made its memory.
     """
 
-    shared: Shared
+    shared: SharedResources
     arena: Arena
     ledger: Ledger
     calls: CallLog
@@ -138,7 +138,7 @@ def begin_here(
     """Let the replicas of this host in; `rank` is this one, and `joined` is set where its host is late."""
     number = 1 if joined is None else joined.step + 1
     if arena.shape.backups:
-        arena.record.write(first_standing(terms, members, arena.shape.parts))
+        arena.record.write(first_fit(terms, members, arena.shape.parts))
     if joined is None:
         arena.begin(members, terms.state.version, terms.state.tally)
     else:
@@ -147,11 +147,11 @@ def begin_here(
     memory = GrowingMemory.make(nbytes + -nbytes % 4096)
     memory.need(0, HEAD_BYTES)
     ends = pairs(members)
-    bells = Bells(ends.pop(rank))
+    doorbells = Doorbells(ends.pop(rank))
     ledger = ledger_of(memory)
     calls = CallLog.make(terms.state.dealt.parts)
     copies = os.dup(arena.fd), os.dup(memory.fd), os.dup(arena.rows_fd), os.dup(calls.fd)
-    shared = Shared(terms, copies, bells, standing_by(ledger, terms.leader), hosts)
+    shared = SharedResources(terms, copies, doorbells, leadership_by(ledger, terms.leader), hosts)
     locks = None if hosts is None else first_words(arena, terms, rank, joined)
     meeting.begin(shared, ends)
     return Entry(shared, arena, ledger, calls, rank, number, locks, speaks=True)
@@ -205,7 +205,7 @@ def enter_here(
     arena_fd, ledger_fd, rows_fd, calls_fd, *sockets = descriptors_of(frame)
     ends = {
         other: socket.socket(fileno=descriptor)
-        for other, descriptor in zip(terms.bells, sockets, strict=True)
+        for other, descriptor in zip(terms.doorbells, sockets, strict=True)
     }
     copies = os.dup(arena_fd), os.dup(ledger_fd), os.dup(rows_fd), os.dup(calls_fd)
     shape = shape_of(plan, terms, several_hosts=hosts is not None)
@@ -227,8 +227,8 @@ def enter_here(
         if found is None:
             return None
         from_round, ends = found
-    shared = Shared(terms, copies, Bells(ends), standing_by(ledger, terms.leader), hosts)
-    meeting.keep(shared)
+    shared = SharedResources(terms, copies, Doorbells(ends), leadership_by(ledger, terms.leader), hosts)
+    meeting.store(shared)
     locks = None if hosts is None else Locks(copies[0])
     return Entry(shared, arena, ledger, calls, rank, from_round, locks)
 
@@ -248,14 +248,14 @@ def _enter_beside_backups(
         for copy in copies:
             os.close(copy)
         return None
-    bells = Bells({})
+    doorbells = Doorbells({})
     hand_out(
-        bells,
+        doorbells,
         partial(_handed, peers, terms.state.generation, rank),
         [other for other in arena.record.read().members if other != rank],
     )
-    shared = Shared(terms, copies, bells, standing_by(ledger, terms.leader))
-    meeting.keep(shared)
+    shared = SharedResources(terms, copies, doorbells, leadership_by(ledger, terms.leader))
+    meeting.store(shared)
     return Entry(shared, arena, ledger, calls, rank)
 
 
@@ -329,11 +329,11 @@ def _handed(peers: Peers, generation: int, rank: int, other: int) -> socket.sock
     """Hand a member one end of a socket; return the other end, or None if the member is gone."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        channel = peers.connect(other, _BELL_S)
+        channel = peers.connect(other, _DOORBELL_S)
         try:
             if isinstance(channel, PassesOn):
-                channel.pass_on(Bell(generation=generation, rank=rank), [its.fileno()])
-            if isinstance(channel.receive(deadline=SYSTEM.now() + _BELL_S).message, Bell):
+                channel.pass_on(Doorbell(generation=generation, rank=rank), [its.fileno()])
+            if isinstance(channel.receive(deadline=SYSTEM.now() + _DOORBELL_S).message, Doorbell):
                 return mine
         finally:
             channel.close()

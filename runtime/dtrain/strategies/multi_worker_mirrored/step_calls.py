@@ -25,11 +25,11 @@ from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.interface import Compute, Replica
 from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import Call, call_site, check, contiguous, said_of
+from dtrain.strategies.replicas.calls import ReplicaCall, call_site, check, contiguous, said_of
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.strategies.replicas.values import form, leaves, mapped
 from dtrain.types import Array
-from dtrain.wire.one_host.synchronization import Bells
+from dtrain.wire.one_host.synchronization import Doorbells
 
 Places = Callable[[int], tuple[dict[str, Array], dict[str, Array]]]
 """From the place of a part to the memory of its gradients and of new values of untrained variables."""
@@ -42,11 +42,11 @@ class StepCalls:
     `compute`, which the loop sets.
     """
 
-    def __init__(self, log: CallLog, driver: CollectiveDriver, bells: Bells, waits: Waits) -> None:
+    def __init__(self, log: CallLog, driver: CollectiveDriver, doorbells: Doorbells, waits: Waits) -> None:
         self.compute: Compute | None = None
         self._log = log
         self._driver = driver
-        self._bells = bells
+        self._doorbells = doorbells
         self._waits = waits
         self._round = self._own = -1
         self._calls = 0
@@ -156,7 +156,7 @@ class StepCalls:
             )
         if not now.is_void and self._log.made(place, now.number) == number:
             self._log.give(place, now.number, call)
-            self._bells.ring()
+            self._doorbells.ring()
 
     def _given(self, number: int) -> list[Sequence[Array]]:
         """Return what all parts have given to a call; raise a `CallsDifferError` if they do not agree."""
@@ -192,7 +192,7 @@ class StepCalls:
                         driver.give_rows(place, beside.rows)
                         finite = not beside.examples or not any_non_finite(driver.given(place))
                         driver.complete(place, beside.examples, beside.sums, finite)
-                        self._bells.ring()
+                        self._doorbells.ring()
                     break
                 self._give(place, beside.calls - 1, call)
                 if now.is_void:
@@ -309,7 +309,7 @@ class Summed:
         """Return the call, named by the calling line; raise an `InputError` if a leaf is not numeric."""
         given = [_summand(leaf) for leaf in leaves(value)]
         what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, given))}"
-        said = said_of(Call("all_reduce", what, call_site()))
+        said = said_of(ReplicaCall("all_reduce", what, call_site()))
         return cls(op, value, GivenCall(said, contiguous(given)))
 
     def result(self, given: Sequence[Sequence[Array]]) -> Nest:

@@ -30,12 +30,12 @@ from dtrain.strategies.multi_worker_mirrored.backups import BackupLeader, Backup
 from dtrain.strategies.multi_worker_mirrored.custom_loops import make_loops, met
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
 from dtrain.strategies.multi_worker_mirrored.membership import (
-    Absence,
     Gathering,
     HasEndedError,
     HasToLeadError,
-    Meanwhile,
+    LeaderElection,
     OtherReplicas,
+    PeersState,
 )
 from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry, Peers, begin_as_leader, enter
@@ -70,7 +70,7 @@ class MultiWorkerMirrored(Strategy):
         self._members: set[int] = set(range(task.context.num_replicas))
         folder = self._folder if assignment.attempt > 0 else None
         self._others = OtherReplicas(task, self._connector)
-        self._absence = Absence(
+        self._election = LeaderElection(
             self._others.connect,
             self._finder,
             task.context.rank,
@@ -121,13 +121,13 @@ class MultiWorkerMirrored(Strategy):
         self._reporter.waiting(str(self._finder.task))
         self._link = link = HeartbeatLink(
             str(self._finder.task),
-            self._absence.heeded(self._finder.connect),
+            self._election.heeded(self._finder.connect),
             self._reporter,
             connect_s=self._connect_s,
             patience_s=self._patience_s,
             book=self._connector.book,
             moved_to=self.assignment.moved_to,
-            on_not_leading=self._absence.not_leading,
+            on_not_leading=self._election.not_leading,
         )
         if self.is_leader:
             link.on_reply = self._task.write_down
@@ -138,7 +138,7 @@ class MultiWorkerMirrored(Strategy):
         """Lead from the beginning, unless this process replaces one whose run goes on without it."""
         may_be_late = self.assignment.attempt > 0 or not self.assignment.launched
         left, patience_s = self._task.was_left, self.assignment.spec.wait.leader_s
-        found = self._others.ask_all(patience_s, waits=left) if may_be_late else Meanwhile()
+        found = self._others.ask_all(patience_s, waits=left) if may_be_late else PeersState()
         self._ended = found.ended
         if found.trains:
             self._task.follow_another()
@@ -158,7 +158,7 @@ class MultiWorkerMirrored(Strategy):
     def open(self, problem: Problem) -> Training:
         self._reporter.fit_begins()
         self._beginnings.number += 1
-        self._absence.begin(self._beginnings.number, problem.max_steps)
+        self._election.begin(self._beginnings.number, problem.max_steps)
         plan = placement.plan_without_servers(problem.variables)
         training = None
         try:
@@ -186,7 +186,7 @@ class MultiWorkerMirrored(Strategy):
         """Begin it as the leader; None: it had ended before this program was started again."""
         beginnings, hosting = self._beginnings, self._hosting
         assert hosting is not None, "a leader serves"
-        over = self._others.succeeded() and self._absence.is_over()  # all was said and saved
+        over = self._others.succeeded() and self._election.is_over()  # all was said and saved
         if over or beginnings.passed_over(problem) is not None:
             return None
         cut = BatchCut(self.num_replicas_in_sync, self.training.has_backups(self.context.num_replicas))
@@ -240,13 +240,13 @@ class MultiWorkerMirrored(Strategy):
     def _peers(self, link: HeartbeatLink) -> Peers:
         peer = Peer(
             str(self._finder.task),
-            self._absence.heeded(lambda timeout_s: self._others.connect_task(self._finder.task, timeout_s)),
+            self._election.heeded(lambda timeout_s: self._others.connect_task(self._finder.task, timeout_s)),
             patience_s=self._connect_s,
         )
         link.on_failure = peer.abort
         return Peers(
             peer,
-            self._absence.not_leading,
+            self._election.not_leading,
             self._others.connect,
             self._reporter.waiting,
             lambda: link.failure,
@@ -336,7 +336,7 @@ class MultiWorkerMirrored(Strategy):
             driver = training.driver
             elsewhere = driver.across.elsewhere if driver.across is not None else set()
             self._members = (set(driver.members) - driver.dead) | elsewhere
-        self._absence.members, self._book = {*self._members, training.book.leader}, training.book
+        self._election.members, self._book = {*self._members, training.book.leader}, training.book
         if isinstance(training.leader, ReplicaLeader):
             training.leader.close(error)
 

@@ -32,7 +32,7 @@ from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBoo
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
-from dtrain.wire.one_host.synchronization import Bells
+from dtrain.wire.one_host.synchronization import Doorbells
 
 
 class StepBoundary:
@@ -109,7 +109,7 @@ class ReplicaTraining(Training):
     def __init__(
         self,
         driver: CollectiveDriver | BackupDriver,
-        bells: Bells,
+        doorbells: Doorbells,
         calls: StepCalls | NoStepCalls,
         book: OrderBook,
         state: FitHolder,
@@ -139,7 +139,7 @@ class ReplicaTraining(Training):
         self.cut = state.dealer.cut
         self.weighs_examples = section.weighting == Weighting.EXAMPLES
         self.first_step = state.begun.lineage.first_step
-        self.bells = bells
+        self.doorbells = doorbells
         self._reporter = reporter
         self._name_of = name_of
         self._failure = failure
@@ -214,7 +214,7 @@ class ReplicaTraining(Training):
         try:
             while True:
                 self.driver.look_across()
-                self.book.look(self.global_step)
+                self.book.poll(self.global_step)
                 if self.leader is not None or not goes_on():
                     return
                 self._lead_if_due()
@@ -224,7 +224,7 @@ class ReplicaTraining(Training):
                     raise failure
                 waits = True
                 self._reporter.waiting(f"{self._name_of(self._awaited_leader)}, {what}")
-                self.bells.wait(LOOK_S)
+                self.doorbells.wait(LOOK_S)
         finally:
             if waits:
                 self._reporter.waiting(None)
@@ -386,7 +386,7 @@ class ReplicaLeader(Leader):
             else:
                 training.void()
             book.carried_out()
-        training.bells.ring()
+        training.doorbells.ring()
 
     def _new_values(self, change: ConfigChange) -> Weights | None:
         known = self._training.weights
@@ -398,7 +398,7 @@ class ReplicaLeader(Leader):
         self._book.record(rows, self._training.global_step)
 
     def keep(self, entries: Mapping[str, bytes]) -> None:
-        self._book.keep(entries)
+        self._book.store(entries)
 
     def save(self, directory: Path | None = None) -> None:
         self._keeper.save_now()
@@ -412,7 +412,7 @@ class ReplicaLeader(Leader):
         self._saved = self._keeper.finish()
         self._conclude()
         self._book.conclude(self._training.global_step)
-        self._training.bells.ring()
+        self._training.doorbells.ring()
         return True
 
     def close(self, error: BaseException | None) -> None:

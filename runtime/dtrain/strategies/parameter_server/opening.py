@@ -16,13 +16,13 @@ from dtrain.parameters.compression import CompressedPacking, Compression, Packin
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.roles.chief.driver import Keeper, KeeperParts, Leader
+from dtrain.roles.chief.driver import Keeper, KeeperParts, LeaderDriver
 from dtrain.roles.chief.machine import Beginning, beginning
 from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.chief.start import fetch_newest, restored, saved_generation
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.roles.worker.machine import Replica
+from dtrain.roles.worker.machine import ReplicaMachine
 from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
 from dtrain.state.batch_cut import BatchCut
@@ -62,7 +62,7 @@ class LeadingTask:
         self._section = section
         self._patience_s = patience_s
         self._clock = clock
-        self._leader: Leader | None = None
+        self._leader: LeaderDriver | None = None
         self._calls = Beginnings(section, RunFiles(run_dir).checkpoints, reporter)
         self.keeper: Keeper | None = None
         self.recorded: dict[int, Mapping[int, Row]] = {}
@@ -87,7 +87,7 @@ class LeadingTask:
             self._calls.follow(problem)
             return False
         if self._leader is None:
-            self._leader = Leader(len(self._links), self._connect, connect_s, self._clock, self._host)
+            self._leader = LeaderDriver(len(self._links), self._connect, connect_s, self._clock, self._host)
         sync = isinstance(self._training, SynchronousSection)
         asked = problem.asked(number, plan, cut, sync=sync)
         self._calls.number = number
@@ -249,7 +249,7 @@ def _driver(parts: TrainingParts) -> tuple[ReplicaDriver, ReplicaMemory]:
     compression = Compression.of(section.compression)
     weights = ReplicaMemory(plan)
     gradients = ReplicaMemory(plan, None if compression else room)
-    machine = Replica(
+    machine = ReplicaMachine(
         plan.servers,
         parts.number,
         parts.link.incarnation,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # loaded by the program that coordinates
     from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 
 
-class ParameterServerStrategy(Strategy):
+class ServersStrategy(Strategy):
     """This task's part in a cluster with parameter servers."""
 
     has_coordinator = False

@@ -96,11 +96,11 @@ class ServerLeader(Leader):
         return self._orders.rows
 
     def _rule_in_force(self) -> dict[str, Any]:
-        found = self._orders.look()
+        found = self._orders.poll()
         if self._orders.torn:
             self._keeper.give_back()
             self._driver.start()
-            found = self._orders.look()
+            found = self._orders.poll()
         if self._orders.term != self._machine.term:  # the servers have gone back since the driver started
             self._driver.start()
         if found.stopped:

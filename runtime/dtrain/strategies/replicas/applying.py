@@ -13,7 +13,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.applied import Gradient, Pairs
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import Call, call_site
+from dtrain.strategies.replicas.calls import ReplicaCall, call_site
 from dtrain.strategies.replicas.contexts import CrossReplica, ReplicaContext, here
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.types import Array
@@ -96,7 +96,7 @@ class ReplicaApplication:
         for variable in variables:
             self.slots.pop(variable, None)
 
-    def take(self, slots: Mapping[Any, Slots], steps: int) -> None:
+    def restore(self, slots: Mapping[Any, Slots], steps: int) -> None:
         """Go on from slots of variables, after so many updates."""
         self._optimizer.iterations.assign(steps)
         for variable, own in slots.items():
@@ -197,7 +197,7 @@ class ReplicaApplication:
                 variable.set_copy(index, variable.copy_of(index).copy())
 
 
-def _handed_in(kind: str, pairs: Pairs) -> tuple[list[Any], Call]:
+def _handed_in(kind: str, pairs: Pairs) -> tuple[list[Any], ReplicaCall]:
     """Return the gradients that are not None, and the call; raise an `InputError` for another dtype."""
     gradients = []
     said = []
@@ -208,7 +208,7 @@ def _handed_in(kind: str, pairs: Pairs) -> tuple[list[Any], Call]:
         leaf = _as_gradient(gradient, variable)
         gradients.append(leaf)
         said.append(f"{variable.name}: {reduction.described(leaf)}")
-    return gradients, Call(kind, ", ".join(said), call_site())
+    return gradients, ReplicaCall(kind, ", ".join(said), call_site())
 
 
 def _as_gradient(gradient: Gradient, variable: Any) -> reduction.Leaf:

@@ -27,7 +27,7 @@ _OWN = (f"{Path(__file__).parents[2]}{os.sep}", f"{Path(os.__file__).parent}{os.
 
 
 @dataclass(frozen=True)
-class Call:
+class ReplicaCall:
     """A call in one replica.
 
     Attributes:
@@ -43,7 +43,7 @@ class Call:
     def __str__(self) -> str:
         return f"{self.kind}{f' of {self.what}' if self.what else ''} at {self.site}"
 
-    def agrees_with(self, other: "Call") -> bool:
+    def agrees_with(self, other: "ReplicaCall") -> bool:
         return (self.kind, self.what) == (other.kind, other.what)
 
 
@@ -55,7 +55,7 @@ def call_site() -> str:
     return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def check_calls(calls: dict[int, Call]) -> None:
+def check_calls(calls: dict[int, ReplicaCall]) -> None:
     """Raise a `CallsDifferError` that names two sites, unless all calls, by replica, agree."""
     first_rank = min(calls)
     for rank, call in sorted(calls.items()):
@@ -67,7 +67,7 @@ def check_calls(calls: dict[int, Call]) -> None:
             )
 
 
-def missing(calls: dict[int, Call], ended: int) -> CallsDifferError:
+def missing(calls: dict[int, ReplicaCall], ended: int) -> CallsDifferError:
     """Return the error for a replica that has ended without a call for which others wait."""
     rank = min(calls)
     return CallsDifferError(
@@ -87,7 +87,7 @@ class ReplicaStopped(BaseException):
     """Ends the function of a replica, because another one has failed; no `except Exception` stops it."""
 
 
-class Meeting:
+class ThreadMeeting:
     """The meeting of the replicas of one `run`; `failure` is the first error.
 
     The replica that comes last decides for all, while the others wait. A replica that has ended, or calls
@@ -98,14 +98,16 @@ class Meeting:
         self._ranks = list(ranks)
         self._deadline_s = deadline_s
         self._changed = threading.Condition()
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, ReplicaCall] = {}
         self._values: dict[int, Any] = {}
         self._results: dict[int, Any] = {}
         self._ended: set[int] = set()
         self._number = 0
         self.failure: BaseException | None = None
 
-    def call(self, rank: int, call: Call, value: Any, decide: Decide, timeout_s: float | None = None) -> Any:
+    def call(
+        self, rank: int, call: ReplicaCall, value: Any, decide: Decide, timeout_s: float | None = None
+    ) -> Any:
         """Wait for the same call of all others, and return this replica's result.
 
         The replica that comes last calls `decide`; that of the lowest rank counts.
@@ -169,7 +171,7 @@ class Meeting:
             self._number += 1
             self._changed.notify_all()
 
-    def _wait(self, rank: int, call: Call, number: int, timeout_s: float) -> None:
+    def _wait(self, rank: int, call: ReplicaCall, number: int, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
         while self._number == number:
             # In pieces: a signal that came just before a wait would be handled only at its end.
@@ -214,7 +216,7 @@ class ReplicaPool:
         self._idle: list[_Threads] = []
         weakref.finalize(self, _stop, self._idle)
 
-    def run(self, parts: Sequence[Part], meeting: Meeting) -> None:
+    def run(self, parts: Sequence[Part], meeting: ThreadMeeting) -> None:
         """Run every part, which raises nothing, in a thread; return when all have ended.
 
         Raises the first error of the meeting, or what interrupts this thread; no part runs any more then.
@@ -301,7 +303,7 @@ class PeerProcesses:
         self._meet = meet
         self._calls: CollectiveCalls | None = None
 
-    def exchange(self, call: Call, arrays: Sequence[Array]) -> list[list[Array]]:
+    def exchange(self, call: ReplicaCall, arrays: Sequence[Array]) -> list[list[Array]]:
         """Return the arrays of every process, by its number; shapes may differ.
 
         Waits have a deadline, and their errors name the awaited processes. Arrays of any dtype but object are
@@ -309,7 +311,7 @@ class PeerProcesses:
         """
         return self._made().exchange(said_of(call), contiguous(arrays))
 
-    def all_reduce(self, call: Call, arrays: Sequence[Array]) -> list[Array]:
+    def all_reduce(self, call: ReplicaCall, arrays: Sequence[Array]) -> list[Array]:
         """Return the sums of arrays of one shape and dtype, added up in order of numbers.
 
         Large sums may not be written to. A `CallsDifferError` is raised in every process.
@@ -325,11 +327,14 @@ class PeerProcesses:
 def check(said: Mapping[int, bytes]) -> None:
     """Raise a `CallsDifferError` that names two places, unless calls of all ranks agree."""
     check_calls(
-        {rank: Call(*msgspec.msgpack.decode(each, type=tuple[str, str, str])) for rank, each in said.items()}
+        {
+            rank: ReplicaCall(*msgspec.msgpack.decode(each, type=tuple[str, str, str]))
+            for rank, each in said.items()
+        }
     )
 
 
-def said_of(call: Call) -> bytes:
+def said_of(call: ReplicaCall) -> bytes:
     """Return a call as it is written for the others."""
     return msgspec.msgpack.encode((call.kind, call.what, call.site))
 

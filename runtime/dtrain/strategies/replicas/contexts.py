@@ -16,7 +16,7 @@ import numpy as np
 from dtrain.errors import ContextError, InputError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import Call, Meeting, PeerProcesses, call_site
+from dtrain.strategies.replicas.calls import PeerProcesses, ReplicaCall, ThreadMeeting, call_site
 from dtrain.strategies.replicas.options import CommunicationOptions
 from dtrain.strategies.replicas.reduction import Leaf, ReduceOp
 from dtrain.strategies.replicas.values import form, leaves, mapped, of_replica, regrouped
@@ -104,7 +104,7 @@ def _have_several(*strategies: Any) -> bool:
     return any(strategy.num_replicas_in_sync > 1 for strategy in strategies)
 
 
-class Group:
+class ReplicaGroup:
     """The replicas of this process, and through `peers` those of others.
 
     Attributes:
@@ -152,7 +152,7 @@ class Group:
         """How many replicas there are, in all processes."""
         return self.replicas * (1 if self.peers is None else self.peers.tasks)
 
-    def summed(self, call: Call, op: ReduceOp, of_replicas: Sequence[Sequence[Leaf]]) -> list[Leaf]:
+    def summed(self, call: ReplicaCall, op: ReduceOp, of_replicas: Sequence[Sequence[Leaf]]) -> list[Leaf]:
         """Return sums or means over all replicas of all processes: one for each leaf of a replica."""
         sums = [reduction.total(parts) for parts in zip(*of_replicas, strict=True)]
         if self.peers is not None:
@@ -161,7 +161,7 @@ class Group:
             return [reduction.divided(each, self.num_replicas_in_sync) for each in sums]
         return sums
 
-    def gathered(self, call: Call, axis: int, of_replicas: Sequence[Sequence[Array]]) -> list[Array]:
+    def gathered(self, call: ReplicaCall, axis: int, of_replicas: Sequence[Sequence[Array]]) -> list[Array]:
         """Return arrays joined over all replicas of all processes."""
         parts = [reduction.joined(each, axis, call.kind) for each in zip(*of_replicas, strict=True)]
         if self.peers is None or not parts:
@@ -169,7 +169,7 @@ class Group:
         of_tasks = self.peers.exchange(call, parts)
         return [reduction.joined(each, axis, call.kind) for each in zip(*of_tasks, strict=True)]
 
-    def _summed_over_tasks(self, peers: PeerProcesses, call: Call, sums: Sequence[Leaf]) -> list[Leaf]:
+    def _summed_over_tasks(self, peers: PeerProcesses, call: ReplicaCall, sums: Sequence[Leaf]) -> list[Leaf]:
         dense = iter(peers.all_reduce(call, [each for each in sums if isinstance(each, np.ndarray)]))
         result: list[Leaf] = []
         for each in sums:
@@ -191,7 +191,7 @@ class ReplicaContext:
         strategy: the strategy whose replica it is.
     """
 
-    def __init__(self, group: Group, index: int, meeting: Meeting, strategy: Any = None) -> None:
+    def __init__(self, group: ReplicaGroup, index: int, meeting: ThreadMeeting, strategy: Any = None) -> None:
         self.group = group
         self.index = index
         self._meeting = meeting
@@ -241,7 +241,7 @@ class ReplicaContext:
             raise InputError(f"all_reduce: expected at least one array, found {value!r}")
         reduction.check_one_place(leaves(value), parts, "all_reduce")
         what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, parts))}"
-        call = Call("all_reduce", what, call_site())
+        call = ReplicaCall("all_reduce", what, call_site())
 
         def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
             return [self.group.summed(call, op, of_replicas)] * len(of_replicas)
@@ -274,7 +274,7 @@ class ReplicaContext:
                 )
         shapes = ", ".join(reduction.described_but(part, axis) for part in parts)
         what = f"{form(value)} {shapes}, axis {axis}"
-        call = Call("all_gather", what, call_site())
+        call = ReplicaCall("all_gather", what, call_site())
 
         def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
             return [self.group.gathered(call, axis, of_replicas)] * len(of_replicas)
@@ -301,7 +301,7 @@ class ReplicaContext:
         Raises:
             CallsDifferError: another replica makes another call; it is raised in all of them.
         """
-        call = Call("merge_call", "", call_site())
+        call = ReplicaCall("merge_call", "", call_site())
 
         def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
             merged_args, merged_kwargs = regrouped(of_replicas)
@@ -311,13 +311,13 @@ class ReplicaContext:
 
         return self._meet(call, (tuple(args), dict(kwargs or {})), decide)
 
-    def meet(self, call: Call, value: Any, decide: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:
-        """Hand in a value to the other replicas of this process; see `Meeting.call`."""
+    def meet(self, call: ReplicaCall, value: Any, decide: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:
+        """Hand in a value to the other replicas of this process; see `ThreadMeeting.call`."""
         return self._meet(call, value, decide)
 
     def _meet(
         self,
-        call: Call,
+        call: ReplicaCall,
         value: Any,
         decide: Callable[[Sequence[Any]], Sequence[Any]],
         options: CommunicationOptions | None = None,

@@ -9,8 +9,8 @@ import numpy as np
 from dtrain.errors import ContextError, InputError
 from dtrain.learning.metrics.metric import CallingReplica, State, ask_for_replica
 from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import Call, Meeting, ReplicaPool, call_site
-from dtrain.strategies.replicas.contexts import Group, ReplicaContext, entered, here
+from dtrain.strategies.replicas.calls import ReplicaCall, ReplicaPool, ThreadMeeting, call_site
+from dtrain.strategies.replicas.contexts import ReplicaContext, ReplicaGroup, entered, here
 from dtrain.strategies.replicas.reduction import Leaf, ReduceOp
 from dtrain.strategies.replicas.values import (
     DistributedValues,
@@ -30,7 +30,7 @@ def _replica_here() -> CallingReplica | None:
     group = place.group
 
     def total(name: str, state: State) -> State:
-        call = Call("result", f"metric {name}", call_site())
+        call = ReplicaCall("result", f"metric {name}", call_site())
         sums = group.summed(call, ReduceOp.SUM, [[np.asarray(each) for each in state.values()]])
         return {key: np.asarray(each) for key, each in zip(state, sums, strict=True)}
 
@@ -40,7 +40,7 @@ def _replica_here() -> CallingReplica | None:
 ask_for_replica(_replica_here)
 
 
-class Loops(Group):
+class Loops(ReplicaGroup):
     """The replicas that train together, as a program sees them from outside: `run`, `reduce`, `gather`."""
 
     @cached_property
@@ -56,7 +56,7 @@ class Loops(Group):
         if not isinstance(args, list | tuple):
             raise InputError(f"run: expected a list or tuple as args, found {type(args).__name__}")
         given = tuple(args), dict(kwargs or {})
-        meeting = Meeting([self.first + index for index in range(self.replicas)])
+        meeting = ThreadMeeting([self.first + index for index in range(self.replicas)])
         results: list[Any] = [None] * self.replicas
 
         def part(index: int) -> Callable[[], None]:
@@ -158,7 +158,7 @@ class Loops(Group):
                 f"reduce: expected one dtype and shape in all replicas, found {', '.join(found)}; give the "
                 "axis along which they differ"
             )
-        call = Call("reduce", f"{op.name} of {', '.join(found)}", call_site())
+        call = ReplicaCall("reduce", f"{op.name} of {', '.join(found)}", call_site())
         return _number(self.summed(call, op, [[part] for part in parts])[0])
 
     def _reduced_over(self, op: ReduceOp, value: Any, axes: tuple[int, ...]) -> Any:
@@ -173,7 +173,7 @@ class Loops(Group):
                 f"reduce: expected equal lengths of the axes that stay, found {', '.join(shapes)} after the "
                 f"sum over axis {axes}"
             )
-        call = Call("reduce", f"{op.name} over axis {axes} of {', '.join(shapes)}", call_site())
+        call = ReplicaCall("reduce", f"{op.name} over axis {axes} of {', '.join(shapes)}", call_site())
         counted: list[list[Leaf]] = [[each, np.asarray(count, np.int64)] for each, count in found]
         sums, count = self.summed(call, ReduceOp.SUM, counted)
         return _number(reduction.divided(sums, count) if op is ReduceOp.MEAN else sums)
@@ -191,7 +191,7 @@ class Loops(Group):
                     f"gather: expected arrays with axis {axis}, found {reduction.described(array)}"
                 )
         what = f"{reduction.described_but(arrays[0], axis)} along axis {axis}"
-        return self.gathered(Call("gather", what, call_site()), axis, [[array] for array in arrays])[0]
+        return self.gathered(ReplicaCall("gather", what, call_site()), axis, [[array] for array in arrays])[0]
 
 
 def _unfolded(value: Any) -> Any:

@@ -17,8 +17,8 @@ from dtrain.errors import InputError
 from dtrain.learning.optimizers.applied import Application
 from dtrain.learning.optimizers.optimizer import Optimizer
 from dtrain.strategies.replicas import applying, reduction
-from dtrain.strategies.replicas.calls import Call, call_site
-from dtrain.strategies.replicas.contexts import Group, ReplicaContext, Updating, here
+from dtrain.strategies.replicas.calls import ReplicaCall, call_site
+from dtrain.strategies.replicas.contexts import ReplicaContext, ReplicaGroup, Updating, here
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.strategies.replicas.values import DistributedValues
@@ -87,7 +87,7 @@ class Variable(NDArrayOperatorsMixin):
     trainable: bool
     aggregation: VariableAggregation
     on_read: bool
-    group: Group
+    group: ReplicaGroup
     home: Home | None
     find_state: Callable[[Optimizer], OptimizerState | None] | None
     _copies: list[Array]
@@ -117,10 +117,10 @@ class Variable(NDArrayOperatorsMixin):
         """
         on_read = synchronization is VariableSynchronization.ON_READ
 
-        def made(group: Group) -> Variable:
+        def made(group: ReplicaGroup) -> Variable:
             value = first_value(initial_value, dtype)
             if group.peers is not None:
-                call = Call("Variable", f"{name} {reduction.described(value)}", call_site())
+                call = ReplicaCall("Variable", f"{name} {reduction.described(value)}", call_site())
                 value = np.array(group.peers.exchange(call, [value])[0][0])
             trains = not on_read if trainable is None else trainable
             kind = value, name or "Variable", group, aggregation
@@ -130,7 +130,7 @@ class Variable(NDArrayOperatorsMixin):
 
         place = here()
         if isinstance(place, ReplicaContext):
-            call = Call("Variable", name or "", call_site())
+            call = ReplicaCall("Variable", name or "", call_site())
 
             def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
                 return [made(place.group)] * len(of_replicas)
@@ -144,7 +144,7 @@ class Variable(NDArrayOperatorsMixin):
         cls,
         value: Array,
         name: str,
-        group: Group,
+        group: ReplicaGroup,
         aggregation: VariableAggregation = VariableAggregation.NONE,
         *,
         on_read: bool = False,
@@ -288,8 +288,8 @@ class Variable(NDArrayOperatorsMixin):
             return place.index if place.strategy is self.group.strategy else 0
         return None
 
-    def _call(self, what: str) -> Call:
-        return Call(what, f"variable {self.name} {self.dtype}{list(self.shape)}", call_site())
+    def _call(self, what: str) -> ReplicaCall:
+        return ReplicaCall(what, f"variable {self.name} {self.dtype}{list(self.shape)}", call_site())
 
     def _change(self, kind: str, value: Any, combine: Callable[[Array, Array], Array]) -> Self:
         if self.home is not None:
@@ -346,14 +346,14 @@ class Variable(NDArrayOperatorsMixin):
             new = np.asarray(reduction.divided(new, self.group.num_replicas_in_sync))
         self._set_each([combine(copy, new) for copy in self._distinct()])
 
-    def _aggregated(self, parts: Sequence[Array], call: Call) -> Array:
+    def _aggregated(self, parts: Sequence[Array], call: ReplicaCall) -> Array:
         """Return one value for those of the replicas of this process, and of others."""
         if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
             return self._of_first(parts[0], call)
         op = ReduceOp.MEAN if self.aggregation is VariableAggregation.MEAN else ReduceOp.SUM
         return np.asarray(self.group.summed(call, op, [[part] for part in parts])[0]).astype(self.dtype)
 
-    def _of_first(self, value: Array, call: Call) -> Array:
+    def _of_first(self, value: Array, call: ReplicaCall) -> Array:
         peers = self.group.peers
         return value if peers is None else peers.exchange(call, [value])[0][0]
 

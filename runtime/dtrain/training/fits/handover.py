@@ -99,11 +99,11 @@ class Handover:
             text += f"; not among the callbacks of this task: {', '.join(missing)}"
         print(text, file=sys.stderr, flush=True)
         if (found := self._read(CHANGES)) is not None:
-            self._take(msgspec.convert(found, _Changes))
+            self._apply(msgspec.convert(found, _Changes))
         if clock.finished:  # as the leader before may have ordered
             self._model.stop_training = True
 
-    def _take(self, changes: _Changes) -> None:
+    def _apply(self, changes: _Changes) -> None:
         vars(self._optimizer).update(vars(optimizers.from_config(changes.optimizer)))
         self._model.stop_training = changes.stop
         # Where a step was made since, the strategy had been told.
@@ -119,22 +119,22 @@ class Handover:
         """Return the name of a callback, the same in every task that has the same callbacks."""
         return self._names[id(callback)]
 
-    def keep(self, place: HookProgress | None, called: Iterable[Callback]) -> None:
+    def store(self, place: HookProgress | None, called: Iterable[Callback]) -> None:
         """Keep a position in an epoch's hooks, the states of callbacks that were called, and all changes."""
         if self._leader.keeps:
             at = {} if place is None else {PLACE: plain_data.encode(vars(place))}
-            self._keep({**at, CHANGES: plain_data.encode(vars(self._changes())), **self._states(called)})
+            self._store({**at, CHANGES: plain_data.encode(vars(self._changes())), **self._states(called)})
 
     def keep_states(self, called: Iterable[Callback]) -> None:
         if self._leader.keeps:
-            self._keep(self._states(called))
+            self._store(self._states(called))
 
-    def told(self) -> None:
+    def clear_changes(self) -> None:
         """Forget the changes, of which the strategy knows now."""
         if self._leader.keeps:
-            self._keep({CHANGES: plain_data.encode(None)})
+            self._store({CHANGES: plain_data.encode(None)})
 
-    def _keep(self, entries: Mapping[str, bytes]) -> None:
+    def _store(self, entries: Mapping[str, bytes]) -> None:
         new = {name: entry for name, entry in entries.items() if self._kept.get(name) != entry}
         if new:
             self._leader.keep(new)

@@ -109,7 +109,7 @@ class Steering:
 
     def begin_epoch(self, last_step: int) -> None:
         self._until = last_step if self.holds else None
-        self._tell()
+        self._send_changes()
 
     def goes_back(self) -> None:
         """Undo unsent changes before an epoch begins again: callbacks will make them again at its end."""
@@ -124,9 +124,9 @@ class Steering:
             or model.weights is not self.training.weights
             or vars(self.optimizer) != self._told
         ):
-            self._tell()
+            self._send_changes()
 
-    def _tell(self) -> None:
+    def _send_changes(self) -> None:
         model = self.model
         training = self.training
         assigned = None if model.weights is training.weights else model.weights
@@ -235,7 +235,7 @@ class Leading:
                 self.handover.restore()
             else:
                 self.callbacks.call("on_train_begin", {})
-        self.handover.keep(self.handover.place, self.callbacks.callbacks)
+        self.handover.store(self.handover.place, self.callbacks.callbacks)
 
     def _begin_again(self) -> None:
         """Call the hooks that the previous leader's callbacks had seen, and that have not ended since."""
@@ -272,7 +272,7 @@ class Leading:
         self.open = True
         self._call_each(epoch, False, lambda callback: callback.on_epoch_begin(epoch, {}))
         self.steering.begin_epoch(self.epochs.last_step(epoch, self.training.clock))
-        self.handover.told()
+        self.handover.clear_changes()
 
     def end_epochs(self, epoch: int, reached: int) -> None:
         """Close every epoch from `epoch` on that ended before `reached`, which may be several."""
@@ -287,7 +287,7 @@ class Leading:
                 return
             if self.steering.model.stop_training or each + 1 == self.epochs.epochs:
                 self.steering.tell_changes()
-                self.handover.told()
+                self.handover.clear_changes()
                 return
             self.begin_epoch(each + 1)
 
@@ -323,13 +323,13 @@ class Leading:
         if place is None or (place.epoch, place.ends) != (epoch, ends):
             place = HookProgress(epoch, ends)
         # Hooks of batches and of validations come before the end of an epoch, and may have changed any state.
-        self.handover.keep(place, self.callbacks.callbacks if ends else ())
+        self.handover.store(place, self.callbacks.callbacks if ends else ())
         for callback in self.callbacks.callbacks:
             if (name := self.handover.name(callback)) not in place.done:
                 with self.activity.busy(name):
                     call(callback)
                 place = replace(place, done=(*place.done, name))
-                self.handover.keep(place, [callback])
+                self.handover.store(place, [callback])
 
     def go_back_to(self, epoch: int) -> None:
         """Begin an epoch again whose end the servers have lost."""

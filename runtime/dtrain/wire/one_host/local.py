@@ -26,7 +26,7 @@ from dtrain.process.life_line import peer_process
 from dtrain.types import Array
 from dtrain.wire.channel import Handler, silent
 from dtrain.wire.frames import UNKNOWN, Frame, Payload, written
-from dtrain.wire.handshake import Door, last_proof, read_greeting
+from dtrain.wire.handshake import ServerHandshake, last_proof, read_greeting
 from dtrain.wire.interruptible import LOOK_S
 from dtrain.wire.one_host import shared_memory
 from dtrain.wire.one_host.packets import SMALL_BYTES, PacketSocket
@@ -68,12 +68,12 @@ class LocalChannel:
             raise
 
     def _shake_hands(self, credentials: Credentials) -> None:
-        proof = last_proof(self.peer, self.peer, credentials, self._told)
-        answer = read_greeting(self._told(proof))
+        proof = last_proof(self.peer, self.peer, credentials, self._exchange)
+        answer = read_greeting(self._exchange(proof))
         if isinstance(answer, Refusal):
             raise PeerRefusedError(f"{self.peer}: {answer.reason}")
 
-    def _told(self, said: bytes) -> bytes:
+    def _exchange(self, said: bytes) -> bytes:
         self._socket.send(said)
         told = self._socket.recv(acceptor.ONE_HOST_LIMITS.message_bytes)
         if not told:
@@ -201,9 +201,9 @@ class LocalService:
             self._listener.bind(_abstract(self._name))
         self._listener.listen(1024)
         self._ready.register(self._listener, 0)  # its end is heard
-        self._hearing = threading.Thread(target=self._hear, name="local messages", daemon=True)
+        self._hearing = threading.Thread(target=self._serve, name="local messages", daemon=True)
         self._hearing.start()
-        self._door = Door(credentials, self._refuse)
+        self._handshake = ServerHandshake(credentials, self._refuse)
         self._acceptor = Acceptor(self._listener, acceptor.ONE_HOST_LIMITS, self._examine, _own_process)
 
     def name(self) -> str:
@@ -222,7 +222,7 @@ class LocalService:
 
     def _examine(self, connection: socket.socket) -> Examination:
         receive = partial(when_ready, partial(_packet, connection))
-        hello = yield from self._door.hear(receive, connection.send, "a process on this host")
+        hello = yield from self._handshake.receive_hello(receive, connection.send, "a process on this host")
         return partial(self._admit, connection, hello)
 
     def _admit(self, connection: socket.socket, hello: Hello) -> None:
@@ -231,7 +231,7 @@ class LocalService:
         self._talks[connection.fileno()] = _Talk(connection, packets, LocalCaller(hello, packets))
         self._ready.register(connection, select.EPOLLIN)
 
-    def _hear(self) -> None:
+    def _serve(self) -> None:
         """Receive one message after the other; at the end close the connections that are still there."""
         while not self._stopped.is_set() or self._talks:
             for descriptor, _ in self._ready.poll():

@@ -79,7 +79,7 @@ class PacketSocket:
     def send(self, message: AnyMessage, blocks: Sequence[Array] = ()) -> None:
         kinds = described(blocks)
         nbytes = sum(map(_nbytes, blocks))
-        place = self._place(blocks) if nbytes > SMALL_BYTES else None
+        place = self._locate(blocks) if nbytes > SMALL_BYTES else None
         head = _head(message, kinds, place)
         in_memory = len(head) > PACKET_BYTES - SMALL_BYTES or (nbytes > SMALL_BYTES and place is None)
         # Before the peer can have them, and say that it has read them. Rows stand beside the values that it
@@ -103,7 +103,7 @@ class PacketSocket:
             socket.send_fds(self._socket, [b"\0"], list(descriptors))
         self.send(message)
 
-    def _place(self, blocks: Sequence[Array]) -> Place | None:
+    def _locate(self, blocks: Sequence[Array]) -> Place | None:
         """Return the place of blocks in a memory that the peer can map; None if they do not lie in one."""
         memory = memory_of(blocks[0])
         if memory is None or any(memory_of(block) is not memory for block in blocks):

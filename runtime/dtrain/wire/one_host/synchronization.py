@@ -1,8 +1,8 @@
 """Sockets that wake the replicas of one host and tell of a death, and locks that the kernel takes back.
 
-A bell is a packet of one byte. It says nothing: who waits looks at the words of the board again. The socket
-ends when its last holder does, after that process's last write to memory, so that an end is final. A child
-that the program forks must not hold it open: it closes its copies at once.
+A doorbell is a packet of one byte. It says nothing: who waits looks at the words of the board again. The
+socket ends when its last holder does, after that process's last write to memory, so that an end is final. A
+child that the program forks must not hold it open: it closes its copies at once.
 
 They are locks of an open file description (`F_OFD_SETLK`) on bytes of a shared memory, which nobody reads for
 that. They say nothing of the memory itself. A child that the program forks must not keep them: it closes its
@@ -20,11 +20,11 @@ import weakref
 from collections.abc import Iterable, Mapping
 
 _PACKET_BYTES = 64
-_BELL = b"\0"
-_open: "weakref.WeakSet[Bells | Locks]" = weakref.WeakSet()
+_DOORBELL = b"\0"
+_open: "weakref.WeakSet[Doorbells | Locks]" = weakref.WeakSet()
 
 
-class Bells:
+class Doorbells:
     """This rank's sockets (SOCK_SEQPACKET), one to each other rank, that wake it and others.
 
     One thread uses them; `offer` may be called by another. `dead` are the ranks whose socket has ended; a
@@ -78,15 +78,15 @@ class Bells:
         """Wake every rank that waits; one whose socket is full is awake, and one may be gone."""
         for connection in self._sockets.values():
             with contextlib.suppress(OSError):
-                connection.send(_BELL, socket.MSG_DONTWAIT)
+                connection.send(_DOORBELL, socket.MSG_DONTWAIT)
 
     def wait(self, timeout_s: float) -> bool:
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:
-            self._hear(self._rank_of[descriptor])
+            self._receive(self._rank_of[descriptor])
         return bool(ready)
 
-    def _hear(self, rank: int) -> None:
+    def _receive(self, rank: int) -> None:
         """Receive one signal; others that are there wake the next waits, which check the words and go on."""
         try:
             heard = self._sockets[rank].recv(_PACKET_BYTES)
@@ -141,7 +141,7 @@ class Locks:
         self._guard = threading.Lock()
         _open.add(self)
 
-    def take(self, number: int) -> bool:
+    def acquire(self, number: int) -> bool:
         """Lock a number unless another replica has it; return whether this replica has it now."""
         with self._guard:
             if number in self._held:

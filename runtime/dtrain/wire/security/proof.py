@@ -63,7 +63,7 @@ def answer(
     """
     if len(challenge.salt) != SALT_BYTES or len(challenge.nonce) != _SERVER_NONCE_BYTES:
         raise PeerRefusedError(STRANGER)
-    told = _told(opening.task, server, challenge.salt, opening.nonce, challenge.nonce)
+    told = _transcript(opening.task, server, challenge.salt, opening.nonce, challenge.nonce)
     return Proof(
         task=opening.task,
         salt=challenge.salt,
@@ -75,7 +75,7 @@ def answer(
 
 
 def is_proven(proof: Proof, server: str, proven: Proven, key_of: KeyOf) -> bool:
-    told = _told(proof.task, server, proof.salt, proof.nonce, proof.challenge)
+    told = _transcript(proof.task, server, proof.salt, proof.nonce, proof.challenge)
     return hmac.compare_digest(proven.proof, _server_proof(key_of(proof.salt), told))
 
 
@@ -122,7 +122,7 @@ class Examiner:
         (begun_s,) = _TIME.unpack_from(head, RANDOM_BYTES)
         if not 0.0 <= now_s - begun_s <= PROOF_LIMIT_S:
             raise PeerRefusedError(f"its proof came more than {PROOF_LIMIT_S:g} s after the challenge")
-        told = _told(proof.task, self._task, proof.salt, proof.nonce, nonce)
+        told = _transcript(proof.task, self._task, proof.salt, proof.nonce, nonce)
         if not hmac.compare_digest(proof.proof, _client_proof(key_of(proof.salt), told, proof.hello)):
             raise PeerRefusedError("its proof is wrong: its secret is another")
         return told, begun_s
@@ -137,7 +137,7 @@ class Examiner:
             self._taken.pop(nonce, None)
 
 
-def _told(client: str, server: str, salt: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
+def _transcript(client: str, server: str, salt: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
     server = "" if client == _JOINING else server
     return _encode((PROTOCOL_VERSION, salt, client_nonce, server_nonce, client, server))
 

@@ -210,7 +210,7 @@ class Tls:
             return host_name(task_name(TaskId.parse(peer)))
         return NETWORK if NETWORK in own.hosts else None
 
-    def look(self, peer: str, address: str) -> Callable[[socket.socket], str | None]:
+    def checker(self, peer: str, address: str) -> Callable[[socket.socket], str | None]:
         name = self.server_name(peer) or address.rpartition(":")[0].strip("[]")
         return partial(tls_obstacle, own=self.certificates.current(), name=name)
 

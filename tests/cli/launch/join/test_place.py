@@ -10,7 +10,7 @@ from dtrain.cluster import ClusterSpec
 from dtrain.config import RunSpec, SecuritySection, WaitSection
 from dtrain.config.choices import TlsMode
 from dtrain.errors import PeerRefusedError, RunError, SpecError
-from dtrain.messages import Place
+from dtrain.messages import JoinPlace
 from dtrain.process.life_line import started_s
 from dtrain.process.requests import encode_join_message
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, offer_to_join, write_record
@@ -46,7 +46,7 @@ def answers(monkeypatch):
 
 def place(index=2, cluster=SERVERS, launched=True):
     spec = RunSpec(name="digits", security=SecuritySection(tls=TlsMode.OFF))
-    return Place(run_id="r-1", launched=launched, cluster=cluster.to_dict(), spec=spec, index=index)
+    return JoinPlace(run_id="r-1", launched=launched, cluster=cluster.to_dict(), spec=spec, index=index)
 
 
 @pytest.mark.parametrize("text", ["a:1", "[::1]:2222", "127.0.0.1:3", "a:", ":1"])

@@ -80,15 +80,15 @@ def test_all_workers_may_lose_a_chief_that_led_and_no_worker():
 
 
 def test_the_one_that_leads_at_the_end_decides():
-    heir = TaskId.parse("worker:0")
-    assert has_succeeded(MULTI, heir, states(chief0="failed", worker0="succeeded"), heirs=True)
-    assert not has_succeeded(MULTI, heir, states(chief0="failed", worker1="succeeded"), heirs=True)
+    successor = TaskId.parse("worker:0")
+    assert has_succeeded(MULTI, successor, states(chief0="failed", worker0="succeeded"), successors=True)
+    assert not has_succeeded(MULTI, successor, states(chief0="failed", worker1="succeeded"), successors=True)
     ended = states(chief0="failed", worker0="succeeded", worker1="succeeded", worker2="failed")
-    assert has_succeeded(MULTI, LEADER, ended, heirs=True), (
+    assert has_succeeded(MULTI, LEADER, ended, successors=True), (
         "the others had nothing left to do when their leader died"
     )
     assert not has_succeeded(MULTI, LEADER, ended)
-    assert not has_succeeded(MULTI, LEADER, dict.fromkeys(ended, "failed"), heirs=True)
+    assert not has_succeeded(MULTI, LEADER, dict.fromkeys(ended, "failed"), successors=True)
 
 
 def test_a_foreign_run_survives_only_the_evaluator():

@@ -3,7 +3,7 @@
 One replica of a host speaks for it: it tells the leader which parts are complete in the arena, writes on the
 board which parts are due here, has the sums made, and writes there what is known of every part once a step is
 committed. What it has promised to other hosts lies in the arena. If it ends, another one goes on from there
-(`Voice`).
+(`AgreementMember`).
 
 The replica that speaks has a lock on the arena, which the kernel takes back when its process ends. A thread
 of each other replica tries to take it, so that another one speaks soon, whatever the replicas compute.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dtrain.collectives.between_hosts.follower import Apply, Begin, Compute, Hold, Promise
+from dtrain.collectives.between_hosts.follower import Apply, BeginAttempt, ComputeParts, HoldStep, Vote
 from dtrain.collectives.board import bits, counted, ranks_in
 from dtrain.collectives.update import Contributions
 from dtrain.config.choices import Weighting
@@ -29,13 +29,13 @@ from dtrain.roles.collective.between_hosts.calls import CallsAtHost, SaidCall
 from dtrain.roles.collective.between_hosts.host_steps import HostSteps
 from dtrain.roles.collective.between_hosts.links import Open, Take, Ways
 from dtrain.roles.collective.between_hosts.records import Books, NoBook
-from dtrain.roles.collective.between_hosts.reduction import Counted, Reduction
+from dtrain.roles.collective.between_hosts.reduction import HostReduction, MeanTerms
 from dtrain.roles.collective.calls import CallLog
 from dtrain.roles.collective.rules import Book
 from dtrain.wire.one_host.synchronization import Locks
 
 OF_THREADS = -1
-"""In the place of a rank: the bell by which threads wake the replica that speaks."""
+"""In the place of a rank: the doorbell by which threads wake the replica that speaks."""
 LAST_WORDS_S = 3.0
 """The longest time that a leader which leaves waits for other hosts to have what it has written."""
 LOOK_S = 0.01
@@ -63,7 +63,7 @@ class Hosts(NamedTuple):
     welcome: Callable[[Welcome], None] = lambda welcome: None
 
 
-class Speaker:
+class HostProxy:
     """The replica that speaks for its host, from a round on."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Speaker:
         hosts: Hosts,
         rank: int,
         ring: Callable[[], None],
-        bell: socket.socket,
+        doorbell: socket.socket,
         *,
         number: int,
         book: Book,
@@ -83,7 +83,7 @@ class Speaker:
         """Begin to agree with the others, from what this host has promised; any thread may call this.
 
         Args:
-            bell: the other end of what this replica hears as the bell of `OF_THREADS`.
+            doorbell: the other end of what this replica hears as the doorbell of `OF_THREADS`.
             deterministic: whether the bits are to be those of one host.
 
         Raises:
@@ -93,38 +93,38 @@ class Speaker:
             raise SpecError(
                 f"over several hosts a step has at most {RANKS_MAX} parts; found {arena.shape.parts}"
             )
-        self.rank, promise = rank, arena.promise.read().spoken_by(rank)
-        self._host = promise.host
+        self.rank, vote = rank, arena.vote.read().spoken_by(rank)
+        self._host = vote.host
         self._arena = arena
         self._board = board = arena.board
         self._round = number
         self._arrived = 0
         self._ring = ring
-        self._bell = bell
+        self._doorbell = doorbell
         self._weighting = weighting
-        commits = board.summed[0] < promise.step
-        self._next = promise.step if commits else promise.step + 1
+        commits = board.summed[0] < vote.step
+        self._next = vote.step if commits else vote.step + 1
         self._first = self._next
         self._told: set[int] = set()
         self._due = ranks_in(board.due[self._next % 2]) if board.due_of[0] == self._next else ()
-        self._reduction = Reduction.of(arena, promise.host, deterministic=deterministic)
-        self._steps = self._begun(hosts, promise, commits=commits)
-        self._mates = Mates(arena, promise.seats[promise.host], self._steps, hosts.name_of)
+        self._reduction = HostReduction.of(arena, vote.host, deterministic=deterministic)
+        self._steps = self._begun(hosts, vote, commits=commits)
+        self._members = HostMembers(arena, vote.seats[vote.host], self._steps, hosts.name_of)
         self._welcome = hosts.welcome
-        self._known, self._awaited = set(promise.seats), set[int]()
+        self._known, self._awaited = set(vote.seats), set[int]()
         self._books = Books(book, self._steps.record, self._steps.written)
         self._calls = CallsAtHost(calls, board, self._steps.call)
 
-    def _begun(self, hosts: Hosts, promise: Promise, *, commits: bool) -> HostSteps:
+    def _begun(self, hosts: Hosts, vote: Vote, *, commits: bool) -> HostSteps:
         return HostSteps(
-            promise,
+            vote,
             self._arena.shape.parts,
             self._reduce,
             hosts.open,
             hosts.take,
             lease_s=hosts.lease_s,
             patience_s=hosts.patience_s,
-            keep=self._arena.promise.write,
+            keep=self._arena.vote.write,
             applied=self._round - 2,
             commits=commits,
             wake=self._wake,
@@ -134,33 +134,33 @@ class Speaker:
             learn=hosts.learn,
         )
 
-    def _reduce(self, begin: Begin, ways: Ways, deadline: float) -> None:
+    def _reduce(self, begin: BeginAttempt, ways: Ways, deadline: float) -> None:
         self._reduction.run(begin, self._counted(begin.parts), ways, deadline)
 
-    def look(self, number: int, dead: Set[int]) -> bool:
+    def poll(self, number: int, dead: Set[int]) -> bool:
         if number < self._first:  # the replica that spoke before was further
             return False
-        self._mates.look(number, dead)
+        self._members.update(number, dead)
         changed = self._books.let_in(number)
         while (action := self._steps.poll()) is not None:
             changed = True
             if isinstance(action, Apply):
                 self._commit(number, action)
-            elif isinstance(action, Compute):
+            elif isinstance(action, ComputeParts):
                 self._compute(action)
-            elif isinstance(action, Hold):
+            elif isinstance(action, HoldStep):
                 self._board.held[0] = counted(action.step + 1, max(0, action.live))
             elif isinstance(action, SaidCall):
-                self._calls.take(action)
+                self._calls.receive(action)
             else:
-                self._books.take(action)
+                self._books.add(action)
                 self._books.let_in(number)
         if not self.leads:
             self._known |= set(self._steps.seats)
         self._begin_to_lead()
         self._welcome_awaited()
-        changed |= self._calls.look(number, self._due if self._next == number else ())
-        self._tell(number)
+        changed |= self._calls.poll(number, self._due if self._next == number else ())
+        self._report_parts(number)
         self._tell_of_arrival(number)
         if changed:
             self._ring()
@@ -220,7 +220,7 @@ class Speaker:
                 )
             )
 
-    def keep(self, book: Book) -> None:
+    def set_book(self, book: Book) -> None:
         self._books.book = book
         self._begin_to_lead()
 
@@ -230,9 +230,9 @@ class Speaker:
         while self._has_words() and SYSTEM.now() < until_s:
             SYSTEM.sleep(LOOK_S)
         self._steps.close()
-        self._bell.close()
+        self._doorbell.close()
         if self._books.book.concluded:
-            record = self._arena.promise
+            record = self._arena.vote
             record.write(msgspec.structs.replace(record.read(), over=True))
 
     def _has_words(self) -> bool:
@@ -259,17 +259,17 @@ class Speaker:
 
     def _wake(self) -> None:
         try:
-            self._bell.send(b"\0", socket.MSG_DONTWAIT)
-        except OSError:  # it is full of bells, or the replica has ended
+            self._doorbell.send(b"\0", socket.MSG_DONTWAIT)
+        except OSError:  # it is full of doorbells, or the replica has ended
             return
 
-    def _compute(self, action: Compute) -> None:
+    def _compute(self, action: ComputeParts) -> None:
         board, number = self._board, self._next
         self._due = tuple(sorted({*self._due, *action.parts}))  # none that is begun is given up
         board.due[number % 2] = bits(self._due)
         board.due_of[0] = number
 
-    def _tell(self, number: int) -> None:
+    def _report_parts(self, number: int) -> None:
         board = self._board
         if self._next != number:
             return
@@ -302,7 +302,7 @@ class Speaker:
         self._told = set()
         self._due = ()
 
-    def _counted(self, parts: Sequence[PartFacts]) -> Counted:
+    def _counted(self, parts: Sequence[PartFacts]) -> MeanTerms:
         counted = [facts for facts in parts if facts.examples > 0 and facts.finite]
         examples = [facts.examples for facts in counted]
         given = Contributions.of(
@@ -313,10 +313,10 @@ class Speaker:
         )
         places = tuple(facts.part for facts in counted)
         weights = None if given.weights is None else dict(zip(places, examples, strict=True))
-        return Counted(places, given.count, weights)
+        return MeanTerms(places, given.count, weights)
 
 
-class Mates:
+class HostMembers:
     """Those that live, the one that speaks first, and whether others wait to take part."""
 
     def __init__(
@@ -328,7 +328,7 @@ class Mates:
         self._name_of = name_of
         self._joining = 0
 
-    def look(self, number: int, dead: Set[int]) -> None:
+    def update(self, number: int, dead: Set[int]) -> None:
         """Say who takes part in round `number`, and whether others wait for the next one.
 
         One that was no member for a round has ended: the next one of its rank has another address.
@@ -359,15 +359,15 @@ SPEAKS = 0
 TAKE_OVER_LOOK_S = 0.1
 
 
-class Voice:
-    """One replica's part in the agreement; `speaker` is set where it speaks for its host."""
+class AgreementMember:
+    """One replica's part in the agreement; `proxy` is set where it speaks for its host."""
 
     def __init__(
         self,
         arena: Arena,
         locks: Locks,
         rank: int,
-        speak: Callable[[int, Book], Speaker],
+        speak: Callable[[int, Book], HostProxy],
         *,
         number: int = 1,
         speaks: bool = False,
@@ -388,10 +388,10 @@ class Voice:
         self._has_begun = self._has_ended = False
         self._error: Exception | None = None
         self._leaves = threading.Event()
-        self.speaker: Speaker | None = None
+        self.proxy: HostProxy | None = None
         self._waits: Running | None = None
         if speaks:
-            self.speaker = speak(number, self._book)
+            self.proxy = speak(number, self._book)
         else:
             self._waits = clock.start(self._wait, "the next to speak")
 
@@ -405,19 +405,19 @@ class Voice:
             self._error = error
 
     def _spoke(self) -> bool:
-        if not (self._locks.is_free(SPEAKS) and self._may_speak and self._locks.take(SPEAKS)):
+        if not (self._locks.is_free(SPEAKS) and self._may_speak and self._locks.acquire(SPEAKS)):
             return False
         if self._may_speak:  # by the last words of the one that spoke before
-            self.speaker = self._speak(self._round, self._book)
+            self.proxy = self._speak(self._round, self._book)
             return True
         self._locks.release(SPEAKS)
         return False
 
     @property
     def _may_speak(self) -> bool:
-        promise = self._arena.promise.read()
-        return not promise.over and any(
-            seat.rank == self._rank and self._is_there(seat) for seat in promise.heirs
+        vote = self._arena.vote.read()
+        return not vote.over and any(
+            seat.rank == self._rank and self._is_there(seat) for seat in vote.successors
         )
 
     def _is_there(self, seat: Seat) -> bool:
@@ -425,28 +425,28 @@ class Voice:
 
     # In the replica's thread
 
-    def look(self, number: int, dead: Set[int]) -> bool:
-        speaker = self.speaker
-        if speaker is None:
-            return self._look_for_another(number, dead)
+    def poll(self, number: int, dead: Set[int]) -> bool:
+        proxy = self.proxy
+        if proxy is None:
+            return self._poll_for_proxy(number, dead)
         if not self._has_begun:
             self._has_begun = True
-            speaker.over(self._round - 1)  # another one may have ended while it began to speak
-        return speaker.look(number, dead)
+            proxy.over(self._round - 1)  # another one may have ended while it began to speak
+        return proxy.poll(number, dead)
 
-    def _look_for_another(self, number: int, dead: Set[int]) -> bool:
+    def _poll_for_proxy(self, number: int, dead: Set[int]) -> bool:
         """Find whether a replica may speak for this host, while a round waits for that."""
         if self._error is not None:
             raise self._error
         if not dead or self._board.summed[0] >= number:
             return False
-        heirs = self._arena.promise.read().heirs
-        if any(seat.rank not in dead and self._is_there(seat) for seat in heirs):
+        successors = self._arena.vote.read().successors
+        if any(seat.rank not in dead and self._is_there(seat) for seat in successors):
             return False
         if not self._has_ended:  # the last words may be those of the end: the caller reads them first
             self._has_ended = True
             return True
-        names = ", ".join(seat.task for seat in heirs)
+        names = ", ".join(seat.task for seat in successors)
         raise LeftBehindError(
             f"{names}, of which the other hosts know, have ended, and this replica had come too late to "
             "speak for its host: start it again"
@@ -454,48 +454,48 @@ class Voice:
 
     def over(self, number: int) -> None:
         self._round = number + 1
-        if self.speaker is not None:
-            self.speaker.over(number)
+        if self.proxy is not None:
+            self.proxy.over(number)
 
-    def keep(self, book: Book) -> None:
+    def set_book(self, book: Book) -> None:
         self._book = book
-        if self.speaker is not None:
-            self.speaker.keep(book)
+        if self.proxy is not None:
+            self.proxy.set_book(book)
 
     def record(self, entries: Mapping[str, bytes]) -> None:
-        if self.speaker is not None:
-            self.speaker.record(entries)
+        if self.proxy is not None:
+            self.proxy.record(entries)
 
     @property
     def leads(self) -> bool:
-        return self.speaker is not None and self.speaker.leads
+        return self.proxy is not None and self.proxy.leads
 
     @property
     def elsewhere(self) -> Set[int]:
-        return frozenset() if self.speaker is None else self.speaker.elsewhere
+        return frozenset() if self.proxy is None else self.proxy.elsewhere
 
     @property
     def awaited(self) -> str:
-        if self.speaker is not None:
-            return self.speaker.awaited
-        promise = self._arena.promise.read()
-        return promise.seats[promise.host][0].task
+        if self.proxy is not None:
+            return self.proxy.awaited
+        vote = self._arena.vote.read()
+        return vote.seats[vote.host][0].task
 
     @property
     def has_newcomers(self) -> bool:
-        return self.speaker is not None and self.speaker.has_newcomers
+        return self.proxy is not None and self.proxy.has_newcomers
 
     def welcome(self) -> None:
-        if self.speaker is not None:
-            self.speaker.welcome()
+        if self.proxy is not None:
+            self.proxy.welcome()
 
     def close(self) -> None:
         """Leave; where training has ended, and the one that spoke could not tell other hosts, tell them."""
         self._leaves.set()
         if self._waits is not None:
             self._waits.join()
-        if self.speaker is None and self._book.concluded:
+        if self.proxy is None and self._book.concluded:
             self._spoke()
-        if self.speaker is not None:
-            self.speaker.close()
+        if self.proxy is not None:
+            self.proxy.close()
         self._locks.close()

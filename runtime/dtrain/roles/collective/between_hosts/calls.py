@@ -43,7 +43,7 @@ _Described = tuple[bytes, list[tuple[str, tuple[int, ...]]]]
 _decoder = msgspec.msgpack.Decoder(_Described)
 
 
-class Way(NamedTuple):
+class StreamPair(NamedTuple):
     """The streams to and from another task."""
 
     to: Outgoing
@@ -61,7 +61,7 @@ class _Told(NamedTuple):
 class CallsBetweenHosts:
     """The calls of one task, with the sums and errors of `Calls`."""
 
-    def __init__(self, ways: Mapping[int, Way], rank: int, check: Check, waits: Waits) -> None:
+    def __init__(self, ways: Mapping[int, StreamPair], rank: int, check: Check, waits: Waits) -> None:
         self.members = sorted([*ways, rank])
         self.count = 0
         self._ways = dict(sorted(ways.items()))
@@ -71,7 +71,7 @@ class CallsBetweenHosts:
 
     def exchange(self, said: bytes, arrays: Sequence[Array]) -> list[list[Array]]:
         with self._call():
-            told = self._tell(said, arrays)
+            told = self._exchange(said, arrays)
             if told[self._rank].arrays is None:
                 self._send(array.reshape(-1) for array in arrays)
             found = []
@@ -85,7 +85,7 @@ class CallsBetweenHosts:
 
     def all_reduce(self, said: bytes, arrays: Sequence[Array]) -> list[Array]:
         with self._call():
-            told = self._tell(said, arrays)
+            told = self._exchange(said, arrays)
             small = [each.arrays for each in told.values() if each.arrays is not None]
             sums = [np.empty(array.shape, array.dtype) for array in arrays]
             if len(small) == len(told):
@@ -121,7 +121,7 @@ class CallsBetweenHosts:
             way.to.abort(reason)
             way.come.abort(reason)
 
-    def _tell(self, said: bytes, arrays: Sequence[Array]) -> dict[int, _Told]:
+    def _exchange(self, said: bytes, arrays: Sequence[Array]) -> dict[int, _Told]:
         """Send this call to all members; return the calls of all by rank, if they agree."""
         kinds = [(array.dtype.str, array.shape) for array in arrays]
         text = msgspec.msgpack.encode((said, kinds))
@@ -207,7 +207,7 @@ class CallsBetweenHosts:
         for rank in self._ways:
             self._on_way(rank, lambda way: way.to.flush(self._deadline()))
 
-    def _on_way(self, rank: int, act: Callable[[Way], None]) -> None:
+    def _on_way(self, rank: int, act: Callable[[StreamPair], None]) -> None:
         try:
             act(self._ways[rank])
         except WaitTimeoutError:
@@ -225,7 +225,7 @@ class CallsBetweenHosts:
         return time.monotonic() + self._waits.patience_s
 
 
-def _send(array: Array, way: Way) -> None:
+def _send(array: Array, way: StreamPair) -> None:
     way.to.send(array)
 
 
@@ -333,10 +333,10 @@ class CallsAtHost:
         self._ended: set[int] = set()
         self._come: list[SaidCall] = []
 
-    def take(self, said: SaidCall) -> None:
+    def receive(self, said: SaidCall) -> None:
         self._come.append(said)
 
-    def look(self, number: int, here: Collection[int]) -> bool:
+    def poll(self, number: int, here: Collection[int]) -> bool:
         """Pass on what is new in round `number`; return whether other hosts have sent anything. Calls of the
         parts `here` are written at this host, so those that come from elsewhere are not.
         """

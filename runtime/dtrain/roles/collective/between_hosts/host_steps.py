@@ -15,18 +15,26 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from dtrain.collectives.between_hosts.agent import BEAT_S, Agent
-from dtrain.collectives.between_hosts.follower import UNRECORDED, Action, Apply, Begin, Compute, Hold, Promise
+from dtrain.collectives.between_hosts.follower import (
+    UNRECORDED,
+    Action,
+    Apply,
+    BeginAttempt,
+    ComputeParts,
+    HoldStep,
+    Vote,
+)
 from dtrain.errors import LeftBehindError, PeerError, WaitTimeoutError
-from dtrain.messages.replicas import Direction, HostState, PartFacts, Record, Seat
+from dtrain.messages.replicas import Direction, HostState, LedgerRecord, PartFacts, Seat
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.roles.collective.between_hosts.calls import CallsToSend, SaidCall
 from dtrain.roles.collective.between_hosts.links import Links, Open, Take, Ways
-from dtrain.roles.collective.between_hosts.records import Recorded, Records
+from dtrain.roles.collective.between_hosts.records import Records, StoredRecord
 from dtrain.wire.interruptible import next_of
 
-Done = Compute | Apply | Hold | Recorded | SaidCall
+Done = ComputeParts | Apply | HoldStep | StoredRecord | SaidCall
 """What a replica does next, and what has come to it."""
-Reduce = Callable[[Begin, Ways, float], None]
+Reduce = Callable[[BeginAttempt, Ways, float], None]
 """Makes the sums of an attempt on streams until a deadline; called from a thread, one call at a time."""
 
 
@@ -35,7 +43,7 @@ class HostSteps:
 
     def __init__(
         self,
-        promise: Promise,
+        vote: Vote,
         parts: int,
         reduce: Reduce,
         open_: Open,
@@ -43,7 +51,7 @@ class HostSteps:
         *,
         lease_s: float,
         patience_s: float,
-        keep: Callable[[Promise], None] = lambda promise: None,
+        keep: Callable[[Vote], None] = lambda vote: None,
         applied: int | None = None,
         commits: bool = False,
         wake: Callable[[], None] = lambda: None,
@@ -56,32 +64,32 @@ class HostSteps:
         """Begin, or go on where another replica of this host has ended; all hosts call this.
 
         Args:
-            promise: of this host; its first seat is this replica, which carries the host's sums out.
+            vote: of this host; its first seat is this replica, which carries the host's sums out.
             patience_s: how long a sum waits for another host's bytes.
-            keep: writes a promise into the memory of the host; called before anything follows from it.
-            applied: the newest step that is in the variables; None: the one before that of the promise.
+            keep: writes a vote into the memory of the host; called before anything follows from it.
+            applied: the newest step that is in the variables; None: the one before that of the vote.
             learn: told, in another thread, of the replicas of other hosts before they are reached.
         """
         self._wake = wake
         self._reduce, self._open, self._take = reduce, open_, take
         self._patience_s, self._parts, self._clock = patience_s, parts, clock
-        about = promise, parts, lease_s, clock.now()
+        about = vote, parts, lease_s, clock.now()
         self._agent = Agent(*about, alone=alone, needed=needed, commits=commits)
-        self._keep, self._kept = keep, promise
-        keep(promise)
+        self._keep, self._kept = keep, vote
+        keep(vote)
         self.welcome, self.awaited = self._agent.welcome, ""
         self._learn, self._known = learn, dict[int, Sequence[Seat]]()
         self.leads_in = self._agent.leads_in
-        self._applied = promise.step - 1 if applied is None else applied
-        self._come = promise.written
+        self._applied = vote.step - 1 if applied is None else applied
+        self._come = vote.written
         self._changed = threading.Condition()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._actions: queue.SimpleQueue[Action | Recorded | SaidCall | Exception] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[Action | StoredRecord | SaidCall | Exception] = queue.SimpleQueue()
         self._sums = _Sums(self)
-        others = [host for host in promise.hosts if host != promise.host]
-        self._records, self._calls = Records(others), CallsToSend(promise.host)
+        others = [host for host in vote.hosts if host != vote.host]
+        self._records, self._calls = Records(others), CallsToSend(vote.host)
         told = self._records, longest_record, self._calls
-        self._links = Links(promise.host, open_, take, self._heard, self._gone, clock, *told)
+        self._links = Links(vote.host, open_, take, self._heard, self._gone, clock, *told)
         self._thread = clock.start(self._run, "agreement of hosts")
 
     @property
@@ -112,14 +120,14 @@ class HostSteps:
         except queue.Empty:
             return None
 
-    def _taken(self, action: Action | Recorded | SaidCall | Exception) -> Done:
+    def _taken(self, action: Action | StoredRecord | SaidCall | Exception) -> Done:
         if isinstance(action, Done):
             return action
         self._actions.put(action)
         if isinstance(action, Exception):
             raise action
         agent = self._agent
-        if set(agent.hosts) - {agent.host} <= set(agent.promise.gone):
+        if set(agent.hosts) - {agent.host} <= set(agent.vote.gone):
             names = ", ".join(seats[0].task for host, seats in agent.seats.items() if host != agent.host)
             raise LeftBehindError(
                 f"{names} were silent for a lease, and ended. They may have gone on without this host: use "
@@ -139,9 +147,9 @@ class HostSteps:
     def written(self, position: int) -> None:
         self._events.put(partial(self._agent.write, position))
 
-    def record(self, head: Record, body: bytes) -> None:
+    def record(self, head: LedgerRecord, body: bytes) -> None:
         """Send a record of the leader's ledger, where it is written already, to all other hosts."""
-        self._records.add(Recorded(head, body))
+        self._records.add(StoredRecord(head, body))
         self._events.put(partial(self._agent.write, head.position))
         self._links.send_unsent()
 
@@ -179,11 +187,11 @@ class HostSteps:
         self._sums.close()
         self._links.close()
 
-    def _heard(self, host: int, message: HostState | Direction | Recorded | SaidCall) -> None:
+    def _heard(self, host: int, message: HostState | Direction | StoredRecord | SaidCall) -> None:
         self._events.put(partial(self._receive, host, message))
 
-    def _receive(self, host: int, message: HostState | Direction | Recorded | SaidCall) -> None:
-        if isinstance(message, Recorded):
+    def _receive(self, host: int, message: HostState | Direction | StoredRecord | SaidCall) -> None:
+        if isinstance(message, StoredRecord):
             if host in self._agent.hosts:
                 self._take_record(message)
             return
@@ -194,7 +202,7 @@ class HostSteps:
             self._records.acknowledge(host, message.written)
         self._agent.received(host, message, self._clock.now())
 
-    def _take_record(self, record: Recorded) -> None:
+    def _take_record(self, record: StoredRecord) -> None:
         """Pass a record to the replica, unless it came before, or one before it is missing."""
         known = max(self._come, self._agent.written)
         if record.head.position == known + 1 or (record.head.whole and record.head.position > known):
@@ -227,16 +235,16 @@ class HostSteps:
         except Exception as error:  # it belongs to the replica's thread
             self._act(error)
 
-    def _act(self, action: Action | Recorded | SaidCall | Exception) -> None:
+    def _act(self, action: Action | StoredRecord | SaidCall | Exception) -> None:
         self._actions.put(action)
         self._wake()
 
     def _go_on(self) -> None:
         while True:
-            messages, actions = self._agent.take(self._clock.now())
-            if (promise := self._agent.promise) != self._kept:
-                self._keep(promise)
-                self._kept = promise
+            messages, actions = self._agent.drain(self._clock.now())
+            if (vote := self._agent.vote) != self._kept:
+                self._keep(vote)
+                self._kept = vote
             self._note_hosts()
             self._note_lead()
             if self._calls.follow(self._agent.leader):
@@ -244,7 +252,7 @@ class HostSteps:
             for host, message in messages:
                 self._links.send(host, message)
             for action in actions:
-                if isinstance(action, Begin):
+                if isinstance(action, BeginAttempt):
                     self._sums.begin(action)
                 else:
                     self._act(action)
@@ -257,7 +265,7 @@ class HostSteps:
             self._known = dict(seats)
             self._learn(seats)
             self._records.keep_for([host for host in self._agent.hosts if host != own])
-            self._links.keep(seats)
+            self._links.retain(seats)
             for host, seated in seats.items():
                 if host != own:
                     self._links.know(host, seated)
@@ -281,7 +289,7 @@ class _Sums:
         self._attempt = -1
         self._running: Running | None = None
 
-    def begin(self, begin: Begin) -> None:
+    def begin(self, begin: BeginAttempt) -> None:
         """Begin an attempt, and give up another one that is under way."""
         earlier = self._running
         tasks = {host: seated[0].task for host, seated in begin.seats.items()}
@@ -311,7 +319,7 @@ class _Sums:
         if self._ways is not None:
             self._ways.close()
 
-    def _sum(self, begin: Begin, ways: Ways, retired: Ways | None, earlier: Running | None) -> None:
+    def _sum(self, begin: BeginAttempt, ways: Ways, retired: Ways | None, earlier: Running | None) -> None:
         if earlier is not None:
             earlier.join()
         if retired is not None:

@@ -25,13 +25,13 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from dtrain.collectives.between_hosts.all_reduce import Way
+from dtrain.collectives.between_hosts.all_reduce import Route
 from dtrain.errors import PeerError, PeerGoneError, PeerRefusedError
-from dtrain.messages.replicas import Direction, HostState, Record, Seat, StepCall
+from dtrain.messages.replicas import Direction, HostState, LedgerRecord, Seat, StepCall
 from dtrain.process.clock import Clock, Running
 from dtrain.roles.collective.between_hosts.calls import LONGEST_BYTES as LONGEST_CALL_BYTES
 from dtrain.roles.collective.between_hosts.calls import CallsToSend, SaidCall, call_of
-from dtrain.roles.collective.between_hosts.records import Recorded, Records
+from dtrain.roles.collective.between_hosts.records import Records, StoredRecord
 from dtrain.types import Array
 from dtrain.wire.streams import Incoming, Outgoing
 
@@ -52,12 +52,12 @@ class Ways:
         self._name = name
         self._open = open_
         self._take = take
-        self._outgoing: dict[Way, Outgoing] = {}
-        self._incoming: dict[Way, Incoming] = {}
+        self._outgoing: dict[Route, Outgoing] = {}
+        self._incoming: dict[Route, Incoming] = {}
         self._ended: str | None = None
         self.blamed = -1
 
-    def outgoing(self, way: Way, deadline: float) -> Outgoing:
+    def outgoing(self, way: Route, deadline: float) -> Outgoing:
         if (stream := self._outgoing.get(way)) is None:
             task = self._tasks[way.target]
             stream = self._open(task, f"{self._name} {way.label}", max(0.0, deadline - time.monotonic()))
@@ -65,7 +65,7 @@ class Ways:
             self._end_late(stream)
         return stream
 
-    def incoming(self, way: Way, deadline: float) -> Incoming:
+    def incoming(self, way: Route, deadline: float) -> Incoming:
         if (stream := self._incoming.get(way)) is None:
             name = f"{self._name} {way.label}"
             stream = self._take(self._tasks[way.source], name, deadline, lambda: self._ended)
@@ -115,11 +115,11 @@ _ATTEMPT_S = 2.0
 _TRIES = 2
 """The number of times that something is sent to a replica of a silent host before another one is tried."""
 _LENGTH = struct.Struct("<I")
-Said = HostState | Direction | Record | StepCall
+Said = HostState | Direction | LedgerRecord | StepCall
 _decoder: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said)
 _encode = msgspec.msgpack.Encoder().encode
 
-Heard = Callable[[int, HostState | Direction | Recorded | SaidCall], None]
+Heard = Callable[[int, HostState | Direction | StoredRecord | SaidCall], None]
 """Takes a message of a host; called from threads of the links."""
 Gone = Callable[[int], None]
 """Told that all processes of a host have ended; called from threads of the links."""
@@ -171,7 +171,7 @@ class Links:
         self._speaking.append(self._clock.start(partial(self._speak, host), what))
         self._listening.append(self._clock.start(partial(self._listen, host), what))
 
-    def keep(self, hosts: Collection[int]) -> None:
+    def retain(self, hosts: Collection[int]) -> None:
         """Send no more records and calls to all others, which have been left behind.
 
         Their messages are still received: a host that comes back has to be told that it was left behind.
@@ -250,7 +250,7 @@ class Links:
             self._drop(host, "out")
             self._calls_sent[host] = 0
             self._sent[host] = self._records.acknowledged(host)
-            stream = self._keep(host, "out", self._open(task, f"{NAME} {self._own} {host}", _ATTEMPT_S))
+            stream = self._store(host, "out", self._open(task, f"{NAME} {self._own} {host}", _ATTEMPT_S))
         return stream  # type: ignore[return-value]
 
     def _listen(self, host: int) -> None:
@@ -263,7 +263,7 @@ class Links:
                     return self._over(host) or (None if tasks == replicas.tasks else "there are others")
 
                 stream = self._take(tasks, name, math.inf, given_up)
-                self._keep(host, "in", stream)
+                self._store(host, "in", stream)
                 replicas.speaks(stream.peer)
                 self._newest[host].put_again(b"")
                 while True:
@@ -272,7 +272,7 @@ class Links:
             self._drop(host, "out")  # opened again at once, it tells whether the replica has ended
             self._newest[host].put_again(b"")
 
-    def _keep(self, host: int, direction: str, stream: Incoming | Outgoing) -> Incoming | Outgoing:
+    def _store(self, host: int, direction: str, stream: Incoming | Outgoing) -> Incoming | Outgoing:
         self._streams[host, direction] = stream
         if self._closed is not None:
             stream.abort(self._closed)
@@ -361,7 +361,7 @@ def _packed(packet: bytes) -> Array:
     return np.frombuffer(_LENGTH.pack(len(packet)) + packet, np.uint8)
 
 
-def _received(stream: Incoming, longest_record: int) -> HostState | Direction | Recorded | SaidCall:
+def _received(stream: Incoming, longest_record: int) -> HostState | Direction | StoredRecord | SaidCall:
     head = np.empty(_LENGTH.size, np.uint8)
     stream.receive(head, math.inf)
     (nbytes,) = _LENGTH.unpack(head.tobytes())
@@ -375,14 +375,14 @@ def _received(stream: Incoming, longest_record: int) -> HostState | Direction | 
         raise PeerRefusedError(f"{stream.peer} sends what is no message: {error}") from None
     if isinstance(message, HostState | Direction):
         return message
-    longest = longest_record if isinstance(message, Record) else LONGEST_CALL_BYTES
+    longest = longest_record if isinstance(message, LedgerRecord) else LONGEST_CALL_BYTES
     if not 0 <= message.nbytes <= longest:
         raise PeerRefusedError(f"{stream.peer} sends a {type(message).__name__} of {message.nbytes} bytes")
     body = np.empty(message.nbytes, np.uint8)
     if body.size:
         stream.receive(body, math.inf)
-    if isinstance(message, Record):
-        return Recorded(message, body.tobytes())
+    if isinstance(message, LedgerRecord):
+        return StoredRecord(message, body.tobytes())
     said = SaidCall(message, body.tobytes())
     if message.examples < 0:
         call_of(said)  # what another host describes wrongly ends its connection

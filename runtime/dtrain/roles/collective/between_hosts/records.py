@@ -13,17 +13,17 @@ from typing import NamedTuple
 import msgspec
 
 from dtrain.collectives.between_hosts.follower import UNRECORDED, first_attempt
-from dtrain.messages.replicas import Record
+from dtrain.messages.replicas import LedgerRecord
 from dtrain.roles.collective.rules import Book
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
-class Recorded(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record, and its bytes."""
 
-    head: Record
+    head: LedgerRecord
     body: bytes
 
 
@@ -32,10 +32,10 @@ class Records:
 
     def __init__(self, hosts: Sequence[int]) -> None:
         self._lock = threading.Lock()
-        self._kept: list[Recorded] = []
+        self._kept: list[StoredRecord] = []
         self._acknowledged = dict.fromkeys(hosts, -1)
 
-    def add(self, record: Recorded) -> None:
+    def add(self, record: StoredRecord) -> None:
         """Keep a record, after all others; a whole one takes the place of those before."""
         with self._lock:
             self._kept = [*([] if record.head.whole else self._kept), record]
@@ -61,7 +61,7 @@ class Records:
         with self._lock:
             return self._acknowledged.get(host, -1)
 
-    def after(self, position: int) -> list[Recorded]:
+    def after(self, position: int) -> list[StoredRecord]:
         with self._lock:
             return [each for each in self._kept if each.head.position > position]
 
@@ -84,7 +84,7 @@ class Books:
     """
 
     def __init__(
-        self, book: Book, send: Callable[[Record, bytes], None], written: Callable[[int], None]
+        self, book: Book, send: Callable[[LedgerRecord, bytes], None], written: Callable[[int], None]
     ) -> None:
         """Begin; `send` sends to all other hosts, `written` gets the position of each record received."""
         self.book = book
@@ -92,7 +92,7 @@ class Books:
         self.position = -1
         self._send = send
         self._written = written
-        self._kept: list[Recorded] = []
+        self._kept: list[StoredRecord] = []
 
     def begin(self, term: int, number: int) -> None:
         """Lead from round `number` on: all that counts takes the place of what other hosts had."""
@@ -108,9 +108,9 @@ class Books:
     def _write(self, entries: Mapping[str, bytes], number: int, *, whole: bool) -> None:
         body = _encode(dict(entries))
         self.position += 1
-        self._send(Record(position=self.position, step=number - 1, whole=whole, nbytes=len(body)), body)
+        self._send(LedgerRecord(position=self.position, step=number - 1, whole=whole, nbytes=len(body)), body)
 
-    def take(self, record: Recorded) -> None:
+    def add(self, record: StoredRecord) -> None:
         """Keep a record that has come until it may hold; what came before a whole one counts no more."""
         self._kept = [*([] if record.head.whole else self._kept), record]
 

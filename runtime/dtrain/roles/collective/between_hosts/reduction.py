@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dtrain.collectives.between_hosts.all_reduce import (
+    ElementRange,
     Flow,
     Receive,
-    Send,
-    Span,
+    Route,
+    SendBlock,
     Terms,
-    Way,
     broadcast,
     carry_out,
     check_ids,
@@ -34,7 +34,7 @@ from dtrain.collectives.between_hosts.all_reduce import (
     segment_length,
     segments,
 )
-from dtrain.collectives.between_hosts.follower import Begin
+from dtrain.collectives.between_hosts.follower import BeginAttempt
 from dtrain.errors import PeerError, PeerRefusedError, SharedMemoryError, TrainingError
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.collective.arena import Arena
@@ -44,7 +44,7 @@ from dtrain.types import Array, Blocks
 from dtrain.wire.streams import Incoming
 
 
-class Sum(NamedTuple):
+class HostSum(NamedTuple):
     """Which sum goes over the streams; both ends of each must mean the same one.
 
     Attributes:
@@ -58,7 +58,7 @@ class Sum(NamedTuple):
 
 
 def exchange(
-    which: Sum,
+    which: HostSum,
     flows: Sequence[Flow],
     terms: Terms,
     mean: Array,
@@ -101,37 +101,37 @@ def _calling(carried: Callable[[Flow], None], flow: Flow) -> Callable[[], None]:
     return lambda: carried(flow)
 
 
-def _carry(which: Sum, flow: Flow, terms: Terms, mean: Array, ways: Ways, deadline: float) -> None:
-    begun: set[Way] = set()
+def _carry(which: HostSum, flow: Flow, terms: Terms, mean: Array, ways: Ways, deadline: float) -> None:
+    begun: set[Route] = set()
     head = np.array(which, np.int64)
     for each in carry_out(flow, terms, mean):
         first = each.way not in begun
         begun.add(each.way)
         try:
-            if isinstance(each, Send):
+            if isinstance(each, SendBlock):
                 _send(each, head if first else None, ways, deadline)
             else:
                 _receive(each, which if first else None, ways, deadline)
         except PeerError:
-            ways.blame(each.way.target if isinstance(each, Send) else each.way.source)
+            ways.blame(each.way.target if isinstance(each, SendBlock) else each.way.source)
             raise
 
 
-def _send(each: Send, head: Array | None, ways: Ways, deadline: float) -> None:
+def _send(each: SendBlock, head: Array | None, ways: Ways, deadline: float) -> None:
     out = ways.outgoing(each.way, deadline)
     if head is not None:
         out.send(head)
     out.send(each.block)
 
 
-def _receive(each: Receive, which: Sum | None, ways: Ways, deadline: float) -> None:
+def _receive(each: Receive, which: HostSum | None, ways: Ways, deadline: float) -> None:
     come = ways.incoming(each.way, deadline)
     if which is not None:
         told = np.empty(len(which), np.int64)
         come.receive(told, deadline)
         if told.tolist() != list(which):
             raise PeerRefusedError(
-                f"{come.peer} sends {Sum(*told.tolist())}, and {which} is expected; do both ends run the "
+                f"{come.peer} sends {HostSum(*told.tolist())}, and {which} is expected; do both ends run the "
                 "same version and program?"
             )
     come.receive(each.block, deadline)
@@ -144,14 +144,14 @@ Held = Mapping[int, Sequence[int]]
 
 
 class RowExchange:
-    """The lists of one host; every method raises as `Reduction.run`."""
+    """The lists of one host; every method raises as `HostReduction.run`."""
 
     def __init__(self, host: int, rows: GivenRows, parts: int) -> None:
         self._host = host
         self._rows = rows
         self._parts = parts
 
-    def send(self, begin: Begin, held: Held, ways: Ways, deadline: float) -> None:
+    def send(self, begin: BeginAttempt, held: Held, ways: Ways, deadline: float) -> None:
         own = held[self._host]
         lists = [list_ for part in own for list_ in self._rows.lists(part)]
         head = head_of(begin.step, begin.attempt, [ids.size for ids, _ in lists])
@@ -159,24 +159,24 @@ class RowExchange:
         for other in begin.hosts if own else ():
             if other != self._host:
                 with _blaming(other, ways):
-                    out = ways.outgoing(Way(self._host, other, _LABEL), deadline)
+                    out = ways.outgoing(Route(self._host, other, _LABEL), deadline)
                     for block in blocks:
                         out.send(block)
         with _blaming(self._host, ways):
             for part in own:
                 self._rows.copy(part, self._parts + part)
 
-    def receive(self, begin: Begin, held: Held, ways: Ways, deadline: float) -> None:
+    def receive(self, begin: BeginAttempt, held: Held, ways: Ways, deadline: float) -> None:
         for other in begin.hosts:
             if other != self._host and held[other]:
                 with _blaming(other, ways):
-                    come = ways.incoming(Way(other, self._host, _LABEL), deadline)
+                    come = ways.incoming(Route(other, self._host, _LABEL), deadline)
                     try:
                         self._receive(come, begin, held[other], deadline)
                     except PeerRefusedError as error:
                         raise PeerRefusedError(f"{come.peer}: {error}") from None
 
-    def _receive(self, come: Incoming, begin: Begin, parts: Sequence[int], deadline: float) -> None:
+    def _receive(self, come: Incoming, begin: BeginAttempt, parts: Sequence[int], deadline: float) -> None:
         tables = self._rows.tables
         places = [(self._parts + part, number) for part in parts for number in range(len(tables))]
         head = empty_head(len(places))
@@ -188,12 +188,12 @@ class RowExchange:
     def _receive_list(self, come: Incoming, place: int, number: int, length: int, deadline: float) -> None:
         rows, table = self._rows, self._rows.tables[number]
         before = -1
-        for span in segments(Span(0, length), segment_length(ID_BYTES)):
+        for span in segments(ElementRange(0, length), segment_length(ID_BYTES)):
             ids = rows.room_for_ids(place, number, span)
             come.receive(ids, deadline)
             check_ids(ids, before, table.rows)
             before = int(ids[-1])
-        for span in segments(Span(0, length), segment_length(table.row_nbytes)):
+        for span in segments(ElementRange(0, length), segment_length(table.row_nbytes)):
             come.receive(rows.room_for_rows(place, number, span), deadline)
         rows.set_length(place, number, length)
 
@@ -211,7 +211,7 @@ def _blaming(other: int, ways: Ways) -> Iterator[None]:
         raise
 
 
-class Counted(NamedTuple):
+class MeanTerms(NamedTuple):
     """Which parts a mean has, the divisor, and weights if it has any."""
 
     parts: Sequence[int]
@@ -219,7 +219,7 @@ class Counted(NamedTuple):
     weights: Mapping[int, int] | None
 
 
-class Reduction:
+class HostReduction:
     """The arrays of one host between which and the streams a step's sums go.
 
     All arrays are flat, `[group]`, and belong to the caller; `gradients` has room for every part of a step,
@@ -244,14 +244,14 @@ class Reduction:
         self._rows = rows
 
     @classmethod
-    def of(cls, arena: Arena, host: int, *, deterministic: bool) -> "Reduction":
+    def of(cls, arena: Arena, host: int, *, deterministic: bool) -> "HostReduction":
         parts = range(arena.shape.parts)
         trainable = [group.trainable for group in arena.shape.plan.layout(0).groups]
         rows = RowExchange(host, arena.rows, len(parts)) if arena.rows.tables else None
         gradients = [arena.dense(part) for part in parts]
         return cls(host, gradients, arena.means, trainable, deterministic=deterministic, rows=rows)
 
-    def run(self, begin: Begin, counted: Counted, ways: Ways, deadline: float) -> None:
+    def run(self, begin: BeginAttempt, counted: MeanTerms, ways: Ways, deadline: float) -> None:
         """Make the means; all hosts call this for the same step and attempt. Raises as `exchange`, and a
         TrainingError if there is no memory for the rows.
         """
@@ -268,8 +268,8 @@ class Reduction:
 
     def _sum_all(
         self,
-        begin: Begin,
-        counted: Counted,
+        begin: BeginAttempt,
+        counted: MeanTerms,
         held: Mapping[int, Sequence[int]],
         ways: Ways,
         deadline: float,
@@ -283,20 +283,26 @@ class Reduction:
                     {part: self._gradients[part][group] for part in own}, counted.divisor, counted.weights
                 )
                 self._sum(
-                    Sum(begin.step, begin.attempt, block, mean.size), begin, held, terms, mean, ways, deadline
+                    HostSum(begin.step, begin.attempt, block, mean.size),
+                    begin,
+                    held,
+                    terms,
+                    mean,
+                    ways,
+                    deadline,
                 )
                 block += 1
                 continue
             for part in counted.parts:
                 self._bring(
-                    Sum(begin.step, begin.attempt, block, part), begin, held, part, group, ways, deadline
+                    HostSum(begin.step, begin.attempt, block, part), begin, held, part, group, ways, deadline
                 )
                 block += 1
 
     def _sum(
         self,
-        which: Sum,
-        begin: Begin,
+        which: HostSum,
+        begin: BeginAttempt,
         held: Mapping[int, Sequence[int]],
         terms: Terms,
         mean: Array,
@@ -305,14 +311,14 @@ class Reduction:
     ) -> None:
         if not mean.size:  # the group has tables alone
             return
-        span, length = Span(0, mean.size), segment_length(mean.itemsize)
+        span, length = ElementRange(0, mean.size), segment_length(mean.itemsize)
         flows = self._schedule(begin.hosts, self._host, held, span, length)
         exchange(which, flows, terms, mean, ways, deadline)
 
     def _bring(
         self,
-        which: Sum,
-        begin: Begin,
+        which: HostSum,
+        begin: BeginAttempt,
         held: Mapping[int, Sequence[int]],
         part: int,
         group: int,
@@ -323,6 +329,6 @@ class Reduction:
         if not values.size:
             return
         holder = next(host for host in begin.hosts if part in held[host])
-        span, length = Span(0, values.size), segment_length(values.itemsize)
+        span, length = ElementRange(0, values.size), segment_length(values.itemsize)
         flows = broadcast(begin.hosts, self._host, holder, part, span, length)
         exchange(which, flows, Terms({part: values}, 1), values, ways, deadline)
