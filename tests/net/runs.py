@@ -40,6 +40,7 @@ ENDS = {
 SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM")
 BY_TIMING: dict[str, type] = {
     **dict.fromkeys(("examples_per_s", "waiting_share", "input_share", "reading_s", "stalled_s"), float),
+    **dict.fromkeys(("computing_s", "step_s"), float),
     **dict.fromkeys(
         ("heartbeat_age_s", "cpu_percent", "staleness_mean", "loss", "waiting_monotonic_s"), float
     ),
