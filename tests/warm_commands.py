@@ -28,7 +28,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,9 +281,11 @@ def _limit_threads() -> None:
     threadpoolctl.threadpool_limits(int(next(filter(str.isdecimal, limits), len(os.sched_getaffinity(0)))))
 
 
-def enter_host(pid: int) -> None:
-    """Have this process, which has one thread, use the network, the files and the host name of another one."""
-    for kind in ("net", "uts", "mnt"):
+def enter_host(pid: int, kinds: Sequence[str] = ("net", "uts", "mnt")) -> None:
+    """Have this process use the network, the host name and the files of another one; the latter needs that it
+    has one thread.
+    """
+    for kind in kinds:
         with Path(f"/proc/{pid}/ns/{kind}").open() as namespace:
             if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
                 raise OSError(ctypes.get_errno(), f"setns {kind}")

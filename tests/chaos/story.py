@@ -167,7 +167,9 @@ def _stretch(random, mode, theme, first, steps, stop_at=None):
     settings.append(f"training.partitioner={{fixed_shards: {random.choice([2, 2, 3])}}}")
     if random.random() < 0.2:
         settings.append("training.placement=greedy")
-    options = (*MODES[mode], "--workers", str(cast.workers), "--ps", str(cast.servers))
+    # a resume goes on with the strategy of the run, which may be `single`, unless it names another one
+    options = ("--strategy", "parameter_server", *MODES[mode])
+    options += ("--workers", str(cast.workers), "--ps", str(cast.servers))
     return Stretch(
         options,
         (*settings, *faulty.draw(random, theme, cast, waits="sync" in MODES[mode]).settings()),

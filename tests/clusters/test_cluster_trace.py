@@ -43,8 +43,8 @@ def test_each_task_says_what_it_did(launcher):
         assert len(applied) == 10
     happened = [line.what for line in trace_of(files, "ps:0") if isinstance(line, Happened)]
     told = {type(event).__name__ for event in happened}
-    assert {"MemberJoined", "MemberLeft", "Decided"} <= told
-    decided = [event for event in happened if type(event).__name__ == "Decided"]
+    assert {"MemberJoined", "MemberLeft", "DecidedEvent"} <= told
+    decided = [event for event in happened if type(event).__name__ == "DecidedEvent"]
     assert [event.step for event in decided] == list(range(1, 11))
     leader = {type(line.what).__name__ for line in trace_of(files, "chief:0") if isinstance(line, Happened)}
     assert {"TermBegun", "Saved", "ConfigChanged"} <= leader

@@ -73,7 +73,7 @@ def said(tmp_path_factory):
 @pytest.mark.long("runs a third of these tests twice")
 def test_other_inputs_pass_with_their_own_expectations(said):
     assert not FAILED.findall(said[0]), said[0]
-    assert int(re.search(r"(\d+) passed", said[0])[1]) > 60, said[0]
+    assert int(re.search(r"(\d+) passed", said[0])[1]) > 50, said[0]
 
 
 def test_every_altered_expectation_is_noticed(said):

@@ -26,7 +26,7 @@ def train(network, host, count, ip, folder, pauses, lease_s):
         while made == 2 and pauses and not (folder / "go").exists():
             time.sleep(0.01)
 
-    enter_host(network)
+    enter_host(network, ["net"])
     replica = Replica(host, True, said, ip, lease_s=lease_s)
     (folder / f"here-{host}").write_text(replica.listener.address)
     (folder / f"here-{host}").rename(folder / f"address-{host}")
