@@ -39,7 +39,10 @@ def tasks_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def step_of(launch: Launch, task: str = "ps:0", attempt: int = 0) -> int:
     """How far a task is, in this attempt or a later one; 0 before."""
     path = launch.run_dir / "tasks" / task.replace(":", "-") / "status.json"
-    status = json.loads(path.read_text()) if path.exists() else {"step": 0, "attempt": 0}
+    try:
+        status = json.loads(path.read_text())
+    except FileNotFoundError:  # not yet, or no more: another attempt begins
+        return 0
     return (status["step"] or 0) if status["attempt"] >= attempt else 0
 
 
