@@ -238,7 +238,7 @@ def is_fetched(name: str) -> bool:
 class FetchedFiles:
     """The files that arrive, written below a folder here: each whole or not at all, and through no link.
 
-    An existing file is replaced only if an earlier call wrote it and nobody has changed it since.
+    It replaces a file only if an earlier call wrote that file and its content is still the same.
 
     Attributes:
         second: the caller's own folder, for files that may not be written there; None: they are problems.

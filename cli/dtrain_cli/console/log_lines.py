@@ -62,7 +62,7 @@ class LogTail:
         return [f"dtrain: {text[len(named) :]}" if text.startswith(named) else text for text in texts]
 
     def _is_stack(self, line: bytes) -> bool:
-        if line.startswith(b"Fatal Python error"):  # nobody has asked the task for the stack that follows
+        if line.startswith(b"Fatal Python error"):  # a crash prints this stack, not a request for it
             self.without_stacks = False
         frame = self._in_stack and (not line or line.startswith(b"  File "))
         self._in_stack = self.without_stacks and (frame or _STACK.match(line) is not None)

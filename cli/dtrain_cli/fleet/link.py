@@ -26,7 +26,7 @@ class Opener(Protocol):
     """The way to the hosts of a run: ssh, or an engine's own command."""
 
     def open(self, host: str) -> "subprocess.Popen[bytes]":
-        """Start a process, in a session of its own, that carries the streams of an agent on a host."""
+        """Start an agent on a host; the process returned here has its streams and leads a new session."""
 
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
         """Return why the process has ended before its agent spoke, and whether another try may succeed."""

@@ -133,7 +133,7 @@ class JoiningWorker:
         self._stop(TaskState.STOPPED, 128 + number, now_s)
 
     def _stop(self, state: TaskState, code: int, now_s: float) -> None:
-        """Have the worker end within its grace; one that waits for its restart ends now, in this state."""
+        """Stop the worker within its grace time. If it waits for a restart, it ends now, in `state`."""
         if self._life.state == TaskState.RESTARTING:
             self._end(state, code)
             return

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
             reason = "its first line names an interpreter that is not there"
         _report(reports_fd, Refused(task, attempt, f"cannot execute {command[0]}: {reason}"))
         return
-    pid = process.pid  # `process` stays in use: one that nothing refers to would be reaped unseen
+    pid = process.pid  # keep `process`: subprocess reaps a Popen object that is collected
     _report(reports_fd, Started(task, attempt, pid))
     status, peak_memory_bytes = _watch(pid, line_fd, wake_read)
     with contextlib.suppress(ProcessLookupError):

@@ -13,7 +13,7 @@ from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_hosts
 from dtrain.config import ROLES, ClusterSection, Host
 from dtrain.config.targets import Places
 from dtrain.errors import SpecError
-from dtrain_cli.targets.ssh import AgentOpener, lacks_dtrain, last_line
+from dtrain_cli.targets.ssh import ANOTHER_PYTHON, AgentOpener, lacks_dtrain, last_line
 
 JOB = "SLURM_JOB_ID"
 _BATCH = "BATCH"
@@ -162,8 +162,7 @@ class Srun(AgentOpener):
         if code < 0:
             return f"{host}: srun was killed by signal {-code}", True
         if lacks_dtrain(words):
-            name = "name one that has by `python` in the spec"
-            return f"{host}: {self.python} has no dtrain there; {name}", False
+            return f"{host}: {self.python} has no dtrain there; {ANOTHER_PYTHON}", False
         if "No such file or directory" in words and self.python in words:
             return f"{host}: there is no {self.python} there; set `python` in the spec", False
         return f"{host}: srun has ended with exit code {code}{quoted}", _BY_CHANCE.search(words) is not None

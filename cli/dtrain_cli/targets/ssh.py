@@ -33,6 +33,7 @@ _BY_CHANCE = (
 )
 _WORDS_MAX = 300
 NO_SSH = "there is no ssh here; install an OpenSSH client"
+ANOTHER_PYTHON = "set `python` in the spec to the path of one that has dtrain"
 
 
 class NoCommandError(DtrainError):
@@ -99,12 +100,11 @@ class Ssh(AgentOpener):
                     return f"{host}: it {why} ({cause[:_WORDS_MAX]}); {works}", False
             again = re.search(_BY_CHANCE, words) is not None or not words.strip()
             return f"{host}: ssh cannot log in{quoted}", again
-        name = "set `python` in the spec to the path of one that has dtrain"
         if code in (_NO_COMMAND, _NOT_EXECUTABLE):
-            return f"{host}: there is no {self.python} there{quoted}; {name}", False
+            return f"{host}: there is no {self.python} there{quoted}; {ANOTHER_PYTHON}", False
         if lacks_dtrain(words):
             install = "install it with `pip install`"
-            return f"{host}: {self.python} has no dtrain there; {install}, or {name}", False
+            return f"{host}: {self.python} has no dtrain there; {install}, or {ANOTHER_PYTHON}", False
         return f"{host}: its agent has ended with exit code {code}{quoted}", False
 
 

@@ -20,7 +20,7 @@ gradients are complete. No message is exchanged but the doorbells that wake thos
 
 The rule *Successors* (docs/design/collectives.md#successors): what belongs to a member falls to the next live
 one in the order of ranks, after the last to the first. A process whose socket is at its end is gone for good
-and has written its last word. So a replica that finds all before it gone is the only one that can find so.
+and writes nothing more. So only one replica can find that all replicas before it are gone.
 """
 
 from collections.abc import Container, Sequence, Set

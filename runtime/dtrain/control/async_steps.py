@@ -115,8 +115,9 @@ class AsyncSteps:
         self.gate.until = until
 
     def end_at(self, version: int) -> None:
-        """Let pushes that are under way make the last versions, and not the one that the leader would have
-        made, unless some server may have its batch.
+        """End at `version`: the pushes under way make the last versions.
+
+        The leader's own batch is not dealt again, unless a server may already have it.
         """
         self.gate.end_at(version)
         batch = self._leaders_batch

@@ -51,7 +51,7 @@ from dtrain.messages.membership import TaskStatus
 from dtrain.protocol.membership import LEASE_S, Membership, MemberState
 
 Steps = AsyncSteps | SyncSteps
-"""What makes the versions of one term, at the control host."""
+"""The part of the control host that decides which pushes make the versions of one term."""
 NAMED = 8
 """How many of the replicas that are waited for are named; the others are counted."""
 

@@ -214,7 +214,7 @@ def built_once(
     *,
     makes_folder: bool = False,
 ) -> CacheFile:
-    """Return the cache of a pipeline: the one that is there, or a new one in the place of another pipeline's.
+    """Return the cache of a pipeline. A file of another pipeline is replaced by a new one.
 
     `limit_bytes` bounds a new file; None: see SHARE_OF_DISK.
 

@@ -85,14 +85,14 @@ class ControlHosting:
 
     def begin(self, state: FitHolder, directory: str, section: ClusterTraining) -> None:
         """Publish to all tasks how a training stands from now on, whose checkpoints are in `directory`."""
-        standing = FitProgress(
+        progress = FitProgress(
             state.begun.generation,
             state.begun.lineage,
             directory,
             lambda: state.global_step,
             state.store.max_steps or 0,
         )
-        self.control.ask(lambda control, now: control.begin(standing, section, now))
+        self.control.ask(lambda control, now: control.begin(progress, section, now))
 
     def conclude(self, generation: int, training: Training) -> None:
         """Publish to all tasks that the last step of a call of `fit` is saved."""

@@ -61,7 +61,6 @@ IMPORTS = (
     "dtrain.learning.optimizers",
     "dtrain.strategies.choice",
     "dtrain.training.models",
-    "dtrain.training.models",
 )
 """Modules that every task needs; one that cannot be imported here fails in the task, with a traceback."""
 

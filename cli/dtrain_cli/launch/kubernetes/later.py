@@ -53,7 +53,7 @@ def report_there(run: KnownRun, place: KubernetesPlace) -> dict[str, Any]:
 
 
 def _note_end(record: RunRecord, view: RunView) -> None:
-    """Record the end of a run that no command was following; one that had not ended was stopped."""
+    """Record the end of a run that no command was following. A run that had not ended becomes stopped."""
     if record.state in LIVE_RUN_STATES:
         record.state = RunState.STOPPED
     failed = view.failed.exit_code if view.failed else None

@@ -160,7 +160,7 @@ class SharedFit:
 
     def surely(self, change: Change) -> None:
         """Change the fit's state as soon as the lock on it is free."""
-        self.wait_for("the standing", partial(self.alone, change))
+        self.wait_for("the record of the fit", partial(self.alone, change))
 
     def _write(self, fit: BackupFit) -> None:
         self._record.write(fit)
