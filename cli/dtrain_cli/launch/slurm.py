@@ -174,7 +174,7 @@ def job_of(options: LaunchOptions, now: datetime) -> tuple[JobScript, Path]:
     spec = workload.named(spec)
     if spec.slurm.notice_s < spec.slurm.grace_s:
         few = f"slurm.time is {spec.slurm.time_s} s, too little for slurm.grace_s of {spec.slurm.grace_s} s"
-        say(f"{few}: Slurm asks the job to save and stop {spec.slurm.notice_s} s before its end")
+        say(f"{few}: the job is told to save and stop {spec.slurm.notice_s} s before its end")
     runs_dir = runs_directory(options)
     run_dir = chosen_directory(options, spec.name) or runs_dir / new_run_id(spec.name, now)
     command = [
