@@ -13,6 +13,10 @@ for number in (signal.SIGTERM, signal.SIGHUP):  # before what takes long to impo
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 try:
+    from dtrain_cli.targets import cold_start
+
+    cold_start.start_early(sys.argv[1:])
+
     import click
 
     from dtrain.errors import DtrainError, SpecError
@@ -117,6 +121,7 @@ def main() -> NoReturn:
         code = 1
     except (click.Abort, KeyboardInterrupt):
         code = 130
+    cold_start.end_early()
     _drop_unread_output()
     gc.freeze()  # everything ends here: Python need not look through it for garbage first
     sys.exit(code)

@@ -7,7 +7,8 @@ import os
 import sys
 
 from dtrain.process.private_variables import SECRET
-from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets.cold_start import LifeLine
+from dtrain_cli.targets.fork_server import ForkServer
 
 
 def main(arguments: list[str]) -> None:

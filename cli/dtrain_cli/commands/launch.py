@@ -19,6 +19,7 @@ from dtrain_cli.commands.command_line import (
     runs_dir_option,
     spec_options,
 )
+from dtrain_cli.targets import cold_start
 
 if TYPE_CHECKING:
     from dtrain_cli.launch.options import LaunchOptions
@@ -92,6 +93,7 @@ def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options:
         wanted = with_settings_of_run(wanted)
     engine = engine_of(wanted)
     if engine is not On.LOCAL:
+        cold_start.end_early()
         return launcher_of(engine)(wanted)
     if sys.platform != "linux":
         raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")

@@ -1,6 +1,6 @@
 """The engines of a launch: this machine, and each other by its word in `on`; the one list of them.
 
-On this machine the fork server starts first, so that its imports run beside `launcher`. Where an engine
+On this machine the fork server starts first, so that it imports while `launcher` does. Where an engine
 owns the tasks, Ctrl-C asks whether to leave what was started, or to cancel it.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
 from dtrain.formats.bounded_reading import read_regular
-from dtrain.process.private_variables import SECRET
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets import cold_start
+from dtrain_cli.targets.fork_server import ForkServer
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 
 LAUNCHERS: Mapping[On, str] = {
@@ -88,10 +88,9 @@ def launch(options: LaunchOptions) -> int:
         SpecError: the spec, the program or the command is wrong; nothing has been started or left behind.
         RunError: the run directory cannot be used, or another launch uses it.
     """
-    _occupy_standard_files()
-    os.environ.pop(SECRET, None)  # of another run; no child gets it
-    line = LifeLine()
-    fork_server = None if options.foreign else ForkServer(line)
+    cold_start.prepare()
+    line, early = cold_start.take_early()
+    fork_server = None if options.foreign else ForkServer(line, early)
     try:
         from dtrain_cli.launch import launcher  # not above: what these import would delay the fork server
         from dtrain_cli.targets.local import LocalTarget
@@ -100,16 +99,6 @@ def launch(options: LaunchOptions) -> int:
     finally:
         if fork_server is not None:
             fork_server.kill()
-
-
-def _occupy_standard_files() -> None:
-    """Open /dev/null for each of stdin, stdout and stderr that the caller has closed.
-
-    A pipe of the launcher would get its number otherwise, and with it the output of the tasks.
-    """
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
 
 
 _TURN_S = 0.1

@@ -31,7 +31,7 @@ from dtrain_cli.launch.tasks import TaskLife, failure_of
 from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.runs.logs import TaskOutput
 from dtrain_cli.runs.report import is_alive
-from dtrain_cli.targets.fork_server import LifeLine
+from dtrain_cli.targets.cold_start import LifeLine
 from dtrain_cli.targets.local import LocalTarget
 from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
 from dtrain_cli.targets.target import Event

@@ -1,8 +1,4 @@
-"""The launcher's side of the fork server, and the life line that every process of a run hangs on.
-
-The fork server is started before anything else is done, even before the spec is read, so that its imports
-overlap.
-"""
+"""The launcher's side of the fork server."""
 
 import contextlib
 import os
@@ -11,28 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from dtrain.process import life_line, start_protocol
+from dtrain.process import WARM_START_VARIABLE, start_protocol
 from dtrain.process.life_line import peer_process
 from dtrain.process.start_protocol import (
     WARM_START_PATIENCE_S,
-    WARM_START_VARIABLE,
     Differs,
     Forked,
     WarmStart,
     surroundings,
 )
-
-
-class LifeLine:
-    """A pipe whose writing end only this process holds: its end-of-file says that the launcher is gone."""
-
-    def __init__(self) -> None:
-        self.reading_end, self._writing_end = os.pipe()
+from dtrain_cli.targets.cold_start import ColdStart, LifeLine, start
 
 
 class _WarmProcess:
@@ -82,27 +70,13 @@ def _warm(line: LifeLine) -> tuple[_WarmProcess, socket.socket] | None:
     return None
 
 
-def _cold(line: LifeLine) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    ours, theirs = socket.socketpair()
-    fds = (theirs.fileno(), line.reading_end)
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dtrain.task", "--fork-server", *map(str, fds)],
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in the terminal is the launcher's business alone
-            preexec_fn=partial(life_line.die_with_parent, os.getpid()),  # until it can read its life line
-        )
-    return process, ours
-
-
 class ForkServer:
     """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
 
-    def __init__(self, line: LifeLine) -> None:
+    def __init__(self, line: LifeLine, early: ColdStart | None = None) -> None:
+        """Connect with the fork server `early`, or start one on the life line."""
         self._process: _WarmProcess | subprocess.Popen[bytes]
-        self._process, self._socket = _warm(line) or _cold(line)
+        self._process, self._socket = early or _warm(line) or start(line)
         self._socket.setblocking(False)
         self._lines = start_protocol.Lines(start_protocol.REPORTS.decode)
         self._reports: list[start_protocol.Report] = []

@@ -28,7 +28,8 @@ from dtrain.process.start_protocol import Exited, Refused, Report, Started, Star
 from dtrain.runs.files import RunFiles, SavedRecord
 from dtrain_cli.plan.ports import HeldPorts, hold_addresses, pick_master_port
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch
-from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets.cold_start import LifeLine
+from dtrain_cli.targets.fork_server import ForkServer
 from dtrain_cli.targets.target import Event, HasFileno, HostNews, StopAsked, TargetFailed
 
 LATELY_S = 5.0

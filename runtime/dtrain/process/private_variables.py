@@ -8,8 +8,6 @@ DTRAIN_PRIVATE_FD. A secret that a user has exported leaves the environment as s
 import os
 from collections.abc import Mapping
 
-import msgspec
-
 from dtrain.errors import SpecError
 
 SECRET = "DTRAIN_SECRET"
@@ -35,6 +33,8 @@ def own_environment() -> dict[str, str]:
 
 def handed_over(variables: Mapping[str, str]) -> int:
     """Return a new descriptor of a memory with these variables, for a child that is let inherit it."""
+    import msgspec  # not above: a launch reads the names of variables before it imports anything
+
     descriptor = os.memfd_create("dtrain")
     with os.fdopen(os.dup(descriptor), "wb") as memory:
         memory.write(msgspec.json.encode(variables))
@@ -43,6 +43,8 @@ def handed_over(variables: Mapping[str, str]) -> int:
 
 def _taken(descriptor: str) -> dict[str, str]:
     """Read what `handed_over` has written, and close it."""
+    import msgspec
+
     try:
         number = int(descriptor)
         variables = msgspec.json.decode(os.pread(number, _BYTES_MAX, 0), type=dict[str, str])

@@ -153,7 +153,6 @@ def _quoted(line: bytes | bytearray) -> str:
     return repr(line[:_SHOWN].decode(errors="replace")) + more
 
 
-WARM_START_VARIABLE = "DTRAIN_FORK_SERVER"
 WARM_START_DESCRIPTORS = 4
 WARM_START_PATIENCE_S = 5.0
 """How long either end waits for the other's message, and a launcher for the end of what was forked for it."""

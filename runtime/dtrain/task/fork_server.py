@@ -27,14 +27,13 @@ from pathlib import Path
 import msgspec
 
 from dtrain.errors import RunError
-from dtrain.process import life_line, start_protocol
+from dtrain.process import WARM_START_VARIABLE, life_line, start_protocol
 from dtrain.process.assignment import SPEC
 from dtrain.process.life_line import peer_process
 from dtrain.process.resources import NUMPY_LIMITS
 from dtrain.process.start_protocol import (
     WARM_START_DESCRIPTORS,
     WARM_START_PATIENCE_S,
-    WARM_START_VARIABLE,
     Differs,
     Exited,
     Forked,

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets.cold_start import LifeLine
+from dtrain_cli.targets.fork_server import ForkServer
 
 EARLY = """
 import os, signal, sys, time
@@ -16,8 +17,8 @@ from dtrain_cli import main
 from dtrain_cli.launch import engines, launcher
 
 class Told(engines.ForkServer):
-    def __init__(self, line):
-        super().__init__(line)
+    def __init__(self, line, early):
+        super().__init__(line, early)
         print(self.pid, flush=True)
 
 def run(options, target_of):
@@ -83,3 +84,48 @@ def test_a_fork_server_that_still_imports_ends_with_its_launcher(tmp_path, monke
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     assert ends(server)
+
+
+COUNTED = """
+import subprocess, sys
+start = subprocess.Popen.__init__
+def counted(self, words, **more):
+    start(self, words, **more)
+    if "--fork-server" in words:
+        print("fork server", self.pid, file=sys.stderr)
+subprocess.Popen.__init__ = counted
+from dtrain_cli import main
+main.main()
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("words", "code", "started"),
+    [
+        (["launch", "--workers", "1", "--ps", "1", "--no-evaluator", "p.py"], 1, 1),
+        (["launch", "--workers", "none", "p.py"], 2, 1),
+        (["launch", "on_slurm.yaml", "p.py"], 2, 1),
+        (["launch", "--help"], 0, 0),
+        (["launch", "--", "/bin/true"], 0, 0),
+        (["check", "on_slurm.yaml"], 2, 0),
+    ],
+)
+def test_a_launch_starts_one_fork_server_before_it_reads_its_words_and_leaves_none(
+    tmp_path, words, code, started
+):
+    (tmp_path / "p.py").touch()
+    (tmp_path / "on_slurm.yaml").write_text("on: slurm\n")
+    environment = {name: value for name, value in os.environ.items() if name != "DTRAIN_FORK_SERVER"}
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *words],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr
+    pids = [int(line.split()[-1]) for line in done.stderr.splitlines() if line.startswith("fork server")]
+    assert len(pids) == started
+    assert all(map(ends, pids))

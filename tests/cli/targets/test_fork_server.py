@@ -13,8 +13,9 @@ import pytest
 
 from dtrain.process import start_protocol
 from dtrain.process.start_protocol import Exited, Started, StartTask
-from dtrain_cli.targets import fork_server
-from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets import cold_start
+from dtrain_cli.targets.cold_start import LifeLine
+from dtrain_cli.targets.fork_server import ForkServer
 
 ORDERS, REPORTS = 500, 5_000
 TOLD_EARLY = 10
@@ -29,7 +30,7 @@ def warm(monkeypatch):
         ends.append(socket.socket(fileno=os.dup(pass_fds[0])))
         return SimpleNamespace(pid=1)
 
-    monkeypatch.setattr(fork_server.subprocess, "Popen", popen)
+    monkeypatch.setattr(cold_start.subprocess, "Popen", popen)
     server = ForkServer(LifeLine())
     yield server, ends[0]
     ends[0].close()

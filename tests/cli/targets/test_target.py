@@ -16,7 +16,7 @@ from dtrain.config import ClusterSection
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.plan.run_plan import TaskLaunch
-from dtrain_cli.targets.fork_server import LifeLine
+from dtrain_cli.targets.cold_start import LifeLine
 from dtrain_cli.targets.local import LocalTarget
 from dtrain_cli.targets.target import Target
 

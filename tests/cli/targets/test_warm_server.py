@@ -6,9 +6,11 @@ import socket
 
 import pytest
 
-from dtrain.process.start_protocol import WARM_START_DESCRIPTORS, WARM_START_VARIABLE, StartTask
+from dtrain.process import WARM_START_VARIABLE
+from dtrain.process.start_protocol import WARM_START_DESCRIPTORS, StartTask
 from dtrain_cli.targets import fork_server
-from dtrain_cli.targets.fork_server import ForkServer, LifeLine
+from dtrain_cli.targets.cold_start import LifeLine
+from dtrain_cli.targets.fork_server import ForkServer
 
 SMALL = ("--ps", "0", "--no-evaluator", "--workers", "1", "--strategy", "multi_worker_mirrored")
 PROGRAM = """
