@@ -12,9 +12,11 @@ mean nothing here, so nothing is ever executed.
 import contextlib
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
 
 from dtrain.config import KeyPath, Problem, RunSpec, default_cluster, is_none, resolve
 from dtrain.errors import SpecError
@@ -28,8 +30,7 @@ _ODD_VALUES = (ValueError, TypeError, LookupError, ArithmeticError, AttributeErr
 TOO_DEEP = f"nested too deeply; expected at most {DEPTH_MAX} lists and mappings within each other"
 
 
-@dataclass(frozen=True)
-class Override:
+class Override(msgspec.Struct, frozen=True):
     """One `--set` or shortcut as the user wrote it, and the value that it gives to a field."""
 
     label: str
@@ -37,8 +38,7 @@ class Override:
     value: Any
 
 
-@dataclass
-class SpecTree:
+class SpecTree(msgspec.Struct):
     """A spec before any check.
 
     `positions` has the line and column (from 1) of every key and list item in the file; `overrides` are in
@@ -47,8 +47,8 @@ class SpecTree:
 
     source: str
     data: dict[str, Any]
-    positions: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
-    overrides: list[Override] = field(default_factory=list)
+    positions: dict[KeyPath, tuple[int, int]] = msgspec.field(default_factory=dict)
+    overrides: list[Override] = msgspec.field(default_factory=list)
 
     def override(self, override: Override) -> None:
         node: Any = self.data

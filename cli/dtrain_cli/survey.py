@@ -7,11 +7,11 @@ import selectors
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import click
+import msgspec
 
 from dtrain.config import Host, NetworkSection, RunSpec, read_hosts
 from dtrain.config.choices import On
@@ -47,8 +47,7 @@ CLOCK_S = 2.0
 _DASH = "-"
 
 
-@dataclass
-class HostFound:
+class HostFound(msgspec.Struct):
     """Facts that were found out about one host.
 
     Attributes:
@@ -66,7 +65,7 @@ class HostFound:
     sees_folder: bool | None = None
     address: str | None = None
     problem: str | None = None
-    unreached: dict[str, str] = field(default_factory=dict)
+    unreached: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 HEADINGS = ("host", "ssh", "Python", "dtrain", "clock", "address", "this folder")
@@ -150,12 +149,11 @@ _TICK_S = 0.1
 _CLOCK_LOOKS = 3
 
 
-@dataclass
-class Visit:
+class Visit(msgspec.Struct):
     """The process that carries the streams of one host's agent."""
 
     link: Link
-    begun_s: float = field(default_factory=time.monotonic)
+    begun_s: float = msgspec.field(default_factory=time.monotonic)
     welcome: HostFacts | None = None
     heard_s: float = 0.0
 

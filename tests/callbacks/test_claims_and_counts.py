@@ -4,10 +4,10 @@ training begins.
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import dtrain as dt
 from dtrain import checkpoints

@@ -5,10 +5,10 @@ The part that holds arrays is a toy which averages gradients; the control plane'
 
 import socket
 import threading
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 from roles.averaging_members import (
     EXPECTED,
     STEPS,

@@ -4,7 +4,6 @@ import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -14,6 +13,7 @@ from collectives.served import Served
 from collectives.test_row_update import ROWS, RULES, VARIABLES, WIDTH, Drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dtrain.collectives.between_hosts.all_reduce import Route
 from dtrain.collectives.between_hosts.follower import BeginAttempt

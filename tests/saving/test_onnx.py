@@ -3,11 +3,11 @@ refused by name.
 """
 
 import sys
-from dataclasses import replace
 
 import numpy as np
 import onnxruntime
 import pytest
+from msgspec.structs import replace
 from row_by_row import every_row
 from saving.zoo import CASES, MERGING, Example, branched, example, merged, shaken
 

@@ -1,10 +1,9 @@
 """Weights: to a file and back, by name or in order; what does not fit is refused by name."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import safetensors.numpy
+from msgspec.structs import replace
 from row_by_row import every_row
 
 import dtrain as dt

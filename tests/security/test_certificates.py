@@ -5,11 +5,11 @@ import socket
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec
 from dtrain.cluster.spec import LeafNames

@@ -1,12 +1,12 @@
 """Connections that have proven nothing: who says what first gets what, and how few may wait, at every listener."""
 
 import contextlib
-import dataclasses
 import os
 import socket
 import time
 
 import grpc
+import msgspec
 import pytest
 from row_by_row import every_row
 from security.recording import free_port
@@ -234,7 +234,7 @@ def limit(monkeypatch):
     """Changes the limits of a listener that is made afterwards."""
 
     def change(name, **limits):
-        monkeypatch.setattr(acceptor, name, dataclasses.replace(getattr(acceptor, name), **limits))
+        monkeypatch.setattr(acceptor, name, msgspec.structs.replace(getattr(acceptor, name), **limits))
 
     return change
 
@@ -284,7 +284,7 @@ def test_a_stranger_s_many_connections_push_out_its_own_and_no_other_s(limit):
 
 
 def test_over_grpc_a_member_stays_and_a_task_gets_in_once_the_strangers_time_is_over(monkeypatch):
-    few = dataclasses.replace(acceptor.GRPC_LIMITS, connections=2)
+    few = msgspec.structs.replace(acceptor.GRPC_LIMITS, connections=2)
     monkeypatch.setattr(grpc_service, "GRPC_LIMITS", few)
     with grpc_address(connections=2) as address:
         member = GrpcChannel("ps:0", address, credentials("worker:0"), PATIENCE_S)

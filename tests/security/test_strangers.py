@@ -7,11 +7,11 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import grpc
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import PROTOCOL_VERSION, Hello, Opening, Pull

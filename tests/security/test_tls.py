@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import grpc
+import msgspec
 import numpy as np
 import pytest
 from security.recording import Recorder, free_port
@@ -59,7 +60,7 @@ def hello_of(task: str) -> Hello:
 
 def material(name: str, authority=AUTHORITY, days: int = 30, trusted: bytes = b"", **names) -> TlsMaterial:
     of = dataclasses.replace(LeafNames.of(RUN, name), **names)
-    return dataclasses.replace(authority.issue(of, days), authorities=trusted or authority.certificate)
+    return msgspec.structs.replace(authority.issue(of, days), authorities=trusted or authority.certificate)
 
 
 def with_tls(task: str, source: TlsMaterial | CertificateFiles | None) -> Credentials:
@@ -67,7 +68,7 @@ def with_tls(task: str, source: TlsMaterial | CertificateFiles | None) -> Creden
     made = Credentials.made(hello_of(task), SECRET)
     if source is None:
         return made
-    return dataclasses.replace(made, tls=Tls(Certificates(source), CLUSTER, RUN, everywhere=True))
+    return msgspec.structs.replace(made, tls=Tls(Certificates(source), CLUSTER, RUN, everywhere=True))
 
 
 @pytest.fixture
@@ -258,7 +259,7 @@ def test_an_expired_certificate_stops_new_connections_only(serve, connect, monke
 
     def as_of_now(self: Certificates) -> Certificate:
         found = current(self)
-        return dataclasses.replace(found, material=now[0]) if found.material is source else found
+        return msgspec.structs.replace(found, material=now[0]) if found.material is source else found
 
     monkeypatch.setattr(Certificates, "current", as_of_now)
     address = serve(source)

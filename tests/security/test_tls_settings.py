@@ -1,9 +1,9 @@
 """Whether a task has TLS, and where its certificate comes from."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.cluster.spec import LeafNames

@@ -1,9 +1,9 @@
 """What a seed stands for: a cluster, a rule of training, and what goes wrong when."""
 
-from dataclasses import dataclass, replace
 from random import Random
 
 import msgspec
+from msgspec.structs import replace
 from simulation.data import Data
 
 from dtrain.config import AsyncSection, SyncSection, TrainingSection, training_section
@@ -26,8 +26,7 @@ FAULTS = (
 )
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """Something that goes wrong.
 
     Attributes:
@@ -48,8 +47,7 @@ class Fault:
         return f"at {self.at_s:.3f}: {self.kind} {self.target} for {self.for_s:.3f}"
 
 
-@dataclass(frozen=True)
-class Resume:
+class Resume(msgspec.Struct, frozen=True):
     """The whole run is killed, and resumed from its newest checkpoint on another cluster."""
 
     at_s: float
@@ -57,8 +55,7 @@ class Resume:
     servers: int
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(msgspec.Struct, frozen=True):
     """A cluster, its rule, and its faults.
 
     Attributes:

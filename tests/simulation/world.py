@@ -2,9 +2,9 @@
 
 import traceback
 from contextlib import nullcontext
-from dataclasses import replace
 from random import Random
 
+from msgspec.structs import replace
 from simulation.clock import Clock
 from simulation.disk import FOLDER, Disk, Written
 from simulation.evaluator import EVALUATOR

@@ -7,8 +7,9 @@ the hooks of callbacks that call `Fleet.moment`.
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dtrain.config import SingleSection
 from dtrain.messages import Verdict

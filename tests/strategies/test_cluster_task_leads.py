@@ -1,9 +1,9 @@
 """A task that leads from some moment on, because the leader has died: what it keeps for the run."""
 
 import os
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec, training_section

@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, TaskId

@@ -5,12 +5,12 @@ recorder's own.
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import DtrainError, PeerLostError

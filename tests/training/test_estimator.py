@@ -1,10 +1,10 @@
 """`train_and_evaluate`: what one process and a cluster evaluate and keep."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import dtrain as dt
 from dtrain.errors import InputError

@@ -1,7 +1,6 @@
 """Streams of bytes between tasks, over real sockets: who is let in, what each wait says, and the bytes."""
 
 import contextlib
-import dataclasses
 import socket
 import struct
 import threading
@@ -37,7 +36,7 @@ def credentials(task, secret=SECRET, run=RUN, authority=None, named=None):
     if authority is None:
         return made
     material = authority.issue(LeafNames.of(RUN, (named or task).replace(":", "-")), 30)
-    return dataclasses.replace(made, tls=Tls(Certificates(material), CLUSTER, RUN, everywhere=True))
+    return msgspec.structs.replace(made, tls=Tls(Certificates(material), CLUSTER, RUN, everywhere=True))
 
 
 def soon():
@@ -239,7 +238,7 @@ def test_a_proof_is_good_once(listen):
 
 def test_connections_that_say_nothing_keep_no_task_out(listen, pair, monkeypatch):
     monkeypatch.setattr(
-        acceptor, "STREAM_LIMITS", dataclasses.replace(acceptor.STREAM_LIMITS, connections=4, wait_s=60.0)
+        acceptor, "STREAM_LIMITS", msgspec.structs.replace(acceptor.STREAM_LIMITS, connections=4, wait_s=60.0)
     )
     listener = listen()
     silent = [socket.create_connection(listener.address.split(":")) for _ in range(12)]

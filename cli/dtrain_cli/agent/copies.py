@@ -19,9 +19,10 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.formats.bounded_reading import open_regular
@@ -234,8 +235,7 @@ def is_fetched(name: str) -> bool:
     return fits and all(part and not part.startswith(".") for part in parts)
 
 
-@dataclass
-class FetchedFiles:
+class FetchedFiles(msgspec.Struct):
     """The files that arrive, written below a folder here: each whole or not at all, and through no link.
 
     It replaces a file only if an earlier call wrote that file and its content is still the same.
@@ -249,10 +249,10 @@ class FetchedFiles:
     folder: Path
     bytes_max: int = BYTES_MAX
     second: Path | None = None
-    brought: dict[str, str] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
-    apart: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    brought: dict[str, str] = msgspec.field(default_factory=dict)
+    names: list[str] = msgspec.field(default_factory=list)
+    apart: list[str] = msgspec.field(default_factory=list)
+    problems: list[str] = msgspec.field(default_factory=list)
     nbytes: int = 0
     full: bool = False
     _taken_bytes: int = 0

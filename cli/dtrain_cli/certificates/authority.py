@@ -10,9 +10,10 @@ import contextlib
 import os
 import re
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.cluster.spec import LeafNames, joined_worker, task_name
@@ -52,8 +53,7 @@ KEY = Path("authority") / "ca.key"
 _LONGEST_BYTES = 1 << 16
 
 
-@dataclass(frozen=True)
-class TaskFolder:
+class TaskFolder(msgspec.Struct, frozen=True):
     """The `folder` of a task below the folder of all, and its `name` as `task_name` returns it."""
 
     name: str

@@ -1,7 +1,6 @@
 """`dtrain check`: everything that is wrong with a spec, a TF_CONFIG, or hosts."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -51,11 +50,12 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object],
     from dtrain_cli.launch.options import LaunchOptions
     from dtrain_cli.launch.request import read_request
 
+    file: Path | None = path
     program = None if foreign else Path("PROGRAM.py")
-    options = LaunchOptions(spec=path, sets=sets, shortcuts=shortcuts, program=program)
     if path.suffix == ".py" and not foreign:
         check_program_file(path)
-        options = replace(options, spec=None, program=path)
+        file, program = None, path
+    options = LaunchOptions(spec=file, sets=sets, shortcuts=shortcuts, program=program)
     _, spec = read_request(options, starts=False)
     training = spec.training
     updates = f", {training.updates}" if isinstance(training, ServerSection) else ""

@@ -5,9 +5,10 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.messages.membership import NEXT_CHECKPOINT, TaskStatus, global_step
@@ -33,8 +34,7 @@ _BAR_MIN = 10
 _BAR_MAX = 30
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """The contents of the table for one task."""
 
     task: TaskId

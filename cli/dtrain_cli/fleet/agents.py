@@ -6,7 +6,8 @@
 import selectors
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from dtrain_cli.agent.messages import (
     Answer,
@@ -39,8 +40,7 @@ _TURN_S = 0.2
 _WORDS_MAX = 200
 
 
-@dataclass
-class AgentHost:
+class AgentHost(msgspec.Struct):
     """A host and its agent; `why` is the reason why its stream has ended."""
 
     link: Link
@@ -50,16 +50,14 @@ class AgentHost:
     why: str | None = None
 
 
-@dataclass(frozen=True)
-class AgentAnswer:
+class AgentAnswer(msgspec.Struct, frozen=True):
     """An answer of an agent for the owner of the agents."""
 
     host: str
     answer: Answer
 
 
-@dataclass(frozen=True)
-class StreamEnded:
+class StreamEnded(msgspec.Struct, frozen=True):
     """The end of an agent's stream; `again` says whether another login may succeed."""
 
     host: str

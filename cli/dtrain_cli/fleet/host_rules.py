@@ -11,9 +11,10 @@ the earlier one on that host, or when the lease of the agent is over (`dtrain_cl
 import ipaddress
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
+
+import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.cluster.hosts import LOOPBACK
@@ -36,38 +37,33 @@ class HostPhase(Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True)
-class SendPing:
+class SendPing(msgspec.Struct, frozen=True):
     """Send a ping that echoes the agent's clock."""
 
     host: str
     heard_s: float
 
 
-@dataclass(frozen=True)
-class Silent:
+class Silent(msgspec.Struct, frozen=True):
     """Tell the user that a host is not heard."""
 
     host: str
 
 
-@dataclass(frozen=True)
-class HeardAgain:
+class HeardAgain(msgspec.Struct, frozen=True):
     """Tell the user that a silent host is heard again."""
 
     host: str
     after_s: float
 
 
-@dataclass(frozen=True)
-class LogInAgain:
+class LogInAgain(msgspec.Struct, frozen=True):
     """Start another agent on a host."""
 
     host: str
 
 
-@dataclass(frozen=True)
-class Gone:
+class Gone(msgspec.Struct, frozen=True):
     """The tasks on a host are dead; `usable` says whether the host can run tasks again."""
 
     host: str
@@ -79,8 +75,7 @@ class Gone:
 Action = SendPing | Silent | HeardAgain | LogInAgain | Gone
 
 
-@dataclass
-class _Host:
+class _Host(msgspec.Struct):
     heard_s: float
     agent_s: float
     ping_s: float

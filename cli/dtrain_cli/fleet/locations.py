@@ -1,8 +1,9 @@
 """The host and the address of every task of a fleet, and the order that starts it there. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import is_loopback
@@ -173,8 +174,7 @@ def host_port(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-@dataclass(frozen=True)
-class RemotePlace:
+class RemotePlace(msgspec.Struct, frozen=True):
     """The place of a run on a host, with paths of that host.
 
     The files of the folder `code` here lie in `cwd` there; None: the paths here are those there.

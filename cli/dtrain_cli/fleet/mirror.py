@@ -11,12 +11,12 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec

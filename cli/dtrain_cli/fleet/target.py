@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, Host, RunSpec
@@ -47,8 +47,7 @@ from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HasFileno, HostLost, HostNews, StopAsked, TargetFailed
 
 
-@dataclass(frozen=True)
-class FleetRun:
+class FleetRun(msgspec.Struct, frozen=True):
     """The run of a fleet.
 
     Attributes:
@@ -68,12 +67,11 @@ class FleetRun:
     secrets: Mapping[str, str]
     digest: str | None
     code: Callable[[], tuple[Path, CodeArchive]]
-    folders: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = msgspec.field(default_factory=dict)
     always_sent: bool = False
 
 
-@dataclass
-class FleetTask:
+class FleetTask(msgspec.Struct):
     """The handle of one attempt of a task on another host."""
 
     agents: Agents

@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain import errors
 from dtrain.cluster import ClusterSpec, Role, TaskId
@@ -116,8 +116,7 @@ _LOOK_S = 0.5
 """How often to look whether the run has ended while one of its servers is asked."""
 
 
-@dataclass(frozen=True)
-class Joining:
+class Joining(msgspec.Struct, frozen=True):
     """One more worker of a run; `keeper` is the run's record on this machine, whose launcher is watched."""
 
     assignment: TaskAssignment

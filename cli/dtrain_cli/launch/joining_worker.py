@@ -11,8 +11,9 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dtrain.cluster import Role
 from dtrain.config import NO_RESTART

@@ -6,10 +6,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec
 from dtrain.cluster.spec import joined_worker
@@ -50,8 +50,7 @@ from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.target import Target
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(msgspec.Struct, frozen=True):
     """The facts from which the target of a launch is made; `say` prints a line before there is a console."""
 
     spec: RunSpec

@@ -2,15 +2,15 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dtrain_cli.spec import SpecTree
 
 
-@dataclass(frozen=True)
-class LaunchOptions:
+class LaunchOptions(msgspec.Struct, frozen=True):
     """The options and arguments of `dtrain launch`.
 
     Attributes:
@@ -29,7 +29,7 @@ class LaunchOptions:
     spec: Path | None = None
     earlier: SpecTree | None = None
     sets: tuple[str, ...] = ()
-    shortcuts: Mapping[str, Any] = field(default_factory=dict)
+    shortcuts: Mapping[str, Any] = msgspec.field(default_factory=dict)
     program: Path | None = None
     arguments: tuple[str, ...] = ()
     runs_dir: Path | None = None

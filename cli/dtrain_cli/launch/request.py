@@ -8,13 +8,13 @@ import ast
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster.hosts import is_loopback
 from dtrain.config import ROLES, Problem, RunSpec
@@ -117,8 +117,7 @@ def other_settings(files: RunFiles, spec: RunSpec, foreign: bool) -> str | None:
         _, before = _settings_of(files, foreign)
     except (DtrainError, OSError):
         return None
-    # asdict: what msgspec has made of a section lacks, for msgspec, the fields that have their defaults.
-    both = (msgspec.to_builtins(asdict(replace(each, said={}))) for each in (before, spec))
+    both = (msgspec.to_builtins(replace(each, said={})) for each in (before, spec))
     return ", ".join(_differences(*both)) or None
 
 

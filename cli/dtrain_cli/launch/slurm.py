@@ -7,9 +7,10 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dtrain.config import Host, NetworkSection, SlurmSection, read_hosts
 from dtrain.config.choices import On

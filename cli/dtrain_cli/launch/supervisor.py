@@ -7,7 +7,8 @@ An event comes (a process started or ended, a signal, a moment has passed), a pu
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dtrain.cluster import TRAINING_ROLES, Role, TaskId
 from dtrain.process.start_protocol import Exited, Refused, Started

@@ -3,10 +3,10 @@
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import NO_RESTART, RestartSection, RunSpec
@@ -26,8 +26,7 @@ from dtrain_cli.launch.tasks import TaskLife, describe, failure_of, keep_failure
 TOLD_TO_STOP = 143
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(msgspec.Struct, frozen=True):
     """The consequence of the end of a process: the task's state, why it failed, when it is started again.
 
     `word` is the line for the user about an end that is neither a failure nor a restart.

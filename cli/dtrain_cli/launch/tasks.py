@@ -11,8 +11,9 @@ import signal
 import sysconfig
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 import dtrain
 from dtrain.cluster import TaskId
@@ -107,8 +108,7 @@ def last_lines(log: Path) -> list[str]:
     return [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ..." for line in lines]
 
 
-@dataclass(frozen=True)
-class Stuck:
+class Stuck(msgspec.Struct, frozen=True):
     """A replica that is stuck at a place, ``in its input at step 7``, since a moment (monotonic)."""
 
     place: str
@@ -116,8 +116,7 @@ class Stuck:
     since_s: float
 
 
-@dataclass
-class TaskLife:
+class TaskLife(msgspec.Struct):
     """The state of one task. Mutable, and owned by the supervisor alone.
 
     Attributes:
@@ -151,7 +150,7 @@ class TaskLife:
     restarts_used: int = 0
     failure: FailureRecord | None = None
     lost: FailureRecord | None = None
-    stuck: dict[int, Stuck] = field(default_factory=dict)
+    stuck: dict[int, Stuck] = msgspec.field(default_factory=dict)
     _paths: tuple[TaskLaunch, Path, Path] | None = None
     _seen: tuple[int, int, int] | None = None
 

@@ -11,10 +11,10 @@ import errno
 import random
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import portpicker
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
@@ -30,11 +30,10 @@ _UNPRIVILEGED = 1024
 _CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-@dataclass
-class HeldPorts:
+class HeldPorts(msgspec.Struct):
     """Bound, never listening sockets. A context manager: leaving it lets all ports go."""
 
-    _sockets: list[socket.socket] = field(default_factory=list)
+    _sockets: list[socket.socket] = msgspec.field(default_factory=list)
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -8,9 +8,12 @@ limits are set for every task and never replace the user's.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import is_loopback
@@ -26,8 +29,7 @@ from dtrain.runs.files import RunFiles
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS
 
 
-@dataclass(frozen=True)
-class TaskLaunch:
+class TaskLaunch(msgspec.Struct, frozen=True):
     """One task, ready to be started.
 
     Attributes:
@@ -50,8 +52,11 @@ class TaskLaunch:
     cwd: Path
     run_dir: Path
     needs_grpc: bool
-    private: Mapping[str, str] = field(default_factory=dict, repr=False)
+    private: Mapping[str, str] = msgspec.field(default_factory=dict)
     attempt: int = 0
+
+    def __repr__(self) -> str:
+        return f"TaskLaunch({self.task})"  # without what is private
 
     @property
     def log(self) -> Path:
@@ -97,8 +102,7 @@ class RunIdentity:
         return self.authority.issue(LeafNames.of(self.run_id, name), AUTHORITY_DAYS)
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """The program of every task: Python with its arguments, or (`program` is None) a foreign command."""
 
     program: Path | None
@@ -111,7 +115,7 @@ class Workload:
 
     def named(self, spec: RunSpec, earlier: str | None = None) -> RunSpec:
         """Return the spec with the run's name: as set, else the `earlier` one, else that of the program."""
-        if "name" in spec.said or spec.name != RunSpec.name:
+        if "name" in spec.said or spec.name != RunSpec().name:
             return spec
         if earlier is not None:
             return replace(spec, name=earlier)
@@ -121,16 +125,14 @@ class Workload:
         return replace(spec, name=name or spec.name)
 
 
-@dataclass(frozen=True)
-class HostShare:
+class HostShare(msgspec.Struct, frozen=True):
     """The cores of a task's host, and how many tasks train there."""
 
     cores: int
     replicas: int
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """The properties of this machine on which the plan depends.
 
     Attributes:
@@ -143,7 +145,7 @@ class Machine:
     cores: int
     environment: Mapping[str, str]
     master: tuple[str, int] | None = None
-    shares: Mapping[TaskId, HostShare] = field(default_factory=dict)
+    shares: Mapping[TaskId, HostShare] = msgspec.field(default_factory=dict)
 
     def limits(self, task: TaskId, spec: RunSpec) -> dict[str, str]:
         """Return the limits of a task's threads; a user's limit holds unless training is deterministic."""
@@ -156,8 +158,7 @@ class Machine:
         return limits_beside(environment, users or str(threads))
 
 
-@dataclass(frozen=True)
-class RunPlan:
+class RunPlan(msgspec.Struct, frozen=True):
     """Everything that a launch starts, in this order: servers, chief, workers, evaluator."""
 
     run: RunIdentity

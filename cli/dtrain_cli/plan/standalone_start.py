@@ -13,11 +13,12 @@ import json
 import shlex
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import is_loopback
@@ -60,8 +61,7 @@ def place_of_tf_config(
     return assignment
 
 
-@dataclass(frozen=True)
-class StandaloneStart:
+class StandaloneStart(msgspec.Struct, frozen=True):
     """The command line of `dtrain worker` and its like, and of `dtrain task`.
 
     Attributes:
@@ -78,7 +78,7 @@ class StandaloneStart:
     flags: tuple[str, ...] = ()
     run_dir: Path | None = None
     bind: str | None = None
-    shortcuts: Mapping[str, Any] = field(default_factory=dict)
+    shortcuts: Mapping[str, Any] = msgspec.field(default_factory=dict)
     foreign: bool = False
 
     def assignment(self, environment: Mapping[str, str]) -> TaskAssignment:

@@ -13,9 +13,10 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import msgspec
 
 from dtrain.config.choices import On
 from dtrain.errors import RunError, RunInUseError
@@ -28,8 +29,7 @@ from dtrain_cli.runs.report import is_locked, launcher_lives
 from dtrain_cli.targets import slurm_jobs
 
 
-@dataclass(frozen=True)
-class StopRecord:
+class StopRecord(msgspec.Struct, frozen=True):
     """The launcher that was told to stop by a user: its pid, and the moment of its start."""
 
     launcher_pid: int | None

@@ -9,8 +9,10 @@ import random
 import signal
 import socket
 from collections.abc import Container
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import KillFault, PauseFault, SimulateSection
@@ -134,8 +136,7 @@ def _read_live(files: RunFiles) -> RunRecord:
 AnyFault = KillFault | PauseFault
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """A signal that is due, and what to say of it."""
 
     task: TaskId

@@ -11,10 +11,11 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.config.choices import On
@@ -39,8 +40,7 @@ NAMED_MAX = 5
 _BY_HAND = "the files of a run whose tasks were started by hand are on its leader's machine"
 
 
-@dataclass(frozen=True)
-class KnownRun:
+class KnownRun(msgspec.Struct, frozen=True):
     """One run with its record."""
 
     files: RunFiles
@@ -54,8 +54,7 @@ class KnownRun:
         return datetime.fromtimestamp(self.files.directory.stat().st_ctime, UTC).isoformat()
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(msgspec.Struct, frozen=True):
     """The runs below a runs directory, the newest first, and why each of the others cannot be read."""
 
     runs: list[KnownRun]
@@ -279,8 +278,7 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
         os.close(lock)
 
 
-@dataclass(frozen=True)
-class WhereRecord:
+class WhereRecord(msgspec.Struct, frozen=True):
     """The place of a run's tasks: `hosts` as the spec names them, empty where the engine decides.
 
     Attributes:
@@ -289,9 +287,9 @@ class WhereRecord:
     """
 
     engine: On
-    hosts: list[str] = field(default_factory=list)
+    hosts: list[str] = msgspec.field(default_factory=list)
     job: str | None = None
-    earlier: list[str] = field(default_factory=list)
+    earlier: list[str] = msgspec.field(default_factory=list)
 
     @property
     def all_hosts(self) -> list[str]:

@@ -11,9 +11,10 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError, RunNotFoundError
@@ -32,19 +33,17 @@ _UNHEARD = "has not reported since the leader of the run died; it ends by itself
 """A task that was started by hand: no launcher has ended it, and it may live on for `wait.leader_s`."""
 
 
-@dataclass(frozen=True)
-class ProcessUsage:
+class ProcessUsage(msgspec.Struct, frozen=True):
     """The usage of a process: per cent of one core, and bytes of its own memory (PSS)."""
 
     cpu_percent: float | None
     memory_bytes: int | None
 
 
-@dataclass
-class ProcessMeter:
+class ProcessMeter(msgspec.Struct):
     """A meter of processes; the processor's share is that since the last measurement, or since the start."""
 
-    _last: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _last: dict[int, tuple[float, float]] = msgspec.field(default_factory=dict)
 
     def measure(self, pid: int) -> ProcessUsage | None:
         import psutil

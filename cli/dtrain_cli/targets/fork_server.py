@@ -74,7 +74,6 @@ class ForkServer:
     """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
 
     def __init__(self, line: LifeLine, early: ColdStart | None = None) -> None:
-        """Connect with the fork server `early`, or start one on the life line."""
         self._process: _WarmProcess | subprocess.Popen[bytes]
         self._process, self._socket = early or _warm(line) or start(line)
         self._socket.setblocking(False)

@@ -7,7 +7,9 @@ first one that ends.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_hosts
 from dtrain.config import ROLES, ClusterSection, Host
@@ -20,8 +22,7 @@ _BATCH = "BATCH"
 _SHOWN = 8
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(msgspec.Struct, frozen=True):
     """The nodes of one job.
 
     Attributes:

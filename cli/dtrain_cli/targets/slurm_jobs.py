@@ -9,9 +9,10 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+import msgspec
 
 from dtrain.cluster import Role
 from dtrain.cluster.hosts import compress_hosts
@@ -27,8 +28,7 @@ WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQU
 GOING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 
 
-@dataclass(frozen=True)
-class JobReport:
+class JobReport(msgspec.Struct, frozen=True):
     """A job as Slurm knows it: its state in Slurm's word, and for what reason it waits.
 
     Attributes:
@@ -191,8 +191,7 @@ _SAYS_CPUS = ("-c", "--cpus-per-task", "--exclusive", "--ntasks", "-n", "--cpus-
 """Options of the user's with which the job asks for processors itself."""
 
 
-@dataclass(frozen=True)
-class JobScript:
+class JobScript(msgspec.Struct, frozen=True):
     """A job that runs one launch, `command`; `out` is for what that prints, `err` for its own lines."""
 
     spec: RunSpec

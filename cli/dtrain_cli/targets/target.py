@@ -5,8 +5,9 @@ request to the agent of the task's host and returns what the agents report.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection
@@ -21,8 +22,7 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
-@dataclass(frozen=True)
-class TargetFailed:
+class TargetFailed(msgspec.Struct, frozen=True):
     """The target can start no task any more."""
 
     reason: str
@@ -32,8 +32,7 @@ class HostLost(Refused, frozen=True):
     """A task cannot go on, nor be started again: its host is lost, and none takes its place."""
 
 
-@dataclass(frozen=True)
-class HostNews:
+class HostNews(msgspec.Struct, frozen=True):
     """News of a host on which tasks run: its kind in a word, and a sentence for the user."""
 
     kind: str
@@ -41,8 +40,7 @@ class HostNews:
     text: str
 
 
-@dataclass(frozen=True)
-class StopAsked:
+class StopAsked(msgspec.Struct, frozen=True):
     """An order to stop the run that has reached one of its hosts. An engine that ends a job signals all its
     processes, so that the same order may reach the launcher too.
     """

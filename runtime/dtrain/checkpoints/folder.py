@@ -26,9 +26,10 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from dtrain.checkpoints.manifest import MANIFEST, read_manifest
 from dtrain.errors import CheckpointError
@@ -132,16 +133,14 @@ _CHECKPOINT = re.compile(r"ckpt-(?P<step>0|[1-9]\d{0,17})")
 _ASIDE = re.compile(r"(?P<state>\.tmp-|\.replaced-|\.removed-)ckpt-(?P<step>\d{1,18})-(?P<number>\d{1,18})")
 
 
-@dataclass(frozen=True, order=True)
-class CheckpointPath:
+class CheckpointPath(msgspec.Struct, frozen=True, order=True):
     """The path of a step's checkpoint, which exists but may be damaged: `open_checkpoint` finds out."""
 
     step: int
     path: Path
 
 
-@dataclass(frozen=True)
-class _Aside:
+class _Aside(msgspec.Struct, frozen=True):
     state: str
     step: int
     number: int

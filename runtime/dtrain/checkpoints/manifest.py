@@ -9,11 +9,11 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec.structs import asdict
 
 from dtrain.checkpoints.tensor_file import FILE_NAME, TensorEntry
 from dtrain.errors import CheckpointDamagedError, CheckpointError
@@ -26,16 +26,14 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(msgspec.Struct, frozen=True):
     """Size and CRC-32 of one data file."""
 
     nbytes: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     crc32: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True):
     """Everything about a checkpoint but its arrays.
 
     Attributes:
@@ -49,7 +47,7 @@ class Manifest:
     final: bool
     written_s: float
     files: Mapping[str, FileRecord]
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
     format: int = FORMAT
 
     @property
@@ -60,7 +58,7 @@ class Manifest:
     def encode(self) -> bytes:
         """Raise a `CheckpointError` if `extra` is not JSON."""
         try:
-            return _allowed(_with_checksum(asdict(self)))
+            return _allowed(_with_checksum({**asdict(self), "files": msgspec.to_builtins(self.files)}))
         except (TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"the extra state of the checkpoint of step {self.step} cannot be written as JSON: {error}"
@@ -125,8 +123,7 @@ def _with_checksum(fields: dict[str, Any]) -> bytes:
     return json.dumps({"crc32": checksum, **plain}, indent=1).encode()
 
 
-@dataclass(frozen=True)
-class OptimizerState:
+class OptimizerState(msgspec.Struct, frozen=True):
     """An optimizer's state: `slots` by slot name and variable, and `step`, the number of updates made."""
 
     step: int
@@ -155,8 +152,7 @@ def is_slot(name: str) -> bool:
     return _SLOTS in name
 
 
-@dataclass(frozen=True)
-class StoredArray:
+class StoredArray(msgspec.Struct, frozen=True):
     """An array as it lies in a checkpoint: its parts, by rows. A scalar is one part."""
 
     dtype: str

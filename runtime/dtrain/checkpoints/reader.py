@@ -3,11 +3,11 @@
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.checkpoints.folder import open_for_reading, readable, step_of
@@ -187,8 +187,7 @@ def open_checkpoint(path: Path) -> OpenCheckpoint:
     raise CheckpointError(f"there is no checkpoint in {path}")
 
 
-@dataclass(frozen=True)
-class EvaluatedCheckpoint:
+class EvaluatedCheckpoint(msgspec.Struct, frozen=True):
     """The weights of one checkpoint; the reader owns the arrays. After a `final` one none is written."""
 
     global_step: int
@@ -196,8 +195,7 @@ class EvaluatedCheckpoint:
     final: bool
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """The times between evaluations of checkpoints while training goes on.
 
     Attributes:

@@ -7,10 +7,10 @@ arrays that are not C-contiguous. Source: https://github.com/huggingface/safeten
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.errors import CheckpointDamagedError, CheckpointError
@@ -39,8 +39,7 @@ _CODES = {
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
 
 
-@dataclass(frozen=True)
-class TensorEntry:
+class TensorEntry(msgspec.Struct, frozen=True):
     """One array of a file; `file` and `offset`, its first byte there, are set when it is read."""
 
     key: str

@@ -10,12 +10,12 @@ with CheckpointWriter(directory, step, now=now) as writer:
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage
 from types import TracebackType
 from typing import Any, BinaryIO
 
+import msgspec
 import numpy as np
 
 from dtrain.checkpoints.folder import (
@@ -67,8 +67,7 @@ class ArraysFile:
         return FileRecord(self._nbytes, self._crc32)
 
 
-@dataclass(frozen=True)
-class Streamed:
+class Streamed(msgspec.Struct, frozen=True):
     """An array as blocks, which together are its bytes in C order; they are made when they are written."""
 
     dtype: str

@@ -6,7 +6,6 @@ are complete. The rules are those of parameter servers (`protocol.sync_round`): 
 """
 
 from collections.abc import Collection, Iterable, Set
-from dataclasses import dataclass
 
 import msgspec
 
@@ -17,8 +16,7 @@ from dtrain.state.batch_cut import Dealt
 NOBODY = -1
 
 
-@dataclass(frozen=True)
-class BackupRules:
+class BackupRules(msgspec.Struct, frozen=True):
     """The settings of a call of `fit` with backups; the same in every replica.
 
     Attributes:

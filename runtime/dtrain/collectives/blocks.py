@@ -7,10 +7,10 @@ The gradient of such a table is given as rows, so that memory of gradients has n
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import count
 from math import prod
 
+import msgspec
 import numpy as np
 
 from dtrain.parameters.placement import Group
@@ -20,8 +20,7 @@ BLOCK_ELEMENTS = 1 << 16
 """Elements of a block, put aside and updated while it is in the cache (fastest of 2^14 to 2^16)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """Elements `start` to `stop` of the flat array of one group."""
 
     group: int
@@ -46,8 +45,7 @@ def share(blocks: int, slices: int, number: int) -> range:
     return range(blocks * number // slices, blocks * (number + 1) // slices)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece(Block):
+class Piece(Block, frozen=True):
     """Neighbours within one variable, whose squares are added up in one call."""
 
     number: int
@@ -65,8 +63,7 @@ def pieces_of(variables: Sequence[tuple[int, int, int]], elements: int) -> list[
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class TableInGroup:
+class TableInGroup(msgspec.Struct, frozen=True):
     """Elements `start` to `stop` of the flat array of one group, which are rows of `width` elements."""
 
     name: str

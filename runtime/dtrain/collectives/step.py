@@ -24,8 +24,9 @@ and writes nothing more. So only one replica can find that all replicas before i
 """
 
 from collections.abc import Container, Sequence, Set
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from dtrain.collectives.board import Board, ranks_in
 
@@ -38,41 +39,35 @@ class Phase(Enum):
     UPDATE = "update"
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(msgspec.Struct, frozen=True):
     """Compute the gradient of a part."""
 
     part: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arrive:
+class Arrive(msgspec.Struct, frozen=True):
     """Say that this replica has nothing more to compute now, and ring."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakeStock:
+class TakeStock(msgspec.Struct, frozen=True):
     """Read what the board says about the round, which is final now, and call `SharedStep.go_through`."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkOn:
+class WorkOn(msgspec.Struct, frozen=True):
     """Bring a slice to the end of a phase, from where it stands."""
 
     phase: Phase
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class WaitFor:
+class WaitFor(msgspec.Struct, frozen=True):
     """Wait for these ranks, which owe `what`, until a notification or a death."""
 
     ranks: tuple[int, ...]
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """Go on: the round is over for every member."""
 
 

@@ -23,8 +23,8 @@ a
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from dtrain.collectives.blocks import Block, Piece, TableInGroup, blocks_of, pieces_of, sizes_without
@@ -47,8 +47,7 @@ GivenRows = tuple[Array, Array]
 """The rows of one gradient: ids (int64, ascending, each once) and the rows, flat."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowBlock:
+class RowBlock(msgspec.Struct, frozen=True):
     """Rows number `first` to `last` of those that the gradients of a step list."""
 
     group: int
@@ -154,8 +153,7 @@ class RowUpdate:
         optimizer.update_rows(value, gradient.ids - start, gradient.rows, named, step)
 
 
-@dataclass(frozen=True)
-class Contributions:
+class Contributions(msgspec.Struct, frozen=True):
     """The gradients that make one version.
 
     Attributes:

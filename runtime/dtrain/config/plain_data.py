@@ -6,7 +6,6 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
 from enum import EnumType
 from functools import cache
 from types import NoneType, UnionType
@@ -96,14 +95,18 @@ _EXPECTED = {
 
 
 def is_section(kind: Any) -> bool:
-    return is_dataclass(kind) or is_typeddict(kind)
+    return _is_struct(kind) or is_typeddict(kind)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 @cache
 def keys_of(section: Any) -> dict[str, Any]:
     """Return the keys of a section, each with its type."""
     hints = get_type_hints(section, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(section)} if is_dataclass(section) else hints
+    return {name: hints[name] for name in section.__struct_fields__} if _is_struct(section) else hints
 
 
 @cache
@@ -192,8 +195,8 @@ def _section_mistakes(
             yield from mistakes(each, keys[key], (*path, key), show)
         else:
             yield (*path, key), _below(key, keys) or unknown_key(key, keys)
-    if is_dataclass(section):
-        needed = (f.name for f in fields(section) if f.default is MISSING and f.default_factory is MISSING)
+    if _is_struct(section):
+        needed = (field.name for field in msgspec.structs.fields(section) if field.required)
         yield from (((*path, name), "expected a value, found none") for name in needed if name not in value)
 
 

@@ -9,10 +9,10 @@ with `with_program`. Every check of a setting is made here.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from dtrain.config.plain_data import KeyPath, Problem, below, keys_of, mistakes, with_nulls
 from dtrain.config.run_spec import RunSpec, WrittenSpec

@@ -2,8 +2,10 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
+
+import msgspec
+from msgspec.structs import replace
 
 import dtrain.cluster as clusters
 from dtrain.config.choices import On, Success, Validation
@@ -96,8 +98,7 @@ class WrittenSpec(TypedDict, total=False):
     vertex: VertexSection
 
 
-@dataclass(frozen=True)
-class RunSpec:
+class RunSpec(msgspec.Struct, frozen=True):
     """A whole cluster spec (docs/reference/spec.md).
 
     `said` has the name and the `training` section as the spec file, the shortcuts and `--set` gave them. They
@@ -107,28 +108,28 @@ class RunSpec:
 
     name: str = "run"
     on: On = On.LOCAL
-    cluster: ClusterSection = field(default_factory=ClusterSection)
-    training: TrainingSection = field(default_factory=AsyncSection)
-    data: DataSection = field(default_factory=DataSection)
-    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    cluster: ClusterSection = msgspec.field(default_factory=ClusterSection)
+    training: TrainingSection = msgspec.field(default_factory=AsyncSection)
+    data: DataSection = msgspec.field(default_factory=DataSection)
+    checkpoint: CheckpointSection = msgspec.field(default_factory=CheckpointSection)
     success: Success = Success.LEADER
-    restart: dict[RoleName, RestartSection] = field(default_factory=dict)
-    wait: WaitSection = field(default_factory=WaitSection)
+    restart: dict[RoleName, RestartSection] = msgspec.field(default_factory=dict)
+    wait: WaitSection = msgspec.field(default_factory=WaitSection)
     hold_ports: bool = True
-    security: SecuritySection = field(default_factory=SecuritySection)
+    security: SecuritySection = msgspec.field(default_factory=SecuritySection)
     trace: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
     secrets: tuple[str, ...] = ()
-    simulate: SimulateSection = field(default_factory=SimulateSection)
+    simulate: SimulateSection = msgspec.field(default_factory=SimulateSection)
     hosts: WrittenHosts = ()
-    place: Places = field(default_factory=dict)
+    place: Places = msgspec.field(default_factory=dict)
     code: CodeSection | None = None
     python: str | None = None
-    network: NetworkSection = field(default_factory=NetworkSection)
-    slurm: SlurmSection = field(default_factory=SlurmSection)
-    kubernetes: KubernetesSection = field(default_factory=KubernetesSection)
-    vertex: VertexSection = field(default_factory=VertexSection)
-    said: dict[str, Any] = field(default_factory=dict, compare=False)
+    network: NetworkSection = msgspec.field(default_factory=NetworkSection)
+    slurm: SlurmSection = msgspec.field(default_factory=SlurmSection)
+    kubernetes: KubernetesSection = msgspec.field(default_factory=KubernetesSection)
+    vertex: VertexSection = msgspec.field(default_factory=VertexSection)
+    said: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def problems(self) -> Iterator[Problem]:
         """Yield the mistakes that types do not exclude, in every section and between sections."""

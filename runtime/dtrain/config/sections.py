@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 import dtrain.cluster as clusters
 from dtrain.cluster.hosts import is_loopback
@@ -20,8 +20,7 @@ TASKS_MAX = 10**6
 ROLES = tuple(role.value for role in clusters.Role)
 
 
-@dataclass(frozen=True)
-class ClusterSection:
+class ClusterSection(msgspec.Struct, frozen=True):
     """The tasks of each role: a number, for which ports of this machine are picked, or addresses."""
 
     chief: int | tuple[str, ...] = 0
@@ -94,15 +93,13 @@ def address_problem(address: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class DataSection:
+class DataSection(msgspec.Struct, frozen=True):
     """The number of pipelines that a function of an `InputContext` makes (docs/reference/spec.md#data)."""
 
     pipelines: AtLeast1[int] | None = None
 
 
-@dataclass(frozen=True)
-class CheckpointSection:
+class CheckpointSection(msgspec.Struct, frozen=True):
     """When to save (always at step 0 and the end), how many checkpoints to keep, where copies go."""
 
     every_s: Annotated[float, msgspec.Meta(ge=0.1)] | None = 30.0
@@ -116,8 +113,7 @@ class CheckpointSection:
             yield ("remote",), f"expected a URL such as s3://bucket/run, found {self.remote!r}"
 
 
-@dataclass(frozen=True)
-class RestartSection:
+class RestartSection(msgspec.Struct, frozen=True):
     """The restarts of tasks of one role. The pause doubles; 60 healthy seconds reset the count."""
 
     policy: RestartPolicy = RestartPolicy.ON_FAILURE
@@ -133,8 +129,7 @@ GRACE_S = {True: 10.0, False: 25.0}
 """Under a launcher, and without one: an engine that stops machines gives their tasks 30 s."""
 
 
-@dataclass(frozen=True)
-class WaitSection:
+class WaitSection(msgspec.Struct, frozen=True):
     """Deadlines for waits on other tasks, in seconds (docs/reference/spec.md#wait)."""
 
     start_s: AtLeast0[float] = 60.0
@@ -153,8 +148,7 @@ TLS_VARIABLES = {"ca_file": "DTRAIN_TLS_CA", "cert_file": "DTRAIN_TLS_CERT", "ke
 _IN_BRACES = re.compile(r"\{(?!role\}|index\})[^}]*\}?")
 
 
-@dataclass(frozen=True)
-class SecuritySection:
+class SecuritySection(msgspec.Struct, frozen=True):
     """The proofs that tasks ask of each other (docs/reference/spec.md#security)."""
 
     tls: TlsMode = TlsMode.AUTO

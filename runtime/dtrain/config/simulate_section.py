@@ -3,15 +3,15 @@
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 import dtrain.cluster as clusters
 from dtrain.config.plain_data import Problem, below, too_little
 from dtrain.errors import SpecError
 
 
-@dataclass(frozen=True)
-class KillFault:
+class KillFault(msgspec.Struct, frozen=True):
     """Kill a task with SIGKILL once, at a global step or a time after the start; a seed draws from a pair."""
 
     task: str
@@ -19,8 +19,7 @@ class KillFault:
     at_s: float | tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
-class PauseFault:
+class PauseFault(msgspec.Struct, frozen=True):
     """Stop a task with SIGSTOP once and continue it `for_s` seconds later; when is said as in `KillFault`."""
 
     task: str
@@ -44,8 +43,7 @@ def _moment_problems(fault: KillFault | PauseFault) -> Iterator[Problem]:
         yield ("for_s",), f"expected a number above 0, found {fault.for_s}"
 
 
-@dataclass(frozen=True)
-class LinkFault:
+class LinkFault(msgspec.Struct, frozen=True):
     """Make the connection of two tasks slow, on every transport."""
 
     between: tuple[str, str]
@@ -84,12 +82,11 @@ def _never_talk(one: clusters.TaskId, other: clusters.TaskId) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class SimulateSection:
+class SimulateSection(msgspec.Struct, frozen=True):
     """Make a cluster behave badly on purpose, reproducibly."""
 
     seed: int = 0
-    slow: dict[str, float] = field(default_factory=dict)
+    slow: dict[str, float] = msgspec.field(default_factory=dict)
     kill: tuple[KillFault, ...] = ()
     pause: tuple[PauseFault, ...] = ()
     network: tuple[LinkFault, ...] = ()

@@ -3,8 +3,9 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypedDict
+
+import msgspec
 
 from dtrain.cluster.hosts import HOSTS_MAX, NAME_MAX, expand_hosts
 from dtrain.config.plain_data import AtLeast1, Problem, below
@@ -20,8 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_@%.:-]+")
 _EXAMPLE = "h1,h2:4 or n[001-003]:4"
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """A machine that tasks may run on (docs/reference/spec.md#hosts).
 
     `host` is its name as ssh or the engine knows it; `address`: where other hosts reach its tasks.
@@ -161,8 +161,7 @@ AUTO = "auto"
 _PORTS = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 
 
-@dataclass(frozen=True)
-class NetworkSection:
+class NetworkSection(msgspec.Struct, frozen=True):
     """The ports and addresses of tasks on other hosts (docs/reference/spec.md#network)."""
 
     ports: str | None = None
@@ -227,8 +226,7 @@ _OWN = {
 """Options that a job gets from dtrain, and the key of the spec that says them."""
 
 
-@dataclass(frozen=True)
-class ServerNodesSection:
+class ServerNodesSection(msgspec.Struct, frozen=True):
     """The nodes of another kind for the chief, the evaluator and the servers of a run."""
 
     nodes: AtLeast1[int] = 1
@@ -240,8 +238,7 @@ class ServerNodesSection:
         yield from _options_problems(self.options)
 
 
-@dataclass(frozen=True)
-class SlurmSection:
+class SlurmSection(msgspec.Struct, frozen=True):
     """The job of a run that is handed to Slurm (docs/reference/spec.md#slurm)."""
 
     nodes: AtLeast1[int] | None = None
@@ -316,8 +313,7 @@ _UNITS = {"": 1.0, "m": 1e-3, "k": 1e3, "Ki": 1024.0}
 MEMORY_OF_TASK = "1Gi"
 
 
-@dataclass(frozen=True)
-class ResourcesSection:
+class ResourcesSection(msgspec.Struct, frozen=True):
     """The share of a node that each pod of a role gets; `cpu` also limits the threads of its task."""
 
     cpu: float | str = 1
@@ -340,8 +336,7 @@ class ResourcesSection:
                 yield (name,), f"expected a number of cores above 0, found {value}"
 
 
-@dataclass(frozen=True)
-class VolumeSection:
+class VolumeSection(msgspec.Struct, frozen=True):
     """The disk of the run directory, which outlives the pods: a `claim` that is there, or a new one."""
 
     claim: str | None = None
@@ -362,8 +357,7 @@ class VolumeSection:
                 yield (name,), reason
 
 
-@dataclass(frozen=True)
-class KubernetesSection:
+class KubernetesSection(msgspec.Struct, frozen=True):
     """The namespace, image and resources of a run's pods (docs/reference/spec.md#kubernetes)."""
 
     image: str | None = None
@@ -371,8 +365,8 @@ class KubernetesSection:
     context: str | None = None
     queue: str | None = None
     jobset: bool | Literal["auto"] = "auto"
-    resources: dict[RoleName, ResourcesSection] = field(default_factory=dict)
-    volume: VolumeSection = field(default_factory=VolumeSection)
+    resources: dict[RoleName, ResourcesSection] = msgspec.field(default_factory=dict)
+    volume: VolumeSection = msgspec.field(default_factory=VolumeSection)
     secret: str | None = None
     code_in: str | None = None
 
@@ -410,13 +404,12 @@ def _image_problems(image: str | None, code_in: str | None, example: str) -> Ite
 MACHINE = "n1-standard-4"
 
 
-@dataclass(frozen=True)
-class VertexSection:
+class VertexSection(msgspec.Struct, frozen=True):
     """The image and machines of a custom job of Vertex AI (docs/reference/spec.md#vertex)."""
 
     image: str | None = None
     code_in: str = "/app"
-    machines: dict[RoleName, str] = field(default_factory=dict)
+    machines: dict[RoleName, str] = msgspec.field(default_factory=dict)
 
     def machine_of(self, role: str) -> str:
         given: dict[str, str] = dict(self.machines.items())

@@ -2,7 +2,7 @@
 (docs/design/protocol.md#learned-once). Machine.
 """
 
-from dataclasses import dataclass, field
+import msgspec
 
 from dtrain.control.interface import Caller, Send
 from dtrain.messages import AskLearned, Learned
@@ -14,12 +14,11 @@ STATES_LIMIT_BYTES = 64 << 20
 STATES_MAX = 1_000
 
 
-@dataclass
-class LearnedStates:
+class LearnedStates(msgspec.Struct):
     """The states that the leader has told of, and who waits for one."""
 
-    _states: dict[str, bytes] = field(default_factory=dict)
-    _waiting: dict[Caller, AskLearned] = field(default_factory=dict)
+    _states: dict[str, bytes] = msgspec.field(default_factory=dict)
+    _waiting: dict[Caller, AskLearned] = msgspec.field(default_factory=dict)
     _nbytes: int = 0
 
     def store(self, message: Learned) -> list[Send]:

@@ -7,11 +7,12 @@ ours: it is refused, and changes nothing.
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import JOINING, ClusterSpec, Moved, Role, TaskId
 from dtrain.config import ClusterTraining, WaitSection, address_problem
@@ -412,8 +413,7 @@ def _false_beat(message: Heartbeat, sender: TaskId) -> str | None:
     return None
 
 
-@dataclass
-class Admission:
+class Admission(msgspec.Struct):
     """One task's answers to workers that would like to join.
 
     Attributes:

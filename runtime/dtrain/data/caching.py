@@ -4,12 +4,13 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from dtrain.data.cache_file import CacheFile, built_once, opened_cache
 from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node, spec_of_first
@@ -113,8 +114,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 SNAPSHOT_SUFFIX = ".dtsnapshot"
 
 
-@dataclass(frozen=True)
-class CachePlace:
+class CachePlace(msgspec.Struct, frozen=True):
     """Where elements are kept.
 
     Attributes:

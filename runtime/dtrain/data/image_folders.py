@@ -7,11 +7,12 @@ antialiasing.
 import io
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.sources import FileNames
@@ -100,8 +101,7 @@ def image_dataset_from_directory(
     return (held_out if subset == "validation" else training).dataset(load, batch_size, buffer, seed)
 
 
-@dataclass(frozen=True)
-class _Images:
+class _Images(msgspec.Struct, frozen=True):
     """Images and the labels of each; None without labels."""
 
     paths: list[str]

@@ -4,7 +4,6 @@ import glob
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from pathlib import PurePath
@@ -56,8 +55,7 @@ COMPRESSED: Mapping[str, str] = {".gz": "", ".gzip": "", ".tgz": ".tar"}
 GZIP = "GZIP"
 
 
-@dataclass(frozen=True)
-class InspectedFile:
+class InspectedFile(msgspec.Struct, frozen=True):
     """A file of rows of one of KINDS; `compression` is of the file as a whole: empty or GZIP.
 
     `header` says whether the first row of a .csv file names its columns.

@@ -4,11 +4,11 @@ An object has `__len__` and `__getitem__`, such as torch's map-style datasets an
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from glob import glob
 from itertools import islice
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.data.chance import generator_of
@@ -92,8 +92,7 @@ class Range(Node):
         return self._numbers.start + np.asarray(indices, np.int64) * self._numbers.step
 
 
-@dataclass(frozen=True)
-class OfType:
+class OfType(msgspec.Struct, frozen=True):
     """Arrays of a dtype, of any shape; stands in the place of a `TensorSpec` in a signature."""
 
     dtype: str

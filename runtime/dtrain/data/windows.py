@@ -8,11 +8,11 @@ import itertools
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.data.grouping import Batched, call
@@ -189,8 +189,7 @@ def _integer(value: Any, where: str) -> int:
     return int(array)
 
 
-@dataclass(frozen=True)
-class Buckets:
+class Buckets(msgspec.Struct, frozen=True):
     """The rule of buckets by length: bucket b has elements of lengths from boundary b - 1 on, below b.
 
     Attributes:
@@ -252,8 +251,7 @@ class Buckets:
         return PaddedBatched(window, size, self.drop_remainder, shapes, self.padding_values)
 
 
-@dataclass(frozen=True)
-class Padding:
+class Padding(msgspec.Struct, frozen=True):
     """How the arrays at one place of all elements are filled up.
 
     Attributes:

@@ -11,10 +11,10 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO, cast
 
+import msgspec
 import numpy as np
 from numpy.lib import format as npy
 
@@ -34,8 +34,7 @@ _DAMAGE = (
 )
 
 
-@dataclass(frozen=True)
-class ArrayInFile:
+class ArrayInFile(msgspec.Struct, frozen=True):
     """An array whose rows lie one after another in a file, from `offset` on."""
 
     offset: int

@@ -5,10 +5,10 @@ Rules *No silent wait* (docs/design/protocol.md#no-silent-wait) and *Orderly end
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import Moved, Role
 from dtrain.formats.bounded_reading import Moment
@@ -30,8 +30,7 @@ class TaskPhase(StrEnum):
     FINISHED = "finished"
 
 
-@dataclass
-class TaskStatus:
+class TaskStatus(msgspec.Struct):
     """A task's report on its own training. Absent or null where it does not apply.
 
     Attributes:
@@ -61,7 +60,7 @@ class TaskStatus:
     loss: float | None = None
     examples_per_s: float | None = None
     staleness_mean: float | None = None
-    staleness_counts: dict[int, int] = field(default_factory=dict)
+    staleness_counts: dict[int, int] = msgspec.field(default_factory=dict)
     stale_gradients: int | None = None
     bytes_sent: int | None = None
     bytes_received: int | None = None
@@ -71,7 +70,7 @@ class TaskStatus:
     input_share: float | None = None
     reading_monotonic_s: Moment | None = None
     evaluation: dict[str, int | float] | None = None
-    evaluations: list[dict[str, int | float]] = field(default_factory=list)
+    evaluations: list[dict[str, int | float]] = msgspec.field(default_factory=list)
     fits_begun: int = 0
     fits_ended: int = 0
     saved_step: int | None = None

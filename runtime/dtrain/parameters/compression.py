@@ -26,10 +26,10 @@ servers went back to a checkpoint.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.config.choices import NumberFormat
@@ -74,8 +74,7 @@ class HalfPrecision:
         return out
 
 
-@dataclass(frozen=True)
-class Compression:
+class Compression(msgspec.Struct, frozen=True):
     """The form in which numbers travel."""
 
     half: HalfPrecision

@@ -17,12 +17,12 @@ The rule *Placement* (docs/design/protocol.md#placement):
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.config.choices import Placement
 from dtrain.errors import InputError, SpecError
@@ -53,8 +53,7 @@ class _PlanData(msgspec.Struct, frozen=True):
     variables: list[_VariableData]
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(msgspec.Struct, frozen=True):
     """Rows `row_start` to `row_stop` of one variable, and their server. A scalar counts as one row.
 
     Attributes:
@@ -80,8 +79,7 @@ class Shard:
         return self.size * DTYPE_BYTES[self.dtype]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, dict=True):
     """One flat array of all `shards` of one server with the same dtype and trainability, in their order."""
 
     dtype: str
@@ -104,8 +102,7 @@ class Group:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLayout:
+class ServerLayout(msgspec.Struct, frozen=True):
     """The memory of one server: its groups, trainable ones first, each in order of creation; its tables."""
 
     server: int
@@ -119,8 +116,7 @@ class ServerLayout:
         return views
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, dict=True):
     """The placement of all variables of a model.
 
     Attributes:

@@ -12,9 +12,9 @@ which `join` fills from the blocks and `split` writes back. Without a partitione
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -130,8 +130,7 @@ def gather(plan: Plan, blocks: Sequence[Sequence[Array]]) -> dict[str, Array]:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class ServedIds:
+class ServedIds(msgspec.Struct, frozen=True):
     """The ids, of many, that lie in one table of one server.
 
     Attributes:

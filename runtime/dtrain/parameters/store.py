@@ -9,11 +9,12 @@ A change of the optimizer or of values holds from one version on: rule *Configur
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
@@ -27,8 +28,7 @@ from dtrain.types import Array
 Values = Sequence[np.ndarray[Any, Any]]
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """An order of the leader, as far as it concerns a server's memory.
 
     Attributes:

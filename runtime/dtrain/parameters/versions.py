@@ -13,8 +13,8 @@ read again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from dtrain.errors import InputError
@@ -83,8 +83,7 @@ class VersionedBuffers:
         self._older = [each for each in self._older if reading[0] is not each[0]]
 
 
-@dataclass
-class _Part:
+class _Part(msgspec.Struct):
     """One array, [rows, ...], in the snapshot.
 
     Attributes:
@@ -97,8 +96,8 @@ class _Part:
     array: Array
     position: int = 0
     last: tuple[int, Array] | None = None
-    ids: list[Array] = field(default_factory=list)
-    rows: list[Array] = field(default_factory=list)
+    ids: list[Array] = msgspec.field(default_factory=list)
+    rows: list[Array] = msgspec.field(default_factory=list)
     kept: Array | None = None
     whole: Array | None = None
     whole_start: int = 0

@@ -11,14 +11,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from dtrain.errors import PeerLostError, PeerRefusedError
 
 
-@dataclass(frozen=True, kw_only=True)
-class PendingLimits:
+class PendingLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the connections to one listener that have not proven yet that they belong to the run.
 
     Attributes:
@@ -64,8 +64,7 @@ def when_ready(
             yield
 
 
-@dataclass(eq=False)
-class _Pending:
+class _Pending(msgspec.Struct, eq=False):
     connection: socket.socket
     source: Hashable
     until_s: float

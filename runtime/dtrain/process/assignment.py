@@ -5,7 +5,6 @@ through the same variables, so a program behaves alike under each of them and un
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -38,8 +37,7 @@ _SPECS = msgspec.json.Decoder(RunSpec)
 """Made at the import, which forked tasks share: a type's first decoding takes half a millisecond."""
 
 
-@dataclass(frozen=True)
-class TaskAssignment:
+class TaskAssignment(msgspec.Struct, frozen=True):
     """A task's place in a run.
 
     Attributes:
@@ -63,11 +61,14 @@ class TaskAssignment:
     run_id: str
     run_dir: Path | None = None
     attempt: int = 0
-    secret: str | None = field(default=None, repr=False)
+    secret: str | None = None
     launched: bool = False
     moved_to: str | None = None
     tls: TlsMaterial | None = None
     bind: str | None = None
+
+    def __repr__(self) -> str:
+        return f"TaskAssignment({self.task}, run_id={self.run_id!r})"  # without its secret
 
     @property
     def on_one_host(self) -> bool:

@@ -45,8 +45,10 @@ nowhere. Source: "Multi-node parallel jobs" in the documentation of AWS Batch, "
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_counts, expand_hosts
@@ -57,8 +59,7 @@ ORDER = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
 """The order in which tasks take the hosts of an engine that numbers them."""
 
 
-@dataclass(frozen=True)
-class EngineTask:
+class EngineTask(msgspec.Struct, frozen=True):
     """One task in its cluster, as an engine says.
 
     Attributes:

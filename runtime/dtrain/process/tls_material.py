@@ -2,7 +2,6 @@
 
 import os
 import stat
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -20,8 +19,7 @@ PostgreSQL that is allowed.
 """
 
 
-@dataclass(frozen=True)
-class TlsMaterial:
+class TlsMaterial(msgspec.Struct, frozen=True):
     """A certificate and all that belongs to it, in PEM.
 
     Attributes:
@@ -32,7 +30,10 @@ class TlsMaterial:
 
     authorities: bytes
     certificate: bytes
-    key: bytes = field(repr=False)
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "TlsMaterial()"  # without its key
 
     def to_text(self) -> str:
         """Return the text that `from_text` reads."""

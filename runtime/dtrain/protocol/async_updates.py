@@ -44,6 +44,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from dtrain.config.choices import StaleGradients
@@ -182,8 +183,7 @@ class TicketGate:
             self._ranks_at.setdefault(clock, set()).add(rank)
 
 
-@dataclass
-class Repairs:
+class Repairs(msgspec.Struct):
     """The batches of one term that are not known to be on every server.
 
     Attributes:
@@ -192,9 +192,9 @@ class Repairs:
         given: by rank, the batch that it is to push again.
     """
 
-    due: dict[int, None] = field(default_factory=dict)
-    unconfirmed: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    given: dict[int, int] = field(default_factory=dict)
+    due: dict[int, None] = msgspec.field(default_factory=dict)
+    unconfirmed: dict[int, tuple[int, int, int]] = msgspec.field(default_factory=dict)
+    given: dict[int, int] = msgspec.field(default_factory=dict)
 
     @property
     def done(self) -> bool:
@@ -240,8 +240,7 @@ class Repairs:
             self.due[batch] = None
 
 
-@dataclass(frozen=True)
-class StalenessRule:
+class StalenessRule(msgspec.Struct, frozen=True):
     """An asynchronous server's judgement of a gradient by its staleness.
 
     Attributes:

@@ -13,16 +13,16 @@ The rule *Closures* (docs/design/coordinator.md#the-queue):
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+import msgspec
 
 Work = TypeVar("Work")
 Worker = Hashable
 """The worker at the other end of one connection."""
 
 
-@dataclass
-class ClosureQueue(Generic[Work]):
+class ClosureQueue(msgspec.Struct, Generic[Work]):
     """The closures that have not ended.
 
     Attributes:
@@ -32,9 +32,9 @@ class ClosureQueue(Generic[Work]):
 
     scheduled: int = 0
     error: Work | None = None
-    _open: dict[int, Work] = field(default_factory=dict)
-    _waiting: deque[int] = field(default_factory=deque)
-    _runs: dict[Worker, int] = field(default_factory=dict)
+    _open: dict[int, Work] = msgspec.field(default_factory=dict)
+    _waiting: deque[int] = msgspec.field(default_factory=deque)
+    _runs: dict[Worker, int] = msgspec.field(default_factory=dict)
 
     @property
     def settled(self) -> int:

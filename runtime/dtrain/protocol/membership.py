@@ -12,8 +12,9 @@ The rule *No silent wait* (docs/design/protocol.md#no-silent-wait) needs:
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class MemberState(StrEnum):
@@ -29,8 +30,7 @@ LEASE_S = 5.0
 NO_PROCESS = (-1, 0.0)
 
 
-@dataclass
-class Member:
+class Member(msgspec.Struct):
     """One task, as ps:0 knows it.
 
     Attributes:

@@ -34,7 +34,8 @@ So each number is dealt once, and other replicas take over the numbers of a lost
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from dtrain.state.batch_cut import BatchCut, Dealt
 
@@ -56,8 +57,7 @@ def owned_from(first: int, rank: int, lanes: int, replicas: int) -> Iterator[int
         turn += 1
 
 
-@dataclass
-class Lanes:
+class Lanes(msgspec.Struct):
     """The numbers that wait for their replicas.
 
     Attributes:
@@ -68,8 +68,8 @@ class Lanes:
     lanes: int
     replicas: int
     waiting: int = 0
-    _of: dict[int, deque[int]] = field(default_factory=dict)
-    _lowest: list[int] = field(default_factory=list)
+    _of: dict[int, deque[int]] = msgspec.field(default_factory=dict)
+    _lowest: list[int] = msgspec.field(default_factory=list)
 
     def first_waiting(self) -> int:
         """Return the lowest number that waits; NONE_WAITS if there is none."""
@@ -122,8 +122,7 @@ NO_PART = -1
 NO_RANK = -1
 
 
-@dataclass
-class PartDealer:
+class PartDealer(msgspec.Struct):
     """Deals the parts of one call of `fit`.
 
     Attributes:
@@ -140,15 +139,15 @@ class PartDealer:
     parts: int
     whole: bool = False
     next: int = 0
-    due: set[int] = field(default_factory=set)
-    given: dict[int, int] = field(default_factory=dict)
-    current: dict[int, int] = field(default_factory=dict)
-    parts_of: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    due: set[int] = msgspec.field(default_factory=set)
+    given: dict[int, int] = msgspec.field(default_factory=dict)
+    current: dict[int, int] = msgspec.field(default_factory=dict)
+    parts_of: defaultdict[int, set[int]] = msgspec.field(default_factory=lambda: defaultdict(set))
     batch: int = -1
     even: bool = False
     rest: tuple[int, ...] = ()
     lanes: Lanes | None = None
-    _queue: list[int] = field(default_factory=list)
+    _queue: list[int] = msgspec.field(default_factory=list)
 
     @classmethod
     def of(cls, dealt: Dealt, *, whole: bool, lanes: Lanes | None = None) -> "PartDealer":

@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Generic, TypeVar
 
+import msgspec
+
 Contribution = tuple[int, int, int]
 """(rank, incarnation, ordinal): the ordinal-th contribution of a replica to the version being made.
 
@@ -88,8 +90,7 @@ class SyncRound(Generic[Gradient]):
         return gradients
 
 
-@dataclass(frozen=True)
-class NextVersion:
+class NextVersion(msgspec.Struct, frozen=True):
     """The contents of the next version.
 
     Attributes:
@@ -101,8 +102,7 @@ class NextVersion:
     parts: int
 
 
-@dataclass(frozen=True)
-class TooFew:
+class TooFew(msgspec.Struct, frozen=True):
     """A shortage: fewer contributions can come than are needed, since a time."""
 
     possible: int

@@ -13,10 +13,11 @@ Sums are float64 and never compressed. Kept by ps:0, and by a process that train
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.errors import InputError
 from dtrain.state.fit_state import FitState, Open, Row, Sums
@@ -41,8 +42,7 @@ def check(sums: Sums) -> None:
         raise InputError(f"sums of {examples:g} examples")
 
 
-@dataclass
-class Tally:
+class Tally(msgspec.Struct):
     """The account of one call of `fit`.
 
     Attributes:
@@ -56,8 +56,8 @@ class Tally:
     steps_per_epoch: int
     first_epoch: int = 0
     kept: bool = True
-    rows: dict[int, Row] = field(default_factory=dict)
-    sums: dict[tuple[int, tuple[str, ...]], Array] = field(default_factory=dict)
+    rows: dict[int, Row] = msgspec.field(default_factory=dict)
+    sums: dict[tuple[int, tuple[str, ...]], Array] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, state: FitState) -> "Tally":

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import cycle
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import JOINING, ClusterSpec
 from dtrain.config import CheckpointSection, RunSpec, SecuritySection

@@ -11,9 +11,10 @@ import fcntl
 import os
 import struct
 import time
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+
+import msgspec
 
 from dtrain.errors import RunInUseError
 
@@ -25,8 +26,7 @@ ENDING_S = 5.0
 _FLOCK = "hhqqi"
 
 
-@dataclass
-class _Held:
+class _Held(msgspec.Struct):
     """The locks of this process.
 
     Attributes:
@@ -35,7 +35,7 @@ class _Held:
     """
 
     pid: int = 0
-    descriptors: dict[Path, int] = field(default_factory=dict)
+    descriptors: dict[Path, int] = msgspec.field(default_factory=dict)
 
 
 _held = _Held()

@@ -40,9 +40,10 @@ import os
 import re
 import stat
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
@@ -62,8 +63,7 @@ _OWN_NAME = re.compile(
 )
 
 
-@dataclass
-class TaskRecord:
+class TaskRecord(msgspec.Struct):
     """A task's process, as the launcher knows it; `message` says why it was lost, or is started again."""
 
     task: str
@@ -77,8 +77,7 @@ class TaskRecord:
     message: str | None = None
 
 
-@dataclass
-class FailureRecord:
+class FailureRecord(msgspec.Struct):
     """The reason why an attempt of a task, or a run, failed.
 
     Attributes:
@@ -96,11 +95,11 @@ class FailureRecord:
     traceback: str | None = None
     exit_code: int | None = None
     peak_memory_bytes: int | None = None
-    last_lines: list[str] = field(default_factory=list)
+    last_lines: list[str] = msgspec.field(default_factory=list)
     log: str | None = None
-    likewise: list[str] = field(default_factory=list)
+    likewise: list[str] = msgspec.field(default_factory=list)
     step: int | None = None
-    standing: list[str] = field(default_factory=list)
+    standing: list[str] = msgspec.field(default_factory=list)
     error_type: str | None = None
 
     @property
@@ -109,16 +108,14 @@ class FailureRecord:
         return self.kind is FailureKind.PEER_LOST, self.monotonic_s
 
 
-@dataclass(frozen=True)
-class SavedRecord:
+class SavedRecord(msgspec.Struct, frozen=True):
     """The newest checkpoint of a run: its step, and in words on which host and where it is."""
 
     step: int
     where: str
 
 
-@dataclass
-class RunRecord:
+class RunRecord(msgspec.Struct):
     """The state of a run.
 
     `launcher_pid` and `launcher_started` (`started_s`) tell whether the process that wrote it is still alive.
@@ -141,11 +138,10 @@ class RunRecord:
     host: str | None = None
     keeps_logs: bool = True
     saved: SavedRecord | None = None
-    tasks: list[TaskRecord] = field(default_factory=list)
+    tasks: list[TaskRecord] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class JoinRecord:
+class JoinRecord(msgspec.Struct, frozen=True):
     """The data with which a worker joins a run.
 
     Attributes:
@@ -157,19 +153,20 @@ class JoinRecord:
     run_id: str
     launched: bool
     cluster: dict[str, list[str] | dict[str, str]]
-    secret: str | None = field(default=None, repr=False)
+    secret: str | None = None
     tls: TlsMaterial | None = None
 
+    def __repr__(self) -> str:
+        return f"JoinRecord({self.run_id!r})"  # without its secret
 
-@dataclass(frozen=True)
-class Slowdown:
+
+class Slowdown(msgspec.Struct, frozen=True):
     """An order to a task: its own computation takes `factor` times as long, whatever `simulate.slow` says."""
 
     factor: float
 
 
-@dataclass(frozen=True)
-class KillRequest:
+class KillRequest(msgspec.Struct, frozen=True):
     """A request to the launcher: kill a server past its lease, and start it again by its restart rule."""
 
     reason: str
@@ -185,8 +182,7 @@ class _Named:
         return files.directory / self._name
 
 
-@dataclass(frozen=True)
-class RunFiles:
+class RunFiles(msgspec.Struct, frozen=True):
     """Paths and records of the run in `directory`."""
 
     directory: Path

@@ -7,8 +7,9 @@ over the network, which no command here owns, the leader does.
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import SpecError
@@ -22,8 +23,7 @@ ROWS_MAX = 1000
 """Of how many workers from elsewhere a record is kept: a task with the secret may claim any number."""
 
 
-@dataclass
-class JoinedRecord:
+class JoinedRecord(msgspec.Struct):
     """A worker that has joined the run.
 
     `owner_pid` and `owner_started` (`started_s`) tell whether the command that owns it is still alive;

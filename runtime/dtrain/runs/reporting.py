@@ -13,8 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dtrain.cluster import Role
 from dtrain.config.choices import On

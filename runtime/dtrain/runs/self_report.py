@@ -12,10 +12,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
+
+import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.cluster.hosts import is_loopback
@@ -44,8 +45,7 @@ class Unreached(NamedTuple):
     seen_s: float
 
 
-@dataclass
-class _Announced:
+class _Announced(msgspec.Struct):
     texts: set[str]
     due_s: float
     pause_s: float = AGAIN_S

@@ -3,11 +3,11 @@
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
 import numpy as np
 
 from dtrain.checkpoints.tensor_file import (
@@ -35,8 +35,7 @@ _FOREIGN = {
 }
 
 
-@dataclass(frozen=True)
-class Archive:
+class Archive(msgspec.Struct, frozen=True):
     """The contents of a file: arrays in the order in which they were written, and JSON about them.
 
     In a file of another program the description is None.

@@ -7,7 +7,6 @@ package onnx is an extra, and is loaded only when a model is exported.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,7 @@ from dtrain.types import Array, Arrays
 from dtrain.variables import VariableSpec
 
 
-@dataclass(frozen=True)
-class SavedModel:
+class SavedModel(msgspec.Struct, frozen=True):
     """A model without code; an optimizer whose `state` is None begins anew.
 
     Attributes:

@@ -1,9 +1,9 @@
 """An ONNX graph while it is being written, and one use of a layer in it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
@@ -14,12 +14,11 @@ Value = str | Array
 """The name of a value in the graph, or an array that becomes a constant."""
 
 
-@dataclass
-class OnnxGraph:
+class OnnxGraph(msgspec.Struct):
     """Operators and constants, in the order in which they were added."""
 
-    nodes: list[NodeProto] = field(default_factory=list)
-    constants: dict[str, TensorProto] = field(default_factory=dict)
+    nodes: list[NodeProto] = msgspec.field(default_factory=list)
+    constants: dict[str, TensorProto] = msgspec.field(default_factory=dict)
     scope: str = ""
 
     def operator(self, kind: str, *inputs: Value, **attributes: Any) -> str:
@@ -40,8 +39,7 @@ class OnnxGraph:
         return name
 
 
-@dataclass(frozen=True)
-class OnnxUse:
+class OnnxUse(msgspec.Struct, frozen=True):
     """One use of a layer; shapes are those of one example."""
 
     layer: Any

@@ -11,14 +11,14 @@ The rule *One batch a step* (docs/design/protocol.md#one-batch-a-step) needs:
 Source: `tf.data`'s rebatching under the autoshard policies AUTO and DATA, for 1.
 """
 
-from dataclasses import dataclass
 from itertools import chain
 from math import ceil
 from typing import NamedTuple
 
+import msgspec
 
-@dataclass(frozen=True)
-class BatchCut:
+
+class BatchCut(msgspec.Struct, frozen=True):
     """The cut of a stream's batches into `parts` (N0); `even`: parts differ by one row at most.
 
     `rest` is empty, or into how many even parts batches were cut before, followed by the numbers of the parts

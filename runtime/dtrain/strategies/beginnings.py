@@ -1,8 +1,9 @@
 """The calls of `fit` of one process, as their leader sees them: where each begins, and what keeps it."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from dtrain import checkpoints
 from dtrain.checkpoints import OptimizerState

@@ -9,11 +9,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Unpack
 
 import psutil
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import (

@@ -7,8 +7,9 @@ checkpoints, and the end.
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.cluster import AddressBook, Role

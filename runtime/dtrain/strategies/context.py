@@ -1,15 +1,15 @@
 """The place of a strategy: its task in its run."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.runs.trace import NO_TRACE, Trace
 
 
-@dataclass(frozen=True)
-class TaskContext:
+class TaskContext(msgspec.Struct, frozen=True):
     """Which task of which run a strategy works in; None and "" stand for a process that trains alone.
 
     Attributes:

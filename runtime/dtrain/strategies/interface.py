@@ -20,10 +20,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+import msgspec
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.errors import ProgramError
@@ -46,8 +47,7 @@ Weights = Mapping[str, Array]
 """Every variable by name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The training of one call of `fit`, without the data.
 
     Attributes:
@@ -96,8 +96,7 @@ class Problem:
         )
 
 
-@dataclass(frozen=True)
-class ConfigChange:
+class ConfigChange(msgspec.Struct, frozen=True):
     """The leader's changes from the next step on.
 
     Attributes:
@@ -405,11 +404,10 @@ class Strategy(OwnInput, Protocol):
         """End the task's part in the run: the program is over, or has failed with `error`."""
 
 
-@dataclass
-class _Process:
+class _Process(msgspec.Struct):
     """The strategy of this process, which is built once, and the open scopes; the innermost rules."""
 
-    used: threading.Event = field(default_factory=threading.Event)
+    used: threading.Event = msgspec.field(default_factory=threading.Event)
     default: Strategy | None = None
 
 

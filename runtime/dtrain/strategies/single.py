@@ -4,8 +4,9 @@ Under `dtrain launch --strategy single` it saves and resumes as a cluster does; 
 files.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import SingleSection, TrainingSection

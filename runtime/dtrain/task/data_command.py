@@ -4,8 +4,9 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 try:
     import msgspec
@@ -40,8 +41,7 @@ INDEX_TEXT = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataRequest:
+class DataRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One look at files of data.
 
     Attributes:

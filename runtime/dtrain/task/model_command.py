@@ -4,10 +4,10 @@ import json
 import runpy
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.data.tables import read_examples
@@ -24,8 +24,7 @@ from dtrain.training.saved_models import load_model
 from dtrain.types import Array, Shape
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelRequest:
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One use of a trained model.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.node import Iteration, Node, OneSource

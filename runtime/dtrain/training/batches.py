@@ -1,13 +1,16 @@
 """Data of fit, evaluate and predict: batches of (x, y, sample_weight), whose parts are dealt to replicas."""
 
+import dataclasses
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from dtrain.data.autosharding import steps_by_policy
 from dtrain.data.dataset import Dataset
@@ -34,15 +37,13 @@ FILES_MAX = 2000
 """Files of data whose change is noticed when a run is resumed."""
 
 
-@dataclass(frozen=True)
-class BatchesOfReplicas:
+class BatchesOfReplicas(msgspec.Struct, frozen=True):
     """Data whose batches are one replica's each, as an Estimator's `input_fn` returns them."""
 
     data: Any
 
 
-@dataclass(frozen=True)
-class Batches:
+class Batches(msgspec.Struct, frozen=True, dict=True):
     """A stream of batches, which the replicas share.
 
     Attributes:
@@ -85,7 +86,7 @@ class Batches:
         context = context or InputContext()
 
         def make(pipeline: int) -> Dataset:
-            of_pipeline = replace(context, input_pipeline_id=pipeline)
+            of_pipeline = dataclasses.replace(context, input_pipeline_id=pipeline)
             return as_dataset(
                 data, DEFAULT_BATCH_SIZE if batch_size is None else batch_size, shuffle, seed, of_pipeline
             )
@@ -240,12 +241,11 @@ class Batches:
         return map(Batch.of, self.dataset if limit is None else self.dataset.take(limit))
 
 
-@dataclass
-class _Telling:
+class _Telling(msgspec.Struct):
     """Prints how many data were counted, after 2 s and then each 30 s, if it `shows`, as in the leader."""
 
     shows: bool
-    due_s: float = field(default_factory=lambda: time.monotonic() + 2.0)
+    due_s: float = msgspec.field(default_factory=lambda: time.monotonic() + 2.0)
 
     def __call__(self, count: int) -> None:
         if self.shows and (now_s := time.monotonic()) >= self.due_s:

@@ -4,9 +4,10 @@ Forms and names of results are Keras's. A description has JSON types, for files 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import losses, metrics, optimizers
@@ -19,8 +20,7 @@ from dtrain.learning.optimizers import Optimizer
 from dtrain.training.architecture import Architecture
 
 
-@dataclass(frozen=True)
-class CompiledOutput:
+class CompiledOutput(msgspec.Struct, frozen=True):
     """One output of the model; `loss` is None if it is not trained.
 
     The model's loss is the sum of the losses times `loss_weight`. `metrics` count every example alike; sample
@@ -34,8 +34,7 @@ class CompiledOutput:
     weighted_metrics: tuple[Metric, ...] = ()
 
 
-@dataclass(frozen=True)
-class OutputMetric:
+class OutputMetric(msgspec.Struct, frozen=True):
     """A metric of one output, in its initial state; sample weights apply to it if it is `weighted`."""
 
     label: str
@@ -44,8 +43,7 @@ class OutputMetric:
     weighted: bool
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(msgspec.Struct, frozen=True, dict=True):
     """The optimizer, and every output in order."""
 
     optimizer: Optimizer

@@ -2,12 +2,12 @@
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from math import nan
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.callbacks import CallbackList
@@ -26,8 +26,7 @@ MakeStep = Callable[[Batch], EvaluationStep]
 NO_CALLBACKS = CallbackList((), None, {})
 
 
-@dataclass(frozen=True)
-class Validation:
+class Validation(msgspec.Struct, frozen=True, dict=True):
     """The data and times of evaluations beside training.
 
     Attributes:
@@ -40,7 +39,7 @@ class Validation:
     batches: Batches
     steps: int | None = None
     frequency: int | Collection[int] = 1
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace = msgspec.field(default_factory=Pace)
     evaluated: Callable[[int, dict[str, float], bool], None] = lambda step, results, is_final: None
 
     def __post_init__(self) -> None:

@@ -16,9 +16,9 @@ Such a model trains on every strategy; `compile` needs no loss.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.errors import InputError
@@ -31,8 +31,7 @@ from dtrain.variables import VariableSpec
 Init = Callable[[np.random.Generator], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Functions:
+class Functions(msgspec.Struct, frozen=True):
     """The functions of a `FunctionModel` (`from_function`)."""
 
     init: Init

@@ -9,12 +9,13 @@ stays. Source: `num_canonical_nodes` of MosaicML's Streaming.
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.data.dataset import Dataset
 from dtrain.data.iterator import DatasetIterator
@@ -30,8 +31,7 @@ from dtrain.state.batch_cut import BatchCut
 NESTED = (dict, list, tuple)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True, dict=True):
     """Examples that are computed together; `x` and `y` are arrays, or lists or dicts of arrays."""
 
     x: Any

@@ -3,8 +3,9 @@
 A `VariableSpec` is plain data and travels: placement, partitioning, servers and checkpoints need no model.
 """
 
-from dataclasses import dataclass
 from math import prod
+
+import msgspec
 
 DTYPE_BYTES = {
     "float16": 2,
@@ -25,8 +26,7 @@ TABLE_BYTES = 1 << 18
 """A table smaller than this may travel whole: that costs no more than asking for its rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class VariableSpec:
+class VariableSpec(msgspec.Struct, frozen=True):
     """One variable of a model, in the order in which the model creates it.
 
     Attributes:

@@ -13,10 +13,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import msgspec
 
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.messages import AnyMessage, Hello
@@ -204,12 +204,11 @@ LARGE_BYTES = 1024 * 1024
 STALL_S = 1.0
 
 
-@dataclass
-class Traffic:
+class Traffic(msgspec.Struct):
     """The locks of the connections that have large transfers now, and the chunks that they have `moved`."""
 
-    receiving: threading.Lock = field(default_factory=threading.Lock)
-    sending: threading.Lock = field(default_factory=threading.Lock)
+    receiving: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    sending: threading.Lock = msgspec.field(default_factory=threading.Lock)
     moved: int = 0
 
 

@@ -11,7 +11,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dtrain.config import LinkFault, SimulateSection
 from dtrain.errors import PeerLostError
@@ -27,8 +28,7 @@ def through_link(channel: Channel, simulate: SimulateSection, task: str) -> Chan
     return channel if fault is None else SlowChannel(channel, fault)
 
 
-@dataclass
-class Line:
+class Line(msgspec.Struct):
     """One direction of a link: says when what is sent arrives."""
 
     fault: LinkFault

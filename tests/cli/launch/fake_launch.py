@@ -6,6 +6,8 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection, RunSpec
 from dtrain.messages.membership import TaskPhase, TaskStatus
@@ -25,8 +27,7 @@ FOR_EVER = float("inf")
 REPORT_EVERY_S = 4.0
 
 
-@dataclass
-class TaskScript:
+class TaskScript(msgspec.Struct):
     """What a task does in every attempt: it ends by itself after some seconds, and so long after SIGTERM.
 
     Attributes:
@@ -56,7 +57,7 @@ class TaskScript:
     record: tuple[float, str, str] | None = None
     error_type: str | None = None
     silent: bool = False
-    measures: dict[str, float] = field(default_factory=dict)
+    measures: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """What `launch`, `plan` and `check` refuse of a spec before anything starts, and what they only name."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dtrain.errors import SpecError
 from dtrain_cli.launch.options import LaunchOptions

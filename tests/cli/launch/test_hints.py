@@ -1,9 +1,8 @@
 """What a launch says once: the staleness to expect, the cost of a slow task, that nothing is saved yet."""
 
-from dataclasses import replace
-
 import pytest
 from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, perform
+from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import SimulateSection

@@ -1,9 +1,10 @@
 """The settings of a run through resumes that fail: only those of a launch that has made a step stay."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from cli.launch.fake_launch import FakeTarget, TaskScript, perform
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec
 from dtrain.runs.files import RunFiles, RunRecord, SavedRecord, write_record

@@ -1,9 +1,8 @@
 """The strategy of a launch without SPEC and --strategy: the one that the program constructs, by its syntax."""
 
-from dataclasses import replace
-
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from dtrain_cli.commands.checks import check
 from dtrain_cli.launch.options import LaunchOptions

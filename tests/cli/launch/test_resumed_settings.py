@@ -1,9 +1,9 @@
 """The settings of a run that goes on: its own where no SPEC is named, and what differs from them in a line."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dtrain.errors import SpecError
 from dtrain.runs.files import RunFiles, RunRecord, write_record

@@ -3,11 +3,11 @@ with it.
 """
 
 import signal
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, lost, perform, state
+from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RestartSection, training_section

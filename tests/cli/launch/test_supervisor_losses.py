@@ -1,10 +1,10 @@
 """Tasks that a run loses: which end it, which it survives, and what is said of them at the end."""
 
 import signal
-from dataclasses import replace
 
 import pytest
 from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, lost, perform, state
+from msgspec.structs import replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import training_section

@@ -1,10 +1,10 @@
 """The end of a run after its leader's success: what the evaluator and the others may still do."""
 
 import signal
-from dataclasses import replace
 
 import pytest
 from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, lost, perform, state
+from msgspec.structs import replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection, RunSpec

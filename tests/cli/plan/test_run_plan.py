@@ -3,10 +3,10 @@ down.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, TaskId

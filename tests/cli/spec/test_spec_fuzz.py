@@ -1,8 +1,8 @@
 """Whatever stands in a spec: a checked spec or one SpecError that names the file, never another exception."""
 
-import dataclasses
 import json
 
+import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -10,15 +10,13 @@ from dtrain.config import RunSpec
 from dtrain.errors import SpecError
 from dtrain_cli.spec import parse_toml, parse_yaml_tree, read_spec
 
-SECTIONS = {field.name: field for field in dataclasses.fields(RunSpec)}
 NAMES = [
-    *SECTIONS,
+    *RunSpec.__struct_fields__,
     *(
-        inner.name
-        for field in SECTIONS.values()
-        if field.default_factory is not dataclasses.MISSING
-        and dataclasses.is_dataclass(field.default_factory)
-        for inner in dataclasses.fields(field.default_factory)
+        name
+        for field in msgspec.structs.fields(RunSpec)
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+        for name in field.type.__struct_fields__
     ),
 ]
 KEYS = st.sampled_from(
@@ -87,7 +85,7 @@ def test_any_structure(tmp_path_factory, data):
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.dictionaries(st.sampled_from(list(SECTIONS)), VALUES, max_size=5))
+@given(st.dictionaries(st.sampled_from(list(RunSpec.__struct_fields__)), VALUES, max_size=5))
 def test_any_sections(tmp_path_factory, data):
     check(tmp_path_factory.getbasetemp() / "fuzz.json", data)
 

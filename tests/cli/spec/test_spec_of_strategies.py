@@ -1,11 +1,11 @@
 """What a spec says of strategies without servers, and what it cannot say of them."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from net.spec_keys import IN_STRATEGIES
 
 from dtrain.config import (

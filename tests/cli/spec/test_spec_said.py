@@ -2,6 +2,7 @@
 with.
 """
 
+import msgspec
 import pytest
 
 from dtrain.config import ROLES, RunSpec, SyncSection
@@ -84,7 +85,7 @@ security: {secret_file: none, ca_file: none}
 def test_null_and_none_are_the_same(spec):
     found = read_spec(spec(CLUSTER + NONES), ["restart=none", "training.max_staleness=none"])
     expected = read_spec(spec(CLUSTER), ["checkpoint.every_s=null"])
-    assert found == expected
+    assert msgspec.structs.replace(found, said={}) == msgspec.structs.replace(expected, said={})
     assert found.training.compression == "none"
     toml = read_spec(spec('[cluster]\nworker = 1\nps = 1\n[checkpoint]\nevery_s = "none"\n', "spec.toml"))
     assert toml.checkpoint.every_s is None

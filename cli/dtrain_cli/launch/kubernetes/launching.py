@@ -6,7 +6,6 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -40,8 +39,7 @@ DRAIN_S = 5.0
 TIMEOUT_CODE = 124
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """How the following of a run has ended; without a `state` the run goes on, and is not followed any more.
 
     `failed` is the pod whose end was the run's; `cancel` says that the run is to be stopped.

@@ -13,7 +13,8 @@ task does not use up the time of those behind it: a stage begins at the latest a
 import math
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.runs.states import RunState
@@ -22,8 +23,7 @@ STAGES = (Role.WORKER, Role.EVALUATOR, Role.CHIEF, Role.PS)
 _SHARE = {Role.WORKER: 0.0, Role.EVALUATOR: 0.0, Role.CHIEF: 0.3, Role.PS: 0.9}
 
 
-@dataclass(frozen=True)
-class RunStop:
+class RunStop(msgspec.Struct, frozen=True):
     """The order to stop a run.
 
     Attributes:
@@ -37,7 +37,7 @@ class RunStop:
     exit_code: int
     at_s: float
     grace_s: float
-    leave_s: Mapping[Role, float] = field(default_factory=dict)
+    leave_s: Mapping[Role, float] = msgspec.field(default_factory=dict)
 
     @property
     def patient(self) -> bool:
@@ -54,8 +54,7 @@ class RunStop:
         return math.inf if remaining.stop_s is None else remaining.stop_s + self.grace_s
 
 
-@dataclass(frozen=True)
-class RemainingTask:
+class RemainingTask(msgspec.Struct, frozen=True):
     """A task that is still there, and when it got the order to stop (None: not yet)."""
 
     task: TaskId

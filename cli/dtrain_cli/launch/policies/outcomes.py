@@ -10,7 +10,8 @@ backoff doubles with every restart, and both are forgotten after a healthy minut
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import InOneTask, MultiWorkerMirroredSection, RestartSection, RunSpec, SynchronousSection
@@ -23,8 +24,7 @@ from dtrain_cli.launch.tasks import TaskLife, earliest
 RECENT_S = 60.0
 
 
-@dataclass(frozen=True)
-class RunOutcome:
+class RunOutcome(msgspec.Struct, frozen=True):
     """The end of a run; `failure` is its earliest cause."""
 
     state: RunState
@@ -115,8 +115,7 @@ def may_be_chance(status: int) -> bool:
     return status < 0 or SIGNALLED <= status < MINUS_ONE
 
 
-@dataclass(frozen=True)
-class Restart:
+class Restart(msgspec.Struct, frozen=True):
     """Start it again at `at_s`; `count` restarts will then have been used up."""
 
     at_s: float

@@ -9,7 +9,9 @@ import math
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.config import RunSpec, ServerSection
@@ -23,8 +25,7 @@ TIMEOUT = 124
 START_TIMEOUT = 125
 
 
-@dataclass(frozen=True)
-class LaunchLimits:
+class LaunchLimits(msgspec.Struct, frozen=True):
     """The times of one launch, in seconds; `timeout_s` is None for no limit."""
 
     timeout_s: float | None
@@ -33,8 +34,7 @@ class LaunchLimits:
     grace_s: float
 
 
-@dataclass(frozen=True)
-class Late:
+class Late(msgspec.Struct, frozen=True):
     """A run has to be given up, for `text`; `tasks` are those that are late."""
 
     kind: FailureKind
@@ -161,15 +161,14 @@ FIRST_WORD_OF_WAITS_S = 2.0
 REMEMBERED = 5
 
 
-@dataclass
-class AwaitedWatch:
+class AwaitedWatch(msgspec.Struct):
     """Names the replica that has not delivered, and what, at growing intervals.
 
     Where the last waits were all long, as in a cluster of slow steps, only a wait of twice that length is
     reported.
     """
 
-    _ended_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _ended_s: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _whom: str | None = None
     _waited_s: float = 0.0
     _next_s: float = FIRST_WORD_OF_WAITS_S
@@ -201,11 +200,10 @@ TOLD_S = 1.0
 during a read must not be reported as reading."""
 
 
-@dataclass
-class InputWatch:
+class InputWatch(msgspec.Struct):
     """Names each task that waits long for its input, once for each read longer than those before."""
 
-    _next_s: dict[str, float] = field(default_factory=dict)
+    _next_s: dict[str, float] = msgspec.field(default_factory=dict)
 
     def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> str | None:
         """Return the line that is due, if any: ``worker:0 reads its next batch for 3.1 s``."""
@@ -221,8 +219,7 @@ class InputWatch:
         return None
 
 
-@dataclass
-class StallWatch:
+class StallWatch(msgspec.Struct):
     """Reports a stall once: no task has raised its step for `timeout_s`.
 
     `stalled` is the present one, ``stalled at step 412, waiting for worker:1``; None: training goes on.
@@ -299,14 +296,13 @@ def silence_limit_s(spec: RunSpec, stall_s: float) -> float:
     return max(SILENT_S, min(limits))
 
 
-@dataclass
-class StuckWatch:
+class StuckWatch(msgspec.Struct):
     """Finds replicas that others wait for during `stall_s`, or that report nothing during `silence_s`."""
 
     stall_s: float
     silence_s: float
     _polled_s: float = math.inf
-    _seen_s: dict[str, float] = field(default_factory=dict)
+    _seen_s: dict[str, float] = msgspec.field(default_factory=dict)
 
     def poll(self, statuses: Mapping[str, TaskStatus], now_s: float) -> dict[str, Stuck]:
         """Return the replicas that are stuck.

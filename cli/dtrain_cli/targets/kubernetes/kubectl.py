@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ _PHASES = {
 }
 
 
-@dataclass(frozen=True)
-class PodView:
+class PodView(msgspec.Struct, frozen=True):
     """One pod, created at an ISO time; `message` says why it waits or was lost."""
 
     task: TaskId
@@ -48,8 +46,7 @@ class PodView:
         return self.state != TaskState.PENDING
 
 
-@dataclass(frozen=True)
-class RunView:
+class RunView(msgspec.Struct, frozen=True):
     """A run at one moment.
 
     Attributes:
@@ -59,7 +56,7 @@ class RunView:
         message: why the run waits or has failed.
     """
 
-    pods: list[PodView] = field(default_factory=list)
+    pods: list[PodView] = msgspec.field(default_factory=list)
     state: RunState | None = None
     failed: PodView | None = None
     message: str | None = None

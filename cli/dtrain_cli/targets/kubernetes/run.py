@@ -55,15 +55,14 @@ LIMIT_BYTES = 900_000
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(msgspec.Struct, frozen=True):
     """The files that the pods get, by their paths below `folder` in the pods.
 
     `files` is empty where the image holds the code; `folder` is empty where the run has no code.
     """
 
     folder: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] = msgspec.field(default_factory=dict)
 
     def check_size(self) -> None:
         """Raise a `SpecError` unless a ConfigMap can hold the files."""
@@ -190,8 +189,7 @@ def object_name(name: str, suffix: str) -> str:
     return f"{plain}-{suffix}"
 
 
-@dataclass(frozen=True)
-class KubernetesPlace:
+class KubernetesPlace(msgspec.Struct, frozen=True):
     """The facts of a run that a later command needs.
 
     Attributes:
@@ -264,12 +262,15 @@ def task_spec(run: KubernetesRun) -> dict[str, Any]:
 
 
 def set_sections(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    default = RunSpec()
-    return {
-        name: msgspec.to_builtins(value)
-        for name in names
-        if (value := getattr(spec, name)) != getattr(default, name)
-    }
+    """Return the sections that differ from the default, of which only what differs."""
+    given, default = msgspec.to_builtins(spec), msgspec.to_builtins(RunSpec())
+    return {name: _beyond(given[name], default[name]) for name in names if given[name] != default[name]}
+
+
+def _beyond(given: Any, default: Any) -> Any:
+    if not isinstance(given, dict) or not isinstance(default, dict):
+        return given
+    return {key: each for key, each in given.items() if key not in default or each != default[key]}
 
 
 def wait_of(spec: RunSpec) -> dict[str, float]:

@@ -32,7 +32,6 @@ small. A host that is gone counts as a member here, for it may have agreed to an
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import msgspec
@@ -109,15 +108,13 @@ _UNKNOWN = -2
 """Of a step that may be held: the replica that spoke before may have said so or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeParts:
+class ComputeParts(msgspec.Struct, frozen=True):
     """Compute the gradients of those of these parts that are not there yet."""
 
     parts: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class BeginAttempt:
+class BeginAttempt(msgspec.Struct, frozen=True):
     """Give up the attempt that is under way, if any, and begin this one."""
 
     step: int
@@ -129,8 +126,7 @@ class BeginAttempt:
     void: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(msgspec.Struct, frozen=True):
     """Update the variables with the mean of these parts: the step is committed."""
 
     step: int
@@ -138,16 +134,14 @@ class Apply:
     void: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HoldStep:
+class HoldStep(msgspec.Struct, frozen=True):
     """Wait with this step for more replicas: so many live; -1: wait no more."""
 
     step: int
     live: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeftBehind:
+class LeftBehind(msgspec.Struct, frozen=True):
     """End: the others go on without this host, and its variables are no longer theirs."""
 
 

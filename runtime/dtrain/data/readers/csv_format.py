@@ -5,10 +5,10 @@ import re
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from dtrain.data.readers.rows import LINE_BYTES_MAX, SCANNED_BYTES, RowFormat
@@ -23,8 +23,7 @@ QUOTE, LINE_FEED, CARRIAGE_RETURN = b'"\n\r'
 DTYPES = ("int32", "int64", "float32", "float64", "string")
 
 
-@dataclass(frozen=True)
-class CsvColumn:
+class CsvColumn(msgspec.Struct, frozen=True):
     """One wanted column: the number of its field from 0, a dtype of DTYPES, and a default for an empty field.
 
     Without a default the field is required.

@@ -7,9 +7,9 @@ parsed field by field.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.types import Array
@@ -27,16 +27,14 @@ LENGTHS_KEPT = 64
 Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-@dataclass(frozen=True)
-class FeatureSpan:
+class FeatureSpan(msgspec.Struct, frozen=True):
     """Where each of the bytes values of a feature begins and ends; of numbers, where all of them do."""
 
     kind: int
     pieces: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The form of Examples of one length: an Example of it, and the bits that all of them share (`fixed`)."""
 
     spans: dict[str, FeatureSpan]

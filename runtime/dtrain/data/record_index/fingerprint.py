@@ -11,14 +11,15 @@ import sys
 import sysconfig
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from dtrain.data.joining import Interleaved
 from dtrain.data.node import INFINITE, Node, walk
@@ -91,12 +92,13 @@ class _Teller:
     def _of_attributes(self, value: object) -> Any:
         """Tell an object of dtrain's; what it computes from the rest only when asked is left out."""
         kind = type(value)
-        if not kind.__module__.startswith("dtrain.") or not hasattr(value, "__dict__"):
+        attributes = asdict(value) if isinstance(value, msgspec.Struct) else getattr(value, "__dict__", None)
+        if not kind.__module__.startswith("dtrain.") or attributes is None:
             raise NoFingerprintError(f"an object of {kind.__module__}.{kind.__qualname__}")
         computed = {*getattr(kind, "computed", ()), "_others", "alike"}
         return [
             (name, self.of(each))
-            for name, each in sorted(vars(value).items())
+            for name, each in sorted(attributes.items())
             if name not in computed and not isinstance(getattr(kind, name, None), cached_property)
         ]
 

@@ -11,7 +11,6 @@ import struct
 import threading
 import warnings
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from dtrain.data.build_once import UnwritableError, Write, build_once
 from dtrain.data.stores.local import BLOCK_BYTES, FileFacts
@@ -123,8 +123,7 @@ class Scanner(Protocol):
         """Return the offset of each record and of the end; raise an `InputError` for a damaged file."""
 
 
-@dataclass(frozen=True)
-class RecordIndex:
+class RecordIndex(msgspec.Struct, frozen=True):
     """The records of a file.
 
     Attributes:

@@ -3,8 +3,9 @@
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import BinaryIO
+
+import msgspec
 
 from dtrain.data.stores.ranges import parts, together
 from dtrain.errors import InputError
@@ -23,8 +24,7 @@ FileState = tuple[int, int, str]
 """The size of a file in bytes, when it was changed last in ns since 1970, and the version of one at a URL."""
 
 
-@dataclass(frozen=True)
-class FileFacts:
+class FileFacts(msgspec.Struct, frozen=True):
     """Facts that tell a file from another one.
 
     Attributes:

@@ -5,7 +5,8 @@ They are neighbours, or lie near each other. A store may also refuse.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 Ranges = list[tuple[int, int]]
 """Where each of several ranges begins and ends."""
@@ -50,8 +51,7 @@ class RefusedError(OSError):
     """A store says that it will not give a file; to ask again is of no use."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A file as its store describes it; `version` changes with the file, and may be empty."""
 
     nbytes: int

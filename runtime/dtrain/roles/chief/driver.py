@@ -7,7 +7,6 @@ Rule *No silent wait* (docs/design/protocol.md#no-silent-wait).
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count, zip_longest
 from pathlib import Path
@@ -291,8 +290,7 @@ def _blocks(source: Any, rows: slice) -> list[Array]:
     return [] if isinstance(source, DrawnTable) else [np.ascontiguousarray(source[rows]).reshape(-1)]
 
 
-@dataclass(frozen=True)
-class KeeperParts:
+class KeeperParts(msgspec.Struct, frozen=True):
     """The connections, settings and storage with which a leader works."""
 
     leader: LeaderDriver

@@ -37,8 +37,9 @@ A process that trains alone has no servers: it saves on the schedule and the las
 """
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import CheckpointSection
@@ -56,8 +57,7 @@ MARK_S = 2.0
 """The time from a server's mark to the question for its state: the others are marked in between."""
 
 
-@dataclass
-class CheckpointSchedule:
+class CheckpointSchedule(msgspec.Struct):
     """A schedule by seconds or steps, whichever comes first; step 0 and the end are saved too."""
 
     section: CheckpointSection
@@ -83,8 +83,7 @@ class CheckpointSchedule:
         return min(1.0, max(0.05, until))
 
 
-@dataclass
-class Cut:
+class Cut(msgspec.Struct):
     """One attempt after another to get the same state from every server.
 
     Attributes:
@@ -170,8 +169,7 @@ def next_term(servers: Iterable[HeartbeatReply], own: int, incarnation: int) -> 
     return max(incarnation, own, *(reply.term for reply in servers)) + 1
 
 
-@dataclass
-class TermWatch:
+class TermWatch(msgspec.Struct):
     """Looks for servers that have lost the term.
 
     Attributes:
@@ -222,8 +220,7 @@ class Request(Enum):
     GIVE_BACK = "give every server the newest checkpoint again"
 
 
-@dataclass(frozen=True)
-class Save:
+class Save(msgspec.Struct, frozen=True):
     """Write a checkpoint: of the start, or of what all servers hold in this term.
 
     Attributes:
@@ -240,13 +237,11 @@ class Save:
         return self.reason in (Reason.LAST, Reason.STOP)
 
 
-@dataclass(frozen=True)
-class Restore:
+class Restore(msgspec.Struct, frozen=True):
     """Read the newest checkpoint."""
 
 
-@dataclass(frozen=True)
-class BeginTerm:
+class BeginTerm(msgspec.Struct, frozen=True):
     """Give every server its variables; no version is made beyond `until` before the leader's order.
 
     Attributes:
@@ -261,35 +256,30 @@ class BeginTerm:
     again: bool
 
 
-@dataclass(frozen=True)
-class ConcludeFit:
+class ConcludeFit(msgspec.Struct, frozen=True):
     """Tell ps:0 that the last step is saved."""
 
 
-@dataclass(frozen=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True):
     """Tell the program what became of its request."""
 
     request: Request
     done: bool = True
 
 
-@dataclass(frozen=True)
-class Warn:
+class Warn(msgspec.Struct, frozen=True):
     """Warn the user."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class WriteEvent:
+class WriteEvent(msgspec.Struct, frozen=True):
     """Write an event to the trace."""
 
     event: AnyEvent
 
 
-@dataclass(frozen=True)
-class GiveUp:
+class GiveUp(msgspec.Struct, frozen=True):
     """End training with this error."""
 
     error: DtrainError
@@ -300,8 +290,7 @@ GONE = (PeerLostError, WaitTimeoutError)
 """Errors of a server that may come back."""
 
 
-@dataclass
-class Keeping:
+class Keeping(msgspec.Struct):
     """One generation as it is kept.
 
     Attributes:
@@ -322,8 +311,8 @@ class Keeping:
     rolled_back_steps: int = 0
     stopped: bool = False
     failure: DtrainError | None = None
-    _noticed: set[Hashable] = field(default_factory=set)
-    _requests: dict[Request, float] = field(default_factory=dict)
+    _noticed: set[Hashable] = msgspec.field(default_factory=set)
+    _requests: dict[Request, float] = msgspec.field(default_factory=dict)
     _deadline_s: float | None = None
     _reached: int = 0
     _given: int = 0

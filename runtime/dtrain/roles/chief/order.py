@@ -30,7 +30,6 @@ Rule *Configuration changes* (docs/design/protocol.md#configuration-changes).
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -42,8 +41,7 @@ from dtrain.parameters.store import Values, laid_over
 from dtrain.roles.worker.machine import Outgoing
 
 
-@dataclass
-class Order:
+class Order(msgspec.Struct):
     """One order to all servers.
 
     Attributes:
@@ -70,11 +68,11 @@ class Order:
     comes_back: bool = False
     for_its_values: bool = False
     holding: Holding | None = None
-    unanswered: dict[int, AnyMessage] = field(default_factory=dict)
+    unanswered: dict[int, AnyMessage] = msgspec.field(default_factory=dict)
     done: bool = False
     brings_values: bool = False
     host: int = 0
-    _answers: list[Holding] = field(default_factory=list)
+    _answers: list[Holding] = msgspec.field(default_factory=list)
     _void: bool = False
 
     @property
@@ -162,8 +160,7 @@ class Order:
         return server, message
 
 
-@dataclass(frozen=True)
-class GivenOrder:
+class GivenOrder(msgspec.Struct, frozen=True):
     """An order that was given.
 
     Attributes:
@@ -177,15 +174,14 @@ class GivenOrder:
     epochs: Set[int]
 
 
-@dataclass
-class OrdersInForce:
+class OrdersInForce(msgspec.Struct):
     """The last order, and those before it whose values a checkpoint may lack.
 
     A checkpoint of the version at which values were assigned may have been written before them. One of a
     later version has them.
     """
 
-    _orders: list[GivenOrder] = field(default_factory=list)
+    _orders: list[GivenOrder] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self._orders)

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from dtrain import checkpoints
@@ -26,8 +26,7 @@ from dtrain.variables import DTYPE_BYTES
 from dtrain.variables.lazy_table import BLOCK_BYTES, row_blocks
 
 
-@dataclass(frozen=True)
-class SavedArray:
+class SavedArray(msgspec.Struct, frozen=True):
     """Values, or one slot, of a group or table, in `shards` one after another."""
 
     part: int

@@ -2,12 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain import checkpoints
 from dtrain.checkpoints import OptimizerState
@@ -29,8 +29,7 @@ ERROR_MAX = 1000
 """Characters of what is wrong: a checkpoint's words may be long."""
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """A state of `fit` with its arrays: what a training begins with.
 
     Attributes:
@@ -43,8 +42,8 @@ class Start:
 
     state: FitState
     plan: Plan
-    values: Mapping[str, Any] = field(default_factory=dict)
-    slots: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    values: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     warning: str | None = None
     changed: str | None = None
 

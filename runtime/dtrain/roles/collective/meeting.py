@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -38,8 +37,7 @@ class HostsNow(Protocol):
     def ask_in(self, rank: int, message: Enter) -> None: ...
 
 
-@dataclass(frozen=True)
-class SharedResources:
+class SharedResources(msgspec.Struct, frozen=True):
     """The memory and sockets that the replicas of one call of `fit` share.
 
     Attributes:

@@ -6,8 +6,10 @@ who come.
 """
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from dtrain.collectives.blocks import share
 from dtrain.collectives.board import Board, bits, ranks_in
@@ -176,8 +178,7 @@ class Round:
         self._membership.prepare(self.number + 1, self.members)
 
 
-@dataclass(frozen=True)
-class PartGiven:
+class PartGiven(msgspec.Struct, frozen=True):
     """A complete gradient.
 
     Attributes:

@@ -1,8 +1,9 @@
 """The settings of a replica among those of its host, and how it waits."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from dtrain.collectives.board import Board
 from dtrain.config.choices import NanPolicy, TooFew, Weighting
@@ -18,8 +19,7 @@ LOOK_S = 1.0
 PATIENCE_S = 600.0
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True):
     """The settings by which gradients make versions; the same in every replica.
 
     Attributes:
@@ -134,8 +134,7 @@ class Awaited(NamedTuple):
         return f"{', '.join(names)}, {self.what}"
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True):
     """How a replica waits.
 
     Attributes:

@@ -6,8 +6,8 @@ connection: when that is gone, its closure is handed to another one.
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
@@ -36,8 +36,7 @@ FAREWELL_S = 5.0
 """How long the end of the program waits for workers to hear of it; others learn it from the servers."""
 
 
-@dataclass(eq=False)
-class Scheduled:
+class Scheduled(msgspec.Struct, eq=False):
     """A closure, and what came of it.
 
     Attributes:

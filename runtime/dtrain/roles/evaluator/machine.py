@@ -7,8 +7,9 @@ been evaluated, or when training has ended without one (the leader died for good
 was evaluated.
 """
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from dtrain.checkpoints import Pace
 
@@ -20,11 +21,10 @@ class Next(Enum):
     DONE = "done"
 
 
-@dataclass
-class EvaluationSchedule:
+class EvaluationSchedule(msgspec.Struct):
     """Keeps the newest evaluated step; times are seconds since the evaluator's start."""
 
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace = msgspec.field(default_factory=Pace)
     evaluated: int | None = None
     final_done: bool = False
     begun_s: float | None = None

@@ -11,8 +11,6 @@ as cluster managers do, loses no step, because servers outlive the leader's last
 told alone gives its leader time for a checkpoint.
 """
 
-from dataclasses import dataclass
-
 import msgspec
 
 from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
@@ -374,8 +372,7 @@ MARGIN_S = 2.0
 """How long before the end of the grace, when the process would be killed."""
 
 
-@dataclass
-class Departure:
+class Departure(msgspec.Struct):
     """One server's leave: it was told at `told_s`, with `version`, and is killed `grace_s` later."""
 
     told_s: float

@@ -15,9 +15,9 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.cluster import TaskId
@@ -50,8 +50,7 @@ from dtrain.types import Blocks
 Question = Pull | LookupRows | Snapshot
 
 
-@dataclass(frozen=True)
-class PendingRequest:
+class PendingRequest(msgspec.Struct, frozen=True):
     """A request, which is answered at its deadline at the latest."""
 
     caller: Caller
@@ -93,8 +92,7 @@ UNREAD_S = 60.0
 """A snapshot that has not been read for so long is dropped: its leader is gone, or its disk is full."""
 
 
-@dataclass
-class Snapshots:
+class Snapshots(msgspec.Struct):
     """One server's part in checkpoints.
 
     Attributes:
@@ -102,12 +100,12 @@ class Snapshots:
     """
 
     number: int = 0
-    taken: CutTaken = field(default_factory=lambda: CutTaken(step=0, whole=True))
-    waiting: list[Delivery] = field(default_factory=list)
+    taken: CutTaken = msgspec.field(default_factory=lambda: CutTaken(step=0, whole=True))
+    waiting: list[Delivery] = msgspec.field(default_factory=list)
     _marked_until_s: float = -math.inf
     _forget_at_s: float = math.inf
     _covers_more: bool = False
-    _covers: AppliedBatches = field(default_factory=AppliedBatches)
+    _covers: AppliedBatches = msgspec.field(default_factory=AppliedBatches)
 
     def mark(self, question: Mark, now: float) -> None:
         self._marked_until_s, self._covers = now + question.wait_s, AppliedBatches()

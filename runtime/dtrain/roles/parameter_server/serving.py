@@ -16,10 +16,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
+
+import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config.choices import Transport
@@ -48,8 +49,7 @@ ENOUGH_SLICES = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 8.0, 64.0
 
 
-@dataclass
-class Preemption:
+class Preemption(msgspec.Struct):
     """Looks at how long a server waits for a core.
 
     Attributes:

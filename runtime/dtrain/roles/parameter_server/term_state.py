@@ -1,6 +1,6 @@
 """The state of a server in one term: variables, their update rule, the table of pushes."""
 
-from dataclasses import dataclass
+import msgspec
 
 from dtrain.cluster import Role
 from dtrain.config import AsyncSection, ServerSection
@@ -25,8 +25,7 @@ from dtrain.state.fit_state import NO_BATCHES, Contents, FitState
 from dtrain.types import Blocks
 
 
-@dataclass(kw_only=True)
-class TermState:
+class TermState(msgspec.Struct, kw_only=True):
     """The variables of one term, and the rule by which they change.
 
     Attributes:

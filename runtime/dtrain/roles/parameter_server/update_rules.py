@@ -11,10 +11,11 @@ what comes without permission and judges what is too stale.
 """
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.config import AsyncSection, SyncSection
 from dtrain.config.choices import StaleGradients, Weighting
@@ -69,16 +70,14 @@ class UpdateRule(Protocol):
     def waiting(self) -> list[Caller]: ...
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """A connection that waits for the version being made; after a break an old and a new one for a while."""
 
     caller: Caller
     duplicate: bool = False
 
 
-@dataclass(frozen=True)
-class Offered:
+class Offered(msgspec.Struct, frozen=True):
     """A gradient that is held: `blocks` as pushed, the mean of so many `examples`."""
 
     blocks: Blocks

@@ -25,10 +25,10 @@ finished  the leader has saved them
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
 
+import msgspec
 from msgspec import Struct
 
 from dtrain.config.choices import NanPolicy
@@ -133,8 +133,7 @@ class NextPart(Struct, frozen=True, gc=False):
 SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
 
 
-@dataclass
-class ReplicaMachine:
+class ReplicaMachine(msgspec.Struct):
     """One replica of one generation.
 
     Attributes:
@@ -161,12 +160,12 @@ class ReplicaMachine:
     sequence: int = 0
     host: int = 0
     term: int = 0
-    phase: Phase = field(default_factory=Pulling)
-    turn: NextPart = field(default_factory=NextPart)
+    phase: Phase = msgspec.field(default_factory=Pulling)
+    turn: NextPart = msgspec.field(default_factory=NextPart)
     max_steps: int = 0
     first_step: int = 0
-    versions: list[int] = field(default_factory=list)
-    unanswered: dict[int, AnyMessage] = field(default_factory=dict)
+    versions: list[int] = msgspec.field(default_factory=list)
+    unanswered: dict[int, AnyMessage] = msgspec.field(default_factory=dict)
     outcome: Outcome | None = None
     cut: BatchCut = UNCUT
     tally: tuple[tuple[int, Sums], ...] = ()

@@ -6,9 +6,10 @@ those of a cluster, so a program that works here works there.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
+
+import msgspec
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ServerSection
@@ -34,8 +35,7 @@ from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.service import TaskService
 
 
-@dataclass(frozen=True, kw_only=True)
-class CoordinatorTask:
+class CoordinatorTask(msgspec.Struct, frozen=True, kw_only=True):
     """The place of this process in its cluster, with a lease at the control host."""
 
     assignment: TaskAssignment

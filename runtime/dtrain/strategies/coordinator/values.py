@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.errors import InputError, NotSupportedError, ProgramError
 from dtrain.learning import optimizers
@@ -26,8 +27,7 @@ VALUE = "value"
 """The name of the only variable of a `Variable`."""
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """The variables of one owner in the plan; `number` may be a name, `first` is that of its first one."""
 
     owner: Owner

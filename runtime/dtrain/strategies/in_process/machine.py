@@ -8,6 +8,8 @@ replicas that live as long as the process.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from dtrain.config import SynchronousSection
 from dtrain.messages import Sums
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
@@ -17,8 +19,7 @@ from dtrain.types import Array
 SERVER = 0
 
 
-@dataclass(eq=False)
-class Given:
+class Given(msgspec.Struct, eq=False):
     """The contribution of one replica: a gradient as a store takes it, the mean of its examples."""
 
     part: int
@@ -28,8 +29,7 @@ class Given:
     loss: float
 
 
-@dataclass(frozen=True)
-class NextStep:
+class NextStep(msgspec.Struct, frozen=True):
     """The contributions to the next version, and the divisor: their number, and that of empty parts."""
 
     given: Sequence[Given]

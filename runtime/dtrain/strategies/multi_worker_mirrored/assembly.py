@@ -2,8 +2,9 @@
 
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from dtrain.collectives.backups import BackupRules
 from dtrain.config import MultiWorkerMirroredSection
@@ -38,8 +39,7 @@ from dtrain.strategies.multi_worker_mirrored.training import (
 from dtrain.wire.one_host.synchronization import Locks
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """The pieces of a task's training that differ with and without backups."""
 
     state: SharedFitHolder

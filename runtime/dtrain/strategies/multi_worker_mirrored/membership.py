@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from dtrain import checkpoints
 from dtrain.cluster import TaskId
 from dtrain.config.choices import TooFew
@@ -33,8 +35,7 @@ PROBE_S = 0.5
 _ANSWER_S = 5.0
 
 
-@dataclass(frozen=True)
-class PeersState:
+class PeersState(msgspec.Struct, frozen=True):
     """The state of the other replicas as a leader is started again.
 
     Attributes:
@@ -48,8 +49,7 @@ class PeersState:
     silent: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(msgspec.Struct, frozen=True):
     """How the newest call of `fit` of one replica stands; `ended` and `leader` are set where it has ended."""
 
     trains: bool = False

@@ -8,11 +8,11 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.collectives.board import HEAD_BYTES, Ledger, ranks_in
@@ -48,8 +48,7 @@ class MembersGoneError(Exception):
     """All members of a call of `fit` are gone before they have let this replica in."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """The objects that one replica uses in a call of `fit`.
 
     Attributes:
@@ -162,8 +161,7 @@ def ledger_of(memory: GrowingMemory) -> Ledger:
     return Ledger(np.frombuffer(memory, np.uint8), words, memory.need)
 
 
-@dataclass(frozen=True)
-class Peers:
+class Peers(msgspec.Struct, frozen=True):
     """The connections of a replica that enters.
 
     Attributes:

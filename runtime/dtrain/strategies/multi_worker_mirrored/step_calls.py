@@ -7,10 +7,10 @@ wait for every replica, such calls are refused.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import NoReturn, Self
 
+import msgspec
 import numpy as np
 
 from dtrain.errors import CallsDifferError, InputError, ProgramError
@@ -296,8 +296,7 @@ class Substitute(Replica):
             self._thread.join(LOOK_S)
 
 
-@dataclass(frozen=True)
-class Summed:
+class Summed(msgspec.Struct, frozen=True):
     """A call of `all_reduce` within a step: its value, and what the other parts see of it."""
 
     op: ReduceOp

@@ -4,9 +4,10 @@ The parts of one call are put together from the lowest to the highest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import AsyncSection, CheckpointSection, ServerSection, SynchronousSection, SyncSection
@@ -145,8 +146,7 @@ class LeadingTask:
             self._leader = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingParts:
+class TrainingParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of one call of `fit`.
 
     Attributes:

@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -26,8 +25,7 @@ _OWN = (f"{Path(__file__).parents[2]}{os.sep}", f"{Path(os.__file__).parent}{os.
 """The folders of dtrain and of Python itself, whose lines are no call sites."""
 
 
-@dataclass(frozen=True)
-class ReplicaCall:
+class ReplicaCall(msgspec.Struct, frozen=True):
     """A call in one replica.
 
     Attributes:

@@ -11,11 +11,11 @@ without data gets a batch of size 0, and a step is the last one when no replica 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dtrain.data.autosharding import distributed
@@ -33,8 +33,7 @@ from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.strategies.replicas.values import DistributedValues, PerReplica, regrouped
 
 
-@dataclass
-class InputWorkers:
+class InputWorkers(msgspec.Struct):
     """All workers of a strategy: processes that read, each for its own replicas.
 
     Attributes:
@@ -104,8 +103,7 @@ class PerReplicaSpec(DistributedValues):
         return hash(self.values)
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(msgspec.Struct, frozen=True):
     """A dataset of batches of one replica, which `replicas` of this process read in turn."""
 
     dataset: Dataset

@@ -7,11 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakKeyDictionary, ref
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.recording import numbers
@@ -41,8 +42,7 @@ INPUT_BOUND = 0.1
 INPUT_BOUND_S = 1.0
 
 
-@dataclass(eq=False)
-class OptimizerOwner:
+class OptimizerOwner(msgspec.Struct, eq=False):
     """The identity of one model compiled once, the same for every `fit`; see `Problem`.
 
     Attributes:
@@ -73,8 +73,7 @@ _models: WeakKeyDictionary[Iterations, ref[Architecture]] = WeakKeyDictionary()
 """The model that an optimizer trains, by the count of its updates."""
 
 
-@dataclass
-class Fit:
+class Fit(msgspec.Struct):
     """One call of `fit`.
 
     Attributes:
@@ -93,7 +92,7 @@ class Fit:
     class_weight: Mapping[int, float] | None = None
     verbose: int | str = "auto"
     alone: bool = False
-    history: History = field(default_factory=History)
+    history: History = msgspec.field(default_factory=History)
 
     def __post_init__(self) -> None:
         """Check that the optimizer is this model's, and that the callbacks get the numbers that they want."""

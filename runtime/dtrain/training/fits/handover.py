@@ -8,10 +8,10 @@ a state. A hook in whose midst the leader dies is called again in the next leade
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from dtrain.callbacks import Callback
 from dtrain.errors import InputError
@@ -26,8 +26,7 @@ CHANGES = "changes"
 STATE = "callback "
 
 
-@dataclass(frozen=True)
-class HookProgress:
+class HookProgress(msgspec.Struct, frozen=True):
     """How far the hooks of an epoch, counted from 0, have been called.
 
     It `ends` while `on_epoch_end` is being called, else `on_epoch_begin`; `done` names the callbacks whose
@@ -39,8 +38,7 @@ class HookProgress:
     done: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Changes:
+class _Changes(msgspec.Struct, frozen=True):
     """Changes that callbacks have made after a step, and that the strategy may not know.
 
     `weights` has the new values of variables; others stay.
@@ -122,8 +120,14 @@ class Handover:
     def store(self, place: HookProgress | None, called: Iterable[Callback]) -> None:
         """Keep a position in an epoch's hooks, the states of callbacks that were called, and all changes."""
         if self._leader.keeps:
-            at = {} if place is None else {PLACE: plain_data.encode(vars(place))}
-            self._store({**at, CHANGES: plain_data.encode(vars(self._changes())), **self._states(called)})
+            at = {} if place is None else {PLACE: plain_data.encode(asdict(place))}
+            self._store(
+                {
+                    **at,
+                    CHANGES: plain_data.encode(asdict(self._changes())),
+                    **self._states(called),
+                }
+            )
 
     def keep_states(self, called: Iterable[Callback]) -> None:
         if self._leader.keeps:

@@ -7,12 +7,14 @@ number of replicas.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import ceil
 from numbers import Integral
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dtrain.callbacks import Callback, CallbackList, History
 from dtrain.errors import InputError
@@ -27,8 +29,7 @@ from dtrain.training.evaluation import Totals
 from dtrain.training.fits.handover import Handover, HookProgress
 
 
-@dataclass
-class EpochLog:
+class EpochLog(msgspec.Struct):
     """The leader's account of epochs: the sums of all replicas' contributions, as the strategy knows them.
 
     Attributes:
@@ -40,8 +41,8 @@ class EpochLog:
     leader: Leader
     totals: Totals
     history: History
-    rows: dict[int, Row] = field(default_factory=dict)
-    ended: dict[str, float] = field(default_factory=dict)
+    rows: dict[int, Row] = msgspec.field(default_factory=dict)
+    ended: dict[str, float] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Continue where an earlier process of the leader stood."""
@@ -78,8 +79,7 @@ def _plain(value: Any) -> Any:
     return float(value) if np.ndim(value) == 0 else np.asarray(value).tolist()
 
 
-@dataclass
-class Steering:
+class Steering(msgspec.Struct):
     """The leader's account of the changes that the strategy knows.
 
     If it `holds`, callbacks act at the ends of epochs: no replica goes beyond one before they have.
@@ -90,7 +90,7 @@ class Steering:
     training: Training
     leader: Leader
     holds: bool
-    _told: dict[str, Any] = field(default_factory=dict)
+    _told: dict[str, Any] = msgspec.field(default_factory=dict)
     _until: int | None = None
     _stop_told: bool = False
 
@@ -140,8 +140,7 @@ class Steering:
         model.weights = training.weights
 
 
-@dataclass(frozen=True)
-class Epochs:
+class Epochs(msgspec.Struct, frozen=True):
     """The length of training, in global steps."""
 
     steps_per_epoch: int

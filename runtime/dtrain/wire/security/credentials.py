@@ -2,8 +2,10 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster.hosts import is_loopback
 from dtrain.config.choices import TlsMode
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
     from dtrain.wire.security.tls import Tls
 
 
-@dataclass(frozen=True, eq=False)
-class Credentials:
+class Credentials(msgspec.Struct, frozen=True, eq=False):
     """The identity of a task, made once and given to everything that opens or accepts connections.
 
     Attributes:

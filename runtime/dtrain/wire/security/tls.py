@@ -14,11 +14,12 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import is_loopback
@@ -44,8 +45,7 @@ _BY_TIME = (9, 10)
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED. Source: openssl/x509_vfy.h."""
 
 
-@dataclass(frozen=True)
-class Certificate:
+class Certificate(msgspec.Struct, frozen=True):
     """TlsMaterial that has been checked, and what its certificate says; times are in seconds since 1970."""
 
     material: TlsMaterial
@@ -55,8 +55,7 @@ class Certificate:
     ends_s: float
 
 
-@dataclass(frozen=True)
-class CertificateFiles:
+class CertificateFiles(msgspec.Struct, frozen=True):
     """The files with the material of a task."""
 
     authorities: Path
@@ -187,8 +186,7 @@ NO_CERTIFICATE = (
 )
 
 
-@dataclass(frozen=True)
-class Tls:
+class Tls(msgspec.Struct, frozen=True):
     """The TLS of one task.
 
     Attributes:

@@ -2,9 +2,9 @@
 
 import os
 import socket
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec
 from dtrain.config import RunSpec, SecuritySection, WaitSection

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RunSpec, training_section
