@@ -1,4 +1,4 @@
-"""The first processes of `dtrain launch`, before its own imports: the life line, and a fork server of its own.
+"""The first processes of `dtrain launch`, before its own imports: the life line, and its own fork server.
 
 The fork server imports for half a second, the launcher for a quarter: they do it side by side. This module
 therefore imports next to nothing.
