@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from row_by_row import every_row
 
 from dtrain.messages import Verdict
-from dtrain.protocol.async_updates import StalenessRule, mean_staleness
+from dtrain.protocol.async_updates import StalenessRule
+from dtrain.runs.reporting import mean_staleness
 
 
 @every_row(

@@ -12,6 +12,7 @@ from roles.by_hand import Hand
 from dtrain.cluster import TaskId
 from dtrain.learning import optimizers
 from dtrain.messages.steps import Verdict
+from dtrain.runs.reporting import mean_staleness
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import ConfigChange
@@ -76,7 +77,7 @@ class Reporter:
     trace = NO_TRACE
 
     def __init__(self):
-        self.status = SimpleNamespace(staleness_mean=None)
+        self.status = SimpleNamespace(staleness_counts={})
         self.trace = NO_TRACE
 
     def __getattr__(self, name):
@@ -172,7 +173,7 @@ def test_the_status_tells_how_old_gradients_were_where_they_can_be(updates, mean
     training = opened(hand)
     training.leader.control(ConfigChange(ORDERED))
     assert step(training) is Verdict.ACCEPTED
-    assert training._reporter.status.staleness_mean == mean
+    assert mean_staleness(training._reporter.status.staleness_counts) == mean
 
 
 def test_what_is_not_trained_is_contributed_as_it_is_until_a_step_says_otherwise():

@@ -40,7 +40,6 @@ Source: Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay 
 """
 
 import math
-from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
@@ -255,11 +254,6 @@ class StalenessRule(msgspec.Struct, frozen=True):
         if self.max_staleness is not None and staleness > self.max_staleness:
             return Verdict.STALE, 0.0
         return Verdict.ACCEPTED, 1.0 / max(1, staleness) if self.policy == StaleGradients.SCALE else 1.0
-
-
-def mean_staleness(counts: Counter[int]) -> float | None:
-    """Return the mean of counted pushes, by their staleness; None before the first push."""
-    return sum(map(math.prod, counts.items())) / counts.total() if counts else None
 
 
 BLOCK = 1 << 15

@@ -7,12 +7,13 @@ in a task that no launcher watches, the tasks that this one waits for.
 """
 
 import contextlib
+import math
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -55,6 +56,11 @@ FAR_QUIET_S = 4.0
 """The same for a worker on another host, whose accounts are copied twice, and judged by nobody but people."""
 WAIT_SHOWN_AFTER_S = 0.5
 INPUT = "its own input: the next batch is being read"
+
+
+def mean_staleness(counts: Mapping[int, int]) -> float | None:
+    """Return the mean of counted pushes, by their staleness; None before the first push."""
+    return sum(map(math.prod, counts.items())) / sum(counts.values()) if counts else None
 
 
 class Reporter(Account):
@@ -245,6 +251,7 @@ class Reporter(Account):
         whom = self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
         self.status.waiting_for = whom or self._trying_to_reach(now)
         self.status.waiting_monotonic_s = waiting[1] if self.status.waiting_for and waiting else None
+        self.status.staleness_mean = mean_staleness(self.status.staleness_counts)
         self.status.computing_s, self.status.step_s = self._pace.computing_s, self._pace.step_s
         self.status.active_monotonic_s = self.activity.at_s
         self.status.busy_with = self.activity.busy_with

@@ -17,7 +17,6 @@ from dtrain.errors import DtrainError, InputError
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, cut
-from dtrain.protocol.async_updates import mean_staleness
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.chief.driver import Keeper
 from dtrain.roles.chief.order_driver import OrderDriver
@@ -249,7 +248,6 @@ class ServerReplica(Replica):
             status.stale_gradients = (status.stale_gradients or 0) + outcome.stale
         if self._staleness is not None and outcome.verdict is Verdict.ACCEPTED:
             self._staleness[outcome.staleness] += 1
-            status.staleness_mean = mean_staleness(self._staleness)
             status.staleness_counts = self._staleness
         if self._warns and outcome.verdict is Verdict.REFUSED:
             step = self._machine.global_step
