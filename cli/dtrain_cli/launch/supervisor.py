@@ -85,7 +85,8 @@ class Supervisor:
         """Start every task, watch until the run has ended, and leave no process of it."""
         self._journal.record.state = RunState.STARTING
         self._record_tasks()
-        for life in self.lives.values():
+        # What a fork server imports for tasks with gRPC is in the memory of all that it forks afterwards.
+        for life in sorted(self.lives.values(), key=lambda life: life.launch.needs_grpc):
             if self._order is None:
                 self._start(life)
                 self._receive(0.0)  # hundreds of tasks take a while: Ctrl-C counts meanwhile
