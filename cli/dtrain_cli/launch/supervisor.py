@@ -85,7 +85,7 @@ class Supervisor:
         """Start every task, watch until the run has ended, and leave no process of it."""
         self._journal.record.state = RunState.STARTING
         self._record_tasks()
-        # What a fork server imports for tasks with gRPC is in the memory of all that it forks afterwards.
+        # A fork server imports gRPC for the first task that needs it; tasks that it forks later share that.
         for life in sorted(self.lives.values(), key=lambda life: life.launch.needs_grpc):
             if self._order is None:
                 self._start(life)

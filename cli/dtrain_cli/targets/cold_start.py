@@ -1,9 +1,10 @@
-"""The first processes of `dtrain launch`, before its own imports: the life line, and its own fork server.
+"""The start of a fork server before the launcher's own imports, and the life line of its run.
 
-The fork server imports for half a second, the launcher for a quarter: they do it side by side. This module
-therefore imports next to nothing.
+The fork server imports for half a second, and the launcher for a quarter. They do it at the same time, so
+this module imports next to nothing.
 """
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -48,11 +49,16 @@ def start(line: LifeLine) -> ColdStart:
 
 
 def start_early(words: Sequence[str]) -> None:
-    """Start the fork server that the command line `words` will most likely need; see `take_early`."""
-    if words[:1] == ["launch"] and _ELSEWHERE.isdisjoint(words) and not os.environ.get(WARM_START_VARIABLE):
-        prepare()
-        line = LifeLine()
-        _early.append((line, start(line)))
+    """Start the fork server that the command line `words` will most likely need; see `take_early`.
+
+    If the system refuses, nothing is said: the launch tries again, and reports it.
+    """
+    here = sys.platform == "linux" and not os.environ.get(WARM_START_VARIABLE)
+    if here and words[:1] == ["launch"] and _ELSEWHERE.isdisjoint(words):
+        with contextlib.suppress(OSError):
+            prepare()
+            line = LifeLine()
+            _early.append((line, start(line)))
 
 
 def take_early() -> tuple[LifeLine, ColdStart | None]:
@@ -70,10 +76,10 @@ def end_early() -> None:
 
 
 def prepare() -> None:
-    """Make this process one that may start others: no child gets the secret of another run.
+    """Remove the secret of another run from the environment, and open the standard files that are closed.
 
-    /dev/null is opened for each of stdin, stdout and stderr that the caller has closed. A pipe of the
-    launcher would get its number otherwise, and with it the output of the tasks.
+    They become /dev/null. Otherwise a pipe of the launcher would get the number of stdout or stderr, and with
+    it the output of the tasks.
     """
     os.environ.pop(SECRET, None)
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:

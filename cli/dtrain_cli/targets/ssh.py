@@ -33,7 +33,7 @@ _BY_CHANCE = (
 )
 _WORDS_MAX = 300
 NO_SSH = "there is no ssh here; install an OpenSSH client"
-ANOTHER_PYTHON = "set `python` in the spec to the path of one that has dtrain"
+ANOTHER_PYTHON = "set `python` in the spec to the path of a Python that has dtrain"
 
 
 class NoCommandError(DtrainError):

@@ -329,7 +329,7 @@ class TensorBoard(StatefulCallback):
         DtrainError: when training begins, or later: a file cannot be written.
     """
 
-    # The next leader goes on after these; it writes files of its own.
+    # The next leader continues after these, and writes its own files.
     _handed_over = ("_written_step", "_epoch_began_at_s")
 
     def __init__(

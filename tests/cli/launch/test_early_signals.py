@@ -129,3 +129,41 @@ def test_a_launch_starts_one_fork_server_before_it_reads_its_words_and_leaves_no
     pids = [int(line.split()[-1]) for line in done.stderr.splitlines() if line.startswith("fork server")]
     assert len(pids) == started
     assert all(map(ends, pids))
+
+
+REFUSED = """
+import errno, subprocess, sys
+start = subprocess.Popen.__init__
+def refuse(self, words, **more):
+    if "--fork-server" in words:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    start(self, words, **more)
+subprocess.Popen.__init__ = refuse
+from dtrain_cli import main
+main.main()
+"""
+ELSEWHERE = """
+import sys
+sys.platform = "darwin"
+from dtrain_cli import main
+main.main()
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("words", "line"), [(REFUSED, "Resource temporarily unavailable"), (ELSEWHERE, "launch needs Linux")]
+)
+def test_a_fork_server_that_cannot_be_started_is_one_line(tmp_path, words, line):
+    (tmp_path / "p.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", words, "launch", "p.py"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "DTRAIN_FORK_SERVER"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    assert line in done.stderr
+    assert len(done.stderr.splitlines()) == 1
