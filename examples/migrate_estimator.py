@@ -3,8 +3,9 @@
     dtrain launch cluster_specs/estimator.yaml examples/migrate_estimator.py
     python examples/migrate_estimator.py            # alone; the same numbers as TensorFlow's, step by step
 
-Where TensorFlow's guide ("Migrate multi-worker CPU/GPU training") has a model_fn with an EstimatorSpec,
-dtrain has a function that makes and compiles a model; the rest of the program keeps its shape.
+TensorFlow's guide ("Migrate multi-worker CPU/GPU training") has a model_fn with an EstimatorSpec, which
+dtrain takes as it is (tests/keras/programs/migration_estimator.py). Here a function makes and compiles a
+model, and the rest of the program keeps its shape.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def main() -> None:
         train_spec = dt.TrainSpec(
             input_fn, args.max_steps, callbacks=[PrintWeights()] if args.print_weights else []
         )
-        _, metrics = dt.train_and_evaluate(estimator, train_spec, dt.EvalSpec(eval_input_fn, steps=10))
+        metrics, _ = dt.train_and_evaluate(estimator, train_spec, dt.EvalSpec(eval_input_fn, steps=10))
     if strategy.is_leader and metrics is not None:
         print(f"evaluation after step {args.max_steps}: loss {metrics['loss']:.9g}")
 

@@ -65,6 +65,7 @@ _PUBLIC = {
     "data": "dtrain.data",
     "distribute": "dtrain.distribute",
     "errors": "dtrain.errors",
+    "estimator": "dtrain.compat.estimator",
     "initializers": "dtrain.learning.core.initializers",
     "layers": "dtrain.learning.layers",
     "losses": "dtrain.learning.losses",

@@ -5,6 +5,7 @@ from dtrain import callbacks as callbacks
 from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors
+from dtrain.compat import estimator as estimator
 from dtrain.compat import models as models
 from dtrain.compat import train as train
 from dtrain.compat.estimator import BestExporter as BestExporter

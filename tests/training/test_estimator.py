@@ -17,6 +17,10 @@ def batches():
     return dt.data.Dataset.from_tensor_slices((X, 3 * X)).batch(4)
 
 
+def endless():
+    return batches().repeat()
+
+
 def model_fn():
     model = dt.Sequential([dt.layers.Dense(1, input_shape=(1,))])
     model.compile(dt.optimizers.SGD(0.1), "mse")
@@ -31,11 +35,14 @@ def test_one_process_exports_the_final_model(tmp_path, monkeypatch):
         exporters=[dt.FinalExporter("final"), dt.BestExporter(), dt.LatestExporter("latest")],
     )
     with SingleStrategy().scope():
-        model, results = dt.train_and_evaluate(dt.Estimator(model_fn), dt.TrainSpec(batches, 20), spec)
+        estimator = dt.Estimator(model_fn)
+        results, kept_in = dt.train_and_evaluate(estimator, dt.TrainSpec(endless, 20), spec)
+        assert results["global_step"] == 20
+        assert [path.name for path in kept_in] == ["20.dtrain"] * 3
         for name in ("final", "best_exporter", "latest"):
             kept = dt.load_model(tmp_path / "export" / name / "20.dtrain")
             assert kept.evaluate(batches()) == pytest.approx(results["loss"])
-    np.testing.assert_array_equal(kept.get_weights()[0], model.get_weights()[0])
+    np.testing.assert_array_equal(kept.get_weights()[0], estimator._made["train"].model.get_weights()[0])
 
 
 def test_an_exporter_keeps_the_newest_of_those_it_wants(tmp_path):
@@ -57,9 +64,9 @@ def test_the_evaluator_of_a_cluster_exports(launcher):
         "import sys\n"
         f"sys.path.insert(0, {str(__file__).rsplit('/', 2)[0]!r})\n"
         "import dtrain as dt\n"
-        "from training.test_estimator import batches, model_fn\n"
+        "from training.test_estimator import batches, endless, model_fn\n"
         "spec = dt.EvalSpec(batches, steps=None, exporters=[dt.FinalExporter('final')])\n"
-        "_, results = dt.train_and_evaluate(dt.Estimator(model_fn), dt.TrainSpec(batches, 20), spec)\n"
+        "results, _ = dt.train_and_evaluate(dt.Estimator(model_fn), dt.TrainSpec(endless, 20), spec)\n"
         "if results: print(f'loss {results[\"loss\"]:.6f}')\n"
     )
     launch = launcher.start("--workers", "1", "--ps", "1", program)
@@ -104,7 +111,7 @@ def test_an_evaluator_that_comes_when_the_chief_has_gone_evaluates_all_the_same(
 
 
 def test_specs_that_make_no_sense():
-    with pytest.raises(InputError, match="max_steps of at least 1, found 0"):
+    with pytest.raises(InputError, match="max_steps of at least 1 or None, found 0"):
         dt.TrainSpec(batches, 0)
     with pytest.raises(InputError, match="times of at least 0 s"):
         dt.EvalSpec(batches, start_delay_secs=-1)
