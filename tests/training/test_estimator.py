@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 import dtrain as dt
-from dtrain.errors import InputError
+import dtrain.compat.v1 as tf1
+from dtrain.errors import InputError, SpecError
 from dtrain.strategies.single import SingleStrategy
 
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(8, 1)
@@ -117,3 +118,77 @@ def test_specs_that_make_no_sense():
         dt.EvalSpec(batches, start_delay_secs=-1)
     with pytest.raises(InputError, match="exports_to_keep of at least 1"):
         dt.LatestExporter(exports_to_keep=0)
+
+
+def noted(**changed):
+    """A `model_fn` whose EstimatorSpec has other arguments."""
+
+    def of_symbols(features, labels, mode):
+        predictions = tf1.layers.dense(features, 1)
+        loss = tf1.losses.mean_squared_error(labels, predictions)
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        given = {"loss": loss, "train_op": train_op, "predictions": predictions}
+        made = {name: change(given) if callable(change) else change for name, change in changed.items()}
+        return dt.estimator.EstimatorSpec(mode, **{**given, **made})
+
+    return of_symbols
+
+
+def test_a_derived_label_is_computed_of_each_batch():
+    def model_fn(features, labels, mode):
+        predictions = tf1.layers.dense(features, 1, kernel_initializer=tf1.zeros_initializer())
+        loss = tf1.losses.mean_squared_error(dt.layers.Rescaling(2.0)(labels), predictions)
+        return dt.estimator.EstimatorSpec(
+            mode, loss=loss, train_op=tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        )
+
+    with SingleStrategy().scope():
+        estimator = dt.Estimator(model_fn).train(batches, steps=1)
+        evaluated = estimator.evaluate(batches)
+    x, y = X[:4], 6 * X[:4]
+    kernel, bias = 0.1 * 2 * np.mean(x * y), 0.1 * 2 * np.mean(y)
+    expected = np.mean((kernel * X + bias - 6 * X) ** 2)
+    assert evaluated == {"loss": pytest.approx(expected, rel=1e-5), "global_step": 1}
+
+
+WRONG = {
+    "loss: expected what tf1.losses returns for the mode 'train', found float": noted(loss=0.5),
+    "train_op: expected what an optimizer's minimize returns": noted(train_op=None),
+    r"eval_metric_ops\['off'\]: expected what tf1.metrics returns": noted(eval_metric_ops={"off": 1}),
+    "minimize: expected a loss of tf1.losses, found SymbolicTensor": noted(
+        train_op=lambda given: tf1.train.AdagradOptimizer(0.1).minimize(given["predictions"])
+    ),
+    "var_list: give the other layers trainable=False": noted(
+        train_op=lambda given: tf1.train.AdagradOptimizer(0.1).minimize(given["loss"], var_list=[])
+    ),
+    "weights: expected a number, found list": noted(
+        loss=lambda given: tf1.losses.hinge_loss(given["predictions"], given["predictions"], weights=[1])
+    ),
+    "MeanSquaredError: expected labels, found no such argument": noted(
+        loss=lambda given: tf1.losses.mean_squared_error(predictions=given["predictions"])
+    ),
+    "model_fn: expected an EstimatorSpec, found NoneType": lambda features, labels, mode: None,
+    "model_fn: expected arguments of features, labels, mode, params, config, found x": lambda x, y: None,
+    "a function without arguments returns a compiled dt.Model, found NoneType": lambda: None,
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_model_fn_that_makes_no_sense(message):
+    with SingleStrategy().scope(), pytest.raises(InputError, match=message):
+        dt.Estimator(WRONG[message]).train(batches, steps=1)
+
+
+def test_calls_that_make_no_sense():
+    with SingleStrategy().scope():
+        estimator = dt.Estimator(noted())
+        with pytest.raises(InputError, match="expected a trained model, found no call of train"):
+            estimator.evaluate(batches)
+        with pytest.raises(InputError, match="give either steps or max_steps"):
+            estimator.train(batches, steps=1, max_steps=1)
+        with pytest.raises(InputError, match="the dataset has no end; expected steps or max_steps"):
+            estimator.train(endless)
+        with pytest.raises(InputError, match=r"hooks: expected callbacks of .*, found int"):
+            estimator.train(batches, hooks=[3])
+        with pytest.raises(SpecError, match="reuse: to share variables, make the layer once"):
+            tf1.layers.Dense(1, reuse=True)
