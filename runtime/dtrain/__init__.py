@@ -62,6 +62,7 @@ _PUBLIC = {
     "get_strategy": "dtrain.strategies.choice:get_strategy",
     "activations": "dtrain.learning.core.activations",
     "callbacks": "dtrain.callbacks",
+    "compat": "dtrain.compat",
     "data": "dtrain.data",
     "distribute": "dtrain.distribute",
     "errors": "dtrain.errors",

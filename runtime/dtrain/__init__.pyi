@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from dtrain import callbacks as callbacks
+from dtrain import compat as compat
 from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors

@@ -192,3 +192,19 @@ def test_calls_that_make_no_sense():
             estimator.train(batches, hooks=[3])
         with pytest.raises(SpecError, match="reuse: to share variables, make the layer once"):
             tf1.layers.Dense(1, reuse=True)
+
+
+def test_names_of_tensorflow_1_that_are_absent_say_what_to_use():
+    for module, name, use in (
+        (tf1, "Session", "Estimator"),
+        (tf1.train, "Supervisor", "get_strategy"),
+        (tf1.train, "RMSPropOptimizer", "dt.optimizers.RMSprop"),
+        (tf1.losses, "get_total_loss", "add"),
+        (dt.estimator, "DNNClassifier", "dt.Sequential"),
+        (dt.compat, "v2", "v1"),
+    ):
+        with pytest.raises(AttributeError, match=use):
+            getattr(module, name)
+    assert tf1.data is dt.data
+    assert isinstance(tf1.layers.MaxPooling2D(2, 2), dt.layers.MaxPooling2D)
+    assert tf1.train.latest_checkpoint is dt.train.latest_checkpoint
