@@ -68,6 +68,7 @@ _PUBLIC = {
     "errors": "dtrain.errors",
     "estimator": "dtrain.compat.estimator",
     "initializers": "dtrain.learning.core.initializers",
+    "keras": "dtrain",  # Keras's names stand in dtrain itself
     "layers": "dtrain.learning.layers",
     "losses": "dtrain.learning.losses",
     "metrics": "dtrain.learning.metrics",

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+import dtrain as _dtrain
 from dtrain import callbacks as callbacks
 from dtrain import compat as compat
 from dtrain import data as data
@@ -48,6 +49,7 @@ from dtrain.training.saved_models import load_model as load_model
 from dtrain.training.steps import TrainingStep as TrainingStep
 
 __version__: str
+keras = _dtrain
 utils = _encoding
 
 class ParameterServerStrategy(_InACluster):

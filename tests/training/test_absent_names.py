@@ -10,7 +10,6 @@ import dtrain as dt
     "place, name, words",
     [
         (dt, "GradientTape", "model.value_and_gradients"),
-        (dt, "keras", "dt.layers"),
         (dt, "TensorSpec", "it is dt.data.TensorSpec"),
         (dt, "TextLineDataset", "it is dt.data.TextLineDataset"),
         (dt, "AUTOTUNE", "it is dt.data.AUTOTUNE"),

@@ -11,6 +11,7 @@ from dtrain.distribute.contexts import (
     has_strategy,
     in_cross_replica_context,
 )
+from dtrain.distribute.servers import Server
 from dtrain.strategies.choice import ParameterServerStrategy
 from dtrain.strategies.constructors import MirroredStrategy, MultiWorkerMirroredStrategy
 from dtrain.strategies.interface import Strategy
@@ -60,6 +61,7 @@ __all__ = [
     "ReductionToOneDevice",
     "ReplicaContext",
     "RunOptions",
+    "Server",
     "ShardedVariable",
     "Strategy",
     "StrategyExtended",

@@ -9,12 +9,16 @@ from dtrain.strategies.constructors import CentralStorageStrategy, MultiWorkerMi
 from dtrain.strategies.preemption import PreemptionCheckpointHandler, TerminationConfig
 from dtrain.strategies.replicas.options import CommunicationImplementation, CommunicationOptions
 from dtrain.strategies.replicas.values import ValueContext
+from dtrain.variables import partitioning as partitioners
 
+CollectiveCommunication = CommunicationImplementation
+"""Its name before TensorFlow 2.5."""
 CollectiveHints = CommunicationOptions
 """Its name before TensorFlow 2.4."""
 
 __all__ = [
     "CentralStorageStrategy",
+    "CollectiveCommunication",
     "CollectiveHints",
     "CommunicationImplementation",
     "CommunicationOptions",
@@ -24,6 +28,7 @@ __all__ = [
     "TerminationConfig",
     "ValueContext",
     "coordinator",
+    "partitioners",
 ]
 
 if not TYPE_CHECKING:

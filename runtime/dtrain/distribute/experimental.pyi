@@ -10,6 +10,7 @@ from dtrain.strategies.replicas.options import CommunicationImplementation as Co
 from dtrain.strategies.replicas.options import CommunicationOptions as CommunicationOptions
 from dtrain.strategies.replicas.values import ValueContext as ValueContext
 
+CollectiveCommunication = CommunicationImplementation
 CollectiveHints = CommunicationOptions
 
 class CentralStorageStrategy(_CentralStorage):

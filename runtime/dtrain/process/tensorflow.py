@@ -329,12 +329,17 @@ TASK_TYPES = ("chief", "worker", "evaluator", "ps", None)
 class TFClusterSpec:
     """`tf.train.ClusterSpec`: jobs by name, each a list of addresses or, sparse, a mapping from index.
 
+    Args:
+        cluster: a dict of them, or another one.
+
     Raises:
         TypeError: not a mapping of lists or mappings of texts.
         ValueError: an index is not a whole number.
     """
 
     def __init__(self, cluster: Any) -> None:
+        if isinstance(cluster, TFClusterSpec):
+            cluster = cluster.as_dict()
         if not isinstance(cluster, dict):
             expected = "a dictionary mapping one or more job names to lists of network addresses"
             raise TypeError(f"`cluster` must be {expected}")
@@ -416,6 +421,7 @@ class TFConfigClusterResolver:
         self._rpc_layer = rpc_layer
         self._environment = environment
         self._variables = os.environ if variables is None else variables
+        self._accelerators: dict[str, int] = {}
 
     def _get(self, key: str, default: Any = None) -> Any:
         config: Any = json.loads(self._variables.get("TF_CONFIG", "{}"))
@@ -447,6 +453,10 @@ class TFConfigClusterResolver:
     def environment(self) -> str | None:
         """The environment given to the constructor."""
         return self._environment
+
+    def num_accelerators(self, task_type: str | None = None, task_id: int | None = None) -> dict[str, int]:
+        """Return the accelerators of a task: there are processors alone."""
+        return dict(self._accelerators)
 
     def cluster_spec(self) -> TFClusterSpec:
         """Return the cluster; empty where TF_CONFIG has none."""

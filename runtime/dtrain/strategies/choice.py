@@ -38,7 +38,8 @@ from dtrain.process.private_variables import own_environment
 from dtrain.process.resources import keep_freed_memory, share_cores
 from dtrain.process.tensorflow import read_classic_flags
 from dtrain.runs.files import RunFiles, write_record
-from dtrain.strategies.interface import Strategy, current_strategy
+from dtrain.strategies import local_servers
+from dtrain.strategies.interface import Strategy, current_strategy, followed_by
 from dtrain.strategies.single import SingleStrategy
 from dtrain.variables.partitioning import Partitioner, partitioner_config
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:  # loaded for a task that trains so: see `strategy_of`
     from dtrain.strategies.mirrored import BesideEvaluator
 
 CONSTRUCTOR = "ParameterServerStrategy"
+LAYOUT = ("strategy", "replicas")
+"""Fields of `training` that say how many replicas there are, and where."""
 
 
 class TrainingArguments(PlainSettings, total=False):
@@ -110,13 +113,19 @@ def strategy_of_process(
 
     `place` are the cluster and the task where neither TF_CONFIG nor the flags name them.
 
+    In a process that trains alone one of another kind, or with another number of replicas, takes its place;
+    models that have been made stay with the one before.
+
     Raises:
         SpecError: the wishes make no sense here; the process has a strategy with other ones; the launcher has
             laid out another cluster.
     """
     said: Mapping[str, object] = wishes
     strategy = current_strategy(lambda: _make(wishes, who, place))
-    if (name := different_wish(strategy.wishes, wishes)) is not None:
+    name = different_wish(strategy.wishes, wishes)
+    if name in LAYOUT and strategy.context.run_id is None:  # a program that compares them, alone
+        return followed_by(lambda: _make(wishes, who, place))
+    if name is not None:
         before = (
             f"{name}={strategy.wishes[name]!r}" if name in strategy.wishes else f"{name} left at its default"
         )
@@ -142,7 +151,7 @@ def place_of(resolver: Any, who: str) -> tuple[ClusterSpec, TaskId] | None:
         return None
     try:
         roles = {Role(job): dict(enumerate(addresses)) for job, addresses in jobs.items()}
-        task = TaskId(Role(resolver.task_type), int(resolver.task_id))
+        task = TaskId(Role(resolver.task_type or Role.CHIEF), int(resolver.task_id or 0))
     except (ValueError, TypeError) as error:
         raise SpecError(f"{who}: cluster_resolver: expected roles of {', '.join(Role)}: {error}") from None
     return ClusterSpec(roles), task
@@ -174,6 +183,7 @@ def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] 
             own = {"replicas": len(os.sched_getaffinity(0))}
         strategy = _alone(with_program(RunSpec(), {**own, **wishes}, who).training)
     else:
+        assignment = local_servers.placed(assignment)
         security = assignment.spec.security
         secret = proven_secret(assignment.cluster, assignment.secret, security, by_command=False)
         spec = with_program(assignment.spec, wishes, who)
@@ -251,6 +261,7 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
         return MultiWorkerMirrored(assignment, training)
     from dtrain.strategies.parameter_server import strategy
 
+    local_servers.serve_for(assignment)
     ParameterServerStrategy.register(strategy.ServersStrategy)
     return strategy.ServersStrategy(assignment)
 

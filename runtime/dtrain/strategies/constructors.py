@@ -1,8 +1,9 @@
 """Constructors of the strategies without servers, under the names of `tf.distribute`.
 
 What one makes is the strategy of the process: it is made at the first call, and a later one with the same
-wishes, or none, returns it. What the spec or the command line says wins, whatever it is: under `dtrain
-launch --strategy parameter_server` each of them returns the strategy of that cluster.
+wishes, or none, returns it. Alone, one of another kind follows it. What the spec or the command line says
+wins, whatever it is: under `dtrain launch --strategy parameter_server` each of them returns the strategy of
+that cluster.
 """
 
 from collections.abc import Sequence

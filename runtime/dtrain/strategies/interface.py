@@ -431,9 +431,17 @@ def current_strategy(make_default: Callable[[], Strategy]) -> Strategy:
     if opened is not None:
         return opened
     if _process.default is None:
-        _process.default = make_default()
-        atexit.register(close_default)
+        return followed_by(make_default)
     return _process.default
+
+
+def followed_by(make: Callable[[], Strategy]) -> Strategy:
+    """Return a new strategy in the place of this process's own, with which its models stay."""
+    made = make()
+    close_default()
+    _process.default = made
+    atexit.register(close_default)
+    return made
 
 
 S = TypeVar("S", bound=Strategy)

@@ -90,7 +90,8 @@ class ThreadPolicy:
     def __init__(self, now: float) -> None:
         self._preemption: Preemption | None = None
         with contextlib.suppress(OSError):
-            if os.sched_getscheduler(0) == os.SCHED_OTHER and any(True for _ in _accounts()):
+            alone = threading.current_thread() is threading.main_thread()  # else it is the chief's process
+            if alone and os.sched_getscheduler(0) == os.SCHED_OTHER and any(True for _ in _accounts()):
                 _set(os.SCHED_BATCH)
                 self._preemption = Preemption(since_s=now)
 

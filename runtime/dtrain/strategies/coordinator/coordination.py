@@ -89,7 +89,8 @@ class ClusterCoordination(Coordination):
         assignment = place.assignment
         if not any(task != place.leader for task in assignment.cluster.replicas()):
             raise SpecError(
-                "ClusterCoordinator: expected workers beside the chief, found none in the cluster"
+                "ClusterCoordinator: expected workers beside the chief, found none in the cluster; in a "
+                "process without a cluster, and so without dt.distribute.Server, a thread runs closures"
             )
         self.names = names
         self._place = place
