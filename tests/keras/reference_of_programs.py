@@ -17,8 +17,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 PRINTED = PROGRAMS / "printed.json"
 INSTEAD = {
     "import dtrain.compat.v1 as tf1\n": "import tensorflow.compat.v1 as tf1\n",
-    "import dtrain as tf\n": "import tensorflow as tf\n",
+    "import dtrain as tf\n": "import tensorflow as tf; tf.config.set_logical_device_configuration("
+    'tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 5)\n',
 }
+"""As many devices as a program of dtrain may name; a processor of TensorFlow is one if nothing is said."""
 
 
 def main() -> None:
@@ -42,7 +44,7 @@ def main() -> None:
             )
         assert found.returncode == 0, f"{program}:\n{found.stderr[-3000:]}"
         printed[program.stem] = found.stdout.splitlines()
-    PRINTED.write_text(json.dumps(printed, indent=1, sort_keys=True) + "\n")
+        PRINTED.write_text(json.dumps(printed, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

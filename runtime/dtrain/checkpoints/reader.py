@@ -188,11 +188,16 @@ def open_checkpoint(path: Path) -> OpenCheckpoint:
 
 
 class EvaluatedCheckpoint(msgspec.Struct, frozen=True):
-    """The weights of one checkpoint; the reader owns the arrays. After a `final` one none is written."""
+    """The weights of one checkpoint; the reader owns the arrays. After a `final` one none is written.
+
+    Attributes:
+        updates: those that the optimizer has made.
+    """
 
     global_step: int
     weights: Mapping[str, np.ndarray[Any, Any]]
     final: bool
+    updates: int = 0
 
 
 class Pace(msgspec.Struct, frozen=True):

@@ -122,7 +122,8 @@ def follow_checkpoints(
                     # If the newest is damaged, the one before it may have been evaluated already, or be of an
                     # earlier fit.
                     if checkpoint.step != schedule.evaluated and checkpoint.state.generation == fit:
-                        yield EvaluatedCheckpoint(checkpoint.step, read_weights(checkpoint), final)
+                        updates = checkpoint.step - checkpoint.state.lineage.origin
+                        yield EvaluatedCheckpoint(checkpoint.step, read_weights(checkpoint), final, updates)
                     schedule.done(step, final and checkpoint.step == step)
         except CheckpointError:
             if over:  # it made room for those of the next call of `fit`, or is damaged

@@ -338,6 +338,7 @@ class Fit(msgspec.Struct):
                     f"{expected}"
                 )
             model.weights = dict(checkpoint.weights)
+            self.compiled.optimizer.iterations.assign(checkpoint.updates)
             results = self.evaluate(model.weights, self.validation.once(), NO_CALLBACKS)
             print(f"evaluation at step {checkpoint.global_step} - {numbers(results)}", flush=True)
             model.strategy.evaluated(checkpoint.global_step, results)
