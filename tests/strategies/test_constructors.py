@@ -113,6 +113,7 @@ def test_wishes_of_the_training_section_go_beside_the_devices():
         ({"replicas": 2, "backup_workers": 2}, "backup_workers: of 2 replicas at most 1 can be backups"),
         ({"placement": "greedy"}, "placement: has no meaning with `strategy: mirrored`"),
         ({"nonsense": 1}, "there is no argument 'nonsense'"),
+        ({"cross_device_ops": "nccl"}, "cross_device_ops: expected one of dt.distribute, such as"),
     ],
 )
 def test_what_makes_no_sense_is_refused(wishes, message):
@@ -147,3 +148,18 @@ def test_a_strategy_that_comes_too_late_is_answered_with_the_option(launched):
 def test_several_tasks_are_no_place_for_threads_of_one(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", write_tf_config(SERVED, TaskId.parse("chief:0")))
     assert "cluster.ps: mirrored trains without parameter servers" in refused(dt.MirroredStrategy)
+
+
+def test_nccl_is_a_name_alone_in_both_strategies():
+    """Sums are taken on processors in any case; a program that names NCCL trains, here as there."""
+    nccl = dt.distribute.CommunicationImplementation.NCCL
+    options = dt.distribute.experimental.CommunicationOptions(implementation=nccl)
+    mirrored = dt.MirroredStrategy(["CPU:0", "CPU:1"], dt.distribute.NcclAllReduce(num_packs=1))
+    assert mirrored.num_replicas_in_sync == 2
+    assert dt.MultiWorkerMirroredStrategy(communication_options=options).num_replicas_in_sync == 1
+
+
+def test_what_a_notebook_and_a_program_of_transform_are_told():
+    for name, words in (("launch", "dtrain launch program.py"), ("transform", "layer.adapt")):
+        with pytest.raises(AttributeError, match=words):
+            getattr(dt, name)
