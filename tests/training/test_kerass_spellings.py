@@ -114,7 +114,6 @@ def test_a_message_says_what_to_write(name):
 
 ABSENT = {
     "GradientTape": (dt, "model.value_and_gradients"),
-    "keras": (dt, "dt.layers"),
     "layer": (dt, "layers"),
     "Densee": (dt.layers, "Dense"),
     "Lambda": (dt.layers, "forward and backward"),
