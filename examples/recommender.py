@@ -46,7 +46,7 @@ def main() -> None:
         print(
             f"the variance of ratings is {np.var(held_out[1]):.3f}, the error {model.evaluate(held_out):.3f}"
         )
-        print(f"film 7 is {model.weights['vectors/embeddings'][7].round(2)}")
+        print(f"film 7 is {model.arrays['vectors/embeddings'][7].round(2)}")
 
 
 if __name__ == "__main__":

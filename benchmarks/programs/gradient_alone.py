@@ -19,7 +19,7 @@ def main() -> None:
     dt.get_strategy()
     model, batches = mlp()
     model.build((784,))
-    weights, loss = model.weights, dt.losses.SparseCategoricalCrossentropy(from_logits=True)
+    weights, loss = model.arrays, dt.losses.SparseCategoricalCrossentropy(from_logits=True)
     gradients = {name: np.empty_like(value) for name, value in weights.items()}
     rng, losses, times_s = np.random.default_rng(0), [], []
     for step, (x, y) in zip(range(args.steps), batches.repeat(), strict=False):

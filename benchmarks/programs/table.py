@@ -38,7 +38,7 @@ def main() -> None:
     model.fit(own, epochs=1, steps_per_epoch=args.steps, verbose=0)
     clock.report()
     if strategy.is_leader:
-        print("rows", model.weights["table/embeddings"].shape[0])
+        print("rows", model.arrays["table/embeddings"].shape[0])
 
 
 main()

@@ -12,16 +12,16 @@ def steering():
     optimizer = optimizers.SGD(0.5)
     leader = SimpleNamespace(optimizer=optimizers.serialize(optimizer), control=told.append)
     training = SimpleNamespace(weights={"w": 1.0}, clock=SimpleNamespace(finished=False))
-    model = SimpleNamespace(weights=training.weights, stop_training=False)
+    model = SimpleNamespace(arrays=training.weights, stop_training=False)
     return Steering(model, optimizer, training, leader, holds=True), told
 
 
 def test_a_stop_and_weights_that_nobody_was_told_of_are_undone_and_made_again():
     it, told = steering()
     it.begin_epoch(last_step=8)
-    it.model.stop_training, it.model.weights = True, {"w": 9.0}
+    it.model.stop_training, it.model.arrays = True, {"w": 9.0}
     it.goes_back()
-    assert (it.model.stop_training, it.model.weights) == (False, it.training.weights)
+    assert (it.model.stop_training, it.model.arrays) == (False, it.training.weights)
     it.model.stop_training = True
     it.tell_changes()
     assert [(each.stop, each.until) for each in told] == [(False, 8), (True, 8)]

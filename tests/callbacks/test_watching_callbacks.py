@@ -17,7 +17,7 @@ class Model(SimpleNamespace):
     def __init__(self, rate=1.0):
         super().__init__(
             stop_training=False,
-            weights=0,
+            arrays=0,
             restored=None,
             saved=[],
             optimizer=SimpleNamespace(learning_rate=rate),
@@ -25,7 +25,7 @@ class Model(SimpleNamespace):
         self.strategy = SimpleNamespace(directory=None)
 
     def get_weights(self):
-        return [self.weights]
+        return [self.arrays]
 
     def set_weights(self, weights):
         self.restored = weights
@@ -43,7 +43,7 @@ def played(callback, values, name="val_loss", rate=1.0):
     callback.set_model(model)
     callback.on_train_begin()
     for epoch, value in enumerate(values):
-        model.weights = epoch
+        model.arrays = epoch
         callback.on_epoch_begin(epoch)
         callback.on_epoch_end(epoch, {"loss": 0.0, name: value})
         if model.stop_training:

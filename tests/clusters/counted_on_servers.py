@@ -63,7 +63,7 @@ def main():
     if model.strategy.is_leader:
         print(
             "counts",
-            json.dumps({name: np.asarray(value).tolist() for name, value in model.weights.items()}),
+            json.dumps({name: np.asarray(value).tolist() for name, value in model.arrays.items()}),
             flush=True,
         )
 

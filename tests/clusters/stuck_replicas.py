@@ -83,4 +83,4 @@ else:
     model.compile(dt.optimizers.SGD(args.rate))
     model.fit(data, epochs=2, verbose=0)
     if model.strategy.is_leader:
-        print("COUNTS", json.dumps(np.round(model.weights["counts"], 3).tolist()), flush=True)
+        print("COUNTS", json.dumps(np.round(model.arrays["counts"], 3).tolist()), flush=True)

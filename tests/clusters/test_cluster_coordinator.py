@@ -171,10 +171,10 @@ with strategy.scope():
 model.compile("sgd", "mse")
 data = np.zeros((4, 1), np.float32), np.zeros((4, 1), np.float32)
 model.fit(*data, batch_size=2, epochs=2, verbose=0)
-print("WEIGHTS", {name: value.shape for name, value in model.weights.items()})
+print("WEIGHTS", {name: value.shape for name, value in model.arrays.items()})
 
 def shapes():
-    return [list(value.shape) for value in model.weights.values()]
+    return [list(value.shape) for value in model.arrays.values()]
 
 print("SHAPES", ClusterCoordinator(strategy).schedule(shapes).fetch())
 model.fit(*data, batch_size=2, epochs=1, verbose=0)

@@ -42,7 +42,7 @@ with strategy.scope():
     model.compile(optimizer=dt.optimizers.SGD(1.0))
 model.fit(pipeline, epochs=4, verbose=0)
 if strategy.is_leader:
-    print("weight", float(model.weights["w"][0]))
+    print("weight", float(model.arrays["w"][0]))
 """
 SUM_OF_A_PASS = sum(range(300))
 STRATEGIES = {

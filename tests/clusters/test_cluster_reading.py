@@ -28,7 +28,7 @@ with strategy.scope():
     model.compile(optimizer=dt.optimizers.SGD(1.0))
 model.fit(lines.shuffle(120).batch(6).prefetch(dt.data.AUTOTUNE), epochs=1, steps_per_epoch=20, verbose=0)
 if strategy.is_leader:
-    print("weight", round(float(model.weights["w"][0])))
+    print("weight", round(float(model.arrays["w"][0])))
 """
 STRATEGIES = {
     "servers": ("--ps", "1", "--updates", "sync"),

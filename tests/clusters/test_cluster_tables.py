@@ -43,7 +43,7 @@ for _ in range(2):
     model.fit((x, y), batch_size=64, epochs=1, steps_per_epoch=40, shuffle=False, verbose=0, validation_data=(x[:512], y[:512]),
               callbacks=[GoBack()] if sys.argv[1:] else [])
 if not strategy.evaluates:
-    table = model.weights["embedding/embeddings"]
+    table = model.arrays["embedding/embeddings"]
     print("table", type(table).__name__, table[ids[0]].shape)
     print("loss", before, model.evaluate((x, y), batch_size=1024))
     print("hash", *[hashlib.sha256(np.ascontiguousarray(value)).hexdigest()[:12] for value in model.get_weights()])

@@ -35,7 +35,7 @@ class Loop:
         self.steps, self.values, self.found = [], [self.flat()], {}
 
     def flat(self):
-        return np.concatenate([self.model.weights[name].reshape(-1) for name, _ in self.case["weights"]])
+        return np.concatenate([self.model.arrays[name].reshape(-1) for name, _ in self.case["weights"]])
 
     def run(self):
         """Walk the dataset as the case says."""
@@ -135,7 +135,7 @@ def _model(case, features):
         model.add(getattr(dt.layers, kind)(**arguments, name=f"l{number}"))
     ends = np.cumsum([0, *(np.prod(shape, dtype=int) for _, shape in case["weights"])])
     first = np.array(case["values"][0], np.float32)
-    model.weights = {
+    model.arrays = {
         name: first[start:stop].reshape(shape)
         for (name, shape), start, stop in zip(case["weights"], ends, ends[1:], strict=False)
     }

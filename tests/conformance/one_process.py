@@ -20,7 +20,7 @@ def train_as_one(model: dt.Model, steps: Iterable[Sequence[SubBatch]]) -> Iterat
     are.
     """
     network, optimizer = model.network, model.optimizer
-    values = {name: np.array(value) for name, value in model.weights.items()}
+    values = {name: np.array(value) for name, value in model.arrays.items()}
     trained = [spec for spec in network.variables if spec.trainable]
     slots = {spec.name: optimizer.initial_slots(values[spec.name]) for spec in trained}
     for step, sub_batches in enumerate(steps):

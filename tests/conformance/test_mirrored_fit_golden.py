@@ -76,12 +76,12 @@ def weights_of(case, flat):
 
 def give(model, values):
     """Set every variable by its name."""
-    assert set(values) == set(model.weights)
+    assert set(values) == set(model.arrays)
     model.set_weights([values[spec.name] for spec in model.variables])
 
 
 def flat_weights(case, model):
-    return np.concatenate([np.ravel(model.weights[name]) for name, _ in case["weights"]])
+    return np.concatenate([np.ravel(model.arrays[name]) for name, _ in case["weights"]])
 
 
 def rows(case, what, selected):

@@ -13,7 +13,7 @@ L = dt.layers
 def gradients_and_loss(model, x, y):
     places = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in model.variables}
     loss = dt.losses.SparseCategoricalCrossentropy()
-    result = model.network.loss_and_gradients(model.weights, x, y, loss, places, rng=CHANCE)
+    result = model.network.loss_and_gradients(model.arrays, x, y, loss, places, rng=CHANCE)
     return places, result.loss
 
 
@@ -43,12 +43,12 @@ def test_the_gradient_is_that_of_the_loss(layers, shape):
     for name, gradient in found.items():
         direction = CHANCE.choice([-1.0, 1.0], gradient.shape).astype(np.float32)
         size = 2e-3
-        before = model.weights[name].copy()
+        before = model.arrays[name].copy()
         values = []
         for sign in (1, -1):
-            model.weights = {**model.weights, name: before + np.float32(sign * size) * direction}
+            model.arrays = {**model.arrays, name: before + np.float32(sign * size) * direction}
             values.append(model_loss(model, x, y))
-        model.weights = {**model.weights, name: before}
+        model.arrays = {**model.arrays, name: before}
         assert (values[0] - values[1]) / (2 * size) == pytest.approx(
             np.vdot(gradient, direction), rel=0.03, abs=4e-3
         )
@@ -56,7 +56,7 @@ def test_the_gradient_is_that_of_the_loss(layers, shape):
 
 def model_loss(model, x, y):
     """The mean loss and each penalty divided by the examples, from the outputs of layers alone."""
-    outputs = [found[0] for _, found in model.network.outputs_of_layers(model.weights, x)]
+    outputs = [found[0] for _, found in model.network.outputs_of_layers(model.arrays, x)]
     total = float(dt.losses.SparseCategoricalCrossentropy()(y, model.predict(x, verbose=0)))
     for layer in model.network.layers:
         penalty = regularizers.get(getattr(layer, "activity_regularizer", None))

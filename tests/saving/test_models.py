@@ -192,7 +192,7 @@ def test_a_layer_that_was_frozen_is_trained_after_loading(tmp_path):
     loaded = again(model, tmp_path)
     loaded.layers[0].trainable = True
     loaded.fit(X, Y, verbose=0)
-    assert not np.array_equal(loaded.weights["dense/kernel"], model.weights["dense/kernel"])
+    assert not np.array_equal(loaded.arrays["dense/kernel"], model.arrays["dense/kernel"])
 
 
 class Saver(dt.callbacks.Callback):

@@ -45,7 +45,7 @@ def test_the_real_library_reads_and_writes_such_files(tmp_path):
     one, other = filled(model()), model()
     one.save_weights(tmp_path / "w")
     read = safetensors.numpy.load_file(tmp_path / "w")
-    assert set(read) == set(one.weights)
+    assert set(read) == set(one.arrays)
     safetensors.numpy.save_file(read, tmp_path / "theirs")
     other.load_weights(tmp_path / "theirs")
     assert_same_weights(one, other)
@@ -60,7 +60,7 @@ def test_weights_of_layers_with_other_names_come_in_order(tmp_path):
 
 def test_others_orders_are_not_trusted(tmp_path):
     one, other = filled(model("mine")), model("yours")
-    read = dict(sorted(one.weights.items()))
+    read = dict(sorted(one.arrays.items()))
     safetensors.numpy.save_file(read, tmp_path / "theirs")
     checkpoints.save(tmp_path / "checkpoints", 7, read, now=0.0)
     for path in ("theirs", "checkpoints"):
@@ -72,7 +72,7 @@ def test_others_orders_are_not_trusted(tmp_path):
 
 def test_weights_are_written_in_the_order_of_creation(tmp_path):
     one, other = filled(model("mine")), model("yours")
-    one.weights = dict(reversed(one.weights.items()))
+    one.arrays = dict(reversed(one.arrays.items()))
     one.save_weights(tmp_path / "w")
     other.load_weights(tmp_path / "w")
     assert_same_weights(one, other)
@@ -80,7 +80,7 @@ def test_weights_are_written_in_the_order_of_creation(tmp_path):
 
 def test_weights_come_from_a_checkpoint(tmp_path):
     one, other = filled(model()), model()
-    arrays = {**one.weights, checkpoints.slot_key("dense/kernel", "m"): np.ones((2, 3), np.float32)}
+    arrays = {**one.arrays, checkpoints.slot_key("dense/kernel", "m"): np.ones((2, 3), np.float32)}
     path = checkpoints.save(tmp_path, 7, arrays, now=0.0)
     for folder in (tmp_path, path):
         other.load_weights(folder)
@@ -91,10 +91,10 @@ def test_weights_come_from_a_checkpoint(tmp_path):
 def test_by_name_leaves_the_others_and_skip_mismatch_those_of_another_shape(tmp_path):
     filled(model("shared")).save_weights(tmp_path / "w")
     other = model("mine")
-    before = other.weights["mine/kernel"].copy()
+    before = other.arrays["mine/kernel"].copy()
     other.load_weights(tmp_path / "w", by_name=True)
-    np.testing.assert_array_equal(other.weights["mine/kernel"], before)
-    assert other.weights["batch_normalization/gamma"].any()
+    np.testing.assert_array_equal(other.arrays["mine/kernel"], before)
+    assert other.arrays["batch_normalization/gamma"].any()
     wider = model("shared", units=4)
     wider.load_weights(tmp_path / "w", skip_mismatch=True)
     with pytest.raises(
@@ -169,6 +169,6 @@ def test_whole_numbers_are_not_made_of_fractions(tmp_path):
     made.save_weights(tmp_path / "w")
     from dtrain.saving.model_files import load_weights
 
-    whole = [replace(spec, dtype="int32") for spec in made.variables]
+    whole = [replace(spec, dtype="int32") for spec in made.variable_specs]
     with pytest.raises(CheckpointError, match=r"int32\[2, 3\] here and float32"):
         load_weights(tmp_path / "w", whole)

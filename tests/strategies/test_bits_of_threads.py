@@ -50,7 +50,7 @@ def body(model):
     if not model.strategy.is_leader:
         return None
     state = model.strategy.optimizer_state(model._owner)
-    arrays = {name: np.array(value) for name, value in model.weights.items()}
+    arrays = {name: np.array(value) for name, value in model.arrays.items()}
     for slot, of_variables in state.slots.items():
         arrays |= {f"{name} {slot}": np.array(value) for name, value in of_variables.items()}
     return {"history": history, **{name: array.tobytes() for name, array in sorted(arrays.items())}}

@@ -162,7 +162,7 @@ def test_models_that_share_layers_are_refused():
         hidden = dt.layers.Dense(2)(inputs)
         models = dt.Model(inputs, hidden), dt.Model(inputs, dt.layers.Dense(1)(hidden))
         for model in models:
-            model.weights  # noqa: B018
+            model.arrays  # noqa: B018
     with pytest.raises(ProgramError, match="shares layers with"):
         ClusterCoordinator(strategy).done()
     del models

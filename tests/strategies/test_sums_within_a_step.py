@@ -47,9 +47,9 @@ def test_normalization_over_all_replicas_is_that_of_the_whole_batch(kind, replic
     with strategy(section(replicas=replicas, weighting="examples")).scope():
         found = normalized()
     np.testing.assert_allclose(fit(found), fit(expected), rtol=1e-4)
-    for name, weight in expected.weights.items():
+    for name, weight in expected.arrays.items():
         if "moving" not in name or replicas == 2:  # a replica without examples keeps its moving values
-            np.testing.assert_allclose(found.weights[name], weight, rtol=1e-3, atol=1e-4, err_msg=name)
+            np.testing.assert_allclose(found.arrays[name], weight, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 def test_where_replicas_do_not_meet_within_a_step_it_is_refused_in_a_sentence(tmp_path):

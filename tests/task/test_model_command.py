@@ -33,8 +33,8 @@ def folder(tmp_path_factory):
 
     description = read_model(folder / "model").description
     run = folder / "runs" / "20260101-000000-mine-0001"
-    checkpoints.save(run / "checkpoints", 7, model.weights, {"model": description}, now=0.0)
-    checkpoints.save(run / "checkpoints", 9, model.weights, {}, now=0.0)
+    checkpoints.save(run / "checkpoints", 7, model.arrays, {"model": description}, now=0.0)
+    checkpoints.save(run / "checkpoints", 9, model.arrays, {}, now=0.0)
     (run / "run.json").write_text(json.dumps({"run": run.name, "name": "mine"}))
     np.savez(folder / "data.npz", x=X, y=Y)
     np.save(folder / "data.npy", X)

@@ -114,7 +114,7 @@ def test_weights_are_got_and_set_in_this_order():
     model.set_weights(values)
     for ours, theirs in zip(model.get_weights(), values, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert [int(model.weights[f"{name}/kernel"][0, 0]) for name in ("a1", "b1", "a2", "b2", "o")] == [
+    assert [int(model.arrays[f"{name}/kernel"][0, 0]) for name in ("a1", "b1", "a2", "b2", "o")] == [
         0,
         2,
         4,

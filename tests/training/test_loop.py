@@ -90,7 +90,7 @@ class OthersTrainToo:
 def run(session, make, train_step, *callbacks, history=None, epochs=3, validate=None):
     """Run the loop of a leader with these callbacks."""
     epochs = Epochs(steps_per_epoch=2, epochs=epochs)
-    model = SimpleNamespace(stop_training=False, weights=session.weights)
+    model = SimpleNamespace(stop_training=False, arrays=session.weights)
     optimizer = SGD()
 
     def lead(leader):

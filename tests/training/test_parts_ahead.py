@@ -27,7 +27,7 @@ def trained(dataset, **fit):
         model = dt.from_function(lambda *_: {"w": np.zeros(1)}, gradients)
         model.compile(optimizer=dt.optimizers.SGD(1.0))
     model.fit(dataset, verbose=0, **fit)
-    return float(model.weights["w"][0]), seen
+    return float(model.arrays["w"][0]), seen
 
 
 @pytest.mark.parametrize("calls", [None, 3])

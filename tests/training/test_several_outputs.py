@@ -103,7 +103,9 @@ def alone():
 
 def waves(model, size=1.0):
     """Weights that need no generator."""
-    model.set_weights([size * np.cos(np.arange(spec.size)).reshape(spec.shape) for spec in model.variables])
+    model.set_weights(
+        [size * np.cos(np.arange(spec.size)).reshape(spec.shape) for spec in model.variable_specs]
+    )
     return model
 
 

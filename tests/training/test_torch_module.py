@@ -34,7 +34,7 @@ def test_parameters_and_moving_averages_are_those_of_torch(metrics):
         optimizer.step()
     for name, tensor in twin.state_dict().items():
         if tensor.is_floating_point():
-            np.testing.assert_allclose(model.weights[name], tensor.numpy(), rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(model.arrays[name], tensor.numpy(), rtol=1e-4, atol=1e-6)
     twin.eval()
     with torch.no_grad():
         assert found == pytest.approx(loss(twin(torch.from_numpy(X)), torch.from_numpy(Y)).item(), rel=1e-4)

@@ -244,7 +244,7 @@ def test_a_model_of_functions_evaluates_predicts_and_keeps_state():
     loss, mae = made.evaluate(X, Y)
     assert loss == pytest.approx(np.mean((made.predict(X) - Y) ** 2), rel=1e-5)
     assert mae == pytest.approx(history["val_mae"][-1])
-    assert made.weights["seen"] == 20 * 16
+    assert made.arrays["seen"] == 20 * 16
 
 
 def test_first_values_of_functions_are_the_seeds():

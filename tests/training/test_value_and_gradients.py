@@ -117,7 +117,7 @@ def test_moving_averages_outside_are_the_mean_of_the_replicas():
     strategy.run(lambda x: one.value_and_gradients("mse", x, x), (PerReplica(parts),))
     means = [0.5 * part.mean(axis=0) for part in parts]
     np.testing.assert_allclose(variables[0].values, means, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(one.weights[variables[0].name], np.mean(means, axis=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(one.arrays[variables[0].name], np.mean(means, axis=0), rtol=1e-5, atol=1e-6)
 
 
 def test_without_training_dropout_drops_nothing_and_averages_stay():

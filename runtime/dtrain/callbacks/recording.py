@@ -405,7 +405,7 @@ class TensorBoard(StatefulCallback):
         numbers = dict(logs or {})
         rate = self.model.optimizer.learning_rate
         done = (epoch + 1) * self.params["steps"]
-        numbers["learning_rate"] = rate(done) if isinstance(rate, LearningRateSchedule) else rate
+        numbers["learning_rate"] = rate(done) if isinstance(rate, LearningRateSchedule) else float(rate)
         if self.write_steps_per_second:
             numbers["steps_per_second"] = self.params["steps"] / max(
                 time.time() - self._epoch_began_at_s, SHORTEST_S
@@ -414,7 +414,7 @@ class TensorBoard(StatefulCallback):
             folder = VALIDATION if name.startswith("val_") else TRAIN
             self.writer(folder).scalar(f"epoch_{name.removeprefix('val_')}", value, epoch)
         if self.histogram_freq and epoch % self.histogram_freq == 0:
-            for name, value in self.model.weights.items():
+            for name, value in self.model.arrays.items():
                 self.writer(TRAIN).histogram(f"{name}/histogram", value, epoch)
         with writing(self, self.log_dir):
             for writer in self._writers.values():

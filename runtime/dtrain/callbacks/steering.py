@@ -256,7 +256,7 @@ class LearningRateScheduler(StatefulCallback):
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Put the rate into the logs."""
         if logs is not None:
-            logs["lr"] = self.model.optimizer.learning_rate
+            logs["lr"] = float(self.model.optimizer.learning_rate)
 
 
 def _takes_two(schedule: Callable[..., float]) -> bool:

@@ -73,7 +73,7 @@ class Checkpoint:
             elif isinstance(each, Variable):
                 arrays[name] = np.asarray(each.read())
             else:
-                arrays |= {f"{name}/{key}": np.asarray(value) for key, value in each.weights.items()}
+                arrays |= {f"{name}/{key}": np.asarray(value) for key, value in each.arrays.items()}
         description = {"kind": KIND, "iterations": steps, "counters": self.counters}
         write_archive(Path(path), arrays, json.dumps(description))
         return Path(path)
@@ -138,7 +138,7 @@ class Checkpoint:
         steps: Mapping[str, int],
         path: FilePath,
     ) -> None:
-        model.weights = {
+        model.arrays = {
             spec.name: _one(arrays, f"{name}/{spec.name}", spec.shape, path)
             for spec in model.created_variables
         }

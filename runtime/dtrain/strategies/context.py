@@ -8,6 +8,9 @@ from dtrain.cluster import TaskId
 from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.runs.trace import NO_TRACE, Trace
 
+PROGRAM_SEED: list[int] = []
+"""What the program has set (`dt.utils.set_random_seed`), in the place of the run's seed; empty: nothing."""
+
 
 class TaskContext(msgspec.Struct, frozen=True):
     """Which task of which run a strategy works in; None and "" stand for a process that trains alone.

@@ -35,7 +35,7 @@ from dtrain.protocol.contributions import Outcome
 from dtrain.state.batch_cut import UNCUT, BatchCut, Dealt
 from dtrain.state.feed import UNKNOWN, Feed
 from dtrain.state.fit_state import FitState, Open
-from dtrain.strategies.context import TaskContext
+from dtrain.strategies.context import PROGRAM_SEED, TaskContext
 from dtrain.strategies.replicas import contexts
 from dtrain.strategies.replicas.custom_loops import OwnInput
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
@@ -344,6 +344,11 @@ class Strategy(OwnInput, Protocol):
     def is_leader(self) -> bool:
         """Whether what this task saves counts; callbacks run here."""
         return self.context.is_leader
+
+    @property
+    def seed(self) -> int:
+        """The number from which first values, dropout and shuffling follow: the program's, else the run's."""
+        return PROGRAM_SEED[0] if PROGRAM_SEED else self.context.seed
 
     @property
     def evaluates(self) -> bool:

@@ -25,6 +25,7 @@ from dtrain.strategies.interface import Strategy
 from dtrain.strategies.replicas.contexts import ReplicaContext, ReplicaGroup, here
 from dtrain.strategies.replicas.variable import Variable, VariableAggregation
 from dtrain.strategies.shared import register_owner
+from dtrain.training.access import WithAccess
 from dtrain.training.batches import Batches
 from dtrain.types import Array, Shape
 from dtrain.variables import VariableSpec
@@ -74,6 +75,9 @@ def in_order(tensors: Any, what: str) -> Any:
             )
     return [tensors[key] for key in sorted(tensors)]
 
+
+_numbers = itertools.count()
+"""Of the models of this process, in the order in which they are made."""
 
 LINE_LENGTH = 65
 UNITS = ("Byte", "KB", "MB", "GB", "TB")
@@ -138,7 +142,7 @@ def _total(what: str, specs: list[VariableSpec]) -> str:
 
 
 class ModelVariables:
-    """The variables of one model; they share the arrays of `Model.weights`.
+    """The variables of one model; they share the arrays of `Model.arrays`.
 
     Those that are not trained, such as moving averages, differ from replica to replica; outside of the
     replicas they are their mean, as TensorFlow's are.
@@ -199,12 +203,14 @@ def as_array(value: Any) -> Array:
     return value if isinstance(value, np.ndarray) else np.array(value)
 
 
-class Architecture:
+class Architecture(WithAccess):
     """A network with the strategy in whose scope it was made; `Model` adds training."""
 
     def __init__(self, network: Network | None, name: str | None) -> None:
         self.name = name or type(self).__name__.lower()
         self.strategy: Strategy = get_strategy()
+        self.number = next(_numbers)
+        self.compiled: Any = None
         self._network = network
         self._values: dict[str, Array] | None = None
         self._in_replicas: ModelVariables | None = None
@@ -286,7 +292,7 @@ class Architecture:
         return sum(spec.size for spec in self._built_network().variables)
 
     @property
-    def variables(self) -> tuple[VariableSpec, ...]:
+    def variable_specs(self) -> tuple[VariableSpec, ...]:
         """Trained and other variables in Keras's order, in which `get_weights` gives their values.
 
         Checkpoints, files and the placement on servers follow `created_variables`.
@@ -294,30 +300,15 @@ class Architecture:
         created = {spec.name: spec for spec in self.network.variables}
         return tuple(created[name] for name in self.network.graph.names_by_depth())
 
-    @property
-    def trainable_variables(self) -> list[Variable]:
-        """The trained variables in Keras's order, for loops of one's own; see `tf.keras.Model`.
-
-        They have copies in every replica of the model's strategy, and are changed by
-        `Optimizer.apply_gradients` or by their own `assign`.
-        """
-        by_name = self.in_replicas().by_name
-        return [by_name[spec.name] for spec in self.variables if spec.trainable]
-
-    @property
-    def non_trainable_variables(self) -> list[Variable]:
-        """The other variables, such as moving averages, in Keras's order; see `trainable_variables`."""
-        by_name = self.in_replicas().by_name
-        return [by_name[spec.name] for spec in self.variables if not spec.trainable]
-
     def in_replicas(self) -> ModelVariables:
         """Return the variables as those of the strategy's replicas, made at the first call."""
         with self._making:
             if self._in_replicas is None:
-                values = self.weights
+                values = self.arrays
                 self._in_replicas = ModelVariables(self.strategy.loops, self.created_variables, values)
                 for variable in self._in_replicas.by_name.values():
                     variable.find_state = self._state_of
+                    variable.assigned = self._share
             return self._in_replicas
 
     @property
@@ -358,7 +349,7 @@ class Architecture:
                 self._fix_shapes(shape)
 
     @property
-    def weights(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, Array]:
         """Every variable by name: of the training under way or the last one, else the initial values."""
         shared = self.strategy.shared
         if shared is not None and shared.holds(self):
@@ -366,15 +357,15 @@ class Architecture:
         values = self._values
         if values is None:
             self._know_shapes()
-            first = self.initial_values(self.strategy.context.seed)
+            first = self.initial_values(self.strategy.seed)
             known = {
                 ours: values[theirs] for _, names, values in self._sharing() for ours, theirs in names.items()
             }
-            values = self.weights = first | known
+            values = self.arrays = first | known
         return values if self._in_replicas is None else self._in_replicas.seen_here()
 
-    @weights.setter
-    def weights(self, values: dict[str, Array]) -> None:
+    @arrays.setter
+    def arrays(self, values: dict[str, Array]) -> None:
         """Use these arrays, every variable by name, from now on, also in models that use the same layers.
 
         See `set_weights` for copies that are checked.
@@ -395,13 +386,19 @@ class Architecture:
         if self._in_replicas is not None:
             self._in_replicas.bind(values)
 
+    def _share(self, variable: Variable) -> None:
+        """Give models that use the same layers the value that a variable was assigned."""
+        for other, names, values in self._sharing():
+            if variable.name in names:
+                other._set_values({**values, names[variable.name]: variable.copy_of(0)})
+
     def _hand_down(self, values: dict[str, Array]) -> None:
         """Give the models within this one their values, if they have none; they outlive this model then."""
         for part in self.network.graph.names if self.has_layers else ():
             if isinstance(part, Submodel) and part.model is not None and part.model._values is None:
                 ours, theirs = names_by_weight(self.network.graph), names_by_weight(part.graph)
                 if theirs.keys() <= ours.keys():
-                    part.model.weights = {name: values[ours[weight]] for weight, name in theirs.items()}
+                    part.model.arrays = {name: values[ours[weight]] for weight, name in theirs.items()}
 
     def _sharing(self) -> "Iterator[tuple[Architecture, dict[str, str], dict[str, Array]]]":
         """Yield models that share layers, the variables' names here and there, and their values."""
@@ -410,7 +407,7 @@ class Architecture:
         for other in others:
             ours, theirs = names_by_weight(self.network.graph), names_by_weight(other.network.graph)
             shared = {name: theirs[weight] for weight, name in ours.items() if weight in theirs}
-            yield other, shared, other.weights
+            yield other, shared, other.arrays
 
     def initial_values(self, seed: int) -> dict[str, Array]:
         """Return the initial value of every variable, which follows from the seed."""
@@ -422,7 +419,7 @@ class Architecture:
 
     def get_weights(self) -> list[Array]:
         """Return copies of every variable, in the order of `variables`, which is Keras's."""
-        return [np.array(self.weights[spec.name]) for spec in self.variables]
+        return [np.array(self.arrays[spec.name]) for spec in self.variable_specs]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set every variable, in the order of `variables`, which is Keras's.
@@ -430,13 +427,13 @@ class Architecture:
         Raises:
             InputError: there are more or fewer, or a shape differs.
         """
-        variables = self.variables
+        variables = self.variable_specs
         if len(weights) != len(variables):
             raise InputError(f"set_weights: expected {len(variables)} arrays, found {len(weights)}")
         for spec, value in zip(variables, weights, strict=True):
             if np.shape(value) != spec.shape:
                 raise InputError(f"set_weights: {spec.name} has shape {spec.shape}, found {np.shape(value)}")
-        self.weights = {
+        self.arrays = {
             spec.name: np.array(value, spec.dtype) for spec, value in zip(variables, weights, strict=True)
         }
 
@@ -448,7 +445,7 @@ class Architecture:
         """
         if self.strategy.is_leader:
             tell_format(filepath)
-        save_weights(filepath, self.created_variables, self.weights, self.strategy, overwrite=overwrite)
+        save_weights(filepath, self.created_variables, self.arrays, self.strategy, overwrite=overwrite)
 
     def load_weights(self, filepath: FilePath, skip_mismatch: bool = False, by_name: bool = False) -> None:
         """Set the variables from a file of `save_weights` or `save`, or a checkpoint.
@@ -460,8 +457,8 @@ class Architecture:
             CheckpointError: the file is damaged, or holds other variables than this model has.
         """
         path = source(self.strategy, filepath)
-        self.weights = self.weights | load_weights(
-            path, self.variables, by_name=by_name, skip_mismatch=skip_mismatch
+        self.arrays = self.arrays | load_weights(
+            path, self.variable_specs, by_name=by_name, skip_mismatch=skip_mismatch
         )
 
     def summary(self, line_length: int = LINE_LENGTH, print_fn: Callable[[str], object] = print) -> None:
@@ -470,7 +467,7 @@ class Architecture:
         Raises:
             InputError: the shapes are not known.
         """
-        print_fn(summary(self.name, self._built_network().graph, self.variables, line_length))
+        print_fn(summary(self.name, self._built_network().graph, self.variable_specs, line_length))
 
     def _built_network(self) -> Network:
         self._know_shapes()

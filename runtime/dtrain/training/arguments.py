@@ -87,10 +87,10 @@ def check_example(model: Architecture, losses: Losses | None, batches: Batches, 
     if (example := batches.one_example()) is None:
         return
     try:
-        EvaluationStep(model, losses, example, model.weights).compute_loss()
+        EvaluationStep(model, losses, example, model.arrays).compute_loss()
     except InputError:
         try:  # this error names the shapes that the user knows
-            EvaluationStep(model, losses, batches.first(), model.weights).compute_loss()
+            EvaluationStep(model, losses, batches.first(), model.arrays).compute_loss()
         except InputError as error:
             raise InputError(f"{what}: {error}") from None
 

@@ -6,6 +6,7 @@ from typing import Any
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import InputError, OtherStrategyError
 from dtrain.learning import optimizers
+from dtrain.learning.core.results import result_of
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.optimizers import Optimizer
 from dtrain.strategies.replicas.contexts import strategy_of_scope
@@ -163,7 +164,8 @@ class CompiledModel(Architecture):
                     self._prepared.clear()
                 self._prepared[id(loss_fn)] = prepared
         found = value_and_gradients(self, prepared, batch, global_batch_size, training=training)
-        return found if return_outputs else found[:2]
+        loss, gradients, outputs = found
+        return (result_of(loss), gradients, *([result_of(outputs)] if return_outputs else ()))
 
     def _owner_of_fit(self) -> OptimizerOwner:
         """Return the owner of the next `fit`, which goes on where a loop has left the optimizer."""

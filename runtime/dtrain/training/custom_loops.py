@@ -72,11 +72,11 @@ def value_and_gradients(
     if divisor is None:
         divisor = batch.size * replicas if prepared.averages else 1
     scale = LossScale(1.0 / divisor if divisor else 0.0, 1.0 / replicas, 1.0 / replicas)
-    trained = [spec for spec in model.variables if spec.trainable]
+    trained = [spec for spec in model.variable_specs if spec.trainable]
     tables = set(network.sparse_variables)
     places = {spec.name: np.empty(spec.shape, spec.dtype) for spec in trained if spec.name not in tables}
-    weights = model.weights
-    rng = variables.rng(index or 0, model.strategy.context.seed)
+    weights = model.arrays
+    rng = variables.rng(index or 0, model.strategy.seed)
     if batch.size:
         result = network.loss_and_gradients(
             weights,
@@ -221,7 +221,7 @@ def train_shared(
     batch = batch if class_weight is None else batch.weighted(class_weight)
     replica = SharedReplica(model, shared.weights(model))
     number = shared.iterations(compiled.optimizer)
-    chance = partial(chance_of, model.strategy.context.seed, 0, 1, number)
+    chance = partial(chance_of, model.strategy.seed, 0, 1, number)
     step = TrainingStep(model, compiled.losses, batch, replica, chance)
     logs = model.train_step(step)
     loss = step.contribute(logs)

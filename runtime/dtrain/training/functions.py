@@ -49,7 +49,7 @@ class FunctionModel(Model):
         self._functions = functions
         self._variables = tuple(
             VariableSpec(key, value.shape, value.dtype.name, key not in functions.state)
-            for key, value in self.initial_values(self.strategy.context.seed).items()
+            for key, value in self.initial_values(self.strategy.seed).items()
         )
         for spec in self._variables:
             if spec.trainable and not spec.dtype.startswith("float"):
@@ -68,7 +68,7 @@ class FunctionModel(Model):
         return True
 
     @property
-    def variables(self) -> tuple[VariableSpec, ...]:
+    def variable_specs(self) -> tuple[VariableSpec, ...]:
         return self._variables
 
     @property

@@ -15,10 +15,12 @@ from dtrain.data.input_context import InputContext
 from dtrain.data.user_data import all_or_stepwise
 from dtrain.errors import InputError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
+from dtrain.learning.core.results import result_of
 from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import Input, InputLayer, Layer, SymbolicTensor
+from dtrain.learning.layers.weights import of_model
 from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_files import SavedModel, write_model, write_onnx
 from dtrain.strategies.interface import Strategy, Weights
@@ -62,6 +64,7 @@ class Model(CompiledModel):
             symbols = as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs"))
             network = Network.from_graph(*symbols)
         super().__init__(network, name)
+        of_model(self, network.layers if network is not None else ())
         self._output_keys: list[str] = list(outputs) if isinstance(outputs, Mapping) else []
         self._symbols = symbols
         self.history: History | None = None
@@ -127,7 +130,7 @@ class Model(CompiledModel):
         if isinstance(data, Iterator):
             data = all_or_stepwise(data, stepwise=steps_per_epoch is not None)
         batches = Batches.of(
-            data, batch_size=batch_size, shuffle=shuffle, seed=strategy.context.seed, context=context
+            data, batch_size=batch_size, shuffle=shuffle, seed=strategy.seed, context=context
         ).for_fit(strategy, counts=steps_per_epoch is None)
         self.build_for(batches)
         self._check(validation)
@@ -167,7 +170,7 @@ class Model(CompiledModel):
         shows = verbose and (verbose != "auto" or self.strategy.is_leader)
         called = [*as_callbacks(callbacks), *([ProgressBar(verbose)] if shows else [])]
         hooks = CallbackList(called, self, {"steps": steps or batches.count, "verbose": verbose})
-        return _reported(self._evaluate(self.weights, batches.once(steps), hooks), return_dict)
+        return _reported(self._evaluate(self.arrays, batches.once(steps), hooks), return_dict)
 
     def predict(
         self,
@@ -188,7 +191,7 @@ class Model(CompiledModel):
         check_finite(batches, steps, "predict", "steps")
         self.build_for(batches)
         hooks = CallbackList(as_callbacks(callbacks), self, {"steps": steps or batches.count})
-        step = lambda batch: EvaluationStep(self, None, batch, self.weights)  # noqa: E731
+        step = lambda batch: EvaluationStep(self, None, batch, self.arrays)  # noqa: E731
         return self._predicted(predict(batches.once(steps), step, self.predict_step, hooks))
 
     def __call__(self, x: Any, training: bool | None = None) -> Any:
@@ -205,7 +208,7 @@ class Model(CompiledModel):
             list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, list | tuple) else [x]
         )
         if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
-            return self._trained_on(x) if training else self.predict_on_batch(x)
+            return result_of(self._trained_on(x) if training else self.predict_on_batch(x))
         if isinstance(x, Mapping):
             tensors = [x[name] for name in self.network.input_names]
         return self._predicted(only(submodel(self)(tensors, training)))
@@ -278,13 +281,13 @@ class Model(CompiledModel):
         """Return loss and metrics of one batch, as `evaluate`."""
         batch = Batch(x, y, sample_weight)
         self.build(batch.input_shape)
-        return _reported(self._evaluate(self.weights, [batch]), return_dict)
+        return _reported(self._evaluate(self.arrays, [batch]), return_dict)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Return the outputs for one batch."""
         batch = Batch(x)
         self.build(batch.input_shape)
-        return self._predicted(self.predict_step(EvaluationStep(self, None, batch, self.weights)))
+        return self._predicted(self.predict_step(EvaluationStep(self, None, batch, self.arrays)))
 
     # As a file
 
@@ -325,7 +328,7 @@ class Model(CompiledModel):
             SpecError: ONNX has no form of a layer, or the name does not end in ``.onnx``.
             CheckpointError: it cannot be written.
         """
-        write_onnx(filepath, self.network.graph, self.weights, self.name, self.strategy, format)
+        write_onnx(filepath, self.network.graph, self.arrays, self.name, self.strategy, format)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Self:
@@ -340,6 +343,7 @@ class Model(CompiledModel):
         """Return a model of these layers."""
         model = cls(name=name)
         model._network = network
+        of_model(model, network.layers)
         return model
 
     def get_config(self) -> dict[str, Any]:
@@ -352,7 +356,7 @@ class Model(CompiledModel):
         """Return the outputs for one batch in training mode; no moving average moves."""
         batch = Batch(x)
         self.build(batch.input_shape)
-        return self._predicted(self.network.predict(self.weights, batch.x, training=True))
+        return self._predicted(self.network.predict(self.arrays, batch.x, training=True))
 
     def _ends(self) -> tuple[list[SymbolicTensor], list[SymbolicTensor]]:
         if self._symbols is None:
@@ -369,7 +373,7 @@ class Model(CompiledModel):
         return {key: by_name[key] for key in self._output_keys}
 
     def _saved(self, compiled: Compiled | None, state: OptimizerState | None = None) -> SavedModel:
-        values = self.weights
+        values = self.arrays
         return SavedModel(
             describe(self, compiled), {spec.name: values[spec.name] for spec in self.created_variables}, state
         )
@@ -494,6 +498,23 @@ class Sequential(Model):
                 "and this one, Sequential([*model.layers, layer]), which keeps their values"
             )
         self._stack.append(layer)
+        of_model(self, [layer])
+
+    def pop(self) -> None:
+        """Remove the last layer; those that stay keep their values, and the model is to be compiled anew.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not self._stack:
+            raise InputError(f"{self.name}: pop: the stack has no layer")
+        shape = self.network.input_shapes[0] if self.built else None
+        values = self.arrays if self.built else {}
+        del self._stack[-1]
+        self._network = self._values = self._in_replicas = self._symbols = self.compiled = None
+        if shape is not None and self._stack:
+            self.build((None, *shape))
+            self.arrays = {spec.name: values[spec.name] for spec in self.created_variables}
 
     @property
     def network(self) -> Network:

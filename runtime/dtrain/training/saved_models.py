@@ -9,7 +9,7 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
 from dtrain.learning import losses, metrics, optimizers
 from dtrain.learning.core import initializers, regularizers
-from dtrain.learning.core.configuration import CustomObjects
+from dtrain.learning.core.configuration import REGISTERED, CustomObjects
 from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_files import SavedModel, fitted, read_model
 from dtrain.strategies.choice import get_strategy
@@ -65,7 +65,7 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
             f"it has {found} objects, expected at most {OBJECTS_MAX} layers and what they consist of"
         )
     name = description["class_name"]
-    known = {**CLASSES, **custom_objects}
+    known = {**CLASSES, **REGISTERED, **custom_objects}
     if not isinstance(name, str) or not isinstance(known.get(name), type):
         raise SpecError(f"unknown model {name!r}; known are {', '.join(known)}")
     model: Model = known[name].from_config(description["config"], custom_objects)
@@ -75,7 +75,7 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
     for _, weight, _ in model.network.graph.weights():
         initializers.get(weight.initializer)
         regularizers.get(weight.regularizer)
-    model.weights = fitted(dict(saved.weights), model.variables, where)
+    model.arrays = fitted(dict(saved.weights), model.variable_specs, where)
     training = description.get("compiled")
     if compiled and training is not None:
         model.compile(
@@ -115,7 +115,7 @@ def _checked(state: OptimizerState | None, model: Model) -> OptimizerState | Non
     """Return the optimizer's state, if it is one of this optimizer and these variables."""
     if state is None or model.optimizer is None:
         return None
-    shapes = {spec.name: spec.shape for spec in model.variables if spec.trainable}
+    shapes = {spec.name: spec.shape for spec in model.variable_specs if spec.trainable}
     names = model.optimizer.initial_slots(np.zeros(0, np.float32))
     found: Mapping[str, Any] = {
         slot: {name: value.shape for name, value in by_name.items() if name in shapes}

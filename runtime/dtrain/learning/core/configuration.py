@@ -25,6 +25,9 @@ CustomObjects: TypeAlias = Mapping[str, Any]
 
 NO_OBJECTS: CustomObjects = {}
 
+REGISTERED: dict[str, Any] = {}
+"""Custom objects of every reading, by name; see `dt.utils.register_keras_serializable`."""
+
 
 class Configurable:
     """An object that its constructor arguments describe."""
@@ -62,8 +65,10 @@ def to_data(value: Any) -> Any:
     """Return `value` in JSON types: a Configurable by class and config, a named object as its name."""
     if isinstance(value, float) and not isfinite(value):
         raise SpecError(f"{value} cannot be written as data; expected a finite number")
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, float):
+        return float(value)
     if isinstance(value, np.ndarray | np.generic):
         return to_data(value.tolist())
     if isinstance(value, bytes):
@@ -98,6 +103,7 @@ def from_data(
     """
     if isinstance(identifier, Configurable):
         return identifier
+    custom_objects = {**REGISTERED, **custom_objects}
     name: Any = identifier
     arguments: Any = {}
     if isinstance(identifier, Mapping):

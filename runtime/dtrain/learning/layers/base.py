@@ -13,7 +13,6 @@ from functools import cached_property
 from math import prod
 from numbers import Integral
 from typing import Any, ClassVar, TypeAlias
-from weakref import WeakSet
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from dtrain.learning.core.configuration import Configurable, snake_case
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.layers.weights import WithWeights
 from dtrain.types import Array, Arrays, Shape
 
 Chance: TypeAlias = np.random.Generator | Callable[[], np.random.Generator]
@@ -166,7 +166,7 @@ class SymbolicTensor:
 
 
 @dataclass(eq=False)
-class Layer(Configurable):
+class Layer(WithWeights, Configurable):
     """Base class of layers. A layer of your own takes ten lines:
 
         class Scale(dt.layers.Layer):
@@ -275,11 +275,6 @@ class Layer(Configurable):
         raise ProgramError(
             f"{self.label}: has no output before it is called with the result of Input() or of another layer"
         )
-
-    @cached_property
-    def used_by(self) -> "WeakSet[Any]":
-        """Models that hold values of its weights, and share them."""
-        return WeakSet()
 
     @property
     def label(self) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.core.configuration import Configurable
+from dtrain.learning.core.results import result_of
 from dtrain.types import Array
 
 Gradient = Callable[[], Array]
@@ -71,7 +72,8 @@ class Loss(Configurable):
         losses, weights, divisor, _ = self._weighted(y_true, y_pred, sample_weight)
         if weights is not None:
             losses = losses * weights
-        return losses if self.reduction == "none" else losses.dtype.type(losses.sum() / divisor)
+        found = losses if self.reduction == "none" else losses.dtype.type(losses.sum() / divisor)
+        return result_of(found)
 
     def value_and_gradient(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[float, Array]:
         """Return the loss (summed, if the reduction is `none`) and its gradient, of `y_pred`'s shape."""

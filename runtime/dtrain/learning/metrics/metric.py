@@ -15,6 +15,7 @@ import numpy as np
 from dtrain.errors import InputError, ProgramError
 from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.core.configuration import Configurable
+from dtrain.learning.core.results import result_of
 from dtrain.types import Array
 
 State = dict[str, Array]
@@ -91,15 +92,15 @@ def _over_all_processes(result: Callable[..., Any]) -> Callable[..., Any]:
     def of_all(self: "Metric") -> Any:
         if self.shared is not None and self.shared.under_way is None:
             with _apart(self.shared, self.shared.read()):
-                return result(self)
+                return result_of(result(self))
         total = self._total
         if total is None or _calling_replica() is not None:
-            return result(self)
+            return result_of(result(self))
         own = self.state
         self._total = None
         try:
             self._state = total(str(self.name), own)
-            return result(self)
+            return result_of(result(self))
         finally:
             self._state = own
             self._total = total
@@ -192,6 +193,11 @@ class Metric(Configurable):
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch."""
         raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch as `update_state`, and return the result over all batches since the last reset."""
+        self.update_state(*args, **kwargs)
+        return self.result()
 
     def result(self) -> Any:
         """Return the metric over all batches since the last reset; an array if it has several values."""

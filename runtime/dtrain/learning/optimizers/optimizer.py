@@ -18,13 +18,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from numbers import Real
 from types import NoneType
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core import clipping
 from dtrain.learning.core.configuration import Configurable, from_data
+from dtrain.learning.core.results import RateOf
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.applied import Applied
 from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule
@@ -69,6 +70,12 @@ class Optimizer(Applied, Configurable):
     is_legacy_optimizer: ClassVar[bool] = False
     scratch_arrays: ClassVar[int] = 1
     """Number of scratch arrays that the rule needs."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let the class's default learning rate be one that can be assigned, too."""
+        super().__init_subclass__(**kwargs)
+        if "learning_rate" in vars(cls):
+            cls.learning_rate = RateOf(vars(cls)["learning_rate"])  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         self.name = self.name or type(self).__name__
@@ -118,11 +125,8 @@ class Optimizer(Applied, Configurable):
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of the update after the first `step` updates."""
-        return (
-            self.learning_rate(step)
-            if isinstance(self.learning_rate, LearningRateSchedule)
-            else self.learning_rate
-        )
+        rate = vars(self)["learning_rate"]
+        return float(rate(step) if isinstance(rate, LearningRateSchedule) else rate)
 
     @property
     def elementwise(self) -> bool:
@@ -319,6 +323,9 @@ class Optimizer(Applied, Configurable):
         np.add(average, scratch, out=average)
         if self.ema_overwrite_frequency and (step + 1) % self.ema_overwrite_frequency == 0:
             np.copyto(value, average)
+
+
+Optimizer.learning_rate = RateOf(Optimizer.learning_rate)  # type: ignore[assignment,arg-type]
 
 
 def move_towards(mean: Array, target: Array, fraction: float, scratch: Array) -> None:

@@ -297,7 +297,7 @@ def _specs_of(owner: Owner) -> Sequence[VariableSpec] | None:
 def _values_of(owner: Owner) -> Mapping[str, Array]:
     if isinstance(owner, Variable):
         return {VALUE: owner.read()}
-    return owner.state if isinstance(owner, Metric) else owner.weights
+    return owner.state if isinstance(owner, Metric) else owner.arrays
 
 
 def _as_float64(state: State) -> State:

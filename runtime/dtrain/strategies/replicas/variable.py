@@ -77,6 +77,7 @@ class Variable(NDArrayOperatorsMixin):
         home: has the value, where it lies on servers (`strategies.shared`).
         find_state: returns how far an optimizer has come with the variable's model elsewhere, in `fit` or in
             a file; None: it has not, or the variable has no model.
+        assigned: is called when a line outside of the replicas has assigned a value; None: nothing is.
         initial_value: an array, a number, or a function that returns one.
         synchronization: how copies are kept; see `dt.distribute.VariableSynchronization`.
     """
@@ -90,6 +91,7 @@ class Variable(NDArrayOperatorsMixin):
     group: ReplicaGroup
     home: Home | None
     find_state: Callable[[Optimizer], OptimizerState | None] | None
+    assigned: Callable[[Self], None] | None
     _copies: list[Array]
     _lock: threading.Lock
 
@@ -163,6 +165,7 @@ class Variable(NDArrayOperatorsMixin):
         self.group = group
         self.find_state = None
         self.home = None
+        self.assigned = None
         self._copies = [value] * group.replicas
         self._lock = threading.Lock()
         return self
@@ -323,6 +326,8 @@ class Variable(NDArrayOperatorsMixin):
                 self._copies[index] = self._whole(combine(self._copies[index], self._taken(value)))
         else:
             self._change_outside(kind, value, combine)
+            if self.assigned is not None:
+                self.assigned(self)
         return self
 
     def _change_outside(self, kind: str, value: Any, combine: Callable[[Array, Array], Array]) -> None:

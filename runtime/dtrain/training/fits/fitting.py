@@ -128,7 +128,7 @@ class Fit(msgspec.Struct):
     def _run(self, batches: Batches, epochs: Epochs) -> History:
         model = self.model
         strategy = model.strategy
-        values = model.weights
+        values = model.arrays
         optimizer = optimizers.serialize(self.compiled.optimizer)
         leads = strategy.is_leader or strategy.context.may_lead
         description = describe_if_data(model, self.compiled) if leads else None
@@ -159,7 +159,7 @@ class Fit(msgspec.Struct):
         training = self.owner.training = strategy.open(problem)
         _trained[strategy] = self.owner
         self.owner.state = training.optimizer_state if isinstance(training, PassedOverTraining) else None
-        model.weights = training.weights
+        model.arrays = training.weights
         model.stop_training = False
         # A training that a callback has kept goes on, also if this process has made some of its steps before.
         updates = (0 if problem.resume_from else self.owner.updates) - training.clock.first_step
@@ -185,7 +185,7 @@ class Fit(msgspec.Struct):
             self.owner.updates = int(self.compiled.optimizer.iterations)
             self.compiled.optimizer.iterations.assign(self.owner.updates)
             # copies, but tables as they are, whose rows are read where they lie
-            model.weights = {
+            model.arrays = {
                 spec.name: training.weights[spec.name]
                 if spec.sparse
                 else np.array(training.weights[spec.name])
@@ -239,9 +239,7 @@ class Fit(msgspec.Struct):
         if sums:
             check_exchange(training)
         weighs_examples = training.weighs_examples
-        chance = partial(
-            chance_of, model.strategy.context.seed, training.clock.first_step, training.cut.parts
-        )
+        chance = partial(chance_of, model.strategy.seed, training.clock.first_step, training.cut.parts)
 
         def make_step(replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
             drawn = partial(chance, number)
@@ -328,7 +326,7 @@ class Fit(msgspec.Struct):
             raise SystemExit(0)  # else the program would continue with an untrained model
         followed = model.strategy.checkpoints(self.validation.pace)
         model.build_for(self.validation.batches)
-        expected = {spec.name: spec.shape for spec in model.variables}
+        expected = {spec.name: spec.shape for spec in model.variable_specs}
         last: tuple[int, dict[str, float]] | None = None
         for checkpoint in followed:
             found = {name: np.shape(value) for name, value in checkpoint.weights.items()}
@@ -337,9 +335,9 @@ class Fit(msgspec.Struct):
                     f"the checkpoint of step {checkpoint.global_step} holds {found}; this model has "
                     f"{expected}"
                 )
-            model.weights = dict(checkpoint.weights)
+            model.arrays = dict(checkpoint.weights)
             self.compiled.optimizer.iterations.assign(checkpoint.updates)
-            results = self.evaluate(model.weights, self.validation.once(), NO_CALLBACKS)
+            results = self.evaluate(model.arrays, self.validation.once(), NO_CALLBACKS)
             print(f"evaluation at step {checkpoint.global_step} - {numbers(results)}", flush=True)
             model.strategy.evaluated(checkpoint.global_step, results)
             self.validation.evaluated(checkpoint.global_step, results, False)

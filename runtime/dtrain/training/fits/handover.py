@@ -106,7 +106,7 @@ class Handover:
         self._model.stop_training = changes.stop
         # Where a step was made since, the strategy had been told.
         if changes.weights and changes.step == self._training.clock.global_step:
-            self._model.weights = {**self._training.weights, **changes.weights}
+            self._model.arrays = {**self._training.weights, **changes.weights}
 
     def _read(self, name: str) -> Any:
         return plain_data.decode(self._kept[name]) if name in self._kept else None
@@ -159,7 +159,7 @@ class Handover:
     def _changes(self) -> _Changes:
         model = self._model
         known = self._training.weights
-        assigned = {name: value for name, value in model.weights.items() if value is not known.get(name)}
+        assigned = {name: value for name, value in model.arrays.items() if value is not known.get(name)}
         config = optimizers.serialize(self._optimizer)
         return _Changes(self._training.clock.global_step, config, model.stop_training, assigned)
 

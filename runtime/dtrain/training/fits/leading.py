@@ -113,7 +113,7 @@ class Steering(msgspec.Struct):
 
     def goes_back(self) -> None:
         """Undo unsent changes before an epoch begins again: callbacks will make them again at its end."""
-        self.model.weights = self.training.weights
+        self.model.arrays = self.training.weights
         self.model.stop_training = self._stop_told
 
     def tell_changes(self) -> None:
@@ -121,7 +121,7 @@ class Steering(msgspec.Struct):
         model = self.model
         if (
             model.stop_training
-            or model.weights is not self.training.weights
+            or model.arrays is not self.training.weights
             or vars(self.optimizer) != self._told
         ):
             self._send_changes()
@@ -129,7 +129,7 @@ class Steering(msgspec.Struct):
     def _send_changes(self) -> None:
         model = self.model
         training = self.training
-        assigned = None if model.weights is training.weights else model.weights
+        assigned = None if model.arrays is training.weights else model.arrays
         if training.clock.finished and assigned is None:
             return
         self._told = dict(vars(self.optimizer))
@@ -137,7 +137,7 @@ class Steering(msgspec.Struct):
         self.leader.control(
             ConfigChange(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until)
         )
-        model.weights = training.weights
+        model.arrays = training.weights
 
 
 class Epochs(msgspec.Struct, frozen=True):
