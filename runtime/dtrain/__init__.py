@@ -77,7 +77,7 @@ _PUBLIC = {
     "optimizers": "dtrain.learning.optimizers",
     "regularizers": "dtrain.learning.core.regularizers",
     "train": "dtrain.compat.train",
-    "utils": "dtrain.data.encoding",
+    "utils": "dtrain.compat.conveniences",
 }
 
 __all__ = ["__version__", *_PUBLIC]

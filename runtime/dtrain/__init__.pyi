@@ -18,7 +18,6 @@ from dtrain.compat.estimator import LatestExporter as LatestExporter
 from dtrain.compat.estimator import TrainSpec as TrainSpec
 from dtrain.compat.estimator import train_and_evaluate as train_and_evaluate
 from dtrain.config import PlainSettings as _PlainSettings
-from dtrain.data import encoding as _encoding
 from dtrain.data.input_context import InputContext as InputContext
 from dtrain.distribute import nn as nn
 from dtrain.integrations import from_torch as from_torch
@@ -50,7 +49,7 @@ from dtrain.training.steps import TrainingStep as TrainingStep
 
 __version__: str
 keras = _dtrain
-utils = _encoding
+utils = _conveniences
 
 class ParameterServerStrategy(_InACluster):
     def __init__(

@@ -1,22 +1,12 @@
-"""`dt.utils`: labels, sequences of numbers and folders of images as arrays, as in `tf.keras.utils`."""
+"""Labels and sequences as arrays, and batches by number: the part of `dt.utils` that is about data."""
 
 import collections.abc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dtrain.absent_names import absent_from
-from dtrain.data import dataset_creator as experimental
 from dtrain.errors import InputError
 from dtrain.types import Array
-
-if TYPE_CHECKING:
-    from dtrain.data.image_folders import image_dataset_from_directory
-
-__all__ = ["Sequence", "experimental", "image_dataset_from_directory", "pad_sequences", "to_categorical"]
-
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.utils", __all__, ["dtrain.data.image_folders"])
 
 
 class Sequence:
@@ -86,3 +76,16 @@ def pad_sequences(
         if len(kept):  # an empty list has no shape of its own
             row[start : start + len(kept)] = kept
     return padded
+
+
+def normalize(x: Any, axis: int = -1, order: int = 2) -> Array:
+    """Return vectors divided by their norms; those of norm 0 stay.
+
+    Args:
+        x: numbers.
+        axis: the axis along which a vector lies.
+        order: of the norm: 2 is the length.
+    """
+    norms = np.atleast_1d(np.linalg.norm(x, order, axis))
+    norms[norms == 0] = 1
+    return np.asarray(x / np.expand_dims(norms, axis))

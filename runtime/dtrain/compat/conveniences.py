@@ -1,0 +1,152 @@
+"""`dt.utils`: labels, sequences, folders and arrays as data, seeds, custom objects, as `tf.keras.utils`."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from dtrain.absent_names import absent_from
+from dtrain.data import dataset_creator as experimental
+from dtrain.data.encoding import Sequence, normalize, pad_sequences, to_categorical
+from dtrain.errors import SpecError
+from dtrain.learning import layers, losses, metrics, optimizers
+from dtrain.learning.core.configuration import REGISTERED, Configurable, from_data, to_data
+from dtrain.strategies.context import PROGRAM_SEED
+
+if TYPE_CHECKING:
+    from dtrain.data.image_folders import image_dataset_from_directory
+
+T = TypeVar("T")
+
+__all__ = [
+    "CustomObjectScope",
+    "Sequence",
+    "custom_object_scope",
+    "deserialize_keras_object",
+    "experimental",
+    "get_custom_objects",
+    "get_registered_name",
+    "get_registered_object",
+    "image_dataset_from_directory",
+    "normalize",
+    "pad_sequences",
+    "register_keras_serializable",
+    "serialize_keras_object",
+    "set_random_seed",
+    "to_categorical",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.utils", __all__, ["dtrain.data.image_folders"])
+
+
+def set_random_seed(seed: int) -> None:
+    """Set the seed of first values, dropout and shuffling, and of Python's and numpy's generators.
+
+    Every task of a run executes the program, so all have the same. See `training.seed` of the spec.
+
+    Args:
+        seed: a whole number of at least 0.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise SpecError(f"set_random_seed: expected a whole number in [0, 2**32), found {seed!r}")
+    random.seed(int(seed))
+    np.random.seed(int(seed))
+    PROGRAM_SEED[:] = [int(seed)]
+
+
+def register_keras_serializable(package: str = "Custom", name: str | None = None) -> Callable[[T], T]:
+    """Return a decorator that lets files and configs name a class or function of your own.
+
+    Args:
+        package: stands before the name, as in ``Custom>MyLayer``.
+        name: under which it is known; None: its own.
+    """
+
+    def register(known: Any) -> Any:
+        short = name or known.__name__
+        REGISTERED[f"{package}>{short}"] = REGISTERED[known.__name__] = known
+        return known
+
+    return register
+
+
+def get_custom_objects() -> dict[str, Any]:
+    """Return the table of registered classes and functions, by name; what is added to it is registered."""
+    return REGISTERED
+
+
+def get_registered_name(obj: Any) -> str:
+    """Return the name under which an object was registered, or its own.
+
+    Args:
+        obj: a class or function.
+    """
+    names = [key for key, value in REGISTERED.items() if value is obj]
+    return max(names, key=lambda each: ">" in each, default=str(obj.__name__))
+
+
+def get_registered_object(
+    name: str,
+    custom_objects: Mapping[str, Any] | None = None,
+    module_objects: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the class or function of a name; None: there is none.
+
+    Args:
+        name: with or without its package.
+        custom_objects, module_objects: tables that are read after the registered ones.
+    """
+    return {**(module_objects or {}), **(custom_objects or {}), **REGISTERED}.get(name)
+
+
+@contextmanager
+def custom_object_scope(*objects: Mapping[str, Any]) -> Iterator[None]:
+    """Let files and configs name classes of your own within a `with` block.
+
+    Args:
+        objects: classes and functions by name.
+    """
+    before = dict(REGISTERED)
+    REGISTERED.update({key: value for each in objects for key, value in each.items()})
+    try:
+        yield
+    finally:
+        REGISTERED.clear()
+        REGISTERED.update(before)
+
+
+CustomObjectScope = custom_object_scope
+
+
+def serialize_keras_object(obj: Any) -> Any:
+    """Return a layer, loss, metric, optimizer, initializer or regularizer as its class's name and arguments.
+
+    Args:
+        obj: the object.
+    """
+    return to_data(obj)
+
+
+def deserialize_keras_object(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """Return the object that `serialize_keras_object` described.
+
+    Args:
+        config: ``{"class_name", "config"}``.
+        custom_objects: classes of your own by name.
+
+    Raises:
+        SpecError: no class has that name.
+    """
+    known: dict[str, type[Configurable]] = {
+        **metrics.BY_NAME,
+        **losses.BY_NAME,
+        **optimizers.RULES,
+        **layers.classes(),
+    }
+    return from_data(config, "object", known, custom_objects or {})
