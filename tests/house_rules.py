@@ -29,7 +29,14 @@ MAX_SPARE = 0.03
 GIVEN_TWICE = {
     *("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD", "Hinge", "SquaredHinge"),
     *("BinaryCrossentropy", "CategoricalCrossentropy", "SparseCategoricalCrossentropy", "KLDivergence"),
-    *("CosineSimilarity", "Poisson", "MeanAbsoluteError", "MeanAbsolutePercentageError", "MeanSquaredError"),
+    *(
+        "CategoricalHinge",
+        "CosineSimilarity",
+        "Poisson",
+        "MeanAbsoluteError",
+        "MeanAbsolutePercentageError",
+        "MeanSquaredError",
+    ),
     *("MeanSquaredLogarithmicError", "Activation"),
 }
 """Public classes of two modules: optimizers and legacy ones, losses and metrics, activations and layers."""

@@ -63,12 +63,10 @@ class Configurable:
 
 def to_data(value: Any) -> Any:
     """Return `value` in JSON types: a Configurable by class and config, a named object as its name."""
-    if isinstance(value, float) and not isfinite(value):
-        raise SpecError(f"{value} cannot be written as data; expected a finite number")
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        return float(value)
+        return _finite(value)
     if isinstance(value, np.ndarray | np.generic):
         return to_data(value.tolist())
     if isinstance(value, bytes):
@@ -77,6 +75,8 @@ def to_data(value: Any) -> Any:
         return {str(key): to_data(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_data(each) for each in value]
+    if isinstance(value, type) and issubclass(value, Configurable):
+        value = value()
     if isinstance(value, Configurable):
         return {"class_name": type(value).__name__, "config": to_data(value.get_config())}
     if isinstance(getattr(value, "name", None), str):
@@ -84,6 +84,12 @@ def to_data(value: Any) -> Any:
     raise SpecError(
         f"{value!r} cannot be written as data; expected JSON types, or an object with get_config()"
     )
+
+
+def _finite(number: float) -> float:
+    if not isfinite(number):
+        raise SpecError(f"{number} cannot be written as data; expected a finite number")
+    return float(number)
 
 
 def from_data(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.configuration import Configurable, from_data, snake_case
+from dtrain.learning.core.configuration import Configurable, from_data, snake_case, to_data
 from dtrain.types import Array
 
 # The standard deviation of a unit normal cut off at two; Keras divides by it to keep the variance.
@@ -47,7 +47,7 @@ class _ByElement(Initializer):
         return self
 
 
-InitializerLike: TypeAlias = str | Initializer | Mapping[str, Any] | None
+InitializerLike: TypeAlias = str | Initializer | type[Initializer] | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,10 @@ CLASSES: dict[str, type[Initializer]] = {
 _BY_NAME = {snake_case(name): cls for name, cls in CLASSES.items()} | CLASSES
 _BY_NAME |= {"uniform": RandomUniform, "normal": RandomNormal, "zero": Zeros, "one": Ones}
 
-__all__ = ["Initializer", "get", *CLASSES]
+globals().update({snake_case(name): cls for name, cls in CLASSES.items()})
+"""Keras's other names of the classes."""
+
+__all__ = ["Initializer", "deserialize", "get", "serialize", *CLASSES]
 
 
 def get(identifier: InitializerLike) -> Initializer:
@@ -300,7 +303,13 @@ def get(identifier: InitializerLike) -> Initializer:
     """
     if identifier is None:
         return GlorotUniform()
+    if isinstance(identifier, type):  # as Keras takes `initializers.zeros`
+        return identifier()
     return from_data(identifier, "initializer", _BY_NAME if isinstance(identifier, str) else CLASSES)
+
+
+deserialize = get
+serialize = to_data
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:

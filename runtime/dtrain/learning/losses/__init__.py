@@ -1,15 +1,23 @@
-"""Losses, as `losses.get("mse")`, with `loss(y_true, y_pred)` and `value_and_gradient`."""
+"""Losses, as `losses.get("mse")`, with `loss(y_true, y_pred)` and `value_and_gradient`.
 
-from collections.abc import Mapping
+Functions by Keras's names, as `losses.mse(y_true, y_pred)`, return one number for each example; they take
+the arguments of their classes.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from dtrain.errors import SpecError
-from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
+from dtrain.learning.core.results import result_of
 from dtrain.learning.losses.crossentropy import (
     BinaryCrossentropy,
     CategoricalCrossentropy,
     SparseCategoricalCrossentropy,
 )
+from dtrain.learning.losses.focal import BinaryFocalCrossentropy, CategoricalFocalCrossentropy
 from dtrain.learning.losses.loss import (
     ElementMean,
     Loss,
@@ -18,6 +26,7 @@ from dtrain.learning.losses.loss import (
     scale_regularization_loss,
 )
 from dtrain.learning.losses.regression import (
+    CategoricalHinge,
     CosineSimilarity,
     Hinge,
     Huber,
@@ -33,7 +42,10 @@ from dtrain.learning.losses.regression import (
 
 __all__ = [
     "BinaryCrossentropy",
+    "BinaryFocalCrossentropy",
     "CategoricalCrossentropy",
+    "CategoricalFocalCrossentropy",
+    "CategoricalHinge",
     "CosineSimilarity",
     "ElementMean",
     "Hinge",
@@ -50,14 +62,19 @@ __all__ = [
     "SparseCategoricalCrossentropy",
     "SquaredHinge",
     "compute_average_loss",
+    "deserialize",
     "get",
     "scale_regularization_loss",
+    "serialize",
 ]
 
 
 NAMES: dict[type[Loss], tuple[str, ...]] = {
     BinaryCrossentropy: ("binary_crossentropy", "bce", "BCE"),
+    BinaryFocalCrossentropy: ("binary_focal_crossentropy",),
     CategoricalCrossentropy: ("categorical_crossentropy",),
+    CategoricalFocalCrossentropy: ("categorical_focal_crossentropy",),
+    CategoricalHinge: ("categorical_hinge",),
     CosineSimilarity: ("cosine_similarity",),
     Hinge: ("hinge",),
     Huber: ("huber", "huber_loss"),
@@ -83,9 +100,41 @@ def get(identifier: str | Mapping[str, Any] | Loss, custom_objects: CustomObject
         identifier: a name such as ``mse``, ``{"class_name", "config"}``, or a `Loss`.
         custom_objects: classes of your own by the names that data mention.
     """
-    if callable(identifier) and not isinstance(identifier, Loss):
+    given: Any = getattr(identifier, "keras_name", identifier)
+    if callable(given) and not isinstance(given, Loss):
         raise SpecError(
             f"loss: {identifier!r} has no gradient; expected a name or a Loss, for example a class derived "
             "from Loss."
         )
-    return from_data(identifier, "loss", BY_NAME, custom_objects)
+    found: Loss = from_data(given, "loss", BY_NAME, custom_objects)
+    return found
+
+
+deserialize = get
+serialize = to_data
+
+
+def _function(loss: type[Loss], names: tuple[str, ...]) -> Callable[..., Any]:
+    def of_examples(y_true: Any, y_pred: Any, *arguments: Any, **named: Any) -> Any:
+        if named.get("axis") == -1:
+            del named["axis"]
+        of_each = loss(*arguments, reduction="none", **named)
+        if np.ndim(y_pred) == 1:  # one vector, of which Keras makes one number
+            return result_of(of_each(np.asarray(y_true)[np.newaxis], np.asarray(y_pred)[np.newaxis])[0])
+        return of_each(y_true, y_pred)
+
+    of_examples.__name__ = of_examples.__qualname__ = names[0]
+    of_examples.__doc__ = f"""Return `{loss.__name__}` of `y_true` and `y_pred` along the last axis.
+
+    Args:
+        arguments, named: of the class.
+    """
+    of_examples.keras_name = names[0]  # type: ignore[attr-defined]
+    return of_examples
+
+
+FUNCTIONS = {
+    name: function for loss, names in NAMES.items() for function in [_function(loss, names)] for name in names
+}
+"""The losses as functions, by Keras's names; `compile` takes them as it takes the names."""
+globals().update(FUNCTIONS)

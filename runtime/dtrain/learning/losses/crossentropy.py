@@ -13,7 +13,7 @@ from dtrain.types import Array
 
 
 @dataclass
-class _Crossentropy(Loss):
+class Crossentropy(Loss):
     """Base of the cross-entropies; predictions are probabilities, or logits for `activation`."""
 
     activation: ClassVar[str]
@@ -37,7 +37,7 @@ class _Crossentropy(Loss):
 
 
 @dataclass
-class BinaryCrossentropy(_Crossentropy, ElementMean):
+class BinaryCrossentropy(Crossentropy, ElementMean):
     """The cross-entropy of yes and no: -t · log(p) - (1 - t) · log(1 - p), the mean over the last axis.
 
     Shapes: targets and predictions [batch, ..., outputs]; one loss for each place of [batch, ...].
@@ -65,7 +65,7 @@ class BinaryCrossentropy(_Crossentropy, ElementMean):
 
 
 @dataclass
-class CategoricalCrossentropy(_Crossentropy):
+class CategoricalCrossentropy(Crossentropy):
     """The cross-entropy of classes: -Σ t · log(p) over the last axis; targets are distributions, such as
     one-hot vectors.
 
@@ -99,7 +99,7 @@ class CategoricalCrossentropy(_Crossentropy):
 
 
 @dataclass
-class SparseCategoricalCrossentropy(_Crossentropy):
+class SparseCategoricalCrossentropy(Crossentropy):
     """The cross-entropy of class numbers: -log(p[t]).
 
     Shapes: targets are whole numbers [batch, ...] or [batch, ..., 1], predictions [batch, ..., classes].

@@ -130,6 +130,24 @@ class SquaredHinge(ElementMean):
 
 
 @dataclass
+class CategoricalHinge(Loss):
+    """max(0, 1 + the largest of (1 - t) · p - Σ t · p) over the last axis, with one-hot targets.
+
+    Shapes: targets and predictions [batch, ..., classes]; one loss for each place of [batch, ...].
+    """
+
+    def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
+        others = (1.0 - y_true) * y_pred
+        margin = 1.0 + others.max(axis=-1) - (y_true * y_pred).sum(axis=-1)
+
+        def gradient() -> Array:
+            first = np.arange(y_pred.shape[-1]) == others.argmax(axis=-1)[..., np.newaxis]
+            return np.asarray(((1.0 - y_true) * first - y_true) * (margin > 0)[..., np.newaxis])
+
+        return np.maximum(margin, 0.0), gradient
+
+
+@dataclass
 class KLDivergence(Loss):
     """Sum of t · log(t / p) over the last axis.
 

@@ -1,9 +1,16 @@
-"""Metrics, as `metrics.get("accuracy")`: `update_state`, `result`, `reset_state`, `merge_state`."""
+"""Metrics, as `metrics.get("accuracy")`: `update_state`, `result`, `reset_state`, `merge_state`.
+
+Functions by Keras's names, as `metrics.mae(y_true, y_pred)`, return one number for each example.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data
+import numpy as np
+
+from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
+from dtrain.learning.core.results import result_of
+from dtrain.learning.losses import FUNCTIONS
 from dtrain.learning.metrics.accuracy import (
     Accuracy,
     AccuracyByShape,
@@ -30,6 +37,7 @@ from dtrain.learning.metrics.confusion import (
 from dtrain.learning.metrics.from_losses import (
     BinaryCrossentropy,
     CategoricalCrossentropy,
+    CategoricalHinge,
     CosineSimilarity,
     Hinge,
     KLDivergence,
@@ -43,7 +51,7 @@ from dtrain.learning.metrics.from_losses import (
     SparseCategoricalCrossentropy,
     SquaredHinge,
 )
-from dtrain.learning.metrics.metric import Mean, MeanOfFunction, Metric, Sum
+from dtrain.learning.metrics.metric import Mean, MeanOfExamples, MeanOfFunction, Metric, Sum
 
 __all__ = [
     "AUC",
@@ -52,6 +60,7 @@ __all__ = [
     "BinaryCrossentropy",
     "CategoricalAccuracy",
     "CategoricalCrossentropy",
+    "CategoricalHinge",
     "CosineSimilarity",
     "FalseNegatives",
     "FalsePositives",
@@ -81,7 +90,9 @@ __all__ = [
     "TopKCategoricalAccuracy",
     "TrueNegatives",
     "TruePositives",
+    "deserialize",
     "get",
+    "serialize",
 ]
 
 
@@ -128,8 +139,42 @@ def get(
     Raises:
         SpecError: no metric has that name, or its arguments are wrong.
     """
-    if isinstance(identifier, str):
-        identifier = {"class_name": identifier, "config": {"name": identifier}}
-    if callable(identifier) and not isinstance(identifier, Metric | Mapping):
-        return MeanOfFunction(function=identifier)
-    return from_data(identifier, "metric", BY_NAME, custom_objects)
+    given: Any = getattr(identifier, "keras_name", identifier)
+    if isinstance(given, str):
+        given = {"class_name": given, "config": {"name": given}}
+    if callable(given) and not isinstance(given, Metric | Mapping):
+        return MeanOfFunction(function=given)
+    found: Metric = from_data(given, "metric", BY_NAME, custom_objects)
+    return found
+
+
+deserialize = get
+serialize = to_data
+
+_NO_FUNCTIONS = ("bce", "BCE", "huber", "huber_loss", "cosine_similarity", "categorical_hinge")
+_ACCURACIES = (
+    *(BinaryAccuracy, CategoricalAccuracy, SparseCategoricalAccuracy),
+    *(TopKCategoricalAccuracy, SparseTopKCategoricalAccuracy),
+)
+
+
+def _function(metric: type[MeanOfExamples]) -> Function:
+    def of_examples(y_true: Any, y_pred: Any, *arguments: Any, **named: Any) -> Any:
+        return result_of(
+            np.float32(metric(*arguments, **named)._examples(np.asarray(y_true), np.asarray(y_pred)))
+        )
+
+    of_examples.__name__ = of_examples.__qualname__ = metric.default_name
+    of_examples.__doc__ = f"""Return `{metric.__name__}` of each example of `y_true` and `y_pred`.
+
+    Args:
+        arguments, named: of the class.
+    """
+    of_examples.keras_name = metric.default_name  # type: ignore[attr-defined]
+    return of_examples
+
+
+_FUNCTIONS = {name: each for name, each in FUNCTIONS.items() if name not in _NO_FUNCTIONS} | {
+    metric.default_name: _function(metric) for metric in _ACCURACIES
+}
+globals().update(_FUNCTIONS)

@@ -106,6 +106,14 @@ class SquaredHinge(LossMean):
 
 
 @dataclass(eq=False)
+class CategoricalHinge(LossMean):
+    """The mean of max(0, 1 + the largest of (1 - t) · p - Σ t · p)."""
+
+    default_name: ClassVar[str] = "categorical_hinge"
+    measured = losses.CategoricalHinge
+
+
+@dataclass(eq=False)
 class CosineSimilarity(LossMean):
     """The mean of the cosine of the angle between t and p (the loss is minus this).
 

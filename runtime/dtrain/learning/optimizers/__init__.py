@@ -34,6 +34,7 @@ __all__ = [
     "Nadam",
     "Optimizer",
     "RMSprop",
+    "deserialize",
     "from_config",
     "get",
     "legacy",
@@ -57,6 +58,9 @@ def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OB
     return from_data(
         config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES, custom_objects
     )
+
+
+deserialize = from_config
 
 
 def serialize(optimizer: Optimizer) -> dict[str, Any]:
