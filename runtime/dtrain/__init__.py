@@ -25,8 +25,10 @@ The packages of dtrain that are not named here are private.
 """
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from types import TracebackType
+from importlib.machinery import ModuleSpec
+from types import ModuleType, TracebackType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -61,6 +63,7 @@ _PUBLIC = {
     "train_and_evaluate": "dtrain.compat.estimator:train_and_evaluate",
     "get_strategy": "dtrain.strategies.choice:get_strategy",
     "activations": "dtrain.learning.core.activations",
+    "backend": "dtrain.compat.backend",
     "callbacks": "dtrain.callbacks",
     "compat": "dtrain.compat",
     "data": "dtrain.data",
@@ -85,6 +88,8 @@ __all__ = ["__version__", *_PUBLIC]
 
 def __getattr__(name: str) -> Any:
     absent_from = import_module("dtrain.absent_names").absent_from
+    if name == "config":  # two names of TensorFlow's, in a package that is else private
+        return import_module("dtrain.config")
     if name not in _PUBLIC:
         return absent_from("dtrain", __all__)(name)
     if sys.excepthook is sys.__excepthook__:
@@ -97,6 +102,40 @@ def __getattr__(name: str) -> Any:
         value.__getattr__ = absent_from(f"dtrain.{name}", value.__all__)  # type: ignore[method-assign]
     globals()[name] = value
     return value
+
+
+class _PublicPaths:
+    """Finder of public modules by the paths of programs: `from dtrain.keras.layers import Dense`."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        places = name.split(".")[1:]
+        while places[:1] == ["keras"]:
+            del places[0]
+        home = _PUBLIC.get(places[0], "") if places and name.split(".")[1] != "keras" else "keras"
+        if not name.startswith(f"{__name__}.") or home in ("", f"{__name__}.{places[0] if places else ''}"):
+            return None
+        found: Any = sys.modules[__name__]
+        for place in places:
+            found = getattr(found, place) if place in getattr(found, "__all__", ()) else None
+        return ModuleSpec(name, _LoadedModule(found)) if isinstance(found, ModuleType) else None  # type: ignore[arg-type]
+
+
+class _LoadedModule:
+    """Loader of a module that is there, which keeps its own spec."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+sys.meta_path.insert(0, _PublicPaths)
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -6,6 +6,11 @@ All of it is frozen data. A written spec (a file, options, a constructor's argum
 mistakes in its own terms: the launcher with file, line and column, a constructor with the argument's name.
 """
 
+from dtrain.config.devices import (  # noqa: F401 - of `dt.config`
+    list_logical_devices,
+    list_physical_devices,
+    threading,
+)
 from dtrain.config.plain_data import KeyPath, Problem, is_none
 from dtrain.config.resolution import resolve, with_program
 from dtrain.config.run_spec import (
