@@ -11,8 +11,7 @@ from dtrain.absent_names import absent_from
 from dtrain.data import dataset_creator as experimental
 from dtrain.data.encoding import Sequence, normalize, pad_sequences, to_categorical
 from dtrain.errors import SpecError
-from dtrain.learning import layers, losses, metrics, optimizers
-from dtrain.learning.core.configuration import REGISTERED, Configurable, from_data, to_data
+from dtrain.learning.core.configuration import REGISTERED
 from dtrain.strategies.context import PROGRAM_SEED
 
 if TYPE_CHECKING:
@@ -24,16 +23,13 @@ __all__ = [
     "CustomObjectScope",
     "Sequence",
     "custom_object_scope",
-    "deserialize_keras_object",
     "experimental",
     "get_custom_objects",
     "get_registered_name",
-    "get_registered_object",
     "image_dataset_from_directory",
     "normalize",
     "pad_sequences",
     "register_keras_serializable",
-    "serialize_keras_object",
     "set_random_seed",
     "to_categorical",
 ]
@@ -91,20 +87,6 @@ def get_registered_name(obj: Any) -> str:
     return max(names, key=lambda each: ">" in each, default=str(obj.__name__))
 
 
-def get_registered_object(
-    name: str,
-    custom_objects: Mapping[str, Any] | None = None,
-    module_objects: Mapping[str, Any] | None = None,
-) -> Any:
-    """Return the class or function of a name; None: there is none.
-
-    Args:
-        name: with or without its package.
-        custom_objects, module_objects: tables that are read after the registered ones.
-    """
-    return {**(module_objects or {}), **(custom_objects or {}), **REGISTERED}.get(name)
-
-
 @contextmanager
 def custom_object_scope(*objects: Mapping[str, Any]) -> Iterator[None]:
     """Let files and configs name classes of your own within a `with` block.
@@ -122,31 +104,3 @@ def custom_object_scope(*objects: Mapping[str, Any]) -> Iterator[None]:
 
 
 CustomObjectScope = custom_object_scope
-
-
-def serialize_keras_object(obj: Any) -> Any:
-    """Return a layer, loss, metric, optimizer, initializer or regularizer as its class's name and arguments.
-
-    Args:
-        obj: the object.
-    """
-    return to_data(obj)
-
-
-def deserialize_keras_object(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """Return the object that `serialize_keras_object` described.
-
-    Args:
-        config: ``{"class_name", "config"}``.
-        custom_objects: classes of your own by name.
-
-    Raises:
-        SpecError: no class has that name.
-    """
-    known: dict[str, type[Configurable]] = {
-        **metrics.BY_NAME,
-        **losses.BY_NAME,
-        **optimizers.RULES,
-        **layers.classes(),
-    }
-    return from_data(config, "object", known, custom_objects or {})

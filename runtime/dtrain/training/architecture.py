@@ -6,7 +6,9 @@ Every replica has a copy of the variables. A summary has the form of `tf.keras.M
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -457,9 +459,13 @@ class Architecture(WithAccess):
             CheckpointError: the file is damaged, or holds other variables than this model has.
         """
         path = source(self.strategy, filepath)
-        self.arrays = self.arrays | load_weights(
-            path, self.variable_specs, by_name=by_name, skip_mismatch=skip_mismatch
-        )
+        known = self.arrays
+        keras_files = import_module("dtrain.training.keras_files")  # which makes models
+        if keras_files.is_of_keras(Path(path)):
+            found = keras_files.load_weights(Path(path), self, by_name=by_name, skip_mismatch=skip_mismatch)
+        else:
+            found = load_weights(path, self.variable_specs, by_name=by_name, skip_mismatch=skip_mismatch)
+        self.arrays = known | found
 
     def summary(self, line_length: int = LINE_LENGTH, print_fn: Callable[[str], object] = print) -> None:
         """Print layers, shapes and numbers of parameters; see `tf.keras.Model.summary`.

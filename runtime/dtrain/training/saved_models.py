@@ -1,6 +1,7 @@
 """Loading of a model from a file or a checkpoint."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from dtrain.learning.core.configuration import REGISTERED, CustomObjects
 from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_files import SavedModel, fitted, read_model
 from dtrain.strategies.choice import get_strategy
-from dtrain.training import models  # noqa: F401 - which adds its class
+from dtrain.training import keras_files, models  # noqa: F401 - which adds its class
 from dtrain.training.architecture import CLASSES
 from dtrain.training.models import Model
 
@@ -42,8 +43,12 @@ def load_model(
     Raises:
         CheckpointError: the file is damaged, is none of a model, or names a class that is unknown.
     """
-    saved = read_model(source(get_strategy(), filepath))
+    path = Path(source(get_strategy(), filepath))
     try:
+        if keras_files.is_of_keras(path):
+            made: Model = keras_files.load_model(path, custom_objects or {}, compiled=compile)
+            return made
+        saved = read_model(path)
         return _model(saved, custom_objects or {}, str(filepath), compiled=compile)
     except CheckpointError:
         raise

@@ -35,7 +35,7 @@ class Configurable:
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
         """Raise a `SpecError` for an argument of Keras that absent_names.txt lists."""
         made: type = cls
-        for name in sorted(named.keys() - _argument_names(made)):
+        for name in sorted(named.keys() - argument_names(made)):
             if use := instead().get(("arguments", name)):
                 raise SpecError(f"{cls.__name__}: has no argument {name}; {use}")
         return super().__new__(cls)
@@ -43,7 +43,7 @@ class Configurable:
     def get_config(self) -> dict[str, Any]:
         """Return the constructor arguments as JSON types."""
         cls: type = type(self)
-        names = _argument_names(cls)
+        names = argument_names(cls)
         if lost := [name for name in names if not hasattr(self, name)]:
             raise SpecError(
                 f"{cls.__name__}: its argument {lost[0]} is kept in no attribute of that name; write "
@@ -161,7 +161,7 @@ def snake_case(class_name: str) -> str:
 
 
 @cache
-def _argument_names(cls: type) -> tuple[str, ...]:
+def argument_names(cls: type) -> tuple[str, ...]:
     names: list[str] = []
     for each in cls.__mro__:
         if "__init__" not in vars(each):
