@@ -44,6 +44,8 @@ AssertionError.
 `exit_code` is the exit code of a command line that the error ends.
 """
 
+from importlib import import_module
+
 
 class DtrainError(Exception):
     """Base of all errors that dtrain raises on purpose."""
@@ -193,3 +195,10 @@ class SharedMemoryError(PeerLostError):
 
 class WaitTimeoutError(PeerError, TimeoutError):
     """A wait reached its deadline; the message says for whom and for what."""
+
+
+def __getattr__(name: str) -> object:
+    """Answer for a name that is absent; the errors alone load nothing."""
+    known = [key for key, each in globals().items() if isinstance(each, type)]
+    missing: object = import_module("dtrain.absent_names").absent_from("dtrain.errors", known)(name)
+    return missing

@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
+from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import Configurable
 
@@ -242,3 +244,7 @@ __all__ = ["LearningRateSchedule", *SCHEDULES]
 def _require_positive(schedule: LearningRateSchedule, field: str) -> None:
     if not getattr(schedule, field) > 0:
         raise SpecError(f"{type(schedule).__name__}: expected {field} > 0, found {getattr(schedule, field)}.")
+
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.optimizers.schedules", __all__)
