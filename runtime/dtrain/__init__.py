@@ -67,6 +67,7 @@ _PUBLIC = {
     "callbacks": "dtrain.callbacks",
     "compat": "dtrain.compat",
     "data": "dtrain.data",
+    "datasets": "dtrain.compat.datasets",
     "distribute": "dtrain.distribute",
     "errors": "dtrain.errors",
     "estimator": "dtrain.compat.estimator",
