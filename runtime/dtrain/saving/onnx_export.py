@@ -154,6 +154,10 @@ class _GraphWriter:
             raise SpecError(
                 f"{layer.label}: cannot be exported: it was called with training=True, and ONNX files infer"
             )
+        if step.arguments.tensors or step.arguments.options or getattr(layer, "mask_zero", False):
+            raise SpecError(
+                f"{layer.label}: cannot be exported: ONNX has no form of masks, or of arguments of a call"
+            )
         self.onnx.scope = step.path
         arriving = [self._names[slot.step][slot.output] for slot in step.inputs]
         if not layer.any_dtype:

@@ -14,7 +14,7 @@ from dtrain.callbacks import CallbackList
 from dtrain.checkpoints import Pace
 from dtrain.data.sources import ReadOnce
 from dtrain.errors import InputError
-from dtrain.learning.graphs.heads import by_output
+from dtrain.learning.graphs.heads import by_output, masked
 from dtrain.messages import Sums
 from dtrain.protocol.tally import merged
 from dtrain.training.batches import Batches
@@ -95,11 +95,14 @@ class Totals:
             raise InputError(f"metrics: expected {len(self._names)} outputs, found {found}")
         targets = by_output(step.y, self._names, "targets")
         weights = by_output(step.sample_weight, self._names, "sample weights")
+        masks = step.masks or [None] * len(outputs)
         for each in self._metrics:
-            if each.weighted:
-                each.metric.update_state(
-                    targets[each.output], outputs[each.output], sample_weight=weights[each.output]
-                )
+            weight = weights[each.output] if each.weighted else None
+            mask = masks[each.output]
+            if mask is not None:
+                weight = masked(weight, mask, is_mean=False)
+            if each.weighted or mask is not None:
+                each.metric.update_state(targets[each.output], outputs[each.output], sample_weight=weight)
             else:
                 each.metric.update_state(targets[each.output], outputs[each.output])
 

@@ -21,7 +21,7 @@ the batch and its part, and from nothing else. A part thus has the same gradient
 it, however often, after any restart, rollback or resume.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -53,6 +53,7 @@ class EvaluationStep:
         x, y, sample_weight: of the batch.
         outputs: of the model, for the metrics; set by the methods, or by you.
         losses: each output's, as ``NAME_loss``, where there are several; set by the methods.
+        masks: each output's mask, or None; set by the methods.
     """
 
     def __init__(self, model: Architecture, loss: Losses | None, batch: Batch, weights: Weights) -> None:
@@ -62,6 +63,7 @@ class EvaluationStep:
         self._weights = weights
         self.outputs: Any = None
         self.losses: dict[str, float] = {}
+        self.masks: Sequence[Array | None] = ()
         self._model = model
         self._loss = loss
 
@@ -98,6 +100,7 @@ class EvaluationStep:
 
     def _noted(self, result: StepResult) -> StepResult:
         self.outputs = result.outputs
+        self.masks = result.masks
         if isinstance(result.outputs, list):
             self.losses = {f"{name}_loss": value for name, value in result.losses.items()}
         return result
@@ -219,6 +222,7 @@ class TrainingStep(EvaluationStep):
         self._pass = self._model.network.forward(self._weights, given, self._drawn_from, self._sums)
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
+        self.masks = self._pass.masks
         self.updates.update(self._pass.state_updates())
         return self.outputs
 

@@ -32,7 +32,7 @@ from dtrain.learning.core.arrays import fits, shape_text
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.core.regularizers import Regularizer
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight, classes
-from dtrain.learning.layers.base import LayerNode
+from dtrain.learning.layers.base import NO_ARGUMENTS, CallArguments, LayerNode
 from dtrain.learning.layers.pooled_convolution import pooled
 from dtrain.types import Shape
 
@@ -99,6 +99,7 @@ class PartUse:
     part: Part
     inputs: tuple[Slot, ...] = ()
     training: bool | None = None
+    arguments: CallArguments = NO_ARGUMENTS
 
 
 @dataclass(slots=True, eq=False)
@@ -116,9 +117,14 @@ class LayerStep:
     path: str
     inputs: tuple[Slot, ...] = ()
     training: bool | None = None
+    arguments: CallArguments = NO_ARGUMENTS
     shapes: list[Shape] = field(default_factory=list)
     weights: tuple[tuple[Weight, str], ...] = ()
     trained: tuple[tuple[Weight, str], ...] = ()
+
+    def arriving(self, items: list[Any]) -> Any:
+        """Return what the layer is given of something that all `inputs` have: one item, or a list."""
+        return items[: len(items) - len(self.arguments.tensors)] if self.layer.takes_list else items[0]
 
 
 class Graph:
@@ -183,7 +189,12 @@ class Graph:
                 "them once"
             )
         uses = [
-            PartUse(node.part, tuple(Slot(nodes[t.node], t.index) for t in node.inputs), node.training)
+            PartUse(
+                node.part,
+                tuple(Slot(nodes[t.node], t.index) for t in node.inputs),
+                node.training,
+                node.arguments,
+            )
             for node in nodes
         ]
         return cls(uses, [Slot(nodes[t.node], t.index) for t in leaving])
@@ -224,7 +235,7 @@ class Graph:
             if not step.inputs:
                 continue
             arriving = [self.steps[slot.step].shapes[slot.output] for slot in step.inputs]
-            weights = tuple(step.layer.declare(arriving if step.layer.takes_list else arriving[0]))
+            weights = tuple(step.layer.declare(step.arriving(arriving)))
             if declared.setdefault(step.layer, weights) != weights:
                 raise InputError(
                     f"{step.layer.label}: is used on input shapes that need different weights; "
@@ -263,11 +274,7 @@ class Graph:
         for step in self.steps:
             arriving = [produced[slot.step][slot.output] for slot in step.inputs]
             layer = step.layer
-            shape: Any = (
-                layer.output_shape(arriving if layer.takes_list else arriving[0])
-                if arriving
-                else next(source)
-            )
+            shape: Any = layer.output_shape(step.arriving(arriving)) if arriving else next(source)
             produced.append(shape if isinstance(shape, list) else [shape])
         return produced
 
@@ -299,6 +306,14 @@ class Graph:
     def activity_penalties(self) -> dict[int, Regularizer]:
         found = ((number, step.layer.activity_penalty()) for number, step in enumerate(self.steps))
         return {number: penalty for number, penalty in found if penalty is not None}
+
+    @cached_property
+    def masks(self) -> bool:
+        """Whether a layer may make masks, or be given one."""
+        return any(
+            type(step.layer).compute_mask is not Layer.compute_mask or step.arguments is not NO_ARGUMENTS
+            for step in self.steps
+        )
 
     @cached_property
     def stand_ins(self) -> dict[int, Layer]:
@@ -378,7 +393,7 @@ class Graph:
             if not all(0 <= slot.step < index and slot.output >= 0 for slot in use.inputs):
                 raise SpecError(f"{where}: reads {use.inputs}, which are not all outputs of earlier steps")
             takes = len(use.part.graph.inputs) if isinstance(use.part, Submodel) else 1
-            if len(use.inputs) not in (0, takes) and not (
+            if len(use.inputs) - len(use.arguments.tensors) not in (0, takes) and not (
                 isinstance(use.part, Layer) and use.part.takes_list
             ):
                 raise SpecError(
@@ -405,7 +420,13 @@ def flattened(
         arriving = tuple(flat(slot, ends) for slot in use.inputs)
         if isinstance(use.part, Layer):
             steps.append(
-                LayerStep(use.part, paths.setdefault(use.part, names[use.part]), arriving, use.training)
+                LayerStep(
+                    use.part,
+                    paths.setdefault(use.part, names[use.part]),
+                    arriving,
+                    use.training,
+                    use.arguments,
+                )
             )
             ends.append(len(steps) - 1)
             continue
@@ -418,11 +439,8 @@ def flattened(
                 continue
             inputs = tuple(flat(slot, within) for slot in inner.inputs)
             path = paths.setdefault(inner.layer, f"{names[use.part]}/{inner.path}")
-            steps.append(
-                LayerStep(
-                    inner.layer, path, inputs, use.training if inner.training is None else inner.training
-                )
-            )
+            training = use.training if inner.training is None else inner.training
+            steps.append(LayerStep(inner.layer, path, inputs, training, inner.arguments))
             within.append(len(steps) - 1)
         ends.append([flat(slot, within) for slot in graph.outputs])
     return steps, ends
@@ -474,7 +492,7 @@ def _numbered(first: str | None, base: str, numbers: Counter[str]) -> Iterator[s
 def _called(use: PartUse, arriving: list[SymbolicTensor]) -> Any:
     if isinstance(use.part, Submodel):
         return use.part(arriving, use.training)
-    return use.part(arriving if use.part.takes_list else arriving[0], use.training)
+    return use.part.used(tuple(arriving), use.training, use.arguments)
 
 
 def _collect(node: LayerNode, nodes: dict[LayerNode, int]) -> None:
@@ -541,7 +559,9 @@ def _layer_from_data(data: Any, custom_objects: CustomObjects) -> Layer:
 def _use_to_data(use: PartUse, layers: Mapping[Layer, int], models: Mapping[Submodel, int]) -> dict[str, Any]:
     number = {"layer": layers[use.part]} if isinstance(use.part, Layer) else {"model": models[use.part]}
     training = {} if use.training is None else {"training": use.training}
-    return {**number, "inputs": [list(slot) for slot in use.inputs], **training}
+    given = {"arguments": list(use.arguments.tensors)} if use.arguments.tensors else {}
+    options = {"options": to_data(use.arguments.options)} if use.arguments.options else {}
+    return {**number, "inputs": [list(slot) for slot in use.inputs], **training, **given, **options}
 
 
 def _use_from_data(data: Mapping[str, Any], layers: Sequence[Layer], models: Sequence[Submodel]) -> PartUse:
@@ -549,4 +569,5 @@ def _use_from_data(data: Mapping[str, Any], layers: Sequence[Layer], models: Seq
     training = data.get("training")
     if training not in (None, True, False):
         raise SpecError(f"training: expected true or false, found {training!r}")
-    return PartUse(part, tuple(Slot(*slot) for slot in data["inputs"]), training)
+    given = CallArguments(tuple(data.get("arguments", ())), dict(data.get("options", {})))
+    return PartUse(part, tuple(Slot(*slot) for slot in data["inputs"]), training, given)

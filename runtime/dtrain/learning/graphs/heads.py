@@ -94,6 +94,22 @@ class Head(NamedTuple):
         return np.array(value) if self.activation is None else self.activation(value)
 
 
+def masked(sample_weight: Any, mask: Array, is_mean: bool) -> Array:
+    """Return weights of examples that are 0 where the output has nothing.
+
+    For a mean over examples those that are there count as all, as in `apply_valid_mask` of Keras 2.15.
+    """
+    weights = mask.astype(np.float32)
+    if is_mean:
+        weights *= mask.size / max(1, int(mask.sum()))
+    if sample_weight is None:
+        return weights
+    given = np.asarray(sample_weight, np.float32)
+    if given.ndim > weights.ndim and given.shape[-1] == 1:
+        given = given[..., 0]
+    return weights * given.reshape(*given.shape, *[1] * (weights.ndim - given.ndim))
+
+
 def by_output(given: Any, names: Sequence[str], what: str) -> list[Any]:
     """Return what is given for each of a model's outputs, None where nothing is.
 

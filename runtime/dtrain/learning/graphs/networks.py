@@ -21,7 +21,7 @@ from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.graph import Graph, LayerStep, Part, Slot
-from dtrain.learning.graphs.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output
+from dtrain.learning.graphs.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output, masked
 from dtrain.learning.graphs.passes import Pass, ScratchPool, only
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Chance, StepSums
@@ -40,6 +40,7 @@ class StepResult(NamedTuple):
         losses: of each output that has one, by its name.
         outputs: the model's output; a list of them if it has several.
         state_updates: new values of variables that are not trained, such as moving averages.
+        masks: of the outputs, one for each, or None.
         row_gradients: gradients of the `Network.sparse_variables` for which no array was passed.
     """
 
@@ -48,6 +49,7 @@ class StepResult(NamedTuple):
     outputs: Any
     state_updates: Arrays = NOTHING
     row_gradients: Mapping[str, SparseRows] = NOTHING
+    masks: Sequence[Array | None] = ()
 
 
 class Network:
@@ -154,6 +156,7 @@ class Network:
             self._total(weights, heads, lost) + run.activity_loss(),
             self._named(heads, lost),
             self._outputs(heads, run),
+            masks=run.masks,
         )
 
     def loss_and_gradients(
@@ -199,7 +202,7 @@ class Network:
         total = self._total(weights, heads, lost) + scale.activities * run.activity_loss()
         upstream = [gradient for _, gradient in found]
         rows = run.backward(upstream, gradients, scale.penalties, scale.activities)
-        return StepResult(total, self._named(heads, lost), outputs, run.state_updates(), rows)
+        return StepResult(total, self._named(heads, lost), outputs, run.state_updates(), rows, run.masks)
 
     def penalty_gradients(self, weights: Arrays, gradients: Arrays, scale: float) -> None:
         for gradient in gradients.values():
@@ -257,6 +260,11 @@ class Network:
         names = self.output_names
         targets = by_output(y, names, "targets")
         weights = by_output(sample_weight, names, "sample weights")
+        if self.graph.masks:
+            weights = [
+                weight if mask is None or head.loss is None else masked(weight, mask, head.loss.is_mean)
+                for weight, mask, head in zip(weights, run.masks, heads, strict=True)
+            ]
         return zip(heads, zip(targets, run.outputs, weights, strict=True), strict=True)
 
     def _total(self, weights: Arrays, heads: Sequence[Head], lost: Sequence[float]) -> float:

@@ -58,6 +58,7 @@ class Pass:
         self._graph = graph
         self._layers = [stand_ins.get(index, step.layer) for index, step in enumerate(graph.steps)]
         self._values: list[list[Array]] = []
+        self._masks: list[list[Array | None]] = []
         self._caches: list[Any] = []
         self._given = weights
         self._weights: list[dict[str, Array]] = []
@@ -82,6 +83,13 @@ class Pass:
         """The model's outputs: scratch memory, which `backward` gives back."""
         return [self._values[slot.step][slot.output] for slot in self._graph.outputs]
 
+    @property
+    def masks(self) -> list[Array | None]:
+        """The masks of the model's outputs."""
+        if not self._graph.masks:
+            return [None] * len(self._graph.outputs)
+        return [self._masks[slot.step][slot.output] for slot in self._graph.outputs]
+
     def values(self) -> Iterator[tuple[LayerStep, list[Array]]]:
         return zip(self._graph.steps, self._values, strict=True)
 
@@ -103,12 +111,35 @@ class Pass:
         for layer, step, call in zip(self._layers, self._graph.steps, self._calls, strict=True):
             weights = {weight.name: self._given[name] for weight, name in step.weights}
             arriving = [self._values[slot.step][slot.output] for slot in step.inputs] or [next(source)]
+            if step.arguments.tensors:
+                n = len(arriving) - len(step.arguments.tensors)
+                named = dict(zip(step.arguments.tensors, arriving[n:], strict=True))
+                call.arguments = {**step.arguments.options, **named}
+                arriving = arriving[:n]
+            elif step.arguments.options:
+                call.arguments = step.arguments.options
             if not layer.any_dtype:
                 arriving = [as_float32(array, layer.label) for array in arriving]
-            y, cache = layer.forward(weights, arriving if layer.takes_list else arriving[0], call)
+            x = arriving if layer.takes_list else arriving[0]
+            if self._graph.masks and step.inputs:
+                call.mask = self._mask(step, call)
+                mask = step.layer.compute_mask(x, call.mask)
+                self._masks.append(mask if isinstance(mask, list) else [mask] * len(step.shapes))
+            elif self._graph.masks:
+                self._masks.append([None])
+            y, cache = layer.forward(weights, x, call)
             self._weights.append(weights)
             self._values.append(y if isinstance(y, list) else [y])
             self._caches.append(cache)
+
+    def _mask(self, step: LayerStep, call: Call) -> Any:
+        """Return the mask of a layer's input, in whose place one may be given in the call; or a list."""
+        flowing = [self._masks[slot.step][slot.output] for slot in step.inputs]
+        if not step.layer.takes_list:
+            given = call.arguments.get("mask", flowing[0])
+            return None if given is None else np.asarray(given, bool)
+        masks = step.arriving(flowing)
+        return [call.arguments.get(f"mask/{number}", mask) for number, mask in enumerate(masks)]
 
     def backward(
         self,
@@ -138,7 +169,9 @@ class Pass:
                 scale = activity_scale / max(1, len(y))
                 self._graph.activity_penalties[index].add_gradient(y, dy, scale)
             dx = self._layers[index].backward(weights, self._caches[index], dy, places, call)
-            for slot, gradient in zip(step.inputs, dx if step.layer.takes_list else [dx], strict=True):
+            of_inputs = list(dx) if step.layer.takes_list else [dx]
+            of_inputs += map(call.argument_gradients.get, step.arguments.tensors)
+            for slot, gradient in zip(step.inputs, of_inputs, strict=True):
                 arrived.add(slot, gradient)
             collected.finish(step, weights, places, call)
         scratch = self._scratch

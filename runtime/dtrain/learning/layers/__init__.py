@@ -9,6 +9,7 @@ from dtrain.learning.layers.base import Call, Input, InputLayer, Layer, Symbolic
 from dtrain.learning.layers.dense import ELU, Activation, Dense, LeakyReLU, PReLU, ReLU, Softmax
 
 if TYPE_CHECKING:
+    from dtrain.learning.layers.cells import GRUCell, LSTMCell, SimpleRNNCell, StackedRNNCells
     from dtrain.learning.layers.convolution import Conv1D, Conv2D, Conv2DTranspose, DepthwiseConv2D
     from dtrain.learning.layers.embedding import Embedding
     from dtrain.learning.layers.merging import (
@@ -58,27 +59,31 @@ if TYPE_CHECKING:
     from dtrain.learning.layers.preprocessing.lookups import IntegerLookup, StringLookup
     from dtrain.learning.layers.preprocessing.numeric import Normalization, Rescaling
     from dtrain.learning.layers.preprocessing.text_vectorization import TextVectorization
-    from dtrain.learning.layers.recurrent import GRU, LSTM, SimpleRNN
+    from dtrain.learning.layers.recurrent import GRU, LSTM, RNN, SimpleRNN
     from dtrain.learning.layers.shaping import (
         Dropout,
         Flatten,
+        Masking,
         Permute,
         RepeatVector,
         Reshape,
         UpSampling2D,
         ZeroPadding2D,
     )
+    from dtrain.learning.layers.wrapping import Bidirectional, TimeDistributed
 
 __all__ = [
     "ELU",
     "GRU",
     "LSTM",
+    "RNN",
     "Activation",
     "Add",
     "Average",
     "AveragePooling1D",
     "AveragePooling2D",
     "BatchNormalization",
+    "Bidirectional",
     "Call",
     "CategoryEncoding",
     "CenterCrop",
@@ -92,6 +97,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "GRUCell",
     "GlobalAveragePooling1D",
     "GlobalAveragePooling2D",
     "GlobalMaxPooling1D",
@@ -101,9 +107,11 @@ __all__ = [
     "Input",
     "InputLayer",
     "IntegerLookup",
+    "LSTMCell",
     "Layer",
     "LayerNormalization",
     "LeakyReLU",
+    "Masking",
     "MaxPooling1D",
     "MaxPooling2D",
     "Maximum",
@@ -125,11 +133,14 @@ __all__ = [
     "Reshape",
     "Resizing",
     "SimpleRNN",
+    "SimpleRNNCell",
     "Softmax",
+    "StackedRNNCells",
     "StringLookup",
     "Subtract",
     "SymbolicTensor",
     "TextVectorization",
+    "TimeDistributed",
     "UpSampling2D",
     "Weight",
     "ZeroPadding2D",
@@ -143,7 +154,16 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    _FAMILIES = ("shaping", "embedding", "normalization", "convolution", "pooling", "merging", "recurrent")
+    _FAMILIES = (
+        "shaping",
+        "embedding",
+        "normalization",
+        "convolution",
+        "pooling",
+        "merging",
+        "recurrent",
+        "wrapping",
+    )
     _PREPARING = ("numeric", "categories", "lookups", "text_vectorization", "images")
     __getattr__ = absent_from(
         "dtrain.layers",

@@ -6,9 +6,9 @@ to sums over the replicas that compute its other parts. Shapes are those of one 
 axis.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from math import prod
 from numbers import Integral
@@ -96,10 +96,17 @@ class Call:
         sums: over the replicas of the step; None where this pass is alone.
         updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
         sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
+        mask: of the input, [batch, ...] of bool: False where there is nothing; a list of masks for a list of
+            inputs; None where there is none.
+        arguments: of this use of the layer, by name; see `CallArguments`.
+        argument_gradients: by the arguments that are arrays; the layer adds to it in `backward`.
     """
 
     __slots__ = (
         "_chance",
+        "argument_gradients",
+        "arguments",
+        "mask",
         "memory",
         "needs_input_gradient",
         "sparse_gradients",
@@ -113,21 +120,28 @@ class Call:
         training: bool = False,
         rng: Chance | None = None,
         needs_input_gradient: bool = True,
-        memory: dict[str, Array] | None = None,
+        memory: dict[str, Any] | None = None,
         sums: StepSums | None = None,
     ) -> None:
+        self.mask: Any = None
+        self.arguments: Mapping[str, Any] = {}
+        self.argument_gradients: dict[str, Array] = {}
         self.sums = sums
         self.training = training
         self.needs_input_gradient = needs_input_gradient
         self.updates: dict[str, Array] = {}
         self.sparse_gradients: dict[str, SparseRows] = {}
-        self.memory: dict[str, Array] = {} if memory is None else memory
+        self.memory: dict[str, Any] = {} if memory is None else memory
         self._chance = rng
 
     @property
     def rng(self) -> np.random.Generator | None:
         """Source of random numbers; None where none are wanted."""
         return None if self._chance is None else generator_of(self._chance)
+
+    def of_part(self, name: str) -> "Call":
+        """Return the circumstances of a layer within this one, which has scratch memory of its own."""
+        return Call(self.training, self._chance, True, self.memory.setdefault(name, {}), self.sums)
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
         """Return uninitialised C-contiguous memory, the same for a name until this pass has ended.
@@ -141,6 +155,23 @@ class Call:
         return memory[:size].reshape(shape)
 
 
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """Arguments of a call of a layer beside its inputs: ``lstm(x, initial_state=[h, c])``.
+
+    Attributes:
+        tensors: the names of arguments that are tensors, which come behind the inputs of the use; those of a
+            list are numbered: ``initial_state/0``.
+        options: JSON types by name.
+    """
+
+    tensors: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+NO_ARGUMENTS = CallArguments()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerNode:
     """One use of a layer or a `Submodel` in a graph; `training` None: as the model does."""
@@ -148,6 +179,7 @@ class LayerNode:
     part: Any
     inputs: tuple["SymbolicTensor", ...]
     training: bool | None = None
+    arguments: CallArguments = NO_ARGUMENTS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,6 +236,8 @@ class Layer(WithWeights, Configurable):
 
     any_dtype: ClassVar[bool] = False
     takes_list: ClassVar[bool] = False
+    call_arguments: ClassVar[tuple[str, ...]] = ()  # those of a call, besides inputs and `training`
+    supports_masking = False  # True: the output has the input's mask
     numbered = False  # True if a graph has chosen the name
 
     @property
@@ -239,17 +273,32 @@ class Layer(WithWeights, Configurable):
         """Fill `gradients` from dy, the gradient by the output, and return the gradient by the input."""
         raise NotImplementedError(f"{type(self).__name__}.backward")
 
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Return the output's mask for that of the input, None if it has none; a list for several outputs.
+
+        A mask is [batch, ...] of bool, False where the array has nothing: padding behind a short sequence.
+
+        Args:
+            inputs: the input, or a list of inputs.
+            mask: its mask, or a list with one for each input; None: it has none.
+        """
+        return mask if self.supports_masking else None
+
     def before_activation(self) -> "tuple[Layer, Activation | None]":
         """Return this layer without its final activation function, and that function, None if it has none."""
         return self, None
 
     def __call__(
-        self, inputs: SymbolicTensor | Sequence[SymbolicTensor], training: bool | None = None
+        self,
+        inputs: SymbolicTensor | Sequence[SymbolicTensor],
+        training: bool | None = None,
+        **arguments: Any,
     ) -> Any:
         """Use the layer in a functional model; return its symbolic output (a list if there are several).
 
         With `training` False it computes as in inference always (batch normalization by its moving averages,
-        no dropout), with True as in training always; with None as the whole model does.
+        no dropout), with True as in training always; with None as the whole model does. Some layers take more
+        arguments, such as the `initial_state` of recurrent ones; see `call_arguments`.
         """
         tensors = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
         if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
@@ -257,17 +306,44 @@ class Layer(WithWeights, Configurable):
                 f"{self.label}: expected the result of Input() or of another layer, found "
                 f"{type(inputs).__name__}"
             )
-        shapes = [tensor.shape for tensor in tensors]
+        named, given = self._arguments(arguments)
+        return self.used((*tensors, *named), training, given)
+
+    def used(
+        self, tensors: tuple[SymbolicTensor, ...], training: bool | None, arguments: CallArguments
+    ) -> Any:
+        """Return the output of a use on inputs and, behind them, the arguments that are tensors."""
+        shapes = [tensor.shape for tensor in tensors[: len(tensors) - len(arguments.tensors)]]
         if not self.takes_list and len(shapes) != 1:
             raise InputError(f"{self.label}: expected one input, found {len(shapes)}")
         shape = self.output_shape(shapes if self.takes_list else shapes[0])
-        node = LayerNode(self, tensors, training)
+        node = LayerNode(self, tensors, training, arguments)
         outputs = [
             SymbolicTensor(node, index, each)
             for index, each in enumerate(shape if isinstance(shape, list) else [shape])
         ]
         self.output = outputs if isinstance(shape, list) else outputs[0]
         return self.output
+
+    def _arguments(self, arguments: Mapping[str, Any]) -> tuple[list[SymbolicTensor], CallArguments]:
+        """Return the tensors among the arguments of a call, and the names of all."""
+        if unknown := arguments.keys() - set(self.call_arguments):
+            known = ", ".join(("training", *self.call_arguments))
+            raise ProgramError(f"{self.label}: is called with {min(unknown)}; known are {known}")
+        tensors: dict[str, SymbolicTensor] = {}
+        options: dict[str, Any] = {}
+        for name, value in arguments.items():
+            if isinstance(value, list | tuple):
+                each = {f"{name}/{n}": part for n, part in enumerate(value) if part is not None}
+            else:
+                each = {} if value is None or value is False else {name: value}
+            tensors |= {key: part for key, part in each.items() if isinstance(part, SymbolicTensor)}
+            options |= {key: part for key, part in each.items() if not isinstance(part, SymbolicTensor)}
+            if any(np.ndim(part) > 0 for part in options.values()):
+                raise ProgramError(
+                    f"{self.label}: {name}: expected the result of Input() or of another layer"
+                )
+        return list(tensors.values()), CallArguments(tuple(tensors), options)
 
     @cached_property
     def output(self) -> Any:
@@ -310,6 +386,17 @@ class Layer(WithWeights, Configurable):
         length = shape[axis]
         assert length is not None
         return length
+
+
+def prefixed(name: str, weights: Sequence[Weight]) -> list[Weight]:
+    """Return the weights of a layer within another under the names that they have there: ``name/kernel``."""
+    return [replace(weight, name=f"{name}/{weight.name}") for weight in weights]
+
+
+def of_part(name: str, arrays: Arrays) -> dict[str, Array]:
+    """Return the arrays of a layer within another under their own names; see `prefixed`."""
+    start = f"{name}/"
+    return {key.removeprefix(start): each for key, each in arrays.items() if key.startswith(start)}
 
 
 class ActivatedLayer(Layer):

@@ -34,6 +34,8 @@ class Dense(ActivatedLayer):
         SpecError: `units` is not positive, or a name is unknown.
     """
 
+    supports_masking = True
+
     units: int
     activation: ActivationLike = None
     use_bias: bool = True
@@ -88,6 +90,8 @@ class Activation(ActivatedLayer):
         activation: a name, such as ``relu``, or an `Activation`; None: none.
     """
 
+    supports_masking = True
+
     activation: ActivationLike
 
     def __post_init__(self) -> None:
@@ -111,6 +115,8 @@ class Softmax(Layer):
     Args:
         axis: the axis whose values add up to 1, counted with the batch axis as 0.
     """
+
+    supports_masking = True
 
     axis: int = -1
 
@@ -142,6 +148,8 @@ class ReLU(Layer):
         threshold: from where on the input is handed on.
     """
 
+    supports_masking = True
+
     max_value: float | None = None
     negative_slope: float = 0.0
     threshold: float = 0.0
@@ -172,6 +180,8 @@ class LeakyReLU(Layer):
         alpha: the slope of negative numbers.
     """
 
+    supports_masking = True
+
     alpha: float = 0.3
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
@@ -192,6 +202,8 @@ class ELU(Layer):
     Args:
         alpha: minus the value that very negative numbers approach.
     """
+
+    supports_masking = True
 
     alpha: float = 1.0
 
@@ -217,6 +229,8 @@ class PReLU(Layer):
         shared_axes: axes along which there is one alpha, counted with the batch axis as 0; None: every
             element has its own.
     """
+
+    supports_masking = True
 
     alpha_initializer: InitializerLike = "zeros"
     alpha_regularizer: RegularizerLike = None

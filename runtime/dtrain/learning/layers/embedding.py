@@ -23,7 +23,7 @@ class Embedding(Layer):
 
     Shapes: [batch, ...] of whole numbers from 0 to input_dim - 1 becomes [batch, ..., output_dim].
 
-    Differs from Keras: there is no `mask_zero`. Tables that are too large for a worker lie on the parameter
+    Differs from Keras: tables that are too large for a worker lie on the parameter
     servers (docs/guide/tables.md).
 
     Args:
@@ -32,6 +32,7 @@ class Embedding(Layer):
         embeddings_initializer: first values of the table.
         embeddings_regularizer: penalty on the table; every row then has a gradient.
         activity_regularizer: penalty on the output, divided by the number of examples.
+        mask_zero: whether 0 stands for nothing: the output then has a mask.
         input_length: length of an example, where it is always the same.
     """
 
@@ -42,6 +43,7 @@ class Embedding(Layer):
     embeddings_initializer: InitializerLike = "uniform"
     embeddings_regularizer: RegularizerLike = None
     activity_regularizer: RegularizerLike = None
+    mask_zero: bool = False
     input_length: int | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +66,10 @@ class Embedding(Layer):
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape with one more axis."""
         return (*input_shape, self.output_dim)
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Return where the input is not 0, with `mask_zero`."""
+        return inputs != 0 if self.mask_zero else None
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the rows."""

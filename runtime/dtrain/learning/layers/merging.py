@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import mul
+from operator import and_, mul
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,11 @@ class _Merging(Layer):
     """Base of layers that merge a list of inputs, which broadcast to one shape; the batch is the same."""
 
     takes_list: ClassVar[bool] = True
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Return where every input that has a mask has something."""
+        found = [each for each in mask or () if each is not None]
+        return reduce(and_, found) if found else None
 
     def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         """Return the shape to which all inputs broadcast."""
@@ -199,6 +204,16 @@ class Concatenate(Layer):
         )
         known = [n for n in along if n is not None]
         return (*shapes[0][:axis], sum(known) if len(known) == len(along) else None, *shapes[0][axis:])
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Return the masks one after the other; one that is missing is True, the last axis is all in one."""
+        if not any(each is not None for each in mask or ()):
+            return None
+        full = [
+            np.broadcast_to(True if m is None else m.reshape(*m.shape, *[1] * (x.ndim - m.ndim)), x.shape)
+            for x, m in zip(inputs, mask, strict=True)
+        ]
+        return np.concatenate(full, axis=self.axis).all(axis=-1)
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Return one array."""

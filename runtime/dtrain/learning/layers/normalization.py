@@ -17,6 +17,8 @@ _FUSED_EPSILON_MIN = 1.001e-5
 
 @dataclass(eq=False)
 class _Normalizing(Layer):
+    supports_masking = True
+
     def axes_of(self, axis: int | Sequence[int], rank: int) -> tuple[int, ...]:
         """Return `axis` as ascending numbers from 0, the batch axis being 0, in an array of `rank` axes."""
         given = [axis] if isinstance(axis, int) else list(axis)

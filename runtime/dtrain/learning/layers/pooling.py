@@ -182,14 +182,19 @@ class _GlobalPooling(Layer):
 
 class _GlobalAveragePooling(_GlobalPooling):
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return the mean."""
-        return x.mean(axis=self._axes, keepdims=self.keepdims), x.shape
+        """Return the mean, over one axis that of what the mask leaves."""
+        if call.mask is None or self.RANK > 1:
+            return x.mean(axis=self._axes, keepdims=self.keepdims), (x.shape, np.float32(1))
+        there = call.mask[..., np.newaxis] / np.maximum(call.mask.sum(axis=1), 1)[:, np.newaxis, np.newaxis]
+        there = there.astype(np.float32)
+        return (x * there).sum(axis=1, keepdims=self.keepdims), (x.shape, there * np.float32(x.shape[1]))
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return an equal share of dy everywhere."""
-        batch, *lengths, channels = cache
+        """Return an equal share of dy everywhere, or where the mask leaves something."""
+        shape, there = cache
+        batch, *lengths, channels = shape
         share = dy.reshape(batch, *[1] * self.RANK, channels) / np.float32(np.prod(lengths))
-        return np.broadcast_to(share, cache).copy()
+        return np.broadcast_to(share * there, shape).copy()
 
 
 class _GlobalMaxPooling(_GlobalPooling):
@@ -207,7 +212,7 @@ class _GlobalMaxPooling(_GlobalPooling):
 
 @dataclass(eq=False)
 class GlobalAveragePooling1D(_GlobalAveragePooling):
-    """The average over the length.
+    """The average over the length; where there is a mask, of what it leaves.
 
     Shapes: [batch, length, channels] becomes [batch, channels]; with `keepdims` the other axes stay, with
     length 1.

@@ -1,8 +1,6 @@
-"""Recurrent layers over [batch, time, features]: SimpleRNN, LSTM and GRU, as Keras computes them.
+"""Recurrent layers over [batch, time, features]: SimpleRNN, LSTM, GRU, and RNN of any cells.
 
-All share one loop: the inputs' part of every gate is one matrix product over all times, then each time adds
-the state's part. Gates lie side by side on the last axis: i, f, c, o (LSTM) and z, r, h (GRU). A cell is a
-pair of functions, forward and back.
+`LSTM(64)` is a cell that loops over time with itself; see `dtrain.learning.layers.cells`.
 """
 
 from collections.abc import Sequence
@@ -11,153 +9,174 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dtrain.errors import SpecError
-from dtrain.learning.core import activations, initializers
-from dtrain.learning.core.activations import Activation, ActivationLike
-from dtrain.learning.core.initializers import Initializer, InitializerLike
-from dtrain.learning.core.regularizers import RegularizerLike
+from dtrain.errors import InputError
 from dtrain.learning.layers.base import Call, Layer, Weight
-from dtrain.learning.layers.shaping import dropout_mask
+from dtrain.learning.layers.cells import (
+    GRUCell,
+    LSTMCell,
+    SimpleRNNCell,
+    StackedRNNCells,
+    State,
+    cell_of,
+)
 from dtrain.types import Array, Arrays, Shape
-
-State = tuple[Array, ...]
-"""The hidden state h [batch, units], and for an LSTM the cell's c."""
 
 
 @dataclass(eq=False)
-class _Recurrent(Layer):
-    """Base of the recurrent layers.
+class TakesStates(Layer):
+    """A layer that is called with initial states, of the lengths `state_sizes`."""
 
-    `dropout` drops the same input features at all times of an example. The output is the last hidden state,
-    or with `return_sequences` all of them [batch, time, units]; `return_state` appends the final state (h, or
-    h and c).
+    call_arguments: ClassVar[tuple[str, ...]] = ("mask", "initial_state")
+
+    state_sizes: ClassVar[Any]
+
+    def __call__(self, inputs: Any, training: bool | None = None, **arguments: Any) -> Any:
+        """Use the layer in a functional model; return its symbolic output (a list with `return_state`).
+
+        Args:
+            inputs: a symbolic tensor, or a list of one and the initial states.
+            training: see `Layer.__call__`.
+            arguments: `mask`: a symbolic tensor [batch, time] in place of the mask that comes with the
+                input; `initial_state`: symbolic tensors, such as the states that another layer returned.
+
+        Raises:
+            InputError: there are more or fewer initial states than the layer has states.
+        """
+        if isinstance(inputs, list | tuple) and len(inputs) > 1:
+            inputs, *arguments["initial_state"] = inputs
+        states = arguments.get("initial_state")
+        if states is not None:
+            states = list(states) if isinstance(states, list | tuple) else [states]
+            arguments["initial_state"] = states
+            widths = [getattr(each, "shape", (None,))[-1] for each in states]
+            sizes = self.state_sizes
+            if widths != sizes:
+                raise InputError(
+                    f"{self.label}: initial_state: expected {len(sizes)} tensors of the lengths {sizes}, "
+                    f"found {len(widths)} of the lengths {widths}"
+                )
+        return super().__call__(inputs, training, **arguments)
+
+
+@dataclass(eq=False)
+class RecurrentLayer(TakesStates):
+    """Base of the recurrent layers, which loop over time with a cell: themselves, or that of an `RNN`.
+
+    The output is the last hidden state, or with `return_sequences` all of them [batch, time, units];
+    `return_state` appends the final state (h, or h and c).
     """
 
-    GATES: ClassVar[int]
-    STATES: ClassVar[int] = 1
+    supports_masking = True
 
-    units: int
-    activation: ActivationLike = "tanh"
     _: KW_ONLY
-    use_bias: bool = True
-    kernel_initializer: InitializerLike = "glorot_uniform"
-    recurrent_initializer: InitializerLike = "orthogonal"
-    bias_initializer: InitializerLike = "zeros"
-    kernel_regularizer: RegularizerLike = None
-    recurrent_regularizer: RegularizerLike = None
-    bias_regularizer: RegularizerLike = None
-    dropout: float = 0.0
     return_sequences: bool = False
     return_state: bool = False
     go_backwards: bool = False
+    zero_output_for_mask: bool = False
     unroll: bool = False
 
-    def __post_init__(self) -> None:
-        self.expect_positive(units=self.units)
-        if not 0 <= self.dropout < 1:
-            raise SpecError(f"{self.label}: expected dropout in [0, 1), found {self.dropout}")
-        self._function = activations.get(self.activation)
-
-    def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Return kernel [features, gates], recurrent_kernel [units, gates] and bias."""
-        width = self.GATES * self.units
-        weights = (
-            Weight(
-                "kernel",
-                (self.known_length(input_shape), width),
-                self.kernel_initializer,
-                self.kernel_regularizer,
-            ),
-            Weight(
-                "recurrent_kernel",
-                (self.units, width),
-                self.recurrent_initializer,
-                self.recurrent_regularizer,
-            ),
-        )
-        bias = Weight("bias", self._bias_shape(), self._bias_begins(), self.bias_regularizer)
-        return (*weights, bias) if self.use_bias else weights
+    @property
+    def _cell(self) -> Any:
+        return self
 
     def output_shape(self, input_shape: Shape) -> Any:
         """Return the output's shape; with `return_state` followed by those of the final states."""
         self.expect(len(input_shape) == 2, "3 axes: batch, time, features", input_shape)
-        output = (input_shape[0], self.units) if self.return_sequences else (self.units,)
-        return [output] + [(self.units,)] * self.STATES if self.return_state else output
+        units = self._cell.units
+        output = (input_shape[0], units) if self.return_sequences else (units,)
+        return [output, *((n,) for n in self._cell.state_sizes)] if self.return_state else output
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Return the input's mask with `return_sequences`, else None."""
+        of_output = mask if self.return_sequences else None
+        return [of_output] + [None] * len(self._cell.state_sizes) if self.return_state else of_output
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Any, Any]:
         """Loop over time."""
-        batch, times, features = x.shape
-        steps = np.ascontiguousarray(x.swapaxes(0, 1)[:: -1 if self.go_backwards else 1])
-        mask = None
-        if call.training and self.dropout:
-            mask = dropout_mask(self._generator(call), (batch, features), self.dropout)
-            steps = steps * mask
-        z = np.matmul(steps.reshape(-1, features), weights["kernel"]).reshape(
-            times, batch, self.GATES * self.units
+        batch, times, _ = x.shape
+        way = slice(None, None, -1 if self.go_backwards else 1)
+        steps = np.ascontiguousarray(x.swapaxes(0, 1)[way])
+        mask = None if call.mask is None else call.mask.swapaxes(0, 1)[way, :, np.newaxis]
+        first: State = tuple(
+            call.arguments.get(f"initial_state/{number}", np.zeros((batch, size), np.float32))
+            for number, size in enumerate(self._cell.state_sizes)
         )
-        if self.use_bias:
-            z += np.atleast_2d(weights["bias"])[0]
-        state: State = (np.zeros((batch, self.units), np.float32),) * self.STATES
-        hidden = np.empty((times, batch, self.units), np.float32)
-        caches = []
-        for time in range(times):
-            state, cache = self._step(weights, z[time], state)
-            hidden[time] = state[0]
-            caches.append(cache)
-        output = hidden.swapaxes(0, 1) if self.return_sequences else state[0]
-        return [output, *state] if self.return_state else output, (steps, mask, caches)
+        hidden, state, cache = self._cell.run(weights, steps, first, mask, call)
+        mask = mask if self.zero_output_for_mask else None
+        if mask is not None:
+            hidden = hidden * mask
+        if self.return_sequences:
+            output = hidden.swapaxes(0, 1)
+        else:
+            output = hidden[-1] if times else np.zeros((batch, self._cell.units), np.float32)
+        return [output, *state] if self.return_state else output, (cache, batch, times, mask)
 
     def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
         """Go back through time: each time's gradient comes from its output and from the time after it."""
-        steps, mask, caches = cache
-        times, batch, features = steps.shape
-        doutput, *dstates = (
-            dy if self.return_state else [dy, *[np.zeros((batch, self.units), np.float32)] * self.STATES]
-        )
-        dstate: State = tuple(dstates)
-        for gradient in gradients.values():
-            gradient.fill(0)
-        dz = np.empty((times, batch, self.GATES * self.units), np.float32)
-        for time in reversed(range(times)):
-            if self.return_sequences:
-                dstate = (dstate[0] + doutput[:, time], *dstate[1:])
-            elif time == times - 1:
-                dstate = (dstate[0] + doutput, *dstate[1:])
-            dz[time], dstate = self._step_back(weights, caches[time], dstate, gradients)
-        flat = dz.reshape(-1, dz.shape[-1])
-        np.matmul(steps.reshape(-1, features).T, flat, out=gradients["kernel"])
-        if self.use_bias:
-            np.sum(flat, axis=0, out=np.atleast_2d(gradients["bias"])[0])
-        dsteps = np.matmul(flat, weights["kernel"].T).reshape(steps.shape)
+        caches, batch, times, mask = cache
+        doutput, *dstate = [*dy] if self.return_state else [dy]
+        if not self.return_state:
+            dstate = [np.zeros((batch, size), np.float32) for size in self._cell.state_sizes]
+        dhidden: Any = [*[None] * (times - 1), doutput]
+        if self.return_sequences:
+            dhidden = doutput.swapaxes(0, 1)
         if mask is not None:
-            dsteps *= mask
+            dhidden = [None if each is None else each * at for each, at in zip(dhidden, mask, strict=True)]
+        dsteps, dfirst = self._cell.run_back(weights, caches, dhidden, tuple(dstate), gradients)
+        for number, gradient in enumerate(dfirst):
+            call.argument_gradients[f"initial_state/{number}"] = gradient
         return dsteps[:: -1 if self.go_backwards else 1].swapaxes(0, 1)
-
-    def _bias_shape(self) -> tuple[int, ...]:
-        return (self.GATES * self.units,)
-
-    def _bias_begins(self) -> InitializerLike:
-        return self.bias_initializer
-
-    def _step(self, weights: Arrays, z: Array, state: State) -> tuple[State, Any]:
-        """Return the next state and a cache, from the state and the inputs' part `z`, which may change."""
-        raise NotImplementedError
-
-    def _step_back(
-        self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays
-    ) -> tuple[Array, State]:
-        """Return the gradients by z and by the state before; add to the gradient of the recurrent kernel."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)
-class SimpleRNN(_Recurrent):
+class RNN(RecurrentLayer):
+    """A cell, or a stack of cells, over all times.
+
+    Shapes: [batch, time, features] becomes [batch, units], with `return_sequences` [batch, time, units].
+    `return_state` appends the states, each [batch, units].
+
+    Differs from Keras: cells are those of dtrain, no classes of one's own.
+
+    Args:
+        cell: a `SimpleRNNCell`, `LSTMCell` or `GRUCell`, a list of them, or `StackedRNNCells`.
+        return_sequences: whether the outputs of all times are returned, not the last alone.
+        return_state: whether the final states follow the output in a list.
+        go_backwards: whether time runs from the end to the beginning.
+        zero_output_for_mask: whether the output is 0 where the mask is False.
+        unroll: without effect.
+
+    Raises:
+        SpecError: `cell` is no cell.
+    """
+
+    cell: Any
+
+    def __post_init__(self) -> None:
+        several = isinstance(self.cell, list | tuple)
+        self.cell = StackedRNNCells(self.cell) if several else cell_of(self.cell, self.label)
+
+    @property
+    def _cell(self) -> Any:
+        return self.cell
+
+    @property
+    def state_sizes(self) -> list[int]:
+        """The lengths of the cell's states."""
+        return list(self.cell.state_sizes)
+
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Return the weights of the cell."""
+        return list(self.cell.declare(input_shape))
+
+
+@dataclass(eq=False)
+class SimpleRNN(RecurrentLayer, SimpleRNNCell):
     """``h' = activation(x @ kernel + h @ recurrent_kernel + bias)``.
 
     Shapes: [batch, time, features] becomes [batch, units], with `return_sequences` [batch, time, units].
 
-    Differs from Keras: there are no masks, every call begins with a state of zeros, and the state has no
-    dropout.
+    Differs from Keras: `recurrent_dropout` drops the same places of the state for all gates, and no state is
+    kept from one batch to the next.
 
     Args:
         units: length of the state, and of the output.
@@ -170,42 +189,17 @@ class SimpleRNN(_Recurrent):
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
+        recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
         return_sequences: whether the states of all times are returned, not the last alone.
         return_state: whether the final state follows the output in a list.
         go_backwards: whether time runs from the end to the beginning.
+        zero_output_for_mask: whether the output is 0 where the mask is False.
         unroll: without effect.
     """
 
-    GATES: ClassVar[int] = 1
-
-    def _step(self, weights: Arrays, z: Array, state: State) -> tuple[State, Any]:
-        z += state[0] @ weights["recurrent_kernel"]
-        h, kept = self._function.apply(z)
-        return (h,), (state[0], kept)
-
-    def _step_back(
-        self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays
-    ) -> tuple[Array, State]:
-        h_before, kept = cache
-        dz = self._function.apply_back(kept, dstate[0])
-        gradients["recurrent_kernel"][...] += h_before.T @ dz
-        return dz, (dz @ weights["recurrent_kernel"].T,)
-
 
 @dataclass(eq=False)
-class _Gated(_Recurrent):
-    recurrent_activation: ActivationLike = "sigmoid"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._gate: Activation = activations.get(self.recurrent_activation)
-
-    def _split(self, gates: Array) -> list[Array]:
-        return [gates[..., k * self.units : (k + 1) * self.units] for k in range(self.GATES)]
-
-
-@dataclass(eq=False)
-class LSTM(_Gated):
+class LSTM(RecurrentLayer, LSTMCell):
     """``c' = f * c + i * activation(z_c)`` and ``h' = o * activation(c')``, with gates i, f and o.
 
     All four come from ``z = x @ kernel + h @ recurrent_kernel + bias``; with `unit_forget_bias` f begins
@@ -214,8 +208,8 @@ class LSTM(_Gated):
     Shapes: [batch, time, features] becomes [batch, units], with `return_sequences` [batch, time, units].
     `return_state` appends h and c, each [batch, units].
 
-    Differs from Keras: there are no masks, every call begins with a state of zeros, and the state has no
-    dropout.
+    Differs from Keras: `recurrent_dropout` drops the same places of the state for all gates, and no state is
+    kept from one batch to the next.
 
     Args:
         units: length of the state, and of the output.
@@ -230,53 +224,17 @@ class LSTM(_Gated):
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
+        recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
         return_sequences: whether the states of all times are returned, not the last alone.
         return_state: whether the final state follows the output in a list.
         go_backwards: whether time runs from the end to the beginning.
+        zero_output_for_mask: whether the output is 0 where the mask is False.
         unroll: without effect.
     """
 
-    GATES: ClassVar[int] = 4
-    STATES: ClassVar[int] = 2
-
-    unit_forget_bias: bool = True
-
-    def _bias_begins(self) -> InitializerLike:
-        return (
-            _ForgetBias(self.bias_initializer, self.units) if self.unit_forget_bias else self.bias_initializer
-        )
-
-    def _step(self, weights: Arrays, z: Array, state: State) -> tuple[State, Any]:
-        h_before, c_before = state
-        z += h_before @ weights["recurrent_kernel"]
-        z_i, z_f, z_c, z_o = self._split(z)
-        (i, kept_i), (f, kept_f), (o, kept_o) = (self._gate.apply(each.copy()) for each in (z_i, z_f, z_o))
-        g, kept_g = self._function.apply(z_c.copy())
-        c = f * c_before + i * g
-        a, kept_a = self._function.apply(c.copy())
-        return (o * a, c), (h_before, c_before, (i, f, g, o, a), (kept_i, kept_f, kept_g, kept_o, kept_a))
-
-    def _step_back(
-        self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays
-    ) -> tuple[Array, State]:
-        h_before, c_before, (i, f, g, o, a), (kept_i, kept_f, kept_g, kept_o, kept_a) = cache
-        dh, dc = dstate
-        dc = dc + self._function.apply_back(kept_a, dh * o)
-        dz = np.concatenate(
-            [
-                self._gate.apply_back(kept_i, dc * g),
-                self._gate.apply_back(kept_f, dc * c_before),
-                self._function.apply_back(kept_g, dc * i),
-                self._gate.apply_back(kept_o, dh * a),
-            ],
-            axis=1,
-        )
-        gradients["recurrent_kernel"][...] += h_before.T @ dz
-        return dz, (dz @ weights["recurrent_kernel"].T, dc * f)
-
 
 @dataclass(eq=False)
-class GRU(_Gated):
+class GRU(RecurrentLayer, GRUCell):
     """``h' = z * h + (1 - z) * activation(candidate)``, with gates z (update) and r (reset).
 
     With `reset_after` the candidate is ``x_h + r * (h @ recurrent_kernel_h + recurrent bias)`` and there are
@@ -284,8 +242,8 @@ class GRU(_Gated):
 
     Shapes: [batch, time, features] becomes [batch, units], with `return_sequences` [batch, time, units].
 
-    Differs from Keras: there are no masks, every call begins with a state of zeros, and the state has no
-    dropout.
+    Differs from Keras: `recurrent_dropout` drops the same places of the state for all gates, and no state is
+    kept from one batch to the next.
 
     Args:
         units: length of the state, and of the output.
@@ -300,88 +258,10 @@ class GRU(_Gated):
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
+        recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
         return_sequences: whether the states of all times are returned, not the last alone.
         return_state: whether the final state follows the output in a list.
         go_backwards: whether time runs from the end to the beginning.
+        zero_output_for_mask: whether the output is 0 where the mask is False.
         unroll: without effect.
     """
-
-    GATES: ClassVar[int] = 3
-
-    reset_after: bool = True
-
-    def _bias_shape(self) -> tuple[int, ...]:
-        return (2, 3 * self.units) if self.reset_after else (3 * self.units,)
-
-    def _step(self, weights: Arrays, z: Array, state: State) -> tuple[State, Any]:
-        (h,) = state
-        recurrent = weights["recurrent_kernel"]
-        n = 2 * self.units
-        if self.reset_after:
-            inner = h @ recurrent
-            if self.use_bias:
-                inner += weights["bias"][1]
-            from_state = inner[:, n:]
-        else:
-            inner = h @ recurrent[:, :n]
-        gates, kept_gates = self._gate.apply(z[:, :n] + inner[:, :n])
-        update = gates[:, : self.units]
-        reset = gates[:, self.units :]
-        if not self.reset_after:
-            from_state = (reset * h) @ recurrent[:, n:]
-        candidate, kept = self._function.apply(
-            z[:, n:] + (reset * from_state if self.reset_after else from_state)
-        )
-        return (update * h + (1 - update) * candidate,), (
-            h,
-            update,
-            reset,
-            candidate,
-            from_state,
-            kept_gates,
-            kept,
-        )
-
-    def _step_back(
-        self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays
-    ) -> tuple[Array, State]:
-        h, update, reset, candidate, from_state, kept_gates, kept = cache
-        (dh_after,) = dstate
-        recurrent = weights["recurrent_kernel"]
-        n = 2 * self.units
-        dcandidate = self._function.apply_back(kept, dh_after * (1 - update))
-        dh = dh_after * update
-        if self.reset_after:
-            dreset = dcandidate * from_state
-            dfrom_state = dcandidate * reset
-        else:
-            dreset_h = dcandidate @ recurrent[:, n:].T
-            dreset = dreset_h * h
-            dh = dh + dreset_h * reset
-        dgates = self._gate.apply_back(
-            kept_gates, np.concatenate([dh_after * (h - candidate), dreset], axis=1)
-        )
-        if self.reset_after:
-            dinner = np.concatenate([dgates, dfrom_state], axis=1)
-            gradients["recurrent_kernel"][...] += h.T @ dinner
-            if self.use_bias:
-                gradients["bias"][1] += dinner.sum(axis=0)
-            dh += dinner @ recurrent.T
-        else:
-            gradients["recurrent_kernel"][:, :n] += h.T @ dgates
-            gradients["recurrent_kernel"][:, n:] += (reset * h).T @ dcandidate
-            dh += dgates @ recurrent[:, :n].T
-        return np.concatenate([dgates, dcandidate], axis=1), (dh,)
-
-
-@dataclass(frozen=True)
-class _ForgetBias(Initializer):
-    """An LSTM's biases: 1 for the forget gate, which begins open, and another initializer for the rest."""
-
-    others: InitializerLike
-    units: int
-
-    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-        values = initializers.get(self.others)(shape, rng)
-        values[self.units : 2 * self.units] = 1
-        return values

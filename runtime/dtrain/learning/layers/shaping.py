@@ -91,6 +91,8 @@ class Dropout(Layer):
         seed: a number from which this one draws, in place of the model's seed; None: the model's.
     """
 
+    supports_masking = True
+
     rate: float
     noise_shape: Sequence[int | None] | None = None
     seed: int | None = None
@@ -118,6 +120,34 @@ def dropout_mask(rng: np.random.Generator, shape: tuple[int, ...], rate: float) 
     """Return 0 at a fraction `rate` of the places, and 1 / (1 - rate) at the others."""
     kept = rng.random(shape, np.float32) >= rate
     return kept * np.float32(1 / (1 - rate) if rate < 1 else 0)
+
+
+@dataclass(eq=False)
+class Masking(Layer):
+    """A layer that masks times at which every feature is `mask_value`.
+
+    Recurrent layers skip them, and losses and metrics do not count them.
+
+    Shapes: [batch, time, features] stays, and has a mask [batch, time].
+
+    Args:
+        mask_value: the number that stands for nothing.
+    """
+
+    mask_value: float = 0.0
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        """Return where any feature is another."""
+        return (inputs != np.float32(self.mask_value)).any(axis=-1)
+
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return x, 0 where it is masked."""
+        there = self.compute_mask(x)[..., np.newaxis]
+        return x * there, there
+
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return dy, 0 where x is masked."""
+        return dy * cache
 
 
 @dataclass(eq=False)

@@ -158,7 +158,9 @@ class CategoryEncoding(CategoryLayer):
             )
         self.expect_size(num_tokens=self.num_tokens)
 
-    def __call__(self, inputs: Any, training: bool | None = None, count_weights: Any = None) -> Any:
+    def __call__(  # type: ignore[override]
+        self, inputs: Any, training: bool | None = None, count_weights: Any = None
+    ) -> Any:
         """Encode; in mode ``count`` each integer may count as much as `count_weights`, of the same shape."""
         if count_weights is None:
             return super().__call__(inputs, training)
@@ -275,7 +277,9 @@ class HashedCrossing(CategoryLayer):
         self.check_encoding()
         self.check_bins(self.num_bins)
 
-    def __call__(self, inputs: Any, training: bool | None = None) -> Any:
+    def __call__(  # type: ignore[override]
+        self, inputs: Any, training: bool | None = None
+    ) -> Any:
         if not isinstance(inputs, list | tuple) or len(inputs) < 2:
             raise InputError(f"{self.label}: expected a list of at least two features, found {inputs!r:.60}")
         return super().__call__(inputs, training)

@@ -24,7 +24,9 @@ OUTPUTS_MAX = 10**8
 class PreparingLayer(Layer):
     """Base of layers that prepare data. Called with arrays they compute at once, as in `Dataset.map`."""
 
-    def __call__(self, inputs: Any, training: bool | None = None) -> Any:
+    def __call__(  # type: ignore[override]
+        self, inputs: Any, training: bool | None = None
+    ) -> Any:
         """Return the layer's output for an array, or a symbolic one for the input of a functional model."""
         given = inputs if isinstance(inputs, list | tuple) and inputs else [inputs]
         if isinstance(given[0], SymbolicTensor):
