@@ -136,5 +136,5 @@ def test_every_absent_name_of_the_table_is_absent():
 def test_an_argument_of_keras_that_is_absent_is_named():
     page = reference.pages()["layers.md"]
     lstm = page.partition("\n## LSTM\n")[2].partition("\n## ")[0]
-    assert "`recurrent_dropout`" in lstm.partition("Arguments of Keras that are absent: ")[2]
+    assert "`stateful`" in lstm.partition("Arguments of Keras that are absent: ")[2]
     assert "- `return_sequences`: " in lstm

@@ -48,6 +48,7 @@ def recurrent(cls, **more):
         "return_state": booleans,
         "go_backwards": booleans,
         "dropout": st.sampled_from([0.0, 0.4]),
+        "recurrent_dropout": st.sampled_from([0.0, 0.4]),
         **more,
     }
     return st.tuples(st.builds(cls, **arguments), st.tuples(lengths, lengths))
@@ -126,6 +127,32 @@ CASES = {
     "SimpleRNN": recurrent(layers.SimpleRNN),
     "LSTM": recurrent(layers.LSTM, unit_forget_bias=booleans),
     "GRU": recurrent(layers.GRU, reset_after=booleans),
+    "RNN": st.tuples(
+        st.builds(
+            layers.RNN,
+            st.tuples(
+                st.builds(layers.LSTMCell, lengths, recurrent_dropout=st.sampled_from([0.0, 0.4])),
+                st.builds(layers.GRUCell, lengths, dropout=st.sampled_from([0.0, 0.4])),
+            ),
+            return_sequences=booleans,
+            return_state=booleans,
+            go_backwards=booleans,
+        ),
+        st.tuples(lengths, lengths),
+    ),
+    "Bidirectional": st.tuples(
+        st.builds(
+            layers.Bidirectional,
+            st.builds(layers.LSTM, lengths, return_sequences=booleans, return_state=booleans),
+            st.sampled_from(["concat", "sum", "ave", "mul", None]),
+        ),
+        st.tuples(lengths, lengths),
+    ),
+    "TimeDistributed": st.tuples(
+        st.builds(layers.TimeDistributed, st.builds(layers.Dense, lengths, smooth)),
+        st.tuples(lengths, lengths, lengths),
+    ),
+    "Masking": st.tuples(st.builds(layers.Masking), shapes),
     "Rescaling": st.tuples(st.builds(layers.Rescaling, st.just(0.5), st.just(-1.0)), shapes),
     "Normalization": st.tuples(
         st.builds(
@@ -166,6 +193,7 @@ CASES = {
 WITHOUT_INPUT_GRADIENT = {
     *("Embedding", "StringLookup", "IntegerLookup", "CategoryEncoding", "Discretization"),
     *("Hashing", "HashedCrossing", "TextVectorization"),
+    *("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"),  # in RNN
     "RandomContrast",  # below, of values that are not cut
 }
 

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from msgspec.structs import replace
 from row_by_row import every_row
-from saving.zoo import CASES, MERGING, Example, branched, example, merged, shaken
+from saving.zoo import CASES, MERGING, WITHOUT_ONNX, Example, branched, example, merged, shaken
 
 import dtrain as dt
 from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
@@ -181,6 +181,12 @@ def test_what_onnx_does_not_know_is_named(tmp_path, layer, said):
     with pytest.raises(SpecError, match=said):
         model.export(tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@every_row("name", WITHOUT_ONNX)
+def test_a_layer_without_a_form_in_onnx_is_named(tmp_path, name):
+    with pytest.raises(SpecError, match="cannot be exported: ONNX has no form"):
+        example(name, 0).model.export(tmp_path / "model.onnx")
 
 
 def test_wrong_use_is_refused(tmp_path, monkeypatch):

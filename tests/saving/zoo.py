@@ -192,6 +192,15 @@ CASES: dict[str, Layers] = {
         )
     },
 }
+
+WITHOUT_ONNX: dict[str, Layers] = {
+    "Masking": simple(lambda rng: L.Masking(0.5), lambda rng: (4, 2)),
+    "Bidirectional": recurrent(lambda n, **named: L.Bidirectional(L.GRU(n, **named), merge_mode="sum")),
+    "TimeDistributed": simple(lambda rng: L.TimeDistributed(L.Conv1D(size(rng), 2)), lambda rng: (3, 4, 2)),
+    "RNN": simple(lambda rng: L.RNN([L.LSTMCell(size(rng)), L.GRUCell(2)]), lambda rng: (4, 3)),
+    "RNN of one cell": simple(lambda rng: L.RNN(L.SimpleRNNCell(2, activation="relu")), lambda rng: (4, 3)),
+}
+"""Layers that ONNX files cannot have."""
 MERGING = (L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum, L.Minimum, L.Concatenate)
 
 
@@ -209,7 +218,7 @@ class Example:
 def example(name: str, seed: int) -> Example:
     """The model of a case, of random shapes and weights."""
     rng = np.random.default_rng(seed)
-    layers, shape = CASES[name](rng)
+    layers, shape = (CASES | WITHOUT_ONNX)[name](rng)
     with SingleStrategy().scope():
         model = dt.Sequential([L.InputLayer(input_shape=shape), *layers])
     return Example(shaken(model, rng), rng.normal(size=(size(rng), *shape)).astype(np.float32))

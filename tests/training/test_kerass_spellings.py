@@ -157,8 +157,6 @@ ARGUMENTS = {
     "decay": (lambda: dt.optimizers.SGD(decay=0.1), "dt.optimizers.legacy"),
     "dtype": (lambda: LAYERS.Flatten(dtype="float32"), "float32"),
     "stateful": (lambda: LAYERS.LSTM(3, stateful=True), "dt.from_torch"),
-    "recurrent_dropout": (lambda: LAYERS.GRU(3, recurrent_dropout=0.1), "write dropout"),
-    "mask_zero": (lambda: LAYERS.Embedding(3, 2, mask_zero=True), "pad_sequences"),
     "input_dim": (lambda: LAYERS.Dense(3, input_dim=8), "input_shape=(n,)"),
 }
 
