@@ -274,7 +274,9 @@ class Graph:
         for step in self.steps:
             arriving = [produced[slot.step][slot.output] for slot in step.inputs]
             layer = step.layer
-            shape: Any = layer.output_shape(step.arriving(arriving)) if arriving else next(source)
+            shape: Any = (
+                layer.shape_of_use(step.arriving(arriving), step.arguments) if arriving else next(source)
+            )
             produced.append(shape if isinstance(shape, list) else [shape])
         return produced
 

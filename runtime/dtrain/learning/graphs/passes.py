@@ -124,7 +124,9 @@ class Pass:
             if self._graph.masks and step.inputs:
                 call.mask = self._mask(step, call)
                 mask = step.layer.compute_mask(x, call.mask)
-                self._masks.append(mask if isinstance(mask, list) else [mask] * len(step.shapes))
+                self._masks.append(
+                    mask if isinstance(mask, list) else [mask, *[None] * (len(step.shapes) - 1)]
+                )
             elif self._graph.masks:
                 self._masks.append([None])
             y, cache = layer.forward(weights, x, call)

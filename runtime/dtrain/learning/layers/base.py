@@ -262,6 +262,10 @@ class Layer(WithWeights, Configurable):
         """Return the output's shape for inputs of `input_shape`; a list if there are several outputs."""
         return input_shape
 
+    def shape_of_use(self, shapes: Any, arguments: CallArguments) -> Any:
+        """Return the output's shape for a use with these arguments: here, that of any use."""
+        return self.output_shape(shapes)
+
     def forward(self, weights: Arrays, x: Any, call: Call) -> tuple[Any, Any]:
         """Return the output for `x` (batch axis first), and a cache for `backward`."""
         raise ProgramError(
@@ -316,7 +320,7 @@ class Layer(WithWeights, Configurable):
         shapes = [tensor.shape for tensor in tensors[: len(tensors) - len(arguments.tensors)]]
         if not self.takes_list and len(shapes) != 1:
             raise InputError(f"{self.label}: expected one input, found {len(shapes)}")
-        shape = self.output_shape(shapes if self.takes_list else shapes[0])
+        shape = self.shape_of_use(shapes if self.takes_list else shapes[0], arguments)
         node = LayerNode(self, tensors, training, arguments)
         outputs = [
             SymbolicTensor(node, index, each)

@@ -22,7 +22,7 @@ from dtrain.learning.core.configuration import from_data
 from dtrain.learning.core.initializers import Initializer, InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, Weight, of_part, prefixed
-from dtrain.learning.layers.shaping import dropout_mask
+from dtrain.learning.layers.noise import dropout_mask
 from dtrain.types import Array, Arrays, Shape
 
 State = tuple[Array, ...]

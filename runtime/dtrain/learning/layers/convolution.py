@@ -18,7 +18,7 @@ from dtrain.learning.core import activations
 from dtrain.learning.core.activations import ActivationLike
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
-from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
+from dtrain.learning.layers.base import ActivatedLayer, Call, Weight
 from dtrain.learning.layers.windows import Lengths, Windows, require_channels_last, window_counts
 from dtrain.types import Array, Arrays, Shape
 
@@ -178,47 +178,20 @@ class Conv2D(_Convolution):
     RANK: ClassVar[int] = 2
 
 
-@dataclass(eq=False)
-class Conv2DTranspose(_Convolution):
-    """The transpose of a convolution: each input place adds kernel times its value to an output window.
-
-    Shapes: [batch, height, width, channels] becomes [batch, height * stride, width * stride, filters] with
-    ``same``.
-
-    Differs from Keras: channels are the last axis; there is no ``channels_first``.
-
-    Args:
-        filters: how many channels the output has.
-        kernel_size: lengths of the window: one number for all axes, or one each.
-        strides: steps of the window: one number for all axes, or one each.
-        padding: ``valid``: windows lie within the input; ``same``: margins of zeros are added, so that with
-            strides of 1 the lengths stay.
-        data_format: ``channels_last`` or None, which is the same; others are refused.
-        dilation_rate: distance of the places that a window reads: one number for all axes, or one each.
-        groups: 1 alone.
-        activation: a name, such as ``relu``, or an `Activation`; None: none.
-        use_bias: whether there is a bias.
-        kernel_initializer: first values of the kernel: a name or an `Initializer`.
-        bias_initializer: first values of the bias.
-        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
-        bias_regularizer: penalty on the bias.
-        activity_regularizer: penalty on the output, divided by the number of examples.
-    """
-
-    RANK: ClassVar[int] = 2
-
+class _ConvTranspose(_Convolution):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.groups != 1:
             raise SpecError(f"{self.label}: groups: expected 1, found {self.groups}")
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Return kernel [height, width, filters, channels] and bias [filters]."""
+        """Return kernel [...lengths, filters, channels] and bias [filters]."""
         return self._kernel_and_bias((*self.windows.size, self.filters, self.known_length(input_shape)))
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the lengths that give a window for each input place; with ``same``, length times stride."""
-        self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
+        rank = self.RANK
+        self.expect(len(input_shape) == rank + 1, f"{rank + 2} axes, the last of them channels", input_shape)
         geometry = zip(input_shape[:-1], self.windows.extent, self.windows.strides, strict=True)
         beyond = 0 if self.windows.padding == "same" else 1
         return (
@@ -247,7 +220,7 @@ class Conv2DTranspose(_Convolution):
         x_rows, shape, kept = cache
         dz = self.function.apply_back(kept, dy)
         if self.use_bias:
-            np.sum(dz, axis=(0, 1, 2), out=gradients["bias"])
+            np.sum(dz, axis=tuple(range(dz.ndim - 1)), out=gradients["bias"])
         matrix = weights["kernel"].reshape(-1, shape[-1])
         dmatrix = np.zeros_like(matrix)
         dx = np.empty(shape, np.float32)
@@ -259,99 +232,62 @@ class Conv2DTranspose(_Convolution):
 
 
 @dataclass(eq=False)
-class DepthwiseConv2D(Layer):
-    """Each channel convolved with `depth_multiplier` filters: output ``c * depth_multiplier + m``.
+class Conv1DTranspose(_ConvTranspose):
+    """The transpose of a convolution: each input place adds kernel times its value to an output window.
 
-    Shapes: [batch, height, width, channels] becomes [batch, new height, new width, channels *
-    depth_multiplier].
+    Shapes: [batch, length, channels] becomes [batch, length * stride, filters] with ``same``.
 
     Differs from Keras: channels are the last axis; there is no ``channels_first``.
 
     Args:
+        filters: how many channels the output has.
         kernel_size: lengths of the window: one number for all axes, or one each.
         strides: steps of the window: one number for all axes, or one each.
         padding: ``valid``: windows lie within the input; ``same``: margins of zeros are added, so that with
             strides of 1 the lengths stay.
-        depth_multiplier: filters for each channel.
         data_format: ``channels_last`` or None, which is the same; others are refused.
         dilation_rate: distance of the places that a window reads: one number for all axes, or one each.
+        groups: 1 alone.
         activation: a name, such as ``relu``, or an `Activation`; None: none.
         use_bias: whether there is a bias.
-        depthwise_initializer: first values of the kernel.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
         bias_initializer: first values of the bias.
-        depthwise_regularizer: penalty on the kernel.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         bias_regularizer: penalty on the bias.
+        activity_regularizer: penalty on the output, divided by the number of examples.
     """
 
-    kernel_size: Lengths
-    strides: Lengths = 1
-    padding: str = "valid"
-    depth_multiplier: int = 1
-    data_format: str | None = None
-    dilation_rate: Lengths = 1
-    activation: ActivationLike = None
-    use_bias: bool = True
-    depthwise_initializer: InitializerLike = "glorot_uniform"
-    bias_initializer: InitializerLike = "zeros"
-    depthwise_regularizer: RegularizerLike = None
-    bias_regularizer: RegularizerLike = None
-
-    def __post_init__(self) -> None:
-        require_channels_last(self.label, self.data_format)
-        self.function = activations.get(self.activation)
-        self.windows = Windows.of(
-            2, self.label, self.kernel_size, self.strides, self.padding, self.dilation_rate
-        )
-
-    def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Return kernel [height, width, channels, depth_multiplier], bias [channels * depth_multiplier]."""
-        shape = (*self.windows.size, self.known_length(input_shape), self.depth_multiplier)
-        kernel = Weight("depthwise_kernel", shape, self.depthwise_initializer, self.depthwise_regularizer)
-        bias = Weight("bias", (shape[2] * shape[3],), self.bias_initializer, self.bias_regularizer)
-        return (kernel, bias) if self.use_bias else (kernel,)
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """Return one place for each window, and depth_multiplier times the channels."""
-        lengths = window_counts(self, self.windows, input_shape)
-        return (*lengths, self.known_length(input_shape) * self.depth_multiplier)
-
-    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Sum place times weight over the places of a window."""
-        wide = self.windows.padded(x, 0, call)
-        lengths = self.windows.lengths_within(wide)
-        channels = x.shape[-1]
-        z = np.zeros((len(x), *lengths, channels, self.depth_multiplier), np.float32)
-        for place, kernel in zip(
-            self.windows.places(wide), _by_place(weights["depthwise_kernel"]), strict=True
-        ):
-            z += place[..., np.newaxis] * kernel
-        z = z.reshape(len(x), *lengths, channels * self.depth_multiplier)
-        if self.use_bias:
-            z += weights["bias"]
-        y, kept = self.function.apply(z)
-        return y, (wide, x.shape, kept)
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Compute the same sums, by weight and by place."""
-        wide, shape, kept = cache
-        flat = self.function.apply_back(kept, dy)
-        if self.use_bias:
-            np.sum(flat, axis=(0, 1, 2), out=gradients["bias"])
-        dz = flat.reshape(*flat.shape[:-1], shape[-1], self.depth_multiplier)
-        dwide = call.scratch("dwide", wide.shape)
-        dwide.fill(0)
-        kernels = _by_place(weights["depthwise_kernel"])
-        dkernels = _by_place(gradients["depthwise_kernel"])
-        places = self.windows.places(wide)
-        dplaces = self.windows.places(dwide)
-        for place, dplace, kernel, dkernel in zip(places, dplaces, kernels, dkernels, strict=True):
-            np.einsum("byxc,byxcm->cm", place, dz, out=dkernel)
-            dplace += (dz * kernel).sum(axis=-1)
-        return self.windows.unpadded(dwide, shape)
+    RANK: ClassVar[int] = 1
 
 
-def _by_place(kernel: Array) -> Array:
-    return kernel.reshape(-1, *kernel.shape[2:])
+@dataclass(eq=False)
+class Conv2DTranspose(_ConvTranspose):
+    """The transpose of a convolution: each input place adds kernel times its value to an output window.
+
+    Shapes: [batch, height, width, channels] becomes [batch, height * stride, width * stride, filters] with
+    ``same``.
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        filters: how many channels the output has.
+        kernel_size: lengths of the window: one number for all axes, or one each.
+        strides: steps of the window: one number for all axes, or one each.
+        padding: ``valid``: windows lie within the input; ``same``: margins of zeros are added, so that with
+            strides of 1 the lengths stay.
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+        dilation_rate: distance of the places that a window reads: one number for all axes, or one each.
+        groups: 1 alone.
+        activation: a name, such as ``relu``, or an `Activation`; None: none.
+        use_bias: whether there is a bias.
+        kernel_initializer: first values of the kernel: a name or an `Initializer`.
+        bias_initializer: first values of the bias.
+        kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
+        bias_regularizer: penalty on the bias.
+        activity_regularizer: penalty on the output, divided by the number of examples.
+    """
+
+    RANK: ClassVar[int] = 2
 
 
 def _rows(

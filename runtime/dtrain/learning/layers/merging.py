@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import prod
 from operator import and_, mul
 from typing import Any, ClassVar
 
@@ -224,6 +225,94 @@ class Concatenate(Layer):
         return np.split(dy, np.cumsum(cache)[:-1], axis=self.axis)
 
 
+@dataclass(eq=False)
+class Dot(Layer):
+    """The products of two inputs, summed along an axis of each.
+
+    Called with a list of two symbolic tensors: ``dt.layers.Dot(axes=-1)([a, b])``. The first's other axes
+    come before those of the second; where there are none the output is [batch, 1].
+
+    Args:
+        axes: the axis of both, or one for each, counted with the batch axis as 0.
+        normalize: whether inputs are first divided by their norms along the axis: a cosine.
+
+    Raises:
+        InputError: the axes have different lengths.
+    """
+
+    takes_list: ClassVar[bool] = True
+
+    axes: int | Sequence[int]
+    normalize: bool = False
+
+    def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
+        """Return the other axes of both."""
+        self.expect(len(input_shape) == 2, "2 inputs", f"{len(input_shape)}")
+        (one, length), (other, wanted) = (
+            ((*shape[: axis - 1], *shape[axis:]), shape[axis - 1])
+            for shape, axis in zip(
+                input_shape, self._axes([len(each) + 1 for each in input_shape]), strict=True
+            )
+        )
+        self.expect(
+            None in (length, wanted) or length == wanted, f"the length {length}", f"the length {wanted}"
+        )
+        return (*one, *other) or (1,)
+
+    def _axes(self, ranks: Sequence[int]) -> list[int]:
+        given = [self.axes] * 2 if isinstance(self.axes, int) else list(self.axes)
+        self.expect(
+            all(axis % rank and -rank < axis < rank for axis, rank in zip(given, ranks, strict=True)),
+            "axes of the inputs but the batch's",
+            f"{self.axes}",
+        )
+        return [axis % rank for axis, rank in zip(given, ranks, strict=True)]
+
+    def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
+        """Multiply matrices whose last axis is the one that is summed."""
+        last = [
+            np.moveaxis(each, axis, -1) for each, axis in zip(x, self._axes([a.ndim for a in x]), strict=True)
+        ]
+        units = [unit(each) if self.normalize else (each, None) for each in last]
+        one, other = (each.reshape(len(each), prod(each.shape[1:-1]), each.shape[-1]) for each, _ in units)
+        y = one @ other.swapaxes(1, 2)
+        return y.reshape(
+            len(y), *last[0].shape[1:-1], *last[1].shape[1:-1], *[1] * (x[0].ndim + x[1].ndim == 4)
+        ), (
+            one,
+            other,
+            [(each.shape, inverse) for each, (_, inverse) in zip(last, units, strict=True)],
+            [each.ndim for each in x],
+        )
+
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Multiply by the other input, and turn the axes back."""
+        one, other, kept, ranks = cache
+        dy = dy.reshape(len(dy), one.shape[1], other.shape[1])
+        found = []
+        for each, gradient, (shape, inverse), axis in zip(
+            (one, other), (dy @ other, dy.swapaxes(1, 2) @ one), kept, self._axes(ranks), strict=True
+        ):
+            dx = gradient.reshape(shape)
+            if inverse is not None:
+                dx = unit_back(each.reshape(shape), inverse, dx)
+            found.append(np.moveaxis(dx, -1, axis))
+        return found
+
+
+def unit(x: Array, axes: int | tuple[int, ...] = -1) -> tuple[Array, Array]:
+    """Return x divided by its norm along axes, and the inverse norms (`tf.math.l2_normalize`)."""
+    inverse = 1 / np.sqrt(np.maximum((x * x).sum(axis=axes, keepdims=True), np.float32(1e-12)))
+    return x * inverse, inverse
+
+
+def unit_back(y: Array, inverse: Array, dy: Array, axes: int | tuple[int, ...] = -1) -> Array:
+    """Return the gradient by x of `unit`; below its least norm that is a constant."""
+    through = dy - y * (dy * y).sum(axis=axes, keepdims=True)
+    gradient: Array = np.where(inverse < 1e6, through, dy) * inverse
+    return gradient
+
+
 def _function(layer: type[Layer]) -> Callable[..., SymbolicTensor]:
     """Return the layer as a function of its inputs: ``add([a, b])`` is ``Add()([a, b])``."""
 
@@ -244,3 +333,4 @@ average = _function(Average)
 maximum = _function(Maximum)
 minimum = _function(Minimum)
 concatenate = _function(Concatenate)
+dot = _function(Dot)

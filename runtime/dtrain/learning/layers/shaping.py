@@ -1,4 +1,4 @@
-"""Layers that rearrange, drop or pad values: Flatten, Reshape, Dropout, ..."""
+"""Layers that rearrange, mask, cut or pad values: Flatten, Reshape, Masking, ..."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,55 +71,6 @@ class Reshape(_Rearranging):
                 f"found {shape_text(input_shape)}"
             )
         return tuple(size // known if n == -1 else n for n in target)
-
-
-@dataclass(eq=False)
-class Dropout(Layer):
-    """A layer that sets the fraction `rate` of the values to 0 while training, and scales the rest by 1 / (1
-    - rate).
-
-    Along axes where `noise_shape` has 1 (counted with the batch axis as 0; None is the input's length) whole
-    lines are dropped.
-
-    The shape stays. Draws follow from the run's seed, the batch and its part, so they are the same in
-    whichever replica.
-
-    Args:
-        rate: the fraction, from 0 to 1.
-        noise_shape: 1 along the axes whose lines are dropped whole, counted with the batch axis as 0; None is
-            the input's length.
-        seed: a number from which this one draws, in place of the model's seed; None: the model's.
-    """
-
-    supports_masking = True
-
-    rate: float
-    noise_shape: Sequence[int | None] | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rate <= 1:
-            raise SpecError(f"{self.label}: rate: expected a number from 0 to 1, found {self.rate}")
-
-    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return x, or x times a random mask."""
-        if not call.training or self.rate == 0:
-            return x, None
-        shape = x.shape
-        if self.noise_shape is not None:
-            shape = tuple(n or length for n, length in zip(self.noise_shape, shape, strict=True))
-        mask = dropout_mask(self._generator(call), shape, self.rate)
-        return x * mask, mask
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return dy times the same mask."""
-        return dy if cache is None else dy * cache
-
-
-def dropout_mask(rng: np.random.Generator, shape: tuple[int, ...], rate: float) -> Array:
-    """Return 0 at a fraction `rate` of the places, and 1 / (1 - rate) at the others."""
-    kept = rng.random(shape, np.float32) >= rate
-    return kept * np.float32(1 / (1 - rate) if rate < 1 else 0)
 
 
 @dataclass(eq=False)
@@ -204,8 +155,99 @@ class RepeatVector(Layer):
         return dy.sum(axis=1)
 
 
+class _Margins(Layer):
+    """Base of layers that add or cut `margins`: (before, after) of each axis but the channels'."""
+
+    RANK: ClassVar[int]
+    SIGN: ClassVar[int]
+
+    margins: list[tuple[int, int]]
+
+    def _parse(self, name: str, given: int | Sequence[Any]) -> None:
+        each = [given] * self.RANK if isinstance(given, int) else list(given)
+        if self.RANK == 1 and len(each) == 2:
+            each = [each]
+        self.margins = [(one, one) if isinstance(one, int) else tuple(one) for one in each]
+        if len(self.margins) != self.RANK or any(len(pair) != 2 or min(pair) < 0 for pair in self.margins):
+            forms = "n or (n, n)" if self.RANK == 1 else "n, (n, n) or ((n, n), (n, n))"
+            raise SpecError(f"{self.label}: {name}: expected {forms}, found {given!r}")
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """Return the lengths with the margins, or without."""
+        rank = self.RANK
+        axes = "batch, time, features" if rank == 1 else "batch, height, width, channels"
+        self.expect(len(input_shape) == rank + 1, f"{rank + 2} axes: {axes}", input_shape)
+        lengths = [
+            None if n is None else n + self.SIGN * sum(margin)
+            for n, margin in zip(input_shape, self.margins, strict=False)
+        ]
+        self.expect(all(n is None or n > 0 for n in lengths), "an input longer than what is cut", input_shape)
+        return (*lengths, input_shape[-1])
+
+    def _widened(self, x: Array) -> Array:
+        return np.pad(x, [(0, 0), *self.margins, (0, 0)])
+
+    def _cut(self, x: Array) -> Array:
+        inner = (
+            slice(before, length - after)
+            for (before, after), length in zip(self.margins, x.shape[1:], strict=False)
+        )
+        return x[(slice(None), *inner)]
+
+
+class _Padding(_Margins):
+    SIGN: ClassVar[int] = 1
+
+    padding: Any
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, getattr(self, "data_format", None))
+        self._parse("padding", self.padding)
+
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return the padded array."""
+        return self._widened(x), None
+
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return dy without its margins."""
+        return self._cut(dy)
+
+
+class _Cropping(_Margins):
+    SIGN: ClassVar[int] = -1
+
+    cropping: Any
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, getattr(self, "data_format", None))
+        self._parse("cropping", self.cropping)
+
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return what lies between the margins."""
+        return self._cut(x), None
+
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return dy with margins of zeros."""
+        return self._widened(dy)
+
+
 @dataclass(eq=False)
-class ZeroPadding2D(Layer):
+class ZeroPadding1D(_Padding):
+    """Zeros around series.
+
+    Shapes: [batch, time, features] becomes [batch, before + time + after, features].
+
+    Args:
+        padding: n for both ends, or (before, after).
+    """
+
+    RANK: ClassVar[int] = 1
+
+    padding: int | Sequence[int] = 1
+
+
+@dataclass(eq=False)
+class ZeroPadding2D(_Padding):
     """Zeros around images.
 
     Shapes: [batch, height, width, channels] becomes [batch, top + height + bottom, left + width + right,
@@ -218,36 +260,73 @@ class ZeroPadding2D(Layer):
         data_format: ``channels_last`` or None, which is the same; others are refused.
     """
 
+    RANK: ClassVar[int] = 2
+
     padding: int | Sequence[Any] = 1
     data_format: str | None = None
 
-    def __post_init__(self) -> None:
-        require_channels_last(self.label, self.data_format)
-        both = [self.padding] * 2 if isinstance(self.padding, int) else list(self.padding)
-        pairs = [(each, each) if isinstance(each, int) else tuple(each) for each in both]
-        if len(pairs) != 2 or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
-            raise SpecError(
-                f"{self.label}: padding: expected n, (n, n) or ((n, n), (n, n)), found {self.padding!r}"
-            )
-        self.margins = pairs
+
+@dataclass(eq=False)
+class Cropping1D(_Cropping):
+    """Series without what lies at their ends.
+
+    Shapes: [batch, time, features] becomes [batch, time - before - after, features].
+
+    Args:
+        cropping: n for both ends, or (before, after).
+    """
+
+    RANK: ClassVar[int] = 1
+
+    cropping: int | Sequence[int] = (1, 1)
+
+
+@dataclass(eq=False)
+class Cropping2D(_Cropping):
+    """Images without what lies at their sides.
+
+    Shapes: [batch, height, width, channels] becomes [batch, height - top - bottom, width - left - right,
+    channels].
+
+    Differs from Keras: channels are the last axis; there is no ``channels_first``.
+
+    Args:
+        cropping: n for all sides, (vertical, horizontal), or ((top, bottom), (left, right)).
+        data_format: ``channels_last`` or None, which is the same; others are refused.
+    """
+
+    RANK: ClassVar[int] = 2
+
+    cropping: int | Sequence[Any] = ((0, 0), (0, 0))
+    data_format: str | None = None
+
+
+@dataclass(eq=False)
+class UpSampling1D(Layer):
+    """Every time repeated `size` times.
+
+    Shapes: [batch, time, features] becomes [batch, time * size, features].
+
+    Args:
+        size: how often.
+    """
+
+    size: int = 2
 
     def output_shape(self, input_shape: Shape) -> Shape:
-        """Return height and width with the margins."""
-        self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
-        lengths = zip(input_shape, self.margins, strict=False)
-        return (*(None if n is None else n + sum(margin) for n, margin in lengths), input_shape[-1])
+        """Return the time axis times the size."""
+        self.expect(len(input_shape) == 2, "3 axes: batch, time, features", input_shape)
+        length, features = input_shape
+        return (None if length is None else length * self.size, features)
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return the padded images."""
-        return np.pad(x, [(0, 0), *self.margins, (0, 0)]), None
+        """Return the longer series."""
+        return x.repeat(self.size, axis=1), x.shape
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return dy without its margins."""
-        inner = (
-            slice(before, length - after)
-            for (before, after), length in zip(self.margins, dy.shape[1:], strict=False)
-        )
-        return dy[(slice(None), *inner)]
+        """Return the sum over the repetitions."""
+        batch, length, features = cache
+        return dy.reshape(batch, length, self.size, features).sum(axis=2)
 
 
 @dataclass(eq=False)
