@@ -223,9 +223,117 @@ def each_time(keras):
     return keras.Sequential(stack), images, NUMBERS, {}
 
 
+def transformer(keras):
+    layers = keras.layers
+    words = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(8, 6, mask_zero=True)(words)
+    attended = layers.MultiHeadAttention(num_heads=2, key_dim=3, value_dim=4)(x, x)
+    x = layers.LayerNormalization(epsilon=1e-6)(layers.Add()([x, attended]))
+    x = layers.LayerNormalization()(layers.Add()([x, layers.Dense(6, activation="relu")(x)]))
+    y = layers.Dense(3, activation="softmax")(layers.GlobalAveragePooling1D()(x))
+    there = WORDS + (WORDS.sum(axis=1, keepdims=True) == 0)
+    return keras.Model(words, y), there, CLASSES[:, 0], {"loss": "sparse_categorical_crossentropy"}
+
+
+def cross_attention(keras):
+    layers = keras.layers
+    query, value, key, seen = (
+        keras.Input((4, 3)),
+        keras.Input((5, 3)),
+        keras.Input((5, 2)),
+        keras.Input((4, 5), dtype="bool"),
+    )
+    attention = layers.MultiHeadAttention(2, 2, use_bias=False)
+    y, scores = attention(
+        query, layers.Masking()(value), key, attention_mask=seen, return_attention_scores=True
+    )
+    causal = layers.MultiHeadAttention(1, 3)(query, query, use_causal_mask=True)
+    joined = layers.Concatenate()([y, causal])
+    outputs = [layers.Dense(1, name="end")(joined), layers.Reshape((40,), name="scores")(scores)]
+    visible = np.random.RandomState(4).rand(6, 4, 5) < 0.7
+    targets = [TIMES[:, :4, :1], np.random.RandomState(2).rand(6, 40).astype(np.float32)]
+    return keras.Model([query, value, key, seen], outputs), [OTHERS, SERIES, TIMES, visible], targets, {}
+
+
+def _scoring(keras, layer, other):
+    layers = keras.layers
+    query, value = keras.Input((4, 3)), keras.Input((5, 3))
+    masked = layers.Masking()(value)
+    y = layer([query, masked])
+    z, scores = other(
+        [masked, query, layers.Dense(3)(query)], use_causal_mask=True, return_attention_scores=True
+    )
+    joined = layers.Concatenate()([layers.Flatten()(each) for each in (y, z, scores)])
+    return keras.Model([query, value], layers.Dense(1)(joined)), [OTHERS, SERIES], NUMBERS, {}
+
+
+def attention(keras):
+    return _scoring(keras, keras.layers.Attention(), keras.layers.Attention(use_scale=True))
+
+
+def additive_attention(keras):
+    return _scoring(keras, keras.layers.AdditiveAttention(), keras.layers.AdditiveAttention(use_scale=False))
+
+
+def dots(keras):
+    layers = keras.layers
+    one, other, pair = keras.Input((5, 3)), keras.Input((4, 3)), keras.Input((2,))
+    matrix = layers.Dot(axes=(2, -1))([one, other])
+    vector = layers.Dot(axes=(-1, 1), normalize=True)([layers.Dense(2)(one), pair])
+    number = layers.Dot(axes=1, normalize=True)([pair, layers.Dense(2)(pair)])
+    penalized = layers.ActivityRegularization(l1=0.01, l2=0.02)(layers.Flatten()(matrix))
+    joined = layers.Concatenate()([penalized, vector, number, layers.dot([pair, pair], axes=-1)])
+    return (
+        keras.Model([one, other, pair], layers.Dense(1)(joined)),
+        [SERIES, OTHERS, PAIRS],
+        NUMBERS,
+        {"rate": 0.001},
+    )
+
+
+def series_of_convolutions(keras):
+    layers = keras.layers
+    stack = [
+        _series(keras),
+        layers.ZeroPadding1D((1, 2)),
+        layers.SeparableConv1D(4, 3, depth_multiplier=2, activation="relu"),
+        layers.GroupNormalization(2),
+        layers.UpSampling1D(2),
+        layers.DepthwiseConv1D(2, padding="same"),
+        layers.Conv1DTranspose(2, 3, strides=2, padding="same"),
+        layers.Cropping1D((1, 2)),
+        layers.UnitNormalization(),
+        layers.MaxPool1D(),
+        layers.GlobalAvgPool1D(),
+        layers.Dense(1),
+    ]
+    return keras.Sequential(stack), SERIES, NUMBERS, {}
+
+
+def images_of_convolutions(keras):
+    layers = keras.layers
+    stack = [
+        keras.Input((6, 7, 3)),
+        layers.Cropping2D(((1, 0), (2, 1))),
+        layers.SeparableConv2D(4, (2, 3), strides=1, padding="same", depth_multiplier=2),
+        layers.GroupNormalization(-1, epsilon=0.01),
+        layers.SpatialDropout2D(0.0),
+        layers.AvgPool2D(),
+        layers.GlobalMaxPool2D(),
+        layers.Dense(1),
+    ]
+    images = np.random.RandomState(6).normal(size=(6, 6, 7, 3)).astype(np.float32)
+    return keras.Sequential(stack), images, NUMBERS, {}
+
+
 PROGRAMS = {
     name: each for name, each in list(globals().items()) if callable(each) and not name.startswith("_")
 }
+
+
+def _flat(predicted):
+    arrays = predicted if isinstance(predicted, list) else [predicted]
+    return np.concatenate([np.ravel(each) for each in arrays]).astype(float).tolist()
 
 
 def numbers_of(keras, name):
@@ -242,7 +350,7 @@ def numbers_of(keras, name):
         [np.abs(each).astype(np.float32) if each.ndim == 1 else each.astype(np.float32) for each in values]
     )
     model.compile(
-        optimizer=keras.optimizers.SGD(0.1),
+        optimizer=keras.optimizers.SGD(options.get("rate", 0.1)),
         loss=options.get("loss", "mse"),
         metrics=options.get("metrics", []),
         weighted_metrics=options.get("weighted_metrics", []),
@@ -253,9 +361,6 @@ def numbers_of(keras, name):
     return {
         "history": {key: [float(each) for each in values] for key, values in history.items()},
         "evaluated": [float(each) for each in np.atleast_1d(evaluated)],
-        "predicted": np.asarray(model.predict(x, batch_size=4, verbose=0))
-        .reshape(-1)[::3]
-        .astype(float)
-        .tolist(),
+        "predicted": _flat(model.predict(x, batch_size=4, verbose=0))[::3],
         "trained": [float(np.abs(each).sum()) for each in model.get_weights()],
     }

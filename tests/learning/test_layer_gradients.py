@@ -68,6 +68,10 @@ def merging(cls, least=2, most=3):
 
 normalized = st.tuples(st.integers(2, 4), st.integers(2, 4), st.integers(2, 4))
 fills = st.sampled_from(list(FILL_MODES))
+rates = st.sampled_from([0.0, 0.3])
+attended = st.tuples(lengths, lengths, lengths, booleans).map(
+    lambda n: [(n[0], n[2]), (n[1], n[2])] + [(n[1], n[2])] * n[3]
+)
 CASES = {
     "InputLayer": st.tuples(st.builds(layers.InputLayer), shapes),
     "Dense": st.tuples(st.builds(layers.Dense, lengths, smooth, booleans), shapes),
@@ -151,6 +155,74 @@ CASES = {
     "TimeDistributed": st.tuples(
         st.builds(layers.TimeDistributed, st.builds(layers.Dense, lengths, smooth)),
         st.tuples(lengths, lengths, lengths),
+    ),
+    "MultiHeadAttention": st.tuples(
+        st.builds(
+            layers.MultiHeadAttention,
+            *(lengths, lengths, st.none() | lengths, st.sampled_from([0.0, 0.4]), booleans),
+        ),
+        attended,
+    ),
+    "Attention": st.tuples(
+        st.builds(
+            layers.Attention,
+            booleans,
+            dropout=st.sampled_from([0.0, 0.4]),
+        ),
+        attended,
+    ),
+    "AdditiveAttention": st.tuples(st.builds(layers.AdditiveAttention, booleans), attended),
+    "Dot": st.tuples(
+        st.builds(layers.Dot, st.just((2, 1)), booleans),
+        st.tuples(lengths, lengths, st.lists(lengths, max_size=1)).map(
+            lambda n: [(n[0], n[1]), (n[1], *n[2])]
+        ),
+    ),
+    "GaussianNoise": st.tuples(st.builds(layers.GaussianNoise, st.just(0.5)), shapes),
+    "GaussianDropout": st.tuples(st.builds(layers.GaussianDropout, rates), shapes),
+    "AlphaDropout": st.tuples(st.builds(layers.AlphaDropout, rates), shapes),
+    "SpatialDropout1D": st.tuples(st.builds(layers.SpatialDropout1D, rates), series),
+    "SpatialDropout2D": st.tuples(st.builds(layers.SpatialDropout2D, rates), images),
+    "ActivityRegularization": st.tuples(st.builds(layers.ActivityRegularization, st.just(0.1)), shapes),
+    "Cropping1D": st.tuples(st.builds(layers.Cropping1D, st.integers(0, 2)), series),
+    "Cropping2D": st.tuples(
+        st.builds(layers.Cropping2D, st.integers(0, 2) | st.just((1, 2)) | st.just(((1, 2), (0, 3)))), images
+    ),
+    "ZeroPadding1D": st.tuples(st.builds(layers.ZeroPadding1D, st.integers(0, 2) | pairs), series),
+    "UpSampling1D": st.tuples(st.builds(layers.UpSampling1D, st.integers(1, 3)), series),
+    "Conv1DTranspose": st.tuples(
+        st.builds(
+            layers.Conv1DTranspose,
+            lengths,
+            st.integers(1, 3),
+            strides=st.integers(1, 2),
+            padding=paddings,
+            activation=smooth,
+        ),
+        series,
+    ),
+    "DepthwiseConv1D": st.tuples(
+        st.builds(layers.DepthwiseConv1D, st.integers(1, 3), padding=paddings, activation=smooth), series
+    ),
+    "SeparableConv1D": st.tuples(
+        st.builds(layers.SeparableConv1D, lengths, st.integers(1, 3), padding=paddings, use_bias=booleans),
+        series,
+    ),
+    "SeparableConv2D": conv(
+        layers.SeparableConv2D, filters=st.integers(1, 3), depth_multiplier=st.integers(1, 2)
+    ),
+    "GroupNormalization": st.tuples(
+        st.builds(
+            layers.GroupNormalization,
+            st.sampled_from([1, 2, -1]),
+            axis=st.sampled_from([-1, 2]),
+            center=booleans,
+            scale=booleans,
+        ),
+        st.tuples(st.integers(2, 3), st.sampled_from([2, 4]), st.sampled_from([2, 4])),
+    ),
+    "UnitNormalization": st.tuples(
+        st.builds(layers.UnitNormalization, st.sampled_from([-1, 1, (1, 3)])), normalized
     ),
     "Masking": st.tuples(st.builds(layers.Masking), shapes),
     "Rescaling": st.tuples(st.builds(layers.Rescaling, st.just(0.5), st.just(-1.0)), shapes),

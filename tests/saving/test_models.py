@@ -59,6 +59,7 @@ def test_every_layer_there_is_was_tried():
         "InputLayer",
         "Layer",
         "Embedding",
+        *("Attention", "AdditiveAttention", "MultiHeadAttention", "Dot"),  # below
         *("LSTMCell", "GRUCell", "SimpleRNNCell", "StackedRNNCells"),  # in RNN
         *(cls.__name__ for cls in (*CATEGORIES, *SIZES)),
     }
@@ -69,6 +70,25 @@ def test_every_layer_there_is_was_tried():
 def test_merging_layers_come_back(tmp_path, cls):
     case = merged(cls, seed=2)
     assert_equal(again(case.model, tmp_path).predict_on_batch(case.x), case.predict())
+
+
+def test_calls_with_arguments_come_back(tmp_path):
+    layers = dt.layers
+    x, y = dt.Input((4, 3)), dt.Input((5, 3))
+    seen = dt.Input((4, 5), dtype="bool")
+    attended, scores = layers.MultiHeadAttention(2, 3)(
+        x, layers.Masking()(y), attention_mask=seen, return_attention_scores=True, use_causal_mask=True
+    )
+    one = layers.Attention()([attended, y], mask=[None, None])
+    other = layers.AdditiveAttention()([one, y], use_causal_mask=True)
+    *_, h, c = layers.LSTM(3, return_state=True)(other)
+    z = layers.LSTM(3)(x, initial_state=[h, c])
+    model = dt.Model([x, y, seen], [layers.Dot(1)([z, h]), scores])
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 5, 3)), rng.random((2, 4, 5)) < 0.5]
+    loaded = again(model, tmp_path)
+    assert loaded.get_config() == model.get_config()
+    assert_equal(loaded.predict(arrays, verbose=0), model.predict(arrays, verbose=0))
 
 
 def test_a_graph_comes_back(tmp_path):
