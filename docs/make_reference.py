@@ -27,6 +27,7 @@ KERAS = (
     "callbacks",
     "initializers",
     "regularizers",
+    "constraints",
     "activations",
 )
 KERAS += ("utils", "models")

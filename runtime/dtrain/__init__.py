@@ -66,6 +66,7 @@ _PUBLIC = {
     "backend": "dtrain.compat.backend",
     "callbacks": "dtrain.callbacks",
     "compat": "dtrain.compat",
+    "constraints": "dtrain.learning.core.constraints",
     "data": "dtrain.data",
     "datasets": "dtrain.compat.datasets",
     "distribute": "dtrain.distribute",

@@ -26,6 +26,7 @@ from dtrain.learning import losses as losses
 from dtrain.learning import metrics as metrics
 from dtrain.learning import optimizers as optimizers
 from dtrain.learning.core import activations as activations
+from dtrain.learning.core import constraints as constraints
 from dtrain.learning.core import initializers as initializers
 from dtrain.learning.core import regularizers as regularizers
 from dtrain.learning.core.sparse_rows import SparseRows as SparseRows

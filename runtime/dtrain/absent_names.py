@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 _PLACES = (
-    *("layers", "data", "losses", "metrics", "optimizers", "callbacks", "initializers", "regularizers"),
+    *(
+        "layers",
+        "data",
+        "losses",
+        "metrics",
+        "optimizers",
+        "callbacks",
+        "initializers",
+        "regularizers",
+        "constraints",
+    ),
     *("activations", "distribute", "utils", "train", "data.experimental", "distribute.experimental"),
 )
 

@@ -326,6 +326,23 @@ def images_of_convolutions(keras):
     return keras.Sequential(stack), images, NUMBERS, {}
 
 
+def limits(keras):
+    layers = keras.layers
+    limit = keras.constraints
+    words, pictures = keras.Input((5,), dtype="int32"), keras.Input((6, 7, 3))
+    x = layers.Embedding(8, 4, embeddings_constraint=limit.UnitNorm(axis=1))(words)
+    x = layers.GRU(
+        3, kernel_constraint="non_neg", recurrent_constraint=limit.unit_norm(), bias_constraint="max_norm"
+    )(x)
+    y = layers.Conv2D(2, 3, kernel_constraint=limit.MinMaxNorm(0.2, 0.5, rate=0.6, axis=[0, 1, 2]))(pictures)
+    y = layers.BatchNormalization(beta_constraint="non_neg", gamma_constraint=limit.NonNeg())(y)
+    z = layers.Concatenate()([x, layers.Flatten()(y)])
+    z = layers.Dense(4, kernel_constraint=limit.max_norm(0.8), bias_constraint=limit.NonNeg())(z)
+    frozen = layers.Dense(1, kernel_constraint="unit_norm", trainable=False)
+    images = np.random.RandomState(6).normal(size=(6, 6, 7, 3)).astype(np.float32)
+    return keras.Model([words, pictures], frozen(z)), [WORDS, images], NUMBERS, {}
+
+
 PROGRAMS = {
     name: each for name, each in list(globals().items()) if callable(each) and not name.startswith("_")
 }

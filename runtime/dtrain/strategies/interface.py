@@ -27,7 +27,7 @@ from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 import msgspec
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
-from dtrain.errors import ProgramError
+from dtrain.errors import ProgramError, SpecError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, Sums
 from dtrain.parameters.placement import Plan
@@ -299,6 +299,17 @@ class Training(Protocol):
     def kept(self) -> Mapping[str, bytes]:
         """The entries that earlier leaders of this call of `fit` have kept; see `Leader.keep`."""
         return {}
+
+    def constrain(self, constraints: Mapping[str, Callable[[Array], Array]]) -> None:
+        """Pass variables through functions after each update, by name.
+
+        Raises:
+            SpecError: they are updated in parts, or in several tasks.
+        """
+        raise SpecError(
+            f"constraints: found one of {min(constraints)}, but here variables are updated in parts; "
+            "train in one process (dtrain launch --strategy mirrored), or use a regularizer"
+        )
 
     def wait_for_end(self) -> bool:
         """Wait, after the last step, in a task that does not lead; return False if it has to lead now."""

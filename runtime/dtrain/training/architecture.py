@@ -308,6 +308,8 @@ class Architecture(WithAccess):
             if self._in_replicas is None:
                 values = self.arrays
                 self._in_replicas = ModelVariables(self.strategy.loops, self.created_variables, values)
+                for name, limit in (self.network.graph.constraints() if self.has_layers else {}).items():
+                    self._in_replicas.by_name[name].constraint = limit
                 for variable in self._in_replicas.by_name.values():
                     variable.find_state = self._state_of
                     variable.assigned = self._share

@@ -80,6 +80,7 @@ def _model(saved: SavedModel, custom_objects: CustomObjects, where: str, *, comp
     for _, weight, _ in model.network.graph.weights():
         initializers.get(weight.initializer)
         regularizers.get(weight.regularizer)
+        constraints.get(weight.constraint)
     model.arrays = fitted(dict(saved.weights), model.variable_specs, where)
     training = description.get("compiled")
     if compiled and training is not None:

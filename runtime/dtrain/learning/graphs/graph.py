@@ -27,9 +27,10 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from dtrain.errors import InputError, SpecError
-from dtrain.learning.core import regularizers
+from dtrain.learning.core import constraints, regularizers
 from dtrain.learning.core.arrays import fits, shape_text
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
+from dtrain.learning.core.constraints import Constraint
 from dtrain.learning.core.regularizers import Regularizer
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor, Weight, classes
 from dtrain.learning.layers.base import NO_ARGUMENTS, CallArguments, LayerNode
@@ -287,6 +288,15 @@ class Graph:
             for weight, name in step.weights if step.layer not in seen else ():
                 yield step.layer, weight, name
             seen.add(step.layer)
+
+    def constraints(self) -> dict[str, Constraint]:
+        """Return the limits of weights that are trained, by the model's names of them."""
+        found = (
+            (name, constraints.get(weight.constraint))
+            for layer, weight, name in self.weights()
+            if weight.trainable and layer.trainable
+        )
+        return {name: constraint for name, constraint in found if constraint is not None}
 
     def names_by_depth(self) -> list[str]:
         """Return the names by `parts`; within a layer the trained ones come first."""

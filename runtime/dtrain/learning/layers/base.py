@@ -21,6 +21,7 @@ from dtrain.learning.core import activations, regularizers
 from dtrain.learning.core.activations import Activation
 from dtrain.learning.core.arrays import shape_text
 from dtrain.learning.core.configuration import Configurable, snake_case
+from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -66,6 +67,7 @@ class Weight:
         shape: without unknown lengths.
         initializer: first values: a name or an `Initializer`.
         regularizer: penalty, which is added to the loss.
+        constraint: what becomes of it after each update.
         trainable: whether it has a gradient.
         sparse: the layer may give the gradient as `SparseRows` (see `Call.sparse_gradients`).
         dtype: numpy's name of it.
@@ -78,11 +80,13 @@ class Weight:
     trainable: bool = True
     sparse: bool = False
     dtype: str = "float32"
+    constraint: ConstraintLike = None
 
     @property
     def may_be_sparse(self) -> bool:
-        """True if the gradient may be `SparseRows`. With a penalty every row has a gradient."""
-        return self.sparse and self.regularizer is None and self.dtype == "float32"
+        """True if the gradient may be `SparseRows`. A penalty or constraint concerns every row."""
+        plain = self.regularizer is None and self.constraint is None
+        return self.sparse and plain and self.dtype == "float32"
 
 
 class Call:

@@ -19,6 +19,7 @@ from dtrain.errors import SpecError
 from dtrain.learning.core import activations, initializers
 from dtrain.learning.core.activations import Activation, ActivationLike
 from dtrain.learning.core.configuration import from_data
+from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import Initializer, InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, Weight, of_part, prefixed
@@ -49,6 +50,9 @@ class _Cell(Layer):
     kernel_regularizer: RegularizerLike = None
     recurrent_regularizer: RegularizerLike = None
     bias_regularizer: RegularizerLike = None
+    kernel_constraint: ConstraintLike = None
+    recurrent_constraint: ConstraintLike = None
+    bias_constraint: ConstraintLike = None
     dropout: float = 0.0
     recurrent_dropout: float = 0.0
 
@@ -73,15 +77,23 @@ class _Cell(Layer):
                 (self.known_length(input_shape), width),
                 self.kernel_initializer,
                 self.kernel_regularizer,
+                constraint=self.kernel_constraint,
             ),
             Weight(
                 "recurrent_kernel",
                 (self.units, width),
                 self.recurrent_initializer,
                 self.recurrent_regularizer,
+                constraint=self.recurrent_constraint,
             ),
         )
-        bias = Weight("bias", self._bias_shape(), self._bias_begins(), self.bias_regularizer)
+        bias = Weight(
+            "bias",
+            self._bias_shape(),
+            self._bias_begins(),
+            self.bias_regularizer,
+            constraint=self.bias_constraint,
+        )
         return (*weights, bias) if self.use_bias else weights
 
     def output_shape(self, input_shape: Any) -> Any:
@@ -196,6 +208,9 @@ class SimpleRNNCell(_Cell):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        recurrent_constraint: a limit of the kernel of the state, likewise.
+        bias_constraint: a limit of the bias, likewise.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
         recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
     """
@@ -245,6 +260,9 @@ class LSTMCell(_Gated):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        recurrent_constraint: a limit of the kernel of the state, likewise.
+        bias_constraint: a limit of the bias, likewise.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
         recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
     """
@@ -305,6 +323,9 @@ class GRUCell(_Gated):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        recurrent_constraint: a limit of the kernel of the state, likewise.
+        bias_constraint: a limit of the bias, likewise.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
         recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
     """

@@ -16,6 +16,7 @@ import numpy as np
 from dtrain.errors import SpecError
 from dtrain.learning.core import activations
 from dtrain.learning.core.activations import ActivationLike
+from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Weight
@@ -43,6 +44,8 @@ class _Convolution(ActivatedLayer):
     kernel_regularizer: RegularizerLike = None
     bias_regularizer: RegularizerLike = None
     activity_regularizer: RegularizerLike = None
+    kernel_constraint: ConstraintLike = None
+    bias_constraint: ConstraintLike = None
 
     def __post_init__(self) -> None:
         require_channels_last(self.label, self.data_format)
@@ -63,8 +66,20 @@ class _Convolution(ActivatedLayer):
         return self._kernel_and_bias((*self.windows.size, channels // self.groups, self.filters))
 
     def _kernel_and_bias(self, shape: tuple[int, ...]) -> Sequence[Weight]:
-        kernel = Weight("kernel", shape, self.kernel_initializer, self.kernel_regularizer)
-        bias = Weight("bias", (self.filters,), self.bias_initializer, self.bias_regularizer)
+        kernel = Weight(
+            "kernel",
+            shape,
+            self.kernel_initializer,
+            self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        bias = Weight(
+            "bias",
+            (self.filters,),
+            self.bias_initializer,
+            self.bias_regularizer,
+            constraint=self.bias_constraint,
+        )
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def output_shape(self, input_shape: Shape) -> Shape:
@@ -144,6 +159,8 @@ class Conv1D(_Convolution):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         bias_regularizer: penalty on the bias.
         activity_regularizer: penalty on the output, divided by the number of examples.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        bias_constraint: a limit of the bias, kept after each update: a name or a `Constraint`.
     """
 
     RANK: ClassVar[int] = 1
@@ -173,6 +190,8 @@ class Conv2D(_Convolution):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         bias_regularizer: penalty on the bias.
         activity_regularizer: penalty on the output, divided by the number of examples.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        bias_constraint: a limit of the bias, kept after each update: a name or a `Constraint`.
     """
 
     RANK: ClassVar[int] = 2
@@ -255,6 +274,8 @@ class Conv1DTranspose(_ConvTranspose):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         bias_regularizer: penalty on the bias.
         activity_regularizer: penalty on the output, divided by the number of examples.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        bias_constraint: a limit of the bias, kept after each update: a name or a `Constraint`.
     """
 
     RANK: ClassVar[int] = 1
@@ -285,6 +306,8 @@ class Conv2DTranspose(_ConvTranspose):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         bias_regularizer: penalty on the bias.
         activity_regularizer: penalty on the output, divided by the number of examples.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        bias_constraint: a limit of the bias, kept after each update: a name or a `Constraint`.
     """
 
     RANK: ClassVar[int] = 2

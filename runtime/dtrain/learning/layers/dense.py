@@ -8,6 +8,7 @@ import numpy as np
 
 from dtrain.learning.core import activations
 from dtrain.learning.core.activations import ActivationLike
+from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import ActivatedLayer, Call, Layer, Weight
@@ -29,6 +30,8 @@ class Dense(ActivatedLayer):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         bias_regularizer: penalty on the bias.
         activity_regularizer: penalty on the output, divided by the number of examples.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        bias_constraint: a limit of the bias, kept after each update: a name or a `Constraint`.
 
     Raises:
         SpecError: `units` is not positive, or a name is unknown.
@@ -44,6 +47,8 @@ class Dense(ActivatedLayer):
     kernel_regularizer: RegularizerLike = None
     bias_regularizer: RegularizerLike = None
     activity_regularizer: RegularizerLike = None
+    kernel_constraint: ConstraintLike = None
+    bias_constraint: ConstraintLike = None
 
     def __post_init__(self) -> None:
         self.expect_positive(units=self.units)
@@ -52,8 +57,20 @@ class Dense(ActivatedLayer):
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [inputs, units] and bias [units]."""
         inputs = self.known_length(input_shape)
-        kernel = Weight("kernel", (inputs, self.units), self.kernel_initializer, self.kernel_regularizer)
-        bias = Weight("bias", (self.units,), self.bias_initializer, self.bias_regularizer)
+        kernel = Weight(
+            "kernel",
+            (inputs, self.units),
+            self.kernel_initializer,
+            self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        bias = Weight(
+            "bias",
+            (self.units,),
+            self.bias_initializer,
+            self.bias_regularizer,
+            constraint=self.bias_constraint,
+        )
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def output_shape(self, input_shape: Shape) -> Shape:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -32,6 +33,7 @@ class Embedding(Layer):
         embeddings_initializer: first values of the table.
         embeddings_regularizer: penalty on the table; every row then has a gradient.
         activity_regularizer: penalty on the output, divided by the number of examples.
+        embeddings_constraint: a limit of the table, kept after each update: a name or a `Constraint`.
         mask_zero: whether 0 stands for nothing: the output then has a mask.
         input_length: length of an example, where it is always the same.
     """
@@ -43,6 +45,7 @@ class Embedding(Layer):
     embeddings_initializer: InitializerLike = "uniform"
     embeddings_regularizer: RegularizerLike = None
     activity_regularizer: RegularizerLike = None
+    embeddings_constraint: ConstraintLike = None
     mask_zero: bool = False
     input_length: int | None = None
 
@@ -59,7 +62,12 @@ class Embedding(Layer):
         shape = (self.input_dim, self.output_dim)
         return (
             Weight(
-                "embeddings", shape, self.embeddings_initializer, self.embeddings_regularizer, sparse=True
+                "embeddings",
+                shape,
+                self.embeddings_initializer,
+                self.embeddings_regularizer,
+                sparse=True,
+                constraint=self.embeddings_constraint,
             ),
         )
 

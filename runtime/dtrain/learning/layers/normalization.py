@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, StepSums, Weight
@@ -72,6 +73,8 @@ class BatchNormalization(_Normalizing):
         moving_variance_initializer: first values of the moving variance.
         beta_regularizer: penalty on beta.
         gamma_regularizer: penalty on gamma.
+        beta_constraint: a limit of beta, kept after each update: a name or a `Constraint`.
+        gamma_constraint: a limit of gamma, kept after each update: a name or a `Constraint`.
         synchronized: whether the batch is that of all replicas of a step.
     """
 
@@ -86,6 +89,8 @@ class BatchNormalization(_Normalizing):
     moving_variance_initializer: InitializerLike = "ones"
     beta_regularizer: RegularizerLike = None
     gamma_regularizer: RegularizerLike = None
+    beta_constraint: ConstraintLike = None
+    gamma_constraint: ConstraintLike = None
     synchronized: bool = False
 
     @property
@@ -190,6 +195,8 @@ class LayerNormalization(_Normalizing):
         gamma_initializer: first values of gamma.
         beta_regularizer: penalty on beta.
         gamma_regularizer: penalty on gamma.
+        beta_constraint: a limit of beta, kept after each update: a name or a `Constraint`.
+        gamma_constraint: a limit of gamma, kept after each update: a name or a `Constraint`.
     """
 
     axis: int | Sequence[int] = -1
@@ -200,6 +207,8 @@ class LayerNormalization(_Normalizing):
     gamma_initializer: InitializerLike = "ones"
     beta_regularizer: RegularizerLike = None
     gamma_regularizer: RegularizerLike = None
+    beta_constraint: ConstraintLike = None
+    gamma_constraint: ConstraintLike = None
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return gamma and beta: one number for each place along the axes."""
@@ -248,6 +257,8 @@ class GroupNormalization(_Normalizing):
         gamma_initializer: first values of gamma.
         beta_regularizer: penalty on beta.
         gamma_regularizer: penalty on gamma.
+        beta_constraint: a limit of beta, kept after each update: a name or a `Constraint`.
+        gamma_constraint: a limit of gamma, kept after each update: a name or a `Constraint`.
     """
 
     groups: int = 32
@@ -259,6 +270,8 @@ class GroupNormalization(_Normalizing):
     gamma_initializer: InitializerLike = "ones"
     beta_regularizer: RegularizerLike = None
     gamma_regularizer: RegularizerLike = None
+    beta_constraint: ConstraintLike = None
+    gamma_constraint: ConstraintLike = None
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return gamma and beta: one number for each channel."""
@@ -326,6 +339,10 @@ class UnitNormalization(_Normalizing):
 def _gamma_and_beta(
     layer: "BatchNormalization | LayerNormalization | GroupNormalization", shape: tuple[int, ...]
 ) -> list[Weight]:
-    gamma = Weight("gamma", shape, layer.gamma_initializer, layer.gamma_regularizer)
-    beta = Weight("beta", shape, layer.beta_initializer, layer.beta_regularizer)
+    gamma = Weight(
+        "gamma", shape, layer.gamma_initializer, layer.gamma_regularizer, constraint=layer.gamma_constraint
+    )
+    beta = Weight(
+        "beta", shape, layer.beta_initializer, layer.beta_regularizer, constraint=layer.beta_constraint
+    )
     return [weight for weight, used in ((gamma, layer.scale), (beta, layer.center)) if used]

@@ -188,6 +188,9 @@ class SimpleRNN(RecurrentLayer, SimpleRNNCell):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        recurrent_constraint: a limit of the kernel of the state, likewise.
+        bias_constraint: a limit of the bias, likewise.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
         recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
         return_sequences: whether the states of all times are returned, not the last alone.
@@ -223,6 +226,9 @@ class LSTM(RecurrentLayer, LSTMCell):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        recurrent_constraint: a limit of the kernel of the state, likewise.
+        bias_constraint: a limit of the bias, likewise.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
         recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
         return_sequences: whether the states of all times are returned, not the last alone.
@@ -257,6 +263,9 @@ class GRU(RecurrentLayer, GRUCell):
         kernel_regularizer: penalty on the kernel: a name, a `Regularizer` or None.
         recurrent_regularizer: penalty on the kernel of the state.
         bias_regularizer: penalty on the bias.
+        kernel_constraint: a limit of the kernel, kept after each update: a name or a `Constraint`.
+        recurrent_constraint: a limit of the kernel of the state, likewise.
+        bias_constraint: a limit of the bias, likewise.
         dropout: fraction of the input features that is dropped, the same at all times of an example.
         recurrent_dropout: fraction of the state that the recurrent kernel is not fed with, likewise.
         return_sequences: whether the states of all times are returned, not the last alone.

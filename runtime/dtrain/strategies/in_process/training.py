@@ -74,6 +74,10 @@ class LocalTraining(Training, Leader):
         self._apply = trace.timed("apply", store.apply)
         self.first_step = start.state.lineage.first_step
         self.saver: KeeperThread | None = None
+        self._constraints: Mapping[str, Callable[[Array], Array]] = {}
+
+    def constrain(self, constraints: Mapping[str, Callable[[Array], Array]]) -> None:
+        self._constraints = constraints
 
     # How far it has come
 
@@ -136,6 +140,8 @@ class LocalTraining(Training, Leader):
         """Make the next version by `update`, which also settles its parts; see `apply` for the rest."""
         with self.lock:
             update()
+            for name, constraint in self._constraints.items():
+                self.weights[name][...] = constraint(self.weights[name])
             self.state.count(sums)
             self.state.global_step += 1
         if self.reporter is not None:

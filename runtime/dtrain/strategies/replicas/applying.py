@@ -159,6 +159,11 @@ class ReplicaApplication:
         return [found[str(index)] for index in range(len(gradients))]
 
     def _update(self, variable: Any, value: Array, gradient: Any, slots: Slots, step: int) -> None:
+        self._update_freely(variable, value, gradient, slots, step)
+        if (constraint := getattr(variable, "constraint", None)) is not None:
+            value[...] = constraint(value)
+
+    def _update_freely(self, variable: Any, value: Array, gradient: Any, slots: Slots, step: int) -> None:
         if isinstance(gradient, SparseRows):
             self._optimizer.update_rows(value, gradient.ids, gradient.rows, slots, step)
             return

@@ -92,6 +92,7 @@ class Variable(NDArrayOperatorsMixin):
     home: Home | None
     find_state: Callable[[Optimizer], OptimizerState | None] | None
     assigned: Callable[[Self], None] | None
+    constraint: Callable[[Array], Array] | None
     _copies: list[Array]
     _lock: threading.Lock
 
@@ -164,6 +165,7 @@ class Variable(NDArrayOperatorsMixin):
         self.on_read = on_read and not alone
         self.group = group
         self.find_state = None
+        self.constraint = None
         self.home = None
         self.assigned = None
         self._copies = [value] * group.replicas

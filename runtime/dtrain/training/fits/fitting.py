@@ -165,6 +165,9 @@ class Fit(msgspec.Struct):
         updates = (0 if problem.resume_from else self.owner.updates) - training.clock.first_step
         self.compiled.optimizer.iterations.follow(lambda: updates + training.clock.global_step)
         try:
+            limits = model.network.graph.constraints() if model.has_layers else {}
+            if limits and not isinstance(training, PassedOverTraining):
+                training.constrain(limits)
             loop = self._loop(training, epochs)
             loop.begin()
             ranks = [replica.rank for replica in training.replicas]

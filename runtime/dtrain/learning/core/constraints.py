@@ -1,0 +1,132 @@
+"""Limits of weights, kept after every update: Keras's max_norm, min_max_norm, non_neg and unit_norm."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dtrain.errors import SpecError
+from dtrain.learning.core.configuration import Configurable, from_data, unknown_name
+from dtrain.types import Array
+
+_EPSILON = np.float32(1e-7)
+
+
+class Constraint(Configurable):
+    """Base class: what becomes of a weight after an update. One of your own overrides `__call__`."""
+
+    def __init__(self) -> None:
+        """Take no arguments; see `Configurable.__new__`."""
+
+    def __call__(self, w: Array) -> Array:
+        """Return the weight within its limits, an array of the same shape.
+
+        Args:
+            w: the weight.
+        """
+        raise NotImplementedError
+
+
+ConstraintLike: TypeAlias = str | Constraint | Mapping[str, Any] | None
+
+
+def _norms(w: Array, axis: int | Sequence[int]) -> Array:
+    axes = axis if isinstance(axis, int) else tuple(axis)
+    return np.asarray(np.sqrt((w * w).sum(axis=axes, keepdims=True)))
+
+
+@dataclass(frozen=True)
+class MaxNorm(Constraint):
+    """Norms along `axis` of at most `max_value`: longer vectors are shortened.
+
+    Args:
+        max_value: the largest norm.
+        axis: the axis, or axes, along which norms are taken: 0 for dense kernels, (0, 1, 2) for those of
+            images.
+    """
+
+    max_value: float = 2
+    axis: int | Sequence[int] = 0
+
+    def __call__(self, w: Array) -> Array:
+        norms = _norms(w, self.axis)
+        return w * (np.clip(norms, 0, np.float32(self.max_value)) / (_EPSILON + norms))
+
+
+@dataclass(frozen=True)
+class MinMaxNorm(Constraint):
+    """Norms along `axis` from `min_value` to `max_value`.
+
+    Args:
+        min_value: the smallest norm.
+        max_value: the largest norm.
+        rate: which part of the way to the limit an update goes.
+        axis: the axis, or axes, along which norms are taken.
+    """
+
+    min_value: float = 0.0
+    max_value: float = 1.0
+    rate: float = 1.0
+    axis: int | Sequence[int] = 0
+
+    def __call__(self, w: Array) -> Array:
+        norms = _norms(w, self.axis)
+        limited = np.clip(norms, np.float32(self.min_value), np.float32(self.max_value))
+        wanted = np.float32(self.rate) * limited + np.float32(1 - self.rate) * norms
+        return w * (wanted / (_EPSILON + norms))
+
+
+@dataclass(frozen=True)
+class UnitNorm(Constraint):
+    """Norms along `axis` of 1.
+
+    Args:
+        axis: the axis, or axes, along which norms are taken.
+    """
+
+    axis: int | Sequence[int] = 0
+
+    def __call__(self, w: Array) -> Array:
+        return w / (_EPSILON + _norms(w, self.axis))
+
+
+class NonNeg(Constraint):
+    """No negative numbers: they become 0."""
+
+    def __call__(self, w: Array) -> Array:
+        return w * (w >= 0)
+
+
+max_norm = MaxNorm
+min_max_norm = MinMaxNorm
+non_neg = NonNeg
+unit_norm = UnitNorm
+"""Keras's other names."""
+
+CLASSES: dict[str, type[Constraint]] = {
+    each.__name__: each for each in (MaxNorm, MinMaxNorm, NonNeg, UnitNorm)
+}
+_BY_NAME = CLASSES | {
+    "max_norm": MaxNorm,
+    "min_max_norm": MinMaxNorm,
+    "non_neg": NonNeg,
+    "unit_norm": UnitNorm,
+}
+
+__all__ = ["Constraint", "MaxNorm", "MinMaxNorm", "NonNeg", "UnitNorm", "get"]
+
+
+def get(identifier: ConstraintLike) -> Constraint | None:
+    """Return the constraint for an object, a name (``max_norm``, ``non_neg``, ...), data, or None.
+
+    Args:
+        identifier: a `Constraint`, a name, ``{"class_name", "config"}``, or None.
+    """
+    if identifier is None or isinstance(identifier, Constraint):
+        return identifier
+    if isinstance(identifier, str):
+        if identifier not in _BY_NAME:
+            raise SpecError(unknown_name(identifier, "constraint", _BY_NAME, _BY_NAME))
+        return _BY_NAME[identifier]()
+    return from_data(identifier, "constraint", CLASSES)
