@@ -122,6 +122,19 @@ def masked_branches(keras):
     return keras.Model(x, layers.Dense(2)(y)), SERIES, TIMES, {"loss": "mae", "metrics": ["mse"]}
 
 
+def masked_normalization(keras):
+    layers = keras.layers
+    stack = [
+        _series(keras),
+        layers.Masking(),
+        layers.Dense(4),
+        layers.BatchNormalization(momentum=0.7),
+        layers.LSTM(3),
+        layers.Dense(1),
+    ]
+    return keras.Sequential(stack), SERIES, NUMBERS, {}
+
+
 def mask_as_an_argument(keras):
     layers = keras.layers
     x = _series(keras)

@@ -59,6 +59,8 @@ class BatchNormalization(_Normalizing):
     computed from sums over replicas, and the moving averages are fed the biased variance of all inputs, as
     `tf.keras.layers.BatchNormalization(synchronized=True)` computes them.
 
+    What a mask hides does not count for mean and variance.
+
     The shape stays.
 
     Args:
@@ -111,12 +113,18 @@ class BatchNormalization(_Normalizing):
         axes = self.axes_of(self.axis, x.ndim)
         from_batch = call.training and self.trainable
         normal = call.scratch("normal", x.shape)
+        there = None if self._is_fused(x.ndim) or axes != (x.ndim - 1,) else call.mask
         if from_batch:
-            rest = tuple(axis for axis in range(x.ndim) if axis not in axes)
-            mean = x.mean(axis=rest) if x.size else x.sum(axis=rest)  # a replica may have no examples
+            seen = x if there is None else x[there]
+            kept = axes if there is None else (1,)
+            rest = tuple(axis for axis in range(seen.ndim) if axis not in kept)
+            mean = (
+                seen.mean(axis=rest) if seen.size else seen.sum(axis=rest)
+            )  # a replica may have no examples
             np.subtract(x, along(mean, axes, x.ndim), out=normal)
-            count = x.size // max(1, mean.size)
-            squares = _sum_of_products(normal, normal, axes)
+            count = seen.size // max(1, mean.size)
+            deviations = normal if there is None else normal[there]
+            squares = _sum_of_products(deviations, deviations, kept)
             if self.synchronized and call.sums is not None:
                 own = mean
                 mean, squares, count = _of_all(own, squares, count, call.sums)
@@ -133,7 +141,7 @@ class BatchNormalization(_Normalizing):
         y = np.multiply(normal, along(gamma, axes, x.ndim), out=call.scratch("y", x.shape))
         if self.center:
             y += along(weights["beta"], axes, x.ndim)
-        return y, (normal, gamma * inverse, axes, count if from_batch else 0)
+        return y, (normal, gamma * inverse, axes, count if from_batch else 0, there)
 
     def inverse_deviation(self, variance: Array, rank: int) -> Array:
         """Return 1 / sqrt(variance + epsilon), for an input of `rank` axes."""
@@ -151,7 +159,7 @@ class BatchNormalization(_Normalizing):
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Go through the batch's mean and variance too, unless moving averages were used."""
-        normal, factor, axes, count = cache
+        normal, factor, axes, count, there = cache
         dbeta = dy.sum(axis=tuple(axis for axis in range(dy.ndim) if axis not in axes))
         dgamma = _sum_of_products(dy, normal, axes)
         if self.center:
@@ -161,8 +169,10 @@ class BatchNormalization(_Normalizing):
         if count:  # else moving averages were used
             if self.synchronized and call.sums is not None:
                 dbeta, dgamma = call.sums.of_gradients(np.stack([dbeta, dgamma]))
-            dy -= along(dbeta / np.float32(count), axes, dy.ndim)
             normal *= along(dgamma / np.float32(count), axes, dy.ndim)
+            normal += along(dbeta / np.float32(count), axes, dy.ndim)
+            if there is not None:
+                normal *= there[..., np.newaxis]
             dy -= normal
         dy *= along(factor, axes, dy.ndim)
         return dy
