@@ -7,6 +7,9 @@ from dtrain import compat as compat
 from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors
+from dtrain.compat import backend as backend
+from dtrain.compat import conveniences as _conveniences
+from dtrain.compat import datasets as datasets
 from dtrain.compat import estimator as estimator
 from dtrain.compat import models as models
 from dtrain.compat import train as train

@@ -9,7 +9,7 @@ import numpy as np
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
 from dtrain.learning import losses, metrics, optimizers
-from dtrain.learning.core import initializers, regularizers
+from dtrain.learning.core import constraints, initializers, regularizers
 from dtrain.learning.core.configuration import REGISTERED, CustomObjects
 from dtrain.saving.destination import FilePath, source
 from dtrain.saving.model_files import SavedModel, fitted, read_model
