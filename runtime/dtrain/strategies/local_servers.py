@@ -2,7 +2,8 @@
 
 import sys
 import threading
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import DtrainError, SpecError
