@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Unpack
 
-import psutil
 from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
@@ -275,6 +274,8 @@ USUAL = 0.25
 @cache
 def idle_cores() -> int:
     """Return how many cores idle for `WINDOW_S`, measured once: from 1 to what the control groups allow."""
+    import psutil  # not above: a task of a launch has its share of the cores
+
     busy = dict(enumerate(psutil.cpu_percent(WINDOW_S, percpu=True)))
     idle = USUAL + sum(1 - busy.get(core, 0) / 100 for core in os.sched_getaffinity(0))
     quotas = [int(quota) / int(period) for quota, period in own_limits("cpu.max")]
